@@ -1,0 +1,59 @@
+//! `cargo xtask <verb>`: the commands of this repository. It uses the standard library only, so it builds in seconds.
+
+mod tally;
+mod test;
+mod tidy;
+
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <verb>
+
+verbs:
+  test   everything a change must pass: format, tidy, clippy, documentation, tests
+  tidy   only the rules about the tree itself, in a second
+  help   this page
+";
+
+const FAILED: u8 = 1;
+const MISUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["test"] => exit(test::run(&root())),
+        ["tidy"] => exit(tidy::run(&root())),
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        [] => misused("a verb is missing"),
+        ["test" | "tidy" | "help", extra, ..] => misused(&format!("unexpected argument `{extra}`")),
+        [verb, ..] => misused(&format!("unknown verb `{verb}`")),
+    }
+}
+
+/// The checkout, whatever folder inside it the command was typed in.
+fn root() -> PathBuf {
+    // Read when it runs, not when it is compiled: checkouts may share a target folder, and so this binary.
+    let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    package
+        .and_then(|folder| Some(folder.parent()?.to_owned()))
+        .unwrap_or_else(|| PathBuf::from("."))
+}
+
+fn exit(passed: bool) -> ExitCode {
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    }
+}
+
+fn misused(what: &str) -> ExitCode {
+    eprintln!("error: {what}\n\n{USAGE}");
+    ExitCode::from(MISUSED)
+}

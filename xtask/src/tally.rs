@@ -1,0 +1,365 @@
+//! What `cargo test` printed, counted. Pure: lines in, counts and a verdict out.
+//!
+//! Counts come from the `test result:` lines, names and reasons from the `test ...` lines. libtest writes
+//! `ignored, reason`; libtest-mimic pads the name and writes `ignored (reason)`.
+
+/// The tests of all binaries and all documentation together.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    /// Suites that printed `running 3 tests`.
+    begun: u64,
+    /// Suites that printed a `test result:`.
+    ended: u64,
+    failures: Vec<String>,
+    skips: Vec<Skip>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Skip {
+    test: String,
+    reason: String,
+}
+
+impl Tally {
+    /// Counts what the lines say.
+    pub(crate) fn of<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut tally = Self::default();
+        for line in lines {
+            tally.read(&without_colour(line));
+        }
+        tally
+    }
+
+    /// Whether this counts as passed, given how cargo ended. A run that tested nothing does not.
+    pub(crate) fn verdict(&self, ended_well: bool) -> Result<(), String> {
+        if self.failed > 0 {
+            Err(format!("{} failed", plural(self.failed, "test")))
+        } else if self.ended < self.begun {
+            let lost = plural(self.begun - self.ended, "suite");
+            Err(format!("{lost} began and gave no `test result`"))
+        } else if !ended_well {
+            Err("cargo test ended with an error".to_owned())
+        } else if self.ended == 0 {
+            Err("there is no `test result` line: nothing was tested".to_owned())
+        } else if self.passed == 0 {
+            Err("no test passed: nothing was tested".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The tests to look at, one a line: those that were ignored and why, then those that failed.
+    pub(crate) fn details(&self) -> String {
+        let mut details = String::new();
+        for Skip { test, reason } in &self.skips {
+            details += &format!("ignored: {test}: {reason}\n");
+        }
+        for test in &self.failures {
+            details += &format!("failed: {test}\n");
+        }
+        details
+    }
+
+    /// The last line: `tests: 412 passed, 0 failed, 3 ignored (2 of this reason; 1 of that)`.
+    pub(crate) fn summary(&self) -> String {
+        let Self {
+            passed,
+            failed,
+            ignored,
+            ..
+        } = self;
+        let counts = format!("tests: {passed} passed, {failed} failed, {ignored} ignored");
+        let reasons: Vec<String> = self
+            .reasons()
+            .iter()
+            .map(|(count, reason)| format!("{count} {reason}"))
+            .collect();
+        if reasons.is_empty() {
+            counts
+        } else {
+            format!("{counts} ({})", reasons.join("; "))
+        }
+    }
+
+    /// Each reason once, most frequent first. Their counts add up to `ignored`.
+    fn reasons(&self) -> Vec<(u64, &str)> {
+        let mut reasons: Vec<(u64, &str)> = Vec::new();
+        for Skip { reason, .. } in &self.skips {
+            match reasons.iter_mut().find(|(_, known)| known == reason) {
+                Some((count, _)) => *count += 1,
+                None => reasons.push((1, reason)),
+            }
+        }
+        // A test that prints while it runs can tear its own line apart.
+        let unread = self.ignored.saturating_sub(self.skips.len() as u64);
+        if unread > 0 {
+            reasons.push((unread, "whose line could not be read"));
+        }
+        reasons.sort_by_key(|&(count, _)| std::cmp::Reverse(count));
+        reasons
+    }
+
+    fn read(&mut self, line: &str) {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            self.ended += 1;
+            self.passed += count(result, "passed");
+            self.failed += count(result, "failed");
+            self.ignored += count(result, "ignored");
+        } else if is_opening(line) {
+            self.begun += 1;
+        } else if let Some((test, outcome)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            self.read_outcome(test.trim_end(), outcome);
+        }
+    }
+
+    fn read_outcome(&mut self, test: &str, outcome: &str) {
+        if outcome.starts_with("FAILED") {
+            self.failures.push(test.to_owned());
+        } else if let Some(rest) = outcome.strip_prefix("ignored") {
+            self.skips.push(Skip {
+                test: test.to_owned(),
+                reason: reason(rest),
+            });
+        }
+    }
+}
+
+/// `running 3 tests`
+fn is_opening(line: &str) -> bool {
+    line.strip_prefix("running ")
+        .and_then(|rest| rest.strip_suffix(" tests").or(rest.strip_suffix(" test")))
+        .is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// The number before `word` in `ok. 5 passed; 0 failed; 1 ignored; ...`.
+fn count(result: &str, word: &str) -> u64 {
+    result
+        .split([';', '.'])
+        .filter_map(|part| part.trim().strip_suffix(word))
+        .find_map(|number| number.trim_end().parse().ok())
+        .unwrap_or(0)
+}
+
+/// The reason after `ignored`: `, reason` from libtest, ` (reason)` from libtest-mimic, nothing from either.
+fn reason(rest: &str) -> String {
+    let rest = rest.trim();
+    let bracketed = || rest.strip_prefix('(')?.strip_suffix(')');
+    let reason = rest.strip_prefix(", ").or_else(bracketed).unwrap_or(rest);
+    let reason = if reason.is_empty() {
+        "no reason given"
+    } else {
+        reason
+    };
+    reason.to_owned()
+}
+
+/// Drops escape sequences: colour may be forced on from outside.
+fn without_colour(line: &str) -> String {
+    let mut pieces = line.split("\u{1b}[");
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        plain += piece
+            .split_once(|end: char| end.is_ascii_alphabetic())
+            .map_or("", |(_, text)| text);
+    }
+    plain
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    if count == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{count} {noun}s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIBTEST: &str = "
+running 4 tests
+test key::tests::an_empty_key_is_refused ... ok
+test store::tests::damaged ... ignored, sqlite: a damaged page cannot be made by SQL
+test store::tests::slow ... ignored
+test store::tests::too_long - should panic ... ok
+
+test result: ok. 2 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    const MIMIC: &str = "
+running 3 tests
+test [memory] claim::second_is_refused  ... ok
+test [sqlite] record::damaged           ... ignored (sqlite: a damaged page cannot be made by SQL)
+test [memory] claim::survives_a_restart ... ignored
+
+test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+    const FAILING: &str = "
+running 2 tests
+test gate::replays ... FAILED
+test gate::begins ... ok
+
+failures:
+
+---- gate::replays stdout ----
+assertion failed
+
+failures:
+    gate::replays
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.02s
+";
+
+    fn tally(output: &str) -> Tally {
+        Tally::of(output.lines())
+    }
+
+    fn skips(output: &str) -> Vec<(String, String)> {
+        let skips = tally(output).skips.into_iter();
+        skips.map(|Skip { test, reason }| (test, reason)).collect()
+    }
+
+    #[test]
+    fn libtest_is_read() {
+        let expected = [
+            (
+                "store::tests::damaged",
+                "sqlite: a damaged page cannot be made by SQL",
+            ),
+            ("store::tests::slow", "no reason given"),
+        ];
+        assert_eq!(
+            skips(LIBTEST),
+            expected.map(|(test, reason)| (test.to_owned(), reason.to_owned()))
+        );
+    }
+
+    #[test]
+    fn libtest_mimic_is_read() {
+        let expected = [
+            (
+                "[sqlite] record::damaged",
+                "sqlite: a damaged page cannot be made by SQL",
+            ),
+            ("[memory] claim::survives_a_restart", "no reason given"),
+        ];
+        assert_eq!(
+            skips(MIMIC),
+            expected.map(|(test, reason)| (test.to_owned(), reason.to_owned()))
+        );
+    }
+
+    #[test]
+    fn suites_add_up_and_reasons_are_grouped() {
+        assert_eq!(
+            tally(&[LIBTEST, MIMIC].concat()).summary(),
+            "tests: 3 passed, 0 failed, 4 ignored \
+             (2 sqlite: a damaged page cannot be made by SQL; 2 no reason given)"
+        );
+    }
+
+    #[test]
+    fn nothing_ignored_needs_no_brackets() {
+        let output =
+            "running 5 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n";
+        assert_eq!(
+            tally(output).summary(),
+            "tests: 5 passed, 0 failed, 0 ignored"
+        );
+    }
+
+    #[test]
+    fn ignored_tests_are_named_with_their_reasons() {
+        assert_eq!(
+            tally(MIMIC).details(),
+            "ignored: [sqlite] record::damaged: sqlite: a damaged page cannot be made by SQL\n\
+             ignored: [memory] claim::survives_a_restart: no reason given\n"
+        );
+    }
+
+    #[test]
+    fn a_torn_line_still_counts() {
+        let torn = MIMIC.replace("... ignored (", "... hello from the test\nignored (");
+        assert_eq!(
+            tally(&torn).summary(),
+            "tests: 1 passed, 0 failed, 2 ignored (1 no reason given; 1 whose line could not be read)"
+        );
+    }
+
+    #[test]
+    fn colour_changes_nothing() {
+        let coloured = MIMIC
+            .replace("ignored (", "\u{1b}[33mignored (")
+            .replace("SQL)", "SQL)\u{1b}[0m");
+        assert_ne!(coloured, MIMIC);
+        assert_eq!(skips(&coloured), skips(MIMIC));
+    }
+
+    #[test]
+    fn talk_about_tests_is_not_a_test() {
+        let talk = "test gate::replays has been running for over 60 seconds\nrunning tests\nrunning some tests\n";
+        let tally = tally(talk);
+        assert_eq!(
+            (
+                tally.begun,
+                tally.ended,
+                tally.skips.len(),
+                tally.failures.len()
+            ),
+            (0, 0, 0, 0)
+        );
+    }
+
+    #[test]
+    fn a_good_run_passes() {
+        assert_eq!(tally(LIBTEST).verdict(true), Ok(()));
+    }
+
+    #[test]
+    fn a_failed_test_fails_the_run_and_is_named() {
+        assert_eq!(
+            tally(FAILING).verdict(false),
+            Err("1 test failed".to_owned())
+        );
+        assert_eq!(tally(FAILING).details(), "failed: gate::replays\n");
+    }
+
+    #[test]
+    fn a_failed_test_outweighs_a_good_exit() {
+        assert!(tally(FAILING).verdict(true).is_err());
+    }
+
+    #[test]
+    fn a_bad_exit_outweighs_good_results() {
+        assert!(tally(LIBTEST).verdict(false).is_err());
+    }
+
+    #[test]
+    fn a_run_without_a_result_fails() {
+        let verdict = tally("").verdict(true);
+        assert!(verdict.is_err_and(|why| why.contains("no `test result` line")));
+    }
+
+    #[test]
+    fn a_run_in_which_no_test_passed_fails() {
+        let output = "running 1 test\ntest result: ok. 0 passed; 0 failed; 1 ignored; 0 measured\n";
+        assert!(tally(output).verdict(true).is_err());
+    }
+
+    #[test]
+    fn a_suite_that_stops_half_way_fails_the_run() {
+        let cut = [LIBTEST, "running 2 tests\ntest gate::begins ... ok\n"].concat();
+        assert_eq!(
+            tally(&cut).verdict(true),
+            Err("1 suite began and gave no `test result`".to_owned())
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! `cargo xtask test`: what a change must pass, cheapest first, each step a line a person could type.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::tally::Tally;
+use crate::tidy;
+
+/// Runs the steps until one fails; says whether all passed.
+pub(crate) fn run(root: &Path) -> bool {
+    step(&FORMAT, || succeeds(&FORMAT, root))
+        && step(&TIDY, || Ok(tidy::run(root)))
+        && step(&CLIPPY, || succeeds(&CLIPPY, root))
+        && step(&DOC, || succeeds(&DOC, root))
+        && tests_pass(root)
+}
+
+const FORMAT: Line = Line::new("cargo fmt --all --check");
+// Runs inside this process; the line is what to type to have it alone.
+const TIDY: Line = Line::new("cargo xtask tidy");
+const CLIPPY: Line =
+    Line::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
+const DOC: Line = Line {
+    words: "cargo doc --workspace --no-deps --all-features",
+    variable: Some(("RUSTDOCFLAGS", "-D warnings")),
+};
+// One failure must not hide the next: the tests alone run to the end.
+const TESTS: Line = Line::new("cargo test --workspace --all-features --no-fail-fast");
+
+/// One command line: printed as it would be typed, and run as it is printed.
+struct Line {
+    words: &'static str,
+    variable: Option<(&'static str, &'static str)>,
+}
+
+impl Line {
+    const fn new(words: &'static str) -> Self {
+        Self {
+            words,
+            variable: None,
+        }
+    }
+
+    fn command(&self, root: &Path) -> Command {
+        let mut words = self.words.split(' ');
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).envs(self.variable).current_dir(root);
+        command
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((name, value)) = self.variable {
+            write!(f, "{name}=\"{value}\" ")?;
+        }
+        f.write_str(self.words)
+    }
+}
+
+/// Runs one step that either passes or not.
+fn step(line: &Line, body: impl FnOnce() -> io::Result<bool>) -> bool {
+    let passed = timed(line, body).unwrap_or(false);
+    if !passed {
+        ask_for(line);
+    }
+    passed
+}
+
+/// Runs the tests, which have more to say than whether they passed.
+fn tests_pass(root: &Path) -> bool {
+    let Some((ended_well, output)) = timed(&TESTS, || stream(&TESTS, root)) else {
+        ask_for(&TESTS);
+        return false;
+    };
+    let tally = Tally::of(output.lines());
+    print!("\n{}", tally.details());
+    let verdict = tally.verdict(ended_well);
+    if let Err(why) = &verdict {
+        println!("{why}");
+        ask_for(&TESTS);
+    }
+    println!("{}", tally.summary());
+    verdict.is_ok()
+}
+
+/// Prints the line, runs the body and prints how long it took; nothing when the body could not even start.
+fn timed<T>(line: &Line, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
+    println!("\n$ {line}");
+    let begun = Instant::now();
+    let outcome = body();
+    println!("  {:.1} s", begun.elapsed().as_secs_f64());
+    outcome
+        .inspect_err(|error| println!("cannot run it: {error}"))
+        .ok()
+}
+
+fn ask_for(line: &Line) {
+    println!("failed; to run it again: {line}");
+}
+
+fn succeeds(line: &Line, root: &Path) -> io::Result<bool> {
+    Ok(line.command(root).status()?.success())
+}
+
+/// Runs a command whose standard output is both shown and kept.
+fn stream(line: &Line, root: &Path) -> io::Result<(bool, String)> {
+    let mut child = line.command(root).stdout(Stdio::piped()).spawn()?;
+    let output = match child.stdout.take() {
+        Some(pipe) => tee(pipe, io::stdout())?,
+        None => Vec::new(),
+    };
+    let ended_well = child.wait()?.success();
+    Ok((ended_well, String::from_utf8_lossy(&output).into_owned()))
+}
+
+/// Copies piece by piece, not line by line: a test that hangs shows its name before its line is complete.
+fn tee(mut from: impl Read, mut to: impl Write) -> io::Result<Vec<u8>> {
+    let mut kept = Vec::new();
+    let mut piece = [0; 8192];
+    loop {
+        let length = match from.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        if length == 0 {
+            return Ok(kept);
+        }
+        to.write_all(&piece[..length])?;
+        to.flush()?;
+        kept.extend_from_slice(&piece[..length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_shown_with_its_variable() {
+        assert_eq!(
+            DOC.to_string(),
+            "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps --all-features"
+        );
+    }
+
+    #[test]
+    fn a_line_is_run_as_it_is_shown() {
+        let command = DOC.command(Path::new("."));
+        let arguments: Vec<_> = command.get_args().collect();
+        assert_eq!(command.get_program(), "cargo");
+        assert_eq!(
+            arguments,
+            ["doc", "--workspace", "--no-deps", "--all-features"]
+        );
+        assert_eq!(
+            command.get_envs().next(),
+            Some(("RUSTDOCFLAGS".as_ref(), Some("-D warnings".as_ref())))
+        );
+    }
+
+    #[test]
+    fn output_is_shown_and_kept() {
+        let output = vec![b'x'; 20_000];
+        let mut shown = Vec::new();
+        let kept = tee(output.as_slice(), &mut shown).expect("memory does not fail");
+        assert_eq!(shown, output);
+        assert_eq!(kept, output);
+    }
+}

@@ -1,0 +1,412 @@
+//! Each rule is seen to refuse and to accept.
+
+use super::habits::*;
+use super::walls::*;
+use super::*;
+
+type Check = fn(&Tree) -> Vec<Place>;
+
+/// The lines that a rule finds in one file.
+fn found(rule: Check, path: &str, text: &str) -> Vec<usize> {
+    rule(&Tree::of(&[(path, text)]))
+        .iter()
+        .map(|place| place.line)
+        .collect()
+}
+
+fn refuses(rule: Check, path: &str, text: &str) {
+    assert_eq!(found(rule, path, text), [1], "in {path}: {text}");
+}
+
+fn accepts(rule: Check, path: &str, text: &str) {
+    assert_eq!(found(rule, path, text), [0; 0], "in {path}: {text}");
+}
+
+#[test]
+fn a_finding_reads_as_place_what_and_remedy() {
+    let tree = Tree::of(&[("crates/core/src/gate.rs", "\nuse http::Request;")]);
+    assert_eq!(
+        findings(&tree)[0],
+        "crates/core/src/gate.rs:2: `http::Request`, core is true for all of them: put it into an adapter"
+    );
+}
+
+#[test]
+fn core_refuses_transports_drivers_and_brokers() {
+    let rule = core_knows_no_transport_driver_or_broker;
+    for name in [
+        "http",
+        "http_body",
+        "hyper",
+        "tower_layer",
+        "axum",
+        "rusqlite",
+        "redis",
+        "tokio_postgres",
+        "lapin",
+    ] {
+        refuses(
+            rule,
+            "crates/core/src/gate.rs",
+            &format!("use {name}::Thing;"),
+        );
+        refuses(
+            rule,
+            "crates/core/src/store/memory.rs",
+            &format!("fn f(thing: {name}::Thing) {{}}"),
+        );
+    }
+    refuses(
+        rule,
+        "crates/core/src/gate.rs",
+        "use {std::fmt, http::Request};",
+    );
+}
+
+#[test]
+fn core_may_talk_about_them() {
+    let rule = core_knows_no_transport_driver_or_broker;
+    accepts(
+        rule,
+        "crates/core/src/gate.rs",
+        "//! use http::Request;\n// redis::Client",
+    );
+    accepts(
+        rule,
+        "crates/core/src/gate.rs",
+        "let a = \"http::Request\"; let http = 1; use crate::redis::A;",
+    );
+    accepts(
+        rule,
+        "crates/core/src/gate.rs",
+        "use https::A; use towering::B;",
+    );
+    accepts(rule, "crates/http/src/lib.rs", "use http::Request;");
+}
+
+#[test]
+fn core_depends_on_none_of_them() {
+    let rule = core_knows_no_transport_driver_or_broker;
+    let manifest = "crates/core/Cargo.toml";
+    assert_eq!(
+        found(rule, manifest, "[dependencies]\nhttp.workspace = true"),
+        [2]
+    );
+    assert_eq!(
+        found(rule, manifest, "[dev-dependencies]\ntokio-postgres = \"1\""),
+        [2]
+    );
+    assert_eq!(
+        found(
+            rule,
+            manifest,
+            "[dependencies]\ncache = { version = \"1\", package = \"redis\" }"
+        ),
+        [2]
+    );
+    assert_eq!(
+        found(rule, manifest, "[dependencies.cache]\npackage = \"redis\""),
+        [2]
+    );
+    refuses(
+        rule,
+        manifest,
+        "[target.'cfg(unix)'.dependencies.async-nats]",
+    );
+    accepts(
+        rule,
+        manifest,
+        "[features]\nhttp = []\n[dependencies]\nbytes = \"1\" # not http\n[lints]\nredis = 1",
+    );
+}
+
+#[test]
+fn core_takes_sync_and_macros_from_tokio() {
+    let rule = core_takes_little_from_tokio;
+    let file = "crates/core/src/gate.rs";
+    for bad in [
+        "use tokio::time::sleep;",
+        "use tokio::{sync::Notify, task};",
+        "tokio::spawn(a);",
+        "use tokio;",
+    ] {
+        refuses(rule, file, bad);
+    }
+    for good in [
+        "use tokio::sync::{Notify, watch};",
+        "#[tokio::test]",
+        "tokio::select! { biased; }",
+        "use tokio_util::A;",
+    ] {
+        accepts(rule, file, good);
+    }
+}
+
+#[test]
+fn the_runtime_takes_what_it_needs_from_tokio() {
+    accepts(
+        core_takes_little_from_tokio,
+        "crates/core/src/runtime.rs",
+        "use tokio::time::sleep;",
+    );
+    accepts(
+        core_takes_little_from_tokio,
+        "crates/core/src/runtime/tokio.rs",
+        "tokio::spawn(a);",
+    );
+    accepts(
+        core_takes_little_from_tokio,
+        "crates/core/src/lib.rs",
+        "pub use runtime::tokio::Tokio;",
+    );
+    refuses(
+        core_takes_little_from_tokio,
+        "crates/core/src/runtimes.rs",
+        "tokio::spawn(a);",
+    );
+}
+
+#[test]
+fn core_selects_with_biased_first() {
+    let rule = core_selects_in_order;
+    let file = "crates/core/src/gate.rs";
+    refuses(rule, file, "tokio::select! {\n    a = b => {}\n}");
+    refuses(rule, file, "select!{}");
+    refuses(
+        rule,
+        "crates/core/tests/it/main.rs",
+        "select! { a = biased => {} }",
+    );
+    accepts(
+        rule,
+        file,
+        "tokio::select! {\n    // first come\n    biased;\n    a = b => {}\n}",
+    );
+    accepts(rule, file, "fn select() {} // select! { }");
+}
+
+#[test]
+fn the_machine_knows_neither_time_nor_chance() {
+    let file = "crates/core/src/machine.rs";
+    for bad in [
+        "async fn f() {}",
+        "a.await;",
+        "fn f(now: Instant) {}",
+        "getrandom::fill(a);",
+        "rand::random()",
+        "use std::time::{Duration, UNIX_EPOCH};",
+        "use std::{fmt, time};",
+    ] {
+        refuses(machine_is_pure, file, bad);
+    }
+    refuses(
+        machine_is_pure,
+        "crates/core/src/machine/rows.rs",
+        "a.await",
+    );
+    accepts(
+        machine_is_pure,
+        file,
+        "use std::time::Duration; // no Instant\nstd::time::Duration::ZERO; let random = 1;",
+    );
+    accepts(
+        machine_is_pure,
+        "crates/core/src/gate.rs",
+        "async fn f() {}",
+    );
+}
+
+#[test]
+fn adapters_are_strangers() {
+    let rule = adapters_do_not_see_each_other;
+    refuses(
+        rule,
+        "crates/stores/src/sqlite.rs",
+        "use hapax_http::Layer;",
+    );
+    refuses(
+        rule,
+        "crates/http/tests/it/main.rs",
+        "use hapax_stores as stores;",
+    );
+    assert_eq!(
+        found(
+            rule,
+            "crates/stores/Cargo.toml",
+            "[dev-dependencies]\nhapax-http.workspace = true"
+        ),
+        [2]
+    );
+    accepts(
+        rule,
+        "crates/stores/src/sqlite.rs",
+        "use hapax_core::Store; // not hapax_http",
+    );
+    accepts(
+        rule,
+        "crates/stores/tests/conformance.rs",
+        "use hapax_stores::Sqlite;",
+    );
+    accepts(
+        rule,
+        "crates/hapax/src/lib.rs",
+        "pub use hapax_http as http; pub use hapax_stores as stores;",
+    );
+}
+
+#[test]
+fn backends_are_named_by_the_wiring_only() {
+    let rule = backends_are_named_by_the_wiring;
+    refuses(
+        rule,
+        "crates/cli/src/commands/gateway.rs",
+        "let store = Sqlite::open(path);",
+    );
+    refuses(
+        rule,
+        "crates/http/tests/it/main.rs",
+        "use hapax::stores::{Sqlite};",
+    );
+    accepts(
+        rule,
+        "crates/cli/src/commands/gateway.rs",
+        "/// Opens Sqlite.\nlet name = \"Sqlite\"; struct SqliteUrl;",
+    );
+    for place in [
+        "crates/cli/src/wiring.rs",
+        "crates/cli/tests/it/main.rs",
+        "crates/hapax/src/lib.rs",
+        "crates/stores/src/sqlite.rs",
+    ] {
+        accepts(rule, place, "use hapax_stores::Sqlite;");
+    }
+}
+
+#[test]
+fn statements_are_included_not_written_inline() {
+    let rule = statements_live_in_files;
+    let file = "crates/stores/src/sqlite.rs";
+    for bad in [
+        "a(\"select 1\")",
+        "a(\"SELECT\\n1\")",
+        "a(\"  \\n\\tInsert into b\")",
+        "a(r#\"update b\"#)",
+        "a(b\"delete from b\")",
+        "a(\"\\\n   create table b\")",
+        "a(\"alter\ntable b\")",
+    ] {
+        refuses(rule, file, bad);
+    }
+    for good in [
+        "a(\"selected\")",
+        "a(\"cannot create the table\")",
+        "a(\"update\")",
+        "// \"select 1\"",
+        "a('\"')",
+        "a(\"é\")",
+    ] {
+        accepts(rule, file, good);
+    }
+    accepts(rule, "crates/stores/tests/it/main.rs", "a(\"select 1\")");
+}
+
+#[test]
+fn a_test_that_sleeps_is_refused() {
+    for bad in [
+        "std::thread::sleep(a);",
+        "use tokio::time::{self, sleep};",
+        "time::sleep(a).await;",
+        "use std::thread::sleep as nap;",
+        "runtime.sleep(a).await;",
+    ] {
+        refuses(tests_do_not_sleep, "crates/http/tests/it/main.rs", bad);
+        refuses(tests_do_not_sleep, "crates/testkit/src/clock.rs", bad);
+        accepts(tests_do_not_sleep, "crates/http/src/lib.rs", bad);
+    }
+    accepts(
+        tests_do_not_sleep,
+        "crates/testkit/src/clock.rs",
+        "fn sleep(&self) {} // thread::sleep(a)",
+    );
+}
+
+#[test]
+fn a_listed_file_may_sleep() {
+    let tree = Tree::of(&[
+        ("crates/testkit/src/poll.rs", "thread::sleep(a);"),
+        ("crates/testkit/src/other.rs", "thread::sleep(a);"),
+    ]);
+    let findings = sleepers(
+        &tree,
+        &[("crates/testkit/src/poll.rs", "waits between polls")],
+    );
+    assert_eq!(findings.len(), 1);
+    assert_eq!(findings[0].path, "crates/testkit/src/other.rs");
+}
+
+#[test]
+fn words_for_later_are_refused() {
+    let rule = nothing_is_left_for_later;
+    refuses(rule, "crates/core/src/gate.rs", "// TODO: more");
+    refuses(rule, "crates/core/src/gate.rs", "fn a() { todo!() }");
+    refuses(
+        rule,
+        "crates/core/src/gate.rs",
+        "fn a() { unimplemented!(\"b\") }",
+    );
+    refuses(rule, "crates/stores/src/sqlite/claim.sql", "-- FIXME");
+    refuses(rule, "docs/http.md", "TODO");
+    accepts(rule, "crates/core/src/gate.rs", "// nothing to do");
+    accepts(rule, "fixtures/notes.txt", "TODO");
+    accepts(rule, "xtask/src/tidy.rs", "TODO");
+}
+
+#[test]
+fn documents_name_paths_that_exist() {
+    let rule = documents_name_what_exists;
+    refuses(rule, "README.md", "see `docs/absent.md`");
+    refuses(rule, "ARCHITECTURE.md", "`core` and `crates/absent/`");
+    refuses(rule, "CONTRIBUTING.md", "`crates/absent/<db>.rs`");
+    accepts(rule, "docs/http.md", "`docs/absent.md`");
+    accepts(
+        rule,
+        "README.md",
+        "docs/absent.md, `cargo test`, `target/debug`\n```\n`docs/absent.md`\n```",
+    );
+}
+
+#[test]
+fn documents_may_name_files_folders_and_placeholders() {
+    let text = "`crates/core/src/gate.rs:12` `crates/core` `crates/core/` `crates/<name>/src` `crates/*`\n\
+                `.ci/run --all` `docs/http.md#errors`";
+    let tree = Tree::of(&[
+        ("README.md", text),
+        ("crates/core/src/gate.rs", ""),
+        (".ci/run", ""),
+        ("docs/http.md", ""),
+    ]);
+    let findings = documents_name_what_exists(&tree);
+    assert!(findings.is_empty(), "{findings:?}");
+}
+
+#[test]
+fn a_missing_document_is_found() {
+    let tree = Tree::of(&[
+        ("README.md", ""),
+        ("ARCHITECTURE.md", ""),
+        ("CHANGELOG.md", ""),
+    ]);
+    let findings = root_documents_exist(&tree);
+    assert_eq!(findings.len(), 1);
+    assert_eq!(findings[0].path, "CONTRIBUTING.md");
+}
+
+#[test]
+fn a_rule_whose_file_moved_away_is_found() {
+    let findings = guarded_places_exist(&Tree::of(&[("crates/core/src/protocol.rs", "")]));
+    assert!(
+        findings
+            .iter()
+            .any(|finding| finding.path == "crates/core/src/machine.rs")
+    );
+}
