@@ -1,0 +1,82 @@
+//! The one error of this crate: few kinds, each a different thing for the caller to do.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What the caller should do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The input or a setting is wrong: mend it. Nothing happened.
+    Invalid,
+    /// Nothing happened: the same call, or a new one, may be made again.
+    NotApplied,
+    /// It may have happened: only the very same call may be repeated.
+    Unknown,
+    /// A stored record cannot be read, or is not ours: an operator must look. It is never taken for absent.
+    Damaged,
+    /// The store cannot be used as it stands (not a database, a newer schema, no right to write): mend the set-up and start again.
+    Unusable,
+}
+
+/// An error with its kind, a message and, where there is one, the cause.
+pub struct Error {
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+    source: Option<BoxError>,
+}
+
+/// Any error that can cross threads.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// A result with this crate's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error without a deeper cause.
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// Keeps the cause.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<BoxError>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+/// The message alone; the cause is reached by `source()`.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.message)?;
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,178 @@
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::error::{BoxError, Error, ErrorKind};
+use crate::record::{Completion, Timestamp};
+
+/// An answer that can be recorded and given again.
+pub trait Answer: Sized + Send + 'static {
+    /// The answer as it is stored.
+    fn encode(&self) -> Bytes;
+
+    /// Reads a stored answer.
+    ///
+    /// # Errors
+    /// Whatever makes the bytes no answer of this type.
+    fn decode(stored: Bytes) -> Result<Self, BoxError>;
+}
+
+impl Answer for Bytes {
+    fn encode(&self) -> Bytes {
+        self.clone()
+    }
+
+    fn decode(stored: Bytes) -> Result<Self, BoxError> {
+        Ok(stored)
+    }
+}
+
+impl Answer for String {
+    fn encode(&self) -> Bytes {
+        Bytes::copy_from_slice(self.as_bytes())
+    }
+
+    fn decode(stored: Bytes) -> Result<Self, BoxError> {
+        Ok(Self::from_utf8(stored.into())?)
+    }
+}
+
+/// What a handler says when it has no applied answer. `Ok` means applied.
+#[derive(Debug)]
+pub enum Failure<A> {
+    /// The answer is final though nothing was applied: recorded, and given to every copy.
+    Final(A),
+    /// Known not applied: the key is free again.
+    NotApplied(Told<A>),
+    /// Nobody knows whether it was applied. Any error by a plain `?` means this.
+    Unknown(Told<A>),
+}
+
+impl<A> Failure<A> {
+    /// Final: recorded, and given to every copy.
+    pub fn finally(answer: A) -> Self {
+        Self::Final(answer)
+    }
+
+    /// Known not applied.
+    pub fn not_applied(told: impl Into<Told<A>>) -> Self {
+        Self::NotApplied(told.into())
+    }
+
+    /// Nobody knows.
+    pub fn unknown(told: impl Into<Told<A>>) -> Self {
+        Self::Unknown(told.into())
+    }
+}
+
+impl<A, E: StdError + Send + Sync + 'static> From<E> for Failure<A> {
+    fn from(error: E) -> Self {
+        Self::Unknown(Told::Error(error.into()))
+    }
+}
+
+/// What the handler said beside its verdict; travels to the caller unchanged.
+#[derive(Debug)]
+pub enum Told<A> {
+    /// An answer, which is not recorded.
+    Answer(A),
+    /// An error.
+    Error(BoxError),
+}
+
+impl<A, E: StdError + Send + Sync + 'static> From<E> for Told<A> {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// An operation that ran, now or before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ran<A> {
+    /// The answer, the same for every copy.
+    pub answer: A,
+    /// Where it comes from.
+    pub how: How,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The handler gave it just now.
+    Fresh,
+    /// It was recorded before.
+    Replayed,
+    /// The handler ran, but another attempt had recorded an answer first: this one.
+    Canonical,
+}
+
+impl<A: Answer> Ran<A> {
+    pub(super) fn recorded(completion: Completion, how: How) -> Result<Self, Refused<A>> {
+        match A::decode(completion.answer) {
+            Ok(answer) => Ok(Self { answer, how }),
+            Err(source) => {
+                let error = Error::new(ErrorKind::Damaged, "a recorded answer cannot be read")
+                    .caused_by(source);
+                Err(Refused::Store(error))
+            }
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Refused<A> {
+    /// Another attempt runs; ask again after this, or when the lease has ended.
+    Busy {
+        /// What is left of that attempt's lease.
+        retry_after: Duration,
+    },
+    /// The key was used for another payload.
+    Mismatch,
+    /// Nobody knows whether it happened; the handler was not run.
+    Indeterminate {
+        /// Since when, by the store's clock.
+        since: Timestamp,
+    },
+    /// Closed after too many attempts.
+    Dead,
+    /// The handler ran and said that nothing was applied.
+    NotApplied(Told<A>),
+    /// The handler ran and nobody knows whether it was applied.
+    Unknown(Told<A>),
+    /// It was applied, but the answer could not be recorded: copies of the call will learn that the outcome is unknown.
+    Unrecorded(Error),
+    /// The store could not be asked; the handler was not run.
+    Store(Error),
+}
+
+impl<A> fmt::Display for Refused<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy { .. } => "another attempt is running",
+            Self::Mismatch => "the key was used for another payload",
+            Self::Indeterminate { .. } => "the outcome of an earlier attempt is unknown",
+            Self::Dead => "closed after too many attempts",
+            Self::NotApplied(_) => "not applied",
+            Self::Unknown(_) => "the outcome is unknown",
+            Self::Unrecorded(_) => "applied, but the answer could not be recorded",
+            Self::Store(_) => "the store cannot be used",
+        })
+    }
+}
+
+impl<A: fmt::Debug> StdError for Refused<A> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::NotApplied(Told::Error(error)) | Self::Unknown(Told::Error(error)) => {
+                Some(error.as_ref())
+            }
+            Self::Unrecorded(error) | Self::Store(error) => Some(error),
+            Self::NotApplied(Told::Answer(_)) | Self::Unknown(Told::Answer(_)) => None,
+            Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead => None,
+        }
+    }
+}

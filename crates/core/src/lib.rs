@@ -1,0 +1,32 @@
+//! The protocol of Hapax, true for all transports and backends.
+//!
+//! ```text
+//! key.rs      who asks for what: Scope, Key, Identity → RecordKey, Fingerprint, Call
+//! record.rs   what is stored for a record key, and its form as one value
+//! machine.rs  the whole protocol, pure: what was observed + what is asked → reply or change
+//! store.rs    what a backend must be able to do: five operations, each one conditional step
+//! gate.rs     layer 1: begin → run → complete → answer
+//! runtime.rs  every clock, spawn and random byte
+//! ```
+//!
+//! There is no HTTP type, driver or broker name in here.
+
+mod error;
+mod key;
+mod record;
+
+pub mod machine;
+pub mod store;
+
+pub mod gate;
+pub mod runtime;
+pub mod settings;
+
+pub use error::{BoxError, Error, ErrorKind, Result};
+pub use gate::Gate;
+pub use key::{Call, EventId, Fingerprint, Identity, Key, OperationId, RecordKey, Rule, Scope};
+pub use record::{
+    Completion, Holding, Millis, Owner, Record, Seconds, State, Tag, Timestamp, Token,
+};
+pub use settings::{OnLapse, Policy, Repeatable, Settings};
+pub use store::{Inspect, Store};

@@ -1,0 +1,687 @@
+//! The whole protocol, pure: what was observed and what is asked give a reply, or a change and its reply.
+//!
+//! One function per operation, one arm per row of the table. Nothing here waits, reads a clock or draws a number; stores
+//! carry out the changes, each as one conditional step, and nobody else decides.
+//!
+//! ```text
+//!           begin: absent                          begin: Released
+//! (none) ───────────────► InProgress ◄──────────────────────────────── Released ◄── reopen ── Dead
+//!                          │  │  │ └─ release, cancel: not applied ────►  │ ▲                   ▲
+//!                          │  │  └─── bury: too many attempts ───────────┼─┼───────────────────┘
+//!                          │  └ begin, hold: lapsed ► Indeterminate ─────┼─┘ resolve: not done
+//!                          └── complete ─────────► Completed ◄───────────┘ complete, resolve: done
+//! ```
+//!
+//! Four sentences carry the safety:
+//! - A lapse is only a reason to ask again: it never erases that an attempt existed, its fingerprint or its token.
+//! - Every write after a begin names its owner and token, so what arrives late changes nothing that is not its own.
+//! - Only "known not applied" gives a key back; dropped, timed out and failed all mean *unknown*.
+//! - A known effect beats everything but a recorded answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::key::{Call, Fingerprint, RecordKey};
+use crate::record::{Completion, Holding, Millis, Owner, Record, Seconds, State, Timestamp, Token};
+
+/// What a store saw for one record key, read in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// The record, or nothing; one with no life left counts as nothing.
+    pub record: Option<Record>,
+    /// How much of the lease is left; zero when it lapsed, and for records that are not in progress.
+    pub lease_left: Duration,
+    /// How long the record has still to live.
+    pub life_left: Duration,
+    /// The store's clock.
+    pub now: Timestamp,
+    /// The largest token the store knows of, under any key.
+    pub mark: Token,
+}
+
+impl Observed {
+    /// The record, unless it expired.
+    pub fn live(&self) -> Option<&Record> {
+        self.record.as_ref().filter(|_| !self.life_left.is_zero())
+    }
+
+    /// When the record came to its state or was last renewed, by the age of its life.
+    fn since(&self, holding: &Holding) -> Timestamp {
+        let age = Duration::from(holding.lifetime).saturating_sub(self.life_left);
+        Timestamp(
+            self.now
+                .0
+                .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// The machine's word on an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Decision<R> {
+    /// Nothing changes; this is the reply.
+    Reply(R),
+    /// This is the reply once the change was made, provided that nothing changed since it was observed.
+    Change(Change, R),
+}
+
+/// A record to be written, and how long it lives from then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The new record. Writing it arms its lease and its life anew.
+    pub record: Record,
+    /// Its life from the moment of writing.
+    pub lifetime: Seconds,
+}
+
+/// What becomes of a record whose lease ran out, when the next begin finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// The begin takes over and runs again: only for effects that are safe to repeat.
+    Retry,
+    /// The record becomes indeterminate until somebody knows.
+    Hold,
+}
+
+/// Asks for a grant.
+#[derive(Clone, Copy, Debug)]
+pub struct Begin {
+    /// The operation and its payload.
+    pub call: Call,
+    /// The attempt, the same for each repetition of this begin.
+    pub owner: Owner,
+    /// How long the grant is believed without renewal.
+    pub lease: Millis,
+    /// How long a record lives whose outcome is not known.
+    pub unknown_retention: Seconds,
+    /// What to do with a record whose lease ran out.
+    pub on_lapse: Lapse,
+}
+
+/// The right to run an operation, until its lease ends or somebody takes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The record.
+    pub rk: RecordKey,
+    /// The attempt it was granted to.
+    pub owner: Owner,
+    /// The fencing token to hand to whatever the attempt writes to.
+    pub token: Token,
+    /// Which attempt this is, from 1.
+    pub attempt: u16,
+    /// Whether an earlier attempt lapsed: its effect may have happened.
+    pub takeover: bool,
+    /// The payload's fingerprint as the record carries it.
+    pub fingerprint: Fingerprint,
+}
+
+/// The reply to a begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Run it.
+    Granted(Grant),
+    /// It was granted to this very owner before: an earlier begin got through and its reply was lost.
+    Mine(Grant),
+    /// Another attempt runs; its lease ends after this.
+    Busy(Duration),
+    /// It happened, and this is its answer.
+    Replay(Completion),
+    /// The key was used for another payload.
+    Mismatch,
+    /// Nobody knows whether it happened, since then.
+    Indeterminate(Timestamp),
+    /// It is closed after too many attempts.
+    Dead,
+}
+
+/// Judges a begin. Expired counts as absent, here and for every operation.
+pub fn begin(seen: &Observed, ask: &Begin) -> Decision<Begun> {
+    let Some(record) = seen.live() else {
+        let (change, grant) = first_grant(ask, seen);
+        return Decision::Change(change, Begun::Granted(grant));
+    };
+    if !ask.call.accepts(record.fingerprint) {
+        return Decision::Reply(Begun::Mismatch);
+    }
+    match &record.state {
+        State::Completed(completion) => Decision::Reply(Begun::Replay(completion.clone())),
+        State::Indeterminate(holding) => Decision::Reply(Begun::Indeterminate(seen.since(holding))),
+        State::Dead(_) => Decision::Reply(Begun::Dead),
+        State::Released(holding) => next_grant(ask, seen, record, holding, false),
+        State::InProgress(holding) => begin_in_progress(seen, ask, record, holding),
+    }
+}
+
+fn begin_in_progress(
+    seen: &Observed,
+    ask: &Begin,
+    record: &Record,
+    holding: &Holding,
+) -> Decision<Begun> {
+    let lease = Duration::from(holding.lease);
+    if holding.owner == ask.owner && !holding.abandoned() {
+        return Decision::Change(
+            rearmed(record, holding),
+            Begun::Mine(grant_of(ask.call.record_key(), record, holding)),
+        );
+    }
+    if seen.lease_left > lease {
+        // The store's clock stepped back. Armed anew, the record is stuck for one lease instead of for the step.
+        return Decision::Change(rearmed(record, holding), Begun::Busy(lease));
+    }
+    if !seen.lease_left.is_zero() {
+        return Decision::Reply(Begun::Busy(seen.lease_left));
+    }
+    match ask.on_lapse {
+        Lapse::Retry => next_grant(ask, seen, record, holding, true),
+        Lapse::Hold => Decision::Change(
+            held(record, holding, ask.unknown_retention),
+            Begun::Indeterminate(seen.now),
+        ),
+    }
+}
+
+/// The first grant of a record key, for the step in which a store finds no live record.
+///
+/// `seen` says what the store knows in that step: its clock, its mark and, where an expired record is still there, that one.
+pub fn first_grant(ask: &Begin, seen: &Observed) -> (Change, Grant) {
+    granted(ask, mint(seen), ask.call.newest_fingerprint(), 1, false)
+}
+
+fn next_grant(
+    ask: &Begin,
+    seen: &Observed,
+    record: &Record,
+    before: &Holding,
+    takeover: bool,
+) -> Decision<Begun> {
+    let attempt = before.attempt.saturating_add(1);
+    let (change, grant) = granted(ask, mint(seen), record.fingerprint, attempt, takeover);
+    Decision::Change(change, Begun::Granted(grant))
+}
+
+fn granted(
+    ask: &Begin,
+    token: Token,
+    fingerprint: Fingerprint,
+    attempt: u16,
+    takeover: bool,
+) -> (Change, Grant) {
+    let holding = Holding {
+        owner: ask.owner,
+        attempt,
+        takeover,
+        lease: ask.lease,
+        lifetime: ask.unknown_retention,
+    };
+    let record = Record {
+        token,
+        fingerprint,
+        state: State::InProgress(holding),
+    };
+    let grant = grant_of(ask.call.record_key(), &record, &holding);
+    (
+        Change {
+            record,
+            lifetime: holding.lifetime,
+        },
+        grant,
+    )
+}
+
+fn grant_of(rk: RecordKey, record: &Record, holding: &Holding) -> Grant {
+    Grant {
+        rk,
+        owner: holding.owner,
+        token: record.token,
+        attempt: holding.attempt,
+        takeover: holding.takeover,
+        fingerprint: record.fingerprint,
+    }
+}
+
+/// A token above every one seen: of the record, of the store, and of the past, as its clock in microseconds tells it.
+fn mint(seen: &Observed) -> Token {
+    let previous = seen.record.as_ref().map_or(Token(0), |record| record.token);
+    let after = previous.max(seen.mark).0.saturating_add(1);
+    Token(after.max(seen.now.0))
+}
+
+fn rearmed(record: &Record, holding: &Holding) -> Change {
+    Change {
+        record: record.clone(),
+        lifetime: holding.lifetime,
+    }
+}
+
+fn held(record: &Record, holding: &Holding, unknown_retention: Seconds) -> Change {
+    moved(
+        record,
+        State::Indeterminate,
+        Holding {
+            lifetime: unknown_retention,
+            ..*holding
+        },
+    )
+}
+
+/// The same grant in another state.
+fn moved(record: &Record, state: fn(Holding) -> State, holding: Holding) -> Change {
+    Change {
+        record: Record {
+            state: state(holding),
+            ..record.clone()
+        },
+        lifetime: holding.lifetime,
+    }
+}
+
+/// Names the attempt that asks: every write after a begin carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The attempt.
+    pub owner: Owner,
+    /// The token of its grant.
+    pub token: Token,
+}
+
+impl From<&Grant> for Claim {
+    fn from(grant: &Grant) -> Self {
+        Self {
+            owner: grant.owner,
+            token: grant.token,
+        }
+    }
+}
+
+impl Claim {
+    fn holds(&self, record: &Record, holding: &Holding) -> bool {
+        record.token == self.token && holding.owner == self.owner
+    }
+}
+
+/// The reply to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease runs anew.
+    Yes,
+    /// The grant is no longer this attempt's.
+    Lost,
+    /// There is no record: the store forgot it.
+    Gone,
+}
+
+/// Judges a renewal.
+pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
+    let Some(record) = seen.live() else {
+        return Decision::Reply(Renewed::Gone);
+    };
+    match &record.state {
+        State::InProgress(holding) if claim.holds(record, holding) && !holding.abandoned() => {
+            Decision::Change(rearmed(record, holding), Renewed::Yes)
+        }
+        State::InProgress(_)
+        | State::Completed(_)
+        | State::Released(_)
+        | State::Indeterminate(_)
+        | State::Dead(_) => Decision::Reply(Renewed::Lost),
+    }
+}
+
+/// Records the answer of an attempt.
+#[derive(Clone, Debug)]
+pub struct Complete {
+    /// The attempt that has the answer.
+    pub claim: Claim,
+    /// The payload's fingerprint as the grant carries it.
+    pub fingerprint: Fingerprint,
+    /// The answer.
+    pub answer: Bytes,
+    /// How long the answer lives once it is recorded.
+    pub retention: Seconds,
+    /// How long ago the attempt ended, on its own clock: an answer older than its retention does not come back.
+    pub age: Duration,
+}
+
+/// The reply to a completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completed {
+    /// The answer is recorded.
+    Done,
+    /// The store had forgotten the record; the answer is recorded all the same.
+    Recreated,
+    /// It had been recorded under this token before.
+    Already,
+    /// Something else stands there, and stays.
+    Lost(Record),
+    /// The record is gone and the answer is past its retention.
+    Gone,
+}
+
+/// Judges a completion: a known effect beats everything but a recorded answer.
+pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
+    let token = ask.claim.token;
+    let change = || completed(ask.fingerprint, token, &ask.answer, ask.retention, seen.now);
+    let Some(record) = seen.live() else {
+        return if ask.age < Duration::from(ask.retention) {
+            Decision::Change(change(), Completed::Recreated)
+        } else {
+            Decision::Reply(Completed::Gone)
+        };
+    };
+    let wins = match &record.state {
+        State::Completed(_) if record.token == token => return Decision::Reply(Completed::Already),
+        State::Completed(_) => false,
+        State::InProgress(holding) | State::Released(holding) | State::Indeterminate(holding)
+            if record.token == token =>
+        {
+            holding.owner == ask.claim.owner
+        }
+        State::Dead(_) if record.token == token => false,
+        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            record.fingerprint == ask.fingerprint
+        }
+    };
+    if wins {
+        Decision::Change(change(), Completed::Done)
+    } else {
+        Decision::Reply(Completed::Lost(record.clone()))
+    }
+}
+
+fn completed(
+    fingerprint: Fingerprint,
+    token: Token,
+    answer: &Bytes,
+    retention: Seconds,
+    now: Timestamp,
+) -> Change {
+    let completion = Completion {
+        answer: answer.clone(),
+        expiry: now.plus(retention.into()).seconds(),
+    };
+    Change {
+        record: Record {
+            token,
+            fingerprint,
+            state: State::Completed(completion),
+        },
+        lifetime: retention,
+    }
+}
+
+/// The reply to an attempt that gives its grant back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// So it stands now, or stood already.
+    Yes,
+    /// The record is no longer this attempt's.
+    Lost,
+}
+
+/// Judges a release, "known not applied". `lifetime` is that of the released record.
+///
+/// After a takeover the attempt before is still unknown, so nothing is released: the record is abandoned, or stays indeterminate.
+pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
+    let Some(record) = seen.live() else {
+        return Decision::Reply(Settled::Lost);
+    };
+    match &record.state {
+        State::InProgress(holding) if claim.holds(record, holding) => {
+            if holding.takeover {
+                abandoned(record, holding)
+            } else {
+                Decision::Change(
+                    moved(
+                        record,
+                        State::Released,
+                        Holding {
+                            lifetime,
+                            ..*holding
+                        },
+                    ),
+                    Settled::Yes,
+                )
+            }
+        }
+        State::Indeterminate(holding) if claim.holds(record, holding) => {
+            if holding.takeover {
+                Decision::Reply(Settled::Yes)
+            } else {
+                Decision::Change(
+                    moved(
+                        record,
+                        State::Released,
+                        Holding {
+                            lifetime,
+                            ..*holding
+                        },
+                    ),
+                    Settled::Yes,
+                )
+            }
+        }
+        State::Released(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
+        State::InProgress(_)
+        | State::Completed(_)
+        | State::Released(_)
+        | State::Indeterminate(_)
+        | State::Dead(_) => Decision::Reply(Settled::Lost),
+    }
+}
+
+fn abandoned(record: &Record, holding: &Holding) -> Decision<Settled> {
+    if holding.abandoned() {
+        return Decision::Reply(Settled::Yes);
+    }
+    Decision::Change(
+        moved(
+            record,
+            State::InProgress,
+            Holding {
+                lease: Millis(0),
+                ..*holding
+            },
+        ),
+        Settled::Yes,
+    )
+}
+
+/// The reply to a cancellation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The attempt holds nothing any more.
+    Yes,
+    /// It holds nothing that can be given back.
+    Gone,
+}
+
+/// Judges the cancellation of an attempt whose begin was ambiguous and whose handler was not started: the owner alone names it.
+pub fn cancel(seen: &Observed, owner: Owner, lifetime: Seconds) -> Decision<Cancelled> {
+    let Some(token) = seen.live().map(|record| record.token) else {
+        return Decision::Reply(Cancelled::Gone);
+    };
+    let reply = |settled| match settled {
+        Settled::Yes => Cancelled::Yes,
+        Settled::Lost => Cancelled::Gone,
+    };
+    match release(seen, &Claim { owner, token }, lifetime) {
+        Decision::Reply(settled) => Decision::Reply(reply(settled)),
+        Decision::Change(change, settled) => Decision::Change(change, reply(settled)),
+    }
+}
+
+/// Judges an abandonment: the outcome is unknown and the attempt has ended, so the lease is over for good.
+pub fn abandon(seen: &Observed, claim: &Claim) -> Decision<Settled> {
+    let Some(record) = seen.live() else {
+        return Decision::Reply(Settled::Lost);
+    };
+    match &record.state {
+        State::InProgress(holding) if claim.holds(record, holding) => abandoned(record, holding),
+        State::Indeterminate(holding) if claim.holds(record, holding) => {
+            Decision::Reply(Settled::Yes)
+        }
+        State::InProgress(_)
+        | State::Completed(_)
+        | State::Released(_)
+        | State::Indeterminate(_)
+        | State::Dead(_) => Decision::Reply(Settled::Lost),
+    }
+}
+
+/// Judges a burial: the attempt was the last one. `lifetime` is that of the dead record.
+pub fn bury(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
+    let Some(record) = seen.live() else {
+        return Decision::Reply(Settled::Lost);
+    };
+    let burial = |holding: &Holding| {
+        Decision::Change(
+            moved(
+                record,
+                State::Dead,
+                Holding {
+                    lifetime,
+                    ..*holding
+                },
+            ),
+            Settled::Yes,
+        )
+    };
+    match &record.state {
+        State::InProgress(holding) if claim.holds(record, holding) => burial(holding),
+        State::Indeterminate(holding) if claim.holds(record, holding) && !holding.takeover => {
+            burial(holding)
+        }
+        State::Dead(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
+        State::InProgress(_)
+        | State::Completed(_)
+        | State::Released(_)
+        | State::Indeterminate(_)
+        | State::Dead(_) => Decision::Reply(Settled::Lost),
+    }
+}
+
+/// The reply to somebody who found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// So it stands now, or stood already.
+    Yes,
+    /// The record is not what was looked at.
+    Stale,
+}
+
+/// Judges a hold: a lapsed record becomes indeterminate, so that finding out can begin.
+pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Decision<Resolved> {
+    match seen.live().map(|record| (record, &record.state)) {
+        Some((record, State::InProgress(holding)))
+            if record.token == expected && seen.lease_left.is_zero() =>
+        {
+            Decision::Change(held(record, holding, unknown_retention), Resolved::Yes)
+        }
+        Some((record, State::Indeterminate(_))) if record.token == expected => {
+            Decision::Reply(Resolved::Yes)
+        }
+        Some((
+            _,
+            State::InProgress(_)
+            | State::Completed(_)
+            | State::Released(_)
+            | State::Indeterminate(_)
+            | State::Dead(_),
+        ))
+        | None => Decision::Reply(Resolved::Stale),
+    }
+}
+
+/// What somebody found out about an indeterminate record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It happened: this is its answer, and how long it lives.
+    Done {
+        /// The answer to record.
+        answer: Bytes,
+        /// How long it lives.
+        retention: Seconds,
+    },
+    /// It did not happen. Safe without a ledger only when the old owner can no longer act.
+    NotDone {
+        /// How long the released record lives.
+        lifetime: Seconds,
+    },
+}
+
+/// Judges a verdict on the indeterminate record with the expected token.
+pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<Resolved> {
+    let Some(record) = seen.live() else {
+        return Decision::Reply(Resolved::Stale);
+    };
+    match (&record.state, verdict) {
+        (State::Indeterminate(_), Verdict::Done { answer, retention })
+            if record.token == expected =>
+        {
+            let change = completed(record.fingerprint, mint(seen), answer, *retention, seen.now);
+            Decision::Change(change, Resolved::Yes)
+        }
+        // Token and owner are kept, so that a late owner who knows better still heals the record.
+        (State::Indeterminate(holding), Verdict::NotDone { lifetime })
+            if record.token == expected =>
+        {
+            Decision::Change(
+                moved(
+                    record,
+                    State::Released,
+                    Holding {
+                        lifetime: *lifetime,
+                        ..*holding
+                    },
+                ),
+                Resolved::Yes,
+            )
+        }
+        (State::Completed(stands), Verdict::Done { answer, .. })
+            if record.token > expected && stands.answer == *answer =>
+        {
+            Decision::Reply(Resolved::Yes)
+        }
+        (State::Released(_), Verdict::NotDone { .. }) if record.token == expected => {
+            Decision::Reply(Resolved::Yes)
+        }
+        (
+            State::InProgress(_)
+            | State::Completed(_)
+            | State::Released(_)
+            | State::Indeterminate(_)
+            | State::Dead(_),
+            _,
+        ) => Decision::Reply(Resolved::Stale),
+    }
+}
+
+/// Judges the reopening of a dead record. `lifetime` is that of the released record.
+pub fn reopen(seen: &Observed, expected: Token, lifetime: Seconds) -> Decision<Resolved> {
+    let Some(record) = seen.live() else {
+        return Decision::Reply(Resolved::Stale);
+    };
+    match &record.state {
+        State::Dead(holding) if record.token == expected => {
+            let mut change = moved(
+                record,
+                State::Released,
+                Holding {
+                    lifetime,
+                    ..*holding
+                },
+            );
+            change.record.token = mint(seen);
+            Decision::Change(change, Resolved::Yes)
+        }
+        State::Released(_) if record.token > expected => Decision::Reply(Resolved::Yes),
+        State::InProgress(_)
+        | State::Completed(_)
+        | State::Released(_)
+        | State::Indeterminate(_)
+        | State::Dead(_) => Decision::Reply(Resolved::Stale),
+    }
+}

@@ -1,0 +1,66 @@
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the seam through which the clocks, tasks and random bytes come in"
+)]
+
+use std::io;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Handle;
+
+use crate::record::Timestamp;
+use crate::runtime::{BoxFuture, Runtime};
+
+/// The world as it is: tokio's tasks and timers, the system's clocks, threads and random bytes.
+#[derive(Clone, Debug)]
+pub struct Tokio(Handle);
+
+impl Tokio {
+    /// The runtime that this runs in.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn current() -> Self {
+        Self(Handle::current())
+    }
+}
+
+#[cfg(target_os = "macos")]
+const BOOT_CLOCK: ClockId = ClockId::Monotonic;
+#[cfg(not(target_os = "macos"))]
+const BOOT_CLOCK: ClockId = ClockId::Boottime;
+
+impl Runtime for Tokio {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.0.spawn(task);
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        thread::Builder::new()
+            .name(name.into())
+            .spawn(body)
+            .map(drop)
+    }
+
+    fn boot(&self) -> Duration {
+        let time = clock_gettime(BOOT_CLOCK);
+        Duration::new(
+            u64::try_from(time.tv_sec).unwrap_or_default(),
+            u32::try_from(time.tv_nsec).unwrap_or_default(),
+        )
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::default().plus(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        getrandom::fill(bytes).expect("the kernel gives random bytes");
+    }
+}

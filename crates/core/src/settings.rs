@@ -1,0 +1,159 @@
+//! What can be set: plain data with units, validated as a whole.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::machine::Lapse;
+use crate::record::{Millis, Seconds};
+
+/// Settings of a gate.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How long one call to the store may take before its outcome counts as unknown. 1 s.
+    pub store_timeout: Duration,
+    /// The policy of calls that bring none of their own.
+    pub policy: Policy,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            store_timeout: Duration::from_secs(1),
+            policy: Policy::default(),
+        }
+    }
+}
+
+/// How long things last, and what follows a lapse.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Policy {
+    /// How long a grant is believed without renewal; renewed every third of it. 30 s; at least 1 s.
+    pub lease: Duration,
+    /// How long an answer is replayed, from its completion. 24 h.
+    pub retention: Duration,
+    /// How long a record lives whose outcome is not known. 30 d; must be longer than the lease.
+    pub unknown_retention: Duration,
+    /// How long a released record keeps its fingerprint and token. 10 min.
+    pub released_retention: Duration,
+    /// How long a handler may run; after that its lease is no longer renewed and it is told to stop. 15 min.
+    pub max_execution: Duration,
+    /// What follows when a lease runs out. Hold.
+    pub on_lapse: OnLapse,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            retention: Duration::from_secs(24 * 3600),
+            unknown_retention: Duration::from_secs(30 * 24 * 3600),
+            released_retention: Duration::from_secs(600),
+            max_execution: Duration::from_secs(15 * 60),
+            on_lapse: OnLapse::Hold,
+        }
+    }
+}
+
+/// What follows when a lease runs out and nobody knows whether the effect happened.
+#[derive(Clone, Debug, Default)]
+pub enum OnLapse {
+    /// The key answers *outcome unknown* until somebody finds out.
+    #[default]
+    Hold,
+    /// The next call runs the handler again.
+    Retry(Repeatable),
+}
+
+/// The word of whoever owns a route that its effect may safely be run again.
+#[derive(Clone, Debug)]
+pub struct Repeatable {
+    reason: String,
+}
+
+impl Repeatable {
+    /// Declares it, with the reason for those who read the configuration.
+    pub fn declared(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+        }
+    }
+
+    /// The declared reason.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl Settings {
+    pub(crate) fn validate(&self) -> Result<()> {
+        if self.store_timeout.is_zero() {
+            return Err(invalid(
+                "store_timeout is zero; give it the time one call to the store may take, 1 s for instance",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A policy in the units of records, validated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) lease: Millis,
+    pub(crate) retention: Seconds,
+    pub(crate) unknown_retention: Seconds,
+    pub(crate) released_retention: Seconds,
+    pub(crate) max_execution: Duration,
+    pub(crate) on_lapse: Lapse,
+}
+
+impl TryFrom<&Policy> for Terms {
+    type Error = Error;
+
+    fn try_from(policy: &Policy) -> Result<Self> {
+        if policy.lease < Duration::from_secs(1) {
+            return Err(invalid(
+                "lease is shorter than 1 s; a grant could lapse between two renewals",
+            ));
+        }
+        if policy.lease >= policy.unknown_retention {
+            return Err(invalid(
+                "unknown_retention is not longer than lease; a record must outlive its lease",
+            ));
+        }
+        Ok(Self {
+            lease: u32::try_from(policy.lease.as_millis())
+                .map(Millis)
+                .map_err(|_| invalid("lease is longer than 49 days"))?,
+            retention: seconds(
+                policy.retention,
+                "retention is not between 1 s and 136 years",
+            )?,
+            unknown_retention: seconds(
+                policy.unknown_retention,
+                "unknown_retention is not between 1 s and 136 years",
+            )?,
+            released_retention: seconds(
+                policy.released_retention,
+                "released_retention is not between 1 s and 136 years",
+            )?,
+            max_execution: policy.max_execution,
+            on_lapse: match policy.on_lapse {
+                OnLapse::Hold => Lapse::Hold,
+                OnLapse::Retry(_) => Lapse::Retry,
+            },
+        })
+    }
+}
+
+fn seconds(duration: Duration, message: &'static str) -> Result<Seconds> {
+    match u32::try_from(duration.as_secs()) {
+        Ok(seconds @ 1..) => Ok(Seconds(seconds)),
+        Ok(0) | Err(_) => Err(invalid(message)),
+    }
+}
+
+fn invalid(message: &'static str) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}

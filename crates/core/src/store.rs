@@ -1,0 +1,168 @@
+//! What a backend must be able to do: five operations, each one atomic step and safe to repeat.
+//!
+//! [`contract`] has the clauses, each with a number that the conformance suite names. A store stores; what a record becomes is
+//! judged by [`machine`](crate::machine) alone. [`Protocol`] carries every row of its table out over a store.
+
+pub mod contract {
+    #![doc = include_str!("store/contract.md")]
+}
+mod memory;
+mod protocol;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::key::RecordKey;
+use crate::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed};
+use crate::record::{Record, State, Timestamp, Token};
+
+pub use memory::{Memory, MemorySettings};
+pub use protocol::Protocol;
+
+/// A place for records. See the [`contract`] for what each operation promises.
+///
+/// # Cancel safety
+/// A dropped future means *unknown*: the step may still be carried out. Repeating it is always safe.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Grants the operation if there is no live record for it, else shows what there is.
+    ///
+    /// # Errors
+    /// As every operation of this trait: `NotApplied`, `Unknown`, `Damaged`.
+    async fn begin(&self, ask: &Begin) -> Result<Inserted>;
+
+    /// Arms the lease anew, as [`machine::renew`](crate::machine::renew) judges.
+    ///
+    /// # Errors
+    /// See [`Store::begin`].
+    async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed>;
+
+    /// Records an answer, as [`machine::complete`](crate::machine::complete) judges.
+    ///
+    /// # Errors
+    /// See [`Store::begin`]. A full store never refuses it.
+    async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed>;
+
+    /// Shows the record.
+    ///
+    /// # Errors
+    /// See [`Store::begin`].
+    async fn read(&self, rk: &RecordKey) -> Result<Observed>;
+
+    /// Writes a change if nothing changed since `seen` was read; a renewal is a change.
+    ///
+    /// # Errors
+    /// See [`Store::begin`].
+    async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped>;
+}
+
+/// The reply of a store to a begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// There was no live record; the grant is written.
+    Granted(Grant),
+    /// This is there; nothing was written.
+    Found(Observed),
+}
+
+/// The reply of a store to a swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    /// The change is written.
+    Yes,
+    /// The record is no longer what was seen; nothing was written.
+    Changed,
+}
+
+/// Upkeep, apart from the operations of the protocol.
+#[async_trait]
+pub trait Inspect: fmt::Debug + Send + Sync + 'static {
+    /// Removes up to `limit` expired records and says how many went. Zero means that this pass is through.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`; sweeping again is safe.
+    async fn sweep(&self, limit: usize) -> Result<usize>;
+
+    /// Looks whether the store can be used, and how well.
+    ///
+    /// # Errors
+    /// The reason why it cannot be asked at all.
+    async fn check(&self) -> Result<Vec<Finding>>;
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found, and the remedy.
+    pub message: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The store must not be used like this.
+    Refuse,
+    /// It works, with less than the full guarantee.
+    Warn,
+}
+
+/// A record as stores hold it that keep instants: when it was last written or renewed, and when it expires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Armed {
+    /// The record.
+    pub record: Record,
+    /// When it was written or last renewed.
+    pub since: Timestamp,
+    /// When its life ends.
+    pub expires: Timestamp,
+}
+
+impl Armed {
+    /// Arms a change at this instant.
+    pub fn at(now: Timestamp, change: &Change) -> Self {
+        Self {
+            record: change.record.clone(),
+            since: now,
+            expires: now.plus(change.lifetime.into()),
+        }
+    }
+
+    /// Whether its life ended.
+    pub fn expired(&self, now: Timestamp) -> bool {
+        self.expires <= now
+    }
+
+    /// Whether this is what was seen, neither written nor renewed since.
+    pub fn is(&self, seen: &Observed) -> bool {
+        let same_life = if seen.life_left.is_zero() {
+            self.expired(seen.now)
+        } else {
+            self.expires == seen.now.plus(seen.life_left)
+        };
+        same_life && seen.record.as_ref() == Some(&self.record)
+    }
+}
+
+/// What a store sees that keeps instants. A record past its life is shown with no life left, so that its token still counts.
+pub fn observe(armed: Option<&Armed>, now: Timestamp, mark: Token) -> Observed {
+    let lease_left = armed.map(|armed| match &armed.record.state {
+        State::InProgress(holding) => armed.since.plus(holding.lease.into()).since(now),
+        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            Duration::ZERO
+        }
+    });
+    Observed {
+        record: armed.map(|armed| armed.record.clone()),
+        lease_left: lease_left.unwrap_or_default(),
+        life_left: armed
+            .map(|armed| armed.expires.since(now))
+            .unwrap_or_default(),
+        now,
+        mark,
+    }
+}

@@ -1,0 +1,227 @@
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::RecordKey;
+use crate::machine::{
+    self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed,
+};
+use crate::record::{State, Timestamp, Token};
+use crate::runtime::Runtime;
+use crate::store::{Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, observe};
+
+/// Settings of the [`Memory`] store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemorySettings {
+    /// How many bytes of records to keep, about; a begin beyond it is refused with `NotApplied`. 1 GiB.
+    pub max_bytes: usize,
+}
+
+impl Default for MemorySettings {
+    fn default() -> Self {
+        Self { max_bytes: 1 << 30 }
+    }
+}
+
+impl MemorySettings {
+    /// Keeps at most this many bytes of records.
+    #[must_use]
+    pub fn max_bytes(mut self, max_bytes: usize) -> Self {
+        self.max_bytes = max_bytes;
+        self
+    }
+}
+
+/// Records in this process's memory: the fastest store, and one that forgets everything when the process ends.
+///
+/// Its clock is the runtime's wall clock.
+#[derive(Debug)]
+pub struct Memory {
+    shards: Box<[Mutex<Shard>]>,
+    runtime: Arc<dyn Runtime>,
+    settings: MemorySettings,
+    used: AtomicUsize,
+    mark: AtomicU64,
+}
+
+const SHARDS: usize = 64;
+
+/// How many expired records a begin removes on its way: more than it adds, so that the store never outgrows what lives.
+const SWEPT_BY_A_BEGIN: usize = 2;
+
+/// What a record takes beside its answer: its slot in the map, which is seldom full, and its place among the expiries.
+const RECORD_BYTES: usize =
+    2 * (size_of::<(RecordKey, Armed)>() + size_of::<(Timestamp, RecordKey)>());
+
+impl Memory {
+    /// An empty store.
+    pub fn new(runtime: Arc<dyn Runtime>, settings: MemorySettings) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self {
+            shards,
+            runtime,
+            settings,
+            used: AtomicUsize::new(0),
+            mark: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, rk: &RecordKey) -> MutexGuard<'_, Shard> {
+        // A shard is never left half-changed by a panic: each change is a few infallible calls.
+        self.shards[usize::from(rk.as_bytes()[31]) % SHARDS]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mark(&self) -> Token {
+        Token(self.mark.load(Ordering::Acquire))
+    }
+
+    fn write(&self, shard: &mut Shard, rk: &RecordKey, now: Timestamp, change: &Change) {
+        self.mark.fetch_max(change.record.token.0, Ordering::AcqRel);
+        let armed = Armed::at(now, change);
+        self.used.fetch_add(size(&armed), Ordering::Relaxed);
+        let before = shard.put(rk, armed);
+        self.used
+            .fetch_sub(before.as_ref().map_or(0, size), Ordering::Relaxed);
+    }
+
+    /// Carries out what the machine decides, while the shard is locked.
+    fn decide<R>(&self, rk: &RecordKey, judge: impl FnOnce(&Observed) -> Decision<R>) -> R {
+        let now = self.runtime.wall();
+        let mut shard = self.shard(rk);
+        match judge(&observe(shard.slots.get(rk), now, self.mark())) {
+            Decision::Reply(reply) => reply,
+            Decision::Change(change, reply) => {
+                self.write(&mut shard, rk, now, &change);
+                reply
+            }
+        }
+    }
+
+    fn sweep_shard(&self, shard: &mut Shard, now: Timestamp, limit: usize) -> usize {
+        let mut swept = 0;
+        while swept < limit {
+            let Some(removed) = shard.remove_expired(now) else {
+                break;
+            };
+            self.used.fetch_sub(size(&removed), Ordering::Relaxed);
+            swept += 1;
+        }
+        swept
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn begin(&self, ask: &Begin) -> Result<Inserted> {
+        let rk = ask.call.record_key();
+        let now = self.runtime.wall();
+        let mut shard = self.shard(&rk);
+        self.sweep_shard(&mut shard, now, SWEPT_BY_A_BEGIN);
+        let seen = observe(shard.slots.get(&rk), now, self.mark());
+        if seen.live().is_some() {
+            return Ok(Inserted::Found(seen));
+        }
+        if self.used.load(Ordering::Relaxed) + RECORD_BYTES > self.settings.max_bytes {
+            return Err(Error::new(
+                ErrorKind::NotApplied,
+                "the memory store is full",
+            ));
+        }
+        let (change, grant) = machine::first_grant(ask, &seen);
+        self.write(&mut shard, &rk, now, &change);
+        Ok(Inserted::Granted(grant))
+    }
+
+    async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
+        Ok(self.decide(rk, |seen| machine::renew(seen, claim)))
+    }
+
+    async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
+        Ok(self.decide(rk, |seen| machine::complete(seen, ask)))
+    }
+
+    async fn read(&self, rk: &RecordKey) -> Result<Observed> {
+        let now = self.runtime.wall();
+        Ok(observe(self.shard(rk).slots.get(rk), now, self.mark()))
+    }
+
+    async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
+        let now = self.runtime.wall();
+        let mut shard = self.shard(rk);
+        let unchanged = match shard.slots.get(rk) {
+            Some(armed) => armed.is(seen),
+            None => seen.live().is_none(),
+        };
+        if !unchanged {
+            return Ok(Swapped::Changed);
+        }
+        self.write(&mut shard, rk, now, next);
+        Ok(Swapped::Yes)
+    }
+}
+
+#[async_trait]
+impl Inspect for Memory {
+    async fn sweep(&self, limit: usize) -> Result<usize> {
+        let now = self.runtime.wall();
+        let mut swept = 0;
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            swept += self.sweep_shard(&mut shard, now, limit - swept);
+        }
+        Ok(swept)
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let message = "the memory store forgets every key when this process ends; name a durable store to keep them".into();
+        Ok(vec![Finding {
+            severity: Severity::Warn,
+            message,
+        }])
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    // The standard map's keyed hash: record keys of a plain identity can be ground out by a client.
+    slots: HashMap<RecordKey, Armed>,
+    expiries: BTreeSet<(Timestamp, RecordKey)>,
+}
+
+impl Shard {
+    fn put(&mut self, rk: &RecordKey, armed: Armed) -> Option<Armed> {
+        self.expiries.insert((armed.expires, *rk));
+        let next_expiry = armed.expires;
+        let before = self.slots.insert(*rk, armed);
+        if let Some(before) = before
+            .as_ref()
+            .filter(|before| before.expires != next_expiry)
+        {
+            self.expiries.remove(&(before.expires, *rk));
+        }
+        before
+    }
+
+    fn remove_expired(&mut self, now: Timestamp) -> Option<Armed> {
+        let (expires, rk) = *self.expiries.first()?;
+        if expires > now {
+            return None;
+        }
+        self.expiries.pop_first();
+        self.slots.remove(&rk)
+    }
+}
+
+fn size(armed: &Armed) -> usize {
+    let answer = match &armed.record.state {
+        State::Completed(completion) => completion.answer.len(),
+        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => 0,
+    };
+    RECORD_BYTES + answer
+}

@@ -1,0 +1,208 @@
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::RecordKey;
+use crate::machine::{
+    self, Begin, Begun, Cancelled, Claim, Complete, Completed, Decision, Observed, Renewed,
+    Resolved, Settled, Verdict,
+};
+use crate::record::{Owner, Seconds, State, Token};
+use crate::store::{Inserted, Store, Swapped};
+
+/// How often a record may change under an operation before it gives up.
+const TRIES: usize = 8;
+
+/// The operations of the protocol over a store: one conditional step where the store has one, else read → machine → swap.
+///
+/// Every operation is safe to repeat, also after an error of kind `Unknown`. A record that changed under each of 8 tries makes
+/// `begin` answer `Busy` and every other operation fail with `NotApplied`.
+///
+/// # Cancel safety
+/// A dropped future means *unknown*; repeat the operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Protocol<'a> {
+    store: &'a dyn Store,
+}
+
+impl<'a> Protocol<'a> {
+    /// The protocol over this store.
+    pub fn over(store: &'a dyn Store) -> Self {
+        Self { store }
+    }
+
+    /// Asks for a grant.
+    ///
+    /// # Errors
+    /// The store's own, as every operation here.
+    pub async fn begin(self, ask: &Begin) -> Result<Begun> {
+        let rk = ask.call.record_key();
+        for _ in 0..TRIES {
+            let seen = match self.store.begin(ask).await? {
+                Inserted::Granted(grant) => return Ok(Begun::Granted(grant)),
+                Inserted::Found(seen) => seen,
+            };
+            if let Some(begun) = self
+                .carry_out(&rk, &seen, machine::begin(&seen, ask))
+                .await?
+            {
+                return Ok(begun);
+            }
+        }
+        Ok(Begun::Busy(ask.lease.into()))
+    }
+
+    /// Arms the lease anew.
+    ///
+    /// # Errors
+    /// See [`Protocol::begin`].
+    pub async fn renew(self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
+        self.store.renew(rk, claim).await
+    }
+
+    /// Records an answer.
+    ///
+    /// # Errors
+    /// See [`Protocol::begin`], and `NotApplied` after 8 tries.
+    pub async fn complete(self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
+        for _ in 0..TRIES {
+            let found = self.store.complete(rk, ask).await?;
+            let Completed::Lost(record) = &found else {
+                return Ok(found);
+            };
+            if matches!(record.state, State::Completed(_)) {
+                return Ok(found);
+            }
+            let seen = self.store.read(rk).await?;
+            if let Some(completed) = self
+                .carry_out(rk, &seen, machine::complete(&seen, ask))
+                .await?
+            {
+                return Ok(completed);
+            }
+        }
+        Err(contended())
+    }
+
+    /// Gives a grant back: known not applied.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn release(
+        self,
+        rk: &RecordKey,
+        claim: &Claim,
+        lifetime: Seconds,
+    ) -> Result<Settled> {
+        self.change(rk, |seen| machine::release(seen, claim, lifetime))
+            .await
+    }
+
+    /// Cancels an attempt whose begin was ambiguous and whose handler was not started.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn cancel(
+        self,
+        rk: &RecordKey,
+        owner: Owner,
+        lifetime: Seconds,
+    ) -> Result<Cancelled> {
+        self.change(rk, |seen| machine::cancel(seen, owner, lifetime))
+            .await
+    }
+
+    /// Ends a lease for good: the outcome is unknown.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn abandon(self, rk: &RecordKey, claim: &Claim) -> Result<Settled> {
+        self.change(rk, |seen| machine::abandon(seen, claim)).await
+    }
+
+    /// Closes a record after its last attempt.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn bury(self, rk: &RecordKey, claim: &Claim, lifetime: Seconds) -> Result<Settled> {
+        self.change(rk, |seen| machine::bury(seen, claim, lifetime))
+            .await
+    }
+
+    /// Makes a lapsed record indeterminate, so that finding out can begin.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn hold(
+        self,
+        rk: &RecordKey,
+        expected: Token,
+        unknown_retention: Seconds,
+    ) -> Result<Resolved> {
+        self.change(rk, |seen| machine::hold(seen, expected, unknown_retention))
+            .await
+    }
+
+    /// Records what was found out about an indeterminate record.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn resolve(
+        self,
+        rk: &RecordKey,
+        expected: Token,
+        verdict: &Verdict,
+    ) -> Result<Resolved> {
+        self.change(rk, |seen| machine::resolve(seen, expected, verdict))
+            .await
+    }
+
+    /// Opens a dead record again.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn reopen(
+        self,
+        rk: &RecordKey,
+        expected: Token,
+        lifetime: Seconds,
+    ) -> Result<Resolved> {
+        self.change(rk, |seen| machine::reopen(seen, expected, lifetime))
+            .await
+    }
+
+    async fn change<R>(
+        self,
+        rk: &RecordKey,
+        judge: impl Fn(&Observed) -> Decision<R> + Send,
+    ) -> Result<R> {
+        for _ in 0..TRIES {
+            let seen = self.store.read(rk).await?;
+            let decision = judge(&seen);
+            if let Some(reply) = self.carry_out(rk, &seen, decision).await? {
+                return Ok(reply);
+            }
+        }
+        Err(contended())
+    }
+
+    /// The reply, or nothing if the record changed since it was seen.
+    async fn carry_out<R>(
+        self,
+        rk: &RecordKey,
+        seen: &Observed,
+        decision: Decision<R>,
+    ) -> Result<Option<R>> {
+        match decision {
+            Decision::Reply(reply) => Ok(Some(reply)),
+            Decision::Change(next, reply) => match self.store.swap(rk, seen, &next).await? {
+                Swapped::Yes => Ok(Some(reply)),
+                Swapped::Changed => Ok(None),
+            },
+        }
+    }
+}
+
+fn contended() -> Error {
+    Error::new(
+        ErrorKind::NotApplied,
+        "the record changed under each of 8 tries; try again",
+    )
+}
