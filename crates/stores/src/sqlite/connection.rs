@@ -1,0 +1,107 @@
+use std::path::Path;
+use std::time::Duration;
+
+use hapax_core::{Error, ErrorKind, Result};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+/// The schema that this release writes, and the newest that it reads.
+const SCHEMA_VERSION: i64 = 1;
+
+/// `pragma synchronous` from which on a commit has reached the disk.
+pub(super) const FULL: i64 = 2;
+
+/// How long a group waits while another process writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often the file's first opening tries for the log while other processes do the same.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A connection to the file, made if need be, in write-ahead mode and with a sync before every reply.
+pub(super) fn open(path: &Path) -> Result<Connection> {
+    let connection = Connection::open(path).map_err(|error| unusable(path, error))?;
+    configure(&connection, path)?;
+    Ok(connection)
+}
+
+fn configure(connection: &Connection, path: &Path) -> Result<()> {
+    connection
+        .busy_timeout(BUSY_TIMEOUT)
+        .map_err(|error| unusable(path, error))?;
+    let mode = journal_mode(connection).map_err(|error| unusable(path, error))?;
+    if mode != "wal" {
+        let message = format!(
+            "{}: SQLite cannot keep a write-ahead log there; choose a local file system",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unusable, message));
+    }
+    connection
+        .pragma_update(None, "synchronous", "full")
+        .map_err(|error| unusable(path, error))
+}
+
+/// The switch to a write-ahead log does not wait for its turn as other statements do.
+fn journal_mode(connection: &Connection) -> rusqlite::Result<String> {
+    let mut tries = 0;
+    loop {
+        let mode =
+            connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0));
+        tries += 1;
+        match mode {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < TRIES =>
+            {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "opening a file blocks its caller, as `Sqlite::open` says"
+                )]
+                std::thread::sleep(PAUSE);
+            }
+            mode => return mode,
+        }
+    }
+}
+
+/// Brings the tables into the form that this release knows.
+pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
+    let version = migrate(connection).map_err(|error| unusable(path, error))?;
+    if version > SCHEMA_VERSION {
+        let message = format!(
+            "{}: its schema has version {version} and this release knows {SCHEMA_VERSION}; use the release that wrote it, or a newer one",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unusable, message));
+    }
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let exists: bool =
+        transaction.query_row(include_str!("has_schema.sql"), [], |row| row.get(0))?;
+    if !exists {
+        transaction.execute_batch(include_str!("schema.sql"))?;
+    }
+    let version = transaction.query_row(include_str!("version.sql"), [], |row| row.get(0))?;
+    transaction.commit()?;
+    Ok(version)
+}
+
+fn unusable(path: &Path, error: rusqlite::Error) -> Error {
+    let remedy = match error.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen) => {
+            "cannot be opened; does its directory exist, and may this user write there?"
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "cannot be written; give this user the right to, also for its directory"
+        }
+        Some(ErrorCode::NotADatabase) => "is no SQLite database; name another file",
+        Some(ErrorCode::DatabaseCorrupt) => "is damaged; restore it from a backup",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "is held by another process; end that one's transaction"
+        }
+        Some(_) | None => "cannot be used",
+    };
+    Error::new(ErrorKind::Unusable, format!("{} {remedy}", path.display())).caused_by(error)
+}

@@ -1,0 +1,1 @@
+select mark from hapax_store where id = 1

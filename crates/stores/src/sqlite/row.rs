@@ -1,0 +1,112 @@
+use bytes::Bytes;
+use hapax_core::store::Armed;
+use hapax_core::{
+    Completion, Error, ErrorKind, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule,
+    Seconds, State, Tag, Timestamp, Token,
+};
+use rusqlite::types::FromSql;
+use rusqlite::{Row, Statement, params};
+
+/// Binds a record to `insert.sql` or `write.sql` and says how many rows it wrote.
+pub(super) fn execute(
+    statement: &mut Statement<'_>,
+    rk: &RecordKey,
+    armed: &Armed,
+) -> rusqlite::Result<usize> {
+    let record = &armed.record;
+    let holding = record.state.holding();
+    let completion = match &record.state {
+        State::Completed(completion) => Some(completion),
+        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            None
+        }
+    };
+    statement.execute(params![
+        rk.as_bytes(),
+        record.state.tag() as u8,
+        holding.is_some_and(|holding| holding.takeover),
+        record.fingerprint.rule().0,
+        record.fingerprint.as_bytes(),
+        stored_token(record.token),
+        holding.map(|holding| holding.owner.0),
+        holding.map(|holding| holding.attempt),
+        holding.map(|holding| holding.lease.0),
+        holding.map(|holding| holding.lifetime.0),
+        completion.map(|completion| &completion.answer[..]),
+        completion.map(|completion| completion.expiry),
+        stored_time(armed.since),
+        stored_time(armed.expires),
+    ])
+}
+
+/// The record of a row of `read.sql`, or nothing where it has none.
+pub(super) fn armed(row: &Row<'_>) -> Result<Option<Armed>, Error> {
+    let Some(state) = column::<Option<u8>>(row, "state")? else {
+        return Ok(None);
+    };
+    let tag = Tag::from_stored(state)?;
+    let state = match tag {
+        Tag::Completed => State::Completed(Completion {
+            answer: Bytes::from(column::<Vec<u8>>(row, "answer")?),
+            expiry: column(row, "expiry_s")?,
+        }),
+        Tag::InProgress | Tag::Released | Tag::Indeterminate | Tag::Dead => tag
+            .held_by(holding(row)?)
+            .ok_or_else(|| damaged("a record is in no known state"))?,
+    };
+    let record = Record {
+        token: Token(column::<i64>(row, "token")?.cast_unsigned()),
+        fingerprint: Fingerprint::from_parts(
+            Rule(column(row, "rule")?),
+            column(row, "fingerprint")?,
+        ),
+        state,
+    };
+    Ok(Some(Armed {
+        record,
+        since: time(row, "since")?,
+        expires: time(row, "expires_at")?,
+    }))
+}
+
+fn holding(row: &Row<'_>) -> Result<Holding, Error> {
+    Ok(Holding {
+        owner: Owner(column(row, "owner")?),
+        attempt: column(row, "attempt")?,
+        takeover: column(row, "takeover")?,
+        lease: Millis(column(row, "lease_ms")?),
+        lifetime: Seconds(column(row, "lifetime_s")?),
+    })
+}
+
+fn time(row: &Row<'_>, name: &'static str) -> Result<Timestamp, Error> {
+    let micros = column::<i64>(row, name)?;
+    u64::try_from(micros)
+        .map(Timestamp)
+        .map_err(|_| damaged("a record has an instant before 1970"))
+}
+
+/// A column that does not hold what it should is damage, not absence.
+fn column<T: FromSql>(row: &Row<'_>, name: &'static str) -> Result<T, Error> {
+    row.get(name)
+        .map_err(|error| damaged("a record's columns do not fit its state").caused_by(error))
+}
+
+/// The token in the first column.
+pub(super) fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
+    row.get::<_, i64>(0)
+        .map(|stored| Token(stored.cast_unsigned()))
+}
+
+/// A token in SQLite's signed integers: all 64 bits kept, the order only up to 2^63.
+pub(super) fn stored_token(token: Token) -> i64 {
+    token.0.cast_signed()
+}
+
+pub(super) fn stored_time(time: Timestamp) -> i64 {
+    i64::try_from(time.0).unwrap_or(i64::MAX)
+}
+
+pub(super) fn damaged(message: &'static str) -> Error {
+    Error::new(ErrorKind::Damaged, message)
+}

@@ -1,0 +1,1 @@
+select version from hapax_store where id = 1

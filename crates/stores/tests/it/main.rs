@@ -1,0 +1,3 @@
+//! What is peculiar to one store and no case of the suite.
+
+mod sqlite;

@@ -1,0 +1,141 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use hapax_core::machine::{Begin, Lapse};
+use hapax_core::runtime::Tokio;
+use hapax_core::store::{Inserted, Inspect};
+use hapax_core::{Error, ErrorKind, Identity, Key, Millis, Owner, Scope, Seconds, Store};
+use hapax_stores::Sqlite;
+use hapax_testkit::ManualClock;
+use rusqlite::Connection;
+
+fn open(path: &Path) -> Result<Sqlite, Error> {
+    Sqlite::open(path, Arc::new(Tokio::current()))
+}
+
+fn begin(key: u32) -> Begin {
+    let scope = Scope::untenanted("it").unwrap();
+    let key = Key::new(key.to_be_bytes()).unwrap();
+    let (lease, unknown_retention) = (Millis(30_000), Seconds(3600));
+    Begin {
+        call: Identity::plain().call(&scope, &key),
+        owner: Owner([1; 16]),
+        lease,
+        unknown_retention,
+        on_lapse: Lapse::Hold,
+    }
+}
+
+fn refusal(path: &Path) -> String {
+    let error = open(path).expect_err("the store must refuse");
+    assert_eq!(error.kind(), ErrorKind::Unusable);
+    error.to_string()
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_named_with_the_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let message = refusal(&directory.path().join("absent/hapax.db"));
+    assert!(
+        message.contains("absent/hapax.db") && message.contains("does its directory exist"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes.txt");
+    let text = "not a database, ".repeat(400);
+    std::fs::write(&path, &text).unwrap();
+    let message = refusal(&path);
+    assert!(message.contains("is no SQLite database"), "{message}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    drop(open(&path).unwrap());
+    Connection::open(&path)
+        .unwrap()
+        .execute("update hapax_store set version = 2", [])
+        .unwrap();
+    let message = refusal(&path);
+    assert!(
+        message.contains("version 2") && message.contains("knows 1"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_refused() {
+    // Root may write anywhere, so the file is one that nobody can write: the path names a directory.
+    let directory = tempfile::tempdir().unwrap();
+    let message = refusal(directory.path());
+    assert!(message.contains("cannot be"), "{message}");
+}
+
+#[tokio::test]
+async fn the_log_is_synced_before_every_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(&directory.path().join("hapax.db")).unwrap();
+    assert_eq!(store.check().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_record_outlives_the_process_that_wrote_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    let first = open(&path).unwrap().begin(&begin(1)).await.unwrap();
+    let Inserted::Granted(grant) = first else {
+        panic!("{first:?}")
+    };
+    let Inserted::Found(seen) = open(&path).unwrap().begin(&begin(1)).await.unwrap() else {
+        panic!("granted twice")
+    };
+    assert_eq!(seen.live().unwrap().token, grant.token);
+}
+
+#[tokio::test]
+async fn two_stores_on_one_file_grant_a_key_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    let (one, two) = (open(&path).unwrap(), open(&path).unwrap());
+    for key in 0..50 {
+        let ask = begin(key);
+        let (left, right) = tokio::join!(one.begin(&ask), two.begin(&ask));
+        let granted = [left.unwrap(), right.unwrap()]
+            .iter()
+            .filter(|begun| matches!(begun, Inserted::Granted(_)))
+            .count();
+        assert_eq!(granted, 1, "key {key}");
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_goes_through_the_table_in_bounded_looks() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new());
+    let store = Sqlite::open(&directory.path().join("hapax.db"), Arc::clone(&clock) as _).unwrap();
+    for key in 0..100 {
+        store.begin(&begin(key)).await.unwrap();
+    }
+    clock.forward(std::time::Duration::from_secs(1800));
+    for key in 100..150 {
+        store.begin(&begin(key)).await.unwrap();
+    }
+    assert_eq!(store.sweep(1000).await.unwrap(), 0, "all still live");
+    clock.forward(std::time::Duration::from_secs(1800));
+    let (first, second, third) = (
+        store.sweep(60).await.unwrap(),
+        store.sweep(60).await.unwrap(),
+        store.sweep(60).await.unwrap(),
+    );
+    assert_eq!((first, second, third), (60, 40, 0));
+    assert!(
+        matches!(store.begin(&begin(120)).await.unwrap(), Inserted::Found(_)),
+        "what lives was left alone"
+    );
+}
