@@ -1,0 +1,94 @@
+use hapax_core::{Identity, Scope};
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName};
+
+/// Tells whose key a request carries, from facts that were authenticated before.
+pub trait MakeScope: Send + Sync + 'static {
+    /// The scope of this request.
+    ///
+    /// # Errors
+    /// When the caller cannot be told; answered with 400 `caller-unknown` and the remedy.
+    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown>;
+}
+
+impl<F> MakeScope for F
+where
+    F: Fn(&Parts) -> Result<Scope, CallerUnknown> + Send + Sync + 'static,
+{
+    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown> {
+        self(parts)
+    }
+}
+
+/// The caller cannot be told from the request; the text is the remedy that the caller is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerUnknown(pub String);
+
+/// Where the tenant of a request is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tenant {
+    /// Exactly one `Authorization` field, of which a hash is kept. A retry with a renewed credential is a new request.
+    Authorization,
+    /// Exactly one field of this name, set by a proxy that is trusted.
+    Header(HeaderName),
+    /// All callers share their keys, and can be given each other's answers.
+    None,
+}
+
+/// One namespace, and a tenant by a field of the request.
+#[derive(Clone, Debug)]
+pub struct TenantScope {
+    namespace: String,
+    tenant: Tenant,
+    identity: Identity,
+}
+
+impl TenantScope {
+    /// The scopes of one service.
+    ///
+    /// # Errors
+    /// `Invalid` if the namespace is empty.
+    pub fn new(
+        namespace: impl Into<String>,
+        tenant: Tenant,
+        identity: Identity,
+    ) -> Result<Self, hapax_core::Error> {
+        let namespace = namespace.into();
+        Scope::untenanted(&namespace)?;
+        Ok(Self {
+            namespace,
+            tenant,
+            identity,
+        })
+    }
+
+    fn of_tenant(&self, tenant: &[u8]) -> Result<Scope, CallerUnknown> {
+        Scope::tenant(&self.namespace, tenant).map_err(|error| CallerUnknown(error.to_string()))
+    }
+}
+
+impl MakeScope for TenantScope {
+    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown> {
+        match &self.tenant {
+            Tenant::Authorization => {
+                let credential = exactly_one(&parts.headers, &AUTHORIZATION)?;
+                self.of_tenant(&self.identity.tenant_of(credential))
+            }
+            Tenant::Header(name) => self.of_tenant(exactly_one(&parts.headers, name)?),
+            Tenant::None => {
+                Scope::untenanted(&self.namespace).map_err(|error| CallerUnknown(error.to_string()))
+            }
+        }
+    }
+}
+
+fn exactly_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8], CallerUnknown> {
+    let mut fields = headers.get_all(name).iter();
+    match (fields.next(), fields.next()) {
+        (Some(field), None) if !field.is_empty() => Ok(field.as_bytes()),
+        _ => Err(CallerUnknown(format!(
+            "send exactly one {name} field; keys belong to the caller it names"
+        ))),
+    }
+}
