@@ -1,0 +1,34 @@
+//! An operation that arrives many times happens once, and every copy gets the same answer.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! use std::sync::Arc;
+//! use hapax::runtime::Tokio;
+//! use hapax::store::{Memory, MemorySettings};
+//! use hapax::{Gate, Identity, Key, Scope, Settings};
+//!
+//! let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+//! let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+//! let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+//!
+//! let first = gate.run(call, |_attempt| async { Ok(String::from("charge 1")) }).await?;
+//! let retry = gate.run(call, |_attempt| async { Ok(String::from("charge 2")) }).await?;
+//! assert_eq!(first.answer, "charge 1");
+//! assert_eq!(retry.answer, "charge 1");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | feature | brings |
+//! |---|---|
+//! | `tokio` (default) | [`runtime::Tokio`], on which a gate runs |
+//! | `http` | `http`: the tower layer for `Idempotency-Key` |
+//! | `sqlite` | `stores::Sqlite`: records in one file |
+
+pub use hapax_core::*;
+
+#[cfg(feature = "http")]
+pub use hapax_http as http;
+#[cfg(feature = "sqlite")]
+pub use hapax_stores as stores;
