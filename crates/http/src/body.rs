@@ -93,7 +93,7 @@ impl<R: Body<Data = Bytes>> Body for ResponseBody<R> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ready.is_empty() && self.rest.as_ref().is_none_or(|rest| rest.is_end_stream())
+        self.ready.is_empty() && self.rest.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -101,7 +101,7 @@ impl<R: Body<Data = Bytes>> Body for ResponseBody<R> {
         let rest = self
             .rest
             .as_ref()
-            .map_or_else(|| SizeHint::with_exact(0), |rest| rest.size_hint());
+            .map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ready));
         if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(ready)) {

@@ -1,6 +1,6 @@
 use hapax_core::Key;
 use http::HeaderMap;
-use sfv::{BareItem, Item, Parser};
+use sfv::{Item, Parser};
 
 use crate::problem::Problem;
 
@@ -32,15 +32,10 @@ pub(crate) fn parse(headers: &HeaderMap) -> Result<Key, Problem> {
 }
 
 fn quoted(value: &[u8]) -> Result<Vec<u8>, Problem> {
-    let item: Item = Parser::new(value)
-        .parse()
-        .map_err(|_| Problem::KeyMalformed("the quoted key is not one structured-field string"))?;
-    match item.bare_item {
-        BareItem::String(key) => Ok(key.as_str().as_bytes().to_vec()),
-        _ => Err(Problem::KeyMalformed(
-            "the quoted key is not one structured-field string",
-        )),
-    }
+    let malformed = || Problem::KeyMalformed("the quoted key is not one structured-field string");
+    let item: Item = Parser::new(value).parse().map_err(|_| malformed())?;
+    let key = item.bare_item.as_string().ok_or_else(malformed)?;
+    Ok(key.as_str().as_bytes().to_vec())
 }
 
 fn bare(value: &[u8]) -> Result<Vec<u8>, Problem> {

@@ -68,7 +68,7 @@ impl Sqlite {
             reader: Worker::start(
                 &*runtime,
                 "hapax-sqlite-reader",
-                step::snapshot(reader, runtime.clone()),
+                step::snapshot(reader, Arc::clone(&runtime)),
             )?,
             swept_to: AtomicI64::new(0),
         })

@@ -90,7 +90,7 @@ impl Beat {
                 }
                 // The store forgot: nobody else can be told, so the attempt goes on and its answer recreates the record.
                 Ok(Renewed::Gone) => {
-                    tracing::warn!(rk = ?self.grant.rk, "the store has forgotten a record that is in progress")
+                    tracing::warn!(rk = ?self.grant.rk, "the store has forgotten a record that is in progress");
                 }
                 Err(error) => tracing::warn!(rk = ?self.grant.rk, ?error, "a renewal failed"),
             }

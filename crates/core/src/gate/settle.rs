@@ -74,7 +74,7 @@ impl Held {
                     return Err(Refused::Unrecorded(error));
                 }
                 Err(error) => {
-                    tracing::warn!(rk = ?self.grant.rk, ?error, "an answer is not recorded yet; trying again")
+                    tracing::warn!(rk = ?self.grant.rk, ?error, "an answer is not recorded yet; trying again");
                 }
             }
             shared.runtime.sleep(pause).await;

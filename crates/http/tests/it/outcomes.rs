@@ -10,7 +10,7 @@ async fn told(
     let got = world.send(post("k", "{}"), answer).await;
     (
         got.status.as_u16(),
-        String::from_utf8(got.body.into()).unwrap(),
+        String::from_utf8(got.body.into()).expect("text"),
     )
 }
 

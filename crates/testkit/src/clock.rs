@@ -1,0 +1,89 @@
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use hapax_core::Timestamp;
+use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
+
+/// A runtime whose wall clock stands still until it is moved. All else is tokio's.
+#[derive(Debug)]
+pub struct ManualClock {
+    wall: Mutex<Timestamp>,
+    inner: Tokio,
+}
+
+impl ManualClock {
+    /// A clock that shows the real time of now, and stays there.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn new() -> Self {
+        let inner = Tokio::current();
+        Self {
+            wall: Mutex::new(inner.wall()),
+            inner,
+        }
+    }
+
+    /// Moves the clock by a function of what it shows.
+    ///
+    /// # Panics
+    /// If another thread panicked while it moved the clock.
+    pub fn set(&self, moved: impl FnOnce(Timestamp) -> Timestamp) {
+        let mut wall = self
+            .wall
+            .lock()
+            .expect("no thread panics while it moves the clock");
+        *wall = moved(*wall);
+    }
+
+    /// Moves the clock ahead.
+    pub fn forward(&self, by: Duration) {
+        self.set(|now| now.plus(by));
+    }
+
+    /// Moves the clock back.
+    pub fn back(&self, by: Duration) {
+        self.set(|now| {
+            Timestamp(
+                now.0
+                    .saturating_sub(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)),
+            )
+        });
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Runtime for ManualClock {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.inner.spawn(task);
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.inner.sleep(duration)
+    }
+
+    fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.inner.thread(name, body)
+    }
+
+    fn boot(&self) -> Duration {
+        self.inner.boot()
+    }
+
+    fn wall(&self) -> Timestamp {
+        *self
+            .wall
+            .lock()
+            .expect("no thread panics while it moves the clock")
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.inner.fill(bytes);
+    }
+}

@@ -1,0 +1,105 @@
+//! A swap writes over what was seen, and over nothing else.
+
+use hapax_core::machine::{
+    Cancelled, Change, Completed, Decision, Grant, Observed, Renewed, Resolved, Settled,
+    first_grant, release,
+};
+use hapax_core::store::Swapped;
+
+use super::bench::*;
+use crate::setup::Setup;
+
+pub(super) async fn swap_notices_renewal(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let grant = operation.granted(FIRST).await;
+    let seen = operation.read().await;
+    forward(setup, WHILE).await;
+    assert_eq!(operation.renew(&grant).await, Renewed::Yes);
+    let before = operation.read().await;
+    let change = released(&seen, &grant);
+    assert_eq!(operation.swap(&seen, &change).await, Swapped::Changed);
+    operation.is_as(&before).await;
+
+    // Nothing changed since this was seen, though time went by.
+    forward(setup, WHILE).await;
+    assert_eq!(operation.swap(&before, &change).await, Swapped::Yes);
+    assert_eq!(operation.record().await, change.record);
+    assert_left(operation.read().await.life_left, RELEASED);
+}
+
+pub(super) async fn swap_changed_is_noticed(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let absent = operation.read().await;
+    let (change, _) = first_grant(&operation.ask(SECOND), &absent);
+    let grant = operation.granted(FIRST).await;
+    assert_eq!(operation.swap(&absent, &change).await, Swapped::Changed);
+
+    let held = operation.read().await;
+    let change = released(&held, &grant);
+    assert_eq!(operation.swap(&held, &change).await, Swapped::Yes);
+    let again = operation.swap(&held, &change).await;
+    assert_eq!(again, Swapped::Changed, "a swap that got through");
+
+    let grant = operation.granted(FIRST).await;
+    let held = operation.read().await;
+    let done = operation.complete(&grant, "the answer").await;
+    assert_eq!(done, Completed::Done);
+    let before = operation.read().await;
+    let change = released(&held, &grant);
+    assert_eq!(operation.swap(&held, &change).await, Swapped::Changed);
+    operation.is_as(&before).await;
+
+    setup.expire(&operation.rk()).await;
+    let expired = operation.read().await;
+    let (change, _) = first_grant(&operation.ask(SECOND), &expired);
+    operation.granted(FIRST).await;
+    let before = operation.read().await;
+    assert_eq!(operation.swap(&expired, &change).await, Swapped::Changed);
+    operation.is_as(&before).await;
+}
+
+pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
+    let operations = Operation::many(setup, 12);
+    let mut grants = Vec::new();
+    for operation in &operations {
+        grants.push(operation.granted(FIRST).await);
+    }
+    let marked = &operations[9..=10];
+    lapse_all(setup, marked).await;
+    for (operation, grant) in marked.iter().zip(&grants[9..=10]) {
+        assert_eq!(operation.hold(grant.token).await, Resolved::Yes);
+    }
+    assert_eq!(operations[11].bury(&grants[11]).await, Settled::Yes);
+    expire_all(setup, &operations).await;
+
+    let (at, by) = (&operations, &grants);
+    assert_eq!(at[0].read().await.live(), None);
+    assert_eq!(at[0].granted(SECOND).await.attempt, 1);
+    assert_eq!(at[1].renew(&by[1]).await, Renewed::Gone);
+    let completed = at[2].complete(&by[2], "the answer").await;
+    assert_eq!(completed, Completed::Recreated);
+    assert_eq!(at[3].release(&by[3]).await, Settled::Lost);
+    assert_eq!(at[4].cancel(FIRST).await, Cancelled::Gone);
+    assert_eq!(at[5].abandon(&by[5]).await, Settled::Lost);
+    assert_eq!(at[6].bury(&by[6]).await, Settled::Lost);
+    assert_eq!(at[7].hold(by[7].token).await, Resolved::Stale);
+    let seen = at[8].read().await;
+    let (change, grant) = first_grant(&at[8].ask(SECOND), &seen);
+    assert_eq!(at[8].swap(&seen, &change).await, Swapped::Yes);
+    assert_eq!(at[8].record().await.token, grant.token);
+    assert_eq!(at[9].resolve_not_done(by[9].token).await, Resolved::Stale);
+    let done = at[10].resolve_done(by[10].token, "the answer").await;
+    assert_eq!(done, Resolved::Stale);
+    assert_eq!(at[11].reopen(by[11].token).await, Resolved::Stale);
+    for n in [1, 3, 4, 5, 6, 7, 9, 10, 11] {
+        assert_eq!(at[n].read().await.live(), None, "operation {n}");
+    }
+}
+
+/// The change that a release of this grant is.
+fn released(seen: &Observed, grant: &Grant) -> Change {
+    let Decision::Change(change, Settled::Yes) = release(seen, &grant.into(), RELEASED) else {
+        panic!("the grant can be released");
+    };
+    change
+}

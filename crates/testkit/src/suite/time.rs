@@ -1,0 +1,211 @@
+//! Only the store's clock counts, and it may step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use hapax_core::gate::{How, Refused};
+use hapax_core::machine::{Begin, Begun, Cancelled, Renewed, Settled};
+use hapax_core::{Gate, Millis, Seconds, Settings};
+
+use super::bench::*;
+use crate::clock::ManualClock;
+use crate::setup::Setup;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+pub(super) async fn lapse_uses_store_clock_not_client(setup: &dyn Setup) {
+    let operations = Operation::many(setup, INSTANCES);
+    let grants = each(&operations, |operation| async move {
+        operation.granted(FIRST).await
+    });
+    grants.await;
+    let client = Arc::new(ManualClock::new());
+    let gate = gate(setup, &client);
+
+    client.forward(HOUR);
+    for told in run_all(&gate, &operations).await {
+        assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+    }
+    client.back(24 * HOUR);
+    lapse_all(setup, &operations).await;
+    for told in run_all(&gate, &operations).await {
+        let unknown = matches!(told, Err(Refused::Indeterminate { .. }));
+        assert!(unknown, "{told:?}");
+    }
+}
+
+/// Runs every operation through the gate at once; no handler is to be reached.
+async fn run_all(gate: &Gate, operations: &[Operation]) -> Vec<Result<(), Refused<String>>> {
+    let ran = each(operations, |operation| {
+        let gate = gate.clone();
+        async move {
+            let ran = gate.run(operation.call(), |_| async {
+                Ok(String::from("run twice"))
+            });
+            ran.await.map(|ran| panic!("nothing was to run: {ran:?}"))
+        }
+    });
+    ran.await
+}
+
+pub(super) async fn client_clock_plus_1h(setup: &dyn Setup) {
+    runs_once(setup, |client| client.forward(HOUR)).await;
+}
+
+pub(super) async fn client_clock_minus_1h(setup: &dyn Setup) {
+    runs_once(setup, |client| client.back(HOUR)).await;
+}
+
+/// A gate whose clock differs from the store's runs an operation once, tells its twin so, and replays.
+async fn runs_once(setup: &dyn Setup, skew: impl FnOnce(&ManualClock)) {
+    let client = Arc::new(ManualClock::new());
+    skew(&client);
+    let (gate, operation) = (gate(setup, &client), Operation::on(setup));
+    let (twin, call) = (gate.clone(), operation.call());
+    let ran = gate.run(call, move |_| async move {
+        let told = twin.run(call, |_| async { Ok(String::from("the twin's")) });
+        let Err(Refused::Busy { retry_after }) = told.await else {
+            panic!("the twin was to be told that it runs");
+        };
+        assert_left(retry_after, LEASE);
+        Ok(String::from("the answer"))
+    });
+    let ran = ran.await.expect("it ran");
+    assert_eq!((ran.answer.as_str(), ran.how), ("the answer", How::Fresh));
+
+    let again = gate.run(call, |_| async { Ok(String::from("another answer")) });
+    let again = again.await.expect("it is replayed");
+    assert_eq!((again.answer, again.how), (ran.answer, How::Replayed));
+    let seen = operation.read().await;
+    assert_left(seen.life_left, RETENTION);
+    let shown = replayed(operation.begin(SECOND).await).expiry;
+    let expected = seen.now.plus(RETENTION.into()).seconds();
+    assert!(shown.abs_diff(expected) <= 5, "the store's clock tells it");
+}
+
+fn gate(setup: &dyn Setup, client: &Arc<ManualClock>) -> Gate {
+    let mut settings = Settings::default();
+    // No case is about a slow store; on a busy machine none is to be taken for one.
+    settings.store_timeout = Duration::from_secs(30);
+    settings.policy.lease = LEASE.into();
+    settings.policy.retention = RETENTION.into();
+    let builder = Gate::builder(setup.store(), settings).runtime(Arc::clone(client) as _);
+    builder.build().expect("the settings are valid")
+}
+
+pub(super) async fn store_clock_back_unsticks_within_one_lease(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let first = operation.granted(FIRST).await;
+    back(setup, HOUR).await;
+    assert_left(busy(operation.retry(SECOND).await), LEASE);
+    assert_left(operation.read().await.lease_left, LEASE);
+    forward(setup, LEASE.into()).await;
+    let second = granted(operation.retry(SECOND).await);
+    assert!(second.takeover && second.token > first.token, "{second:?}");
+}
+
+pub(super) async fn store_clock_forward_fences_old_holder(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let first = operation.granted(FIRST).await;
+    forward(setup, HOUR).await;
+    let second = granted(operation.retry(SECOND).await);
+    assert!(second.takeover && second.token > first.token, "{second:?}");
+
+    forward(setup, WHILE).await;
+    let before = operation.read().await;
+    assert_eq!(operation.renew(&first).await, Renewed::Lost);
+    assert_eq!(operation.release(&first).await, Settled::Lost);
+    assert_eq!(operation.cancel(FIRST).await, Cancelled::Gone);
+    assert_eq!(operation.abandon(&first).await, Settled::Lost);
+    assert_eq!(operation.bury(&first).await, Settled::Lost);
+    busy(operation.begin(FIRST).await);
+    operation.is_as(&before).await;
+}
+
+pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
+    let operations = Operation::many(setup, INSTANCES);
+    let completed = each(&operations, |operation| async move {
+        operation.completed(FIRST, "the answer").await
+    });
+    let completed = completed.await;
+    forward(setup, Duration::from(RETENTION) - HOUR).await;
+    let early = each(&operations, |operation| async move {
+        replayed(operation.begin(SECOND).await);
+    });
+    early.await;
+
+    expire_all(setup, &operations).await;
+    let begun = each(&operations, |operation| async move {
+        join_all((0..4).map(|n| operation.begin(racer(n)))).await
+    });
+    for (old, begun) in completed.iter().zip(begun.await) {
+        let mut grants = 0;
+        for begun in begun {
+            if let Begun::Granted(grant) = begun {
+                assert!(grant.token > old.token, "{grant:?} after {old:?}");
+                grants += 1;
+            } else {
+                busy(begun);
+            }
+        }
+        assert_eq!(grants, 1);
+    }
+}
+
+pub(super) async fn retention_config_change_does_not_bend_age(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    operation.granted(FIRST).await;
+    let under = |lease, retention| Begin {
+        lease: Millis(lease),
+        unknown_retention: Seconds(retention),
+        ..operation.ask_retry(SECOND)
+    };
+    let (short, long) = (under(1_000, 2), under(3_600_000, 365 * 24 * 3600));
+    forward(setup, WHILE).await;
+    let left = Duration::from(LEASE) - WHILE;
+    assert_left(busy(operation.begin_as(&short).await), left);
+    assert_left(busy(operation.begin_as(&long).await), left);
+    let life_left = Duration::from(UNKNOWN) - WHILE;
+    assert_left(operation.read().await.life_left, life_left);
+
+    forward(setup, left).await;
+    let grant = granted(operation.begin_as(&long).await);
+    assert!(grant.takeover, "the record's lease is over: {grant:?}");
+    assert_left(operation.read().await.lease_left, Duration::from_secs(3600));
+
+    let other = Operation::nth(setup, 1);
+    other.granted(FIRST).await;
+    let since = other.marked_unknown(setup, SECOND).await;
+    forward(setup, HOUR).await;
+    let ask = Begin {
+        unknown_retention: Seconds(120),
+        ..other.ask(THIRD)
+    };
+    assert_same_time(indeterminate(other.begin_as(&ask).await), since);
+    let life_left = Duration::from(UNKNOWN) - HOUR;
+    assert_left(other.read().await.life_left, life_left);
+}
+
+pub(super) async fn cancel_by_owner_after_ambiguous_begin(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    assert_eq!(operation.cancel(FIRST).await, Cancelled::Gone);
+    let first = operation.granted(FIRST).await;
+    assert_eq!(operation.cancel(SECOND).await, Cancelled::Gone);
+    busy(operation.begin(SECOND).await);
+
+    assert_eq!(operation.cancel(FIRST).await, Cancelled::Yes);
+    assert_eq!(operation.cancel(FIRST).await, Cancelled::Yes);
+    let second = operation.granted(SECOND).await;
+    assert!(second.token > first.token && second.attempt == 2);
+    forward(setup, WHILE).await;
+    let before = operation.read().await;
+    assert_eq!(operation.cancel(FIRST).await, Cancelled::Gone);
+    operation.is_as(&before).await;
+
+    // A grant by takeover that is cancelled leaves the attempt before it unknown.
+    let third = operation.taken_over(setup, THIRD).await;
+    assert_eq!(operation.cancel(THIRD).await, Cancelled::Yes);
+    assert_eq!(operation.renew(&third).await, Renewed::Lost);
+    indeterminate(operation.begin(FIRST).await);
+}

@@ -1,0 +1,112 @@
+//! Tokens grow with every grant, whatever happens to the record and to the clock.
+
+use std::time::Duration;
+
+use hapax_core::machine::{Change, Renewed, Settled};
+use hapax_core::store::Swapped;
+use hapax_core::{Holding, Record, State, Token};
+
+use super::bench::*;
+use crate::setup::Setup;
+
+const LONG: Duration = Duration::from_secs(60 * 24 * 3600);
+
+pub(super) async fn token_grows_on_takeover(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let first = operation.granted(FIRST).await;
+    let second = operation.taken_over(setup, SECOND).await;
+    let third = operation.taken_over(setup, THIRD).await;
+    assert!(first.token > Token(0), "zero is no token");
+    assert!(second.token > first.token && third.token > second.token);
+    assert_eq!(operation.record().await.token, third.token);
+}
+
+pub(super) async fn token_grows_across_release(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let mut before = Token(0);
+    for owner in [FIRST, SECOND, FIRST, THIRD] {
+        let grant = operation.granted(owner).await;
+        assert!(grant.token > before, "{grant:?} after {before:?}");
+        assert_eq!(operation.release(&grant).await, Settled::Yes);
+        assert_eq!(operation.record().await.token, grant.token);
+        before = grant.token;
+    }
+}
+
+pub(super) async fn token_grows_across_expiry(setup: &dyn Setup) {
+    let operations = Operation::many(setup, 3);
+    let mut olds = Vec::new();
+    for operation in &operations {
+        olds.push(operation.completed(FIRST, "the answer").await.token);
+    }
+    expire_all(setup, &operations).await;
+    let grant = operations[0].granted(SECOND).await;
+    assert!(grant.token > olds[0], "the expired record is still there");
+
+    sweep_all(setup).await;
+    assert_eq!(operations[1].read().await.record, None);
+    let grant = operations[1].granted(SECOND).await;
+    assert!(grant.token > olds[1], "the record was swept away");
+
+    back(setup, LONG).await;
+    let grant = operations[2].granted(SECOND).await;
+    assert!(grant.token > olds[2], "and then the clock stepped back");
+}
+
+pub(super) async fn token_grows_when_clock_steps_back(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let first = operation.granted(FIRST).await;
+    back(setup, LONG).await;
+    // Seen by a begin, the record is in step with the clock again and can lapse.
+    busy(operation.begin(SECOND).await);
+    let second = operation.taken_over(setup, SECOND).await;
+    assert!(second.token > first.token, "{second:?} after {first:?}");
+
+    assert_eq!(operation.renew(&second).await, Renewed::Yes);
+    back(setup, LONG).await;
+    let other = Operation::nth(setup, 1);
+    let third = other.granted(FIRST).await;
+    assert_eq!(other.release(&third).await, Settled::Yes);
+    back(setup, LONG).await;
+    let fourth = other.granted(SECOND).await;
+    assert!(third.token > second.token, "the mark tells the past");
+    assert!(fourth.token > third.token, "{fourth:?} after {third:?}");
+}
+
+pub(super) async fn token_exact_above_2_pow_50(setup: &dyn Setup) {
+    // Above what a double holds, above what a signed integer holds, and nearly the last.
+    let tokens = [(1 << 53) + 1, (1 << 63) + 1, u64::MAX - 9];
+    for (n, token) in (0..).zip(tokens.map(Token)) {
+        let operation = Operation::nth(setup, n);
+        let seen = operation.read().await;
+        let change = in_progress_under(token);
+        assert_eq!(operation.swap(&seen, &change).await, Swapped::Yes);
+        let seen = operation.read().await;
+        assert_eq!(seen.record, Some(change.record));
+        assert!(seen.mark >= token, "the mark was not raised: {seen:?}");
+
+        let next = operation.taken_over(setup, SECOND).await;
+        assert!(next.token > token, "{next:?} after {token:?}");
+        let other = Operation::nth(setup, 10 + n).granted(FIRST).await;
+        assert!(other.token > next.token, "the mark counts for all keys");
+    }
+}
+
+fn in_progress_under(token: Token) -> Change {
+    let holding = Holding {
+        owner: FIRST,
+        attempt: u16::MAX - 1,
+        takeover: false,
+        lease: LEASE,
+        lifetime: UNKNOWN,
+    };
+    let record = Record {
+        token,
+        fingerprint: payload("the payload"),
+        state: State::InProgress(holding),
+    };
+    Change {
+        record,
+        lifetime: UNKNOWN,
+    }
+}
