@@ -1,0 +1,223 @@
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, ValueEnum};
+use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax::runtime::{Runtime, Tokio};
+use hapax::store::Severity;
+use hapax::{Gate, Identity, OnLapse, Repeatable, Settings};
+use http::uri::{Authority, Scheme, Uri};
+use tokio::net::TcpListener;
+use tower_layer::Layer;
+
+use crate::commands::Failure;
+use crate::gateway::{Forward, admin, serve};
+use crate::wiring::{self, Opened, SCHEMES, StoreUrl};
+
+/// What `hapax gateway` takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct GatewayArgs {
+    /// The API to stand in front of, http://HOST:PORT.
+    #[arg(long, env = "HAPAX_UPSTREAM", value_name = "URL", value_parser = upstream)]
+    upstream: Authority,
+    /// Where clients connect.
+    #[arg(
+        long,
+        env = "HAPAX_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
+    listen: SocketAddr,
+    /// Where /healthz and /readyz are answered.
+    #[arg(
+        long,
+        env = "HAPAX_ADMIN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8081"
+    )]
+    admin: SocketAddr,
+    #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite://hapax.db", help = format!("Where records are kept: {SCHEMES}"))]
+    store: StoreUrl,
+    /// The service whose keys these are; services that share a store have one each.
+    #[arg(
+        long,
+        env = "HAPAX_NAMESPACE",
+        value_name = "NAME",
+        default_value = "default"
+    )]
+    namespace: String,
+    /// How long a request is believed to run without a sign of life; at least 1s.
+    #[arg(long, env = "HAPAX_LEASE", value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+    lease: Duration,
+    /// How long an answer is given again.
+    #[arg(long, env = "HAPAX_RETENTION", value_name = "DURATION", default_value = "24h", value_parser = humantime::parse_duration)]
+    retention: Duration,
+    /// What a retry gets after an attempt ended without a word, when it may have had its effect.
+    #[arg(
+        long,
+        env = "HAPAX_ON_LAPSE",
+        value_name = "POLICY",
+        default_value = "hold"
+    )]
+    on_lapse: OnLapseArg,
+    /// Whose key a request carries: `authorization` (a hash of its Authorization field; a renewed credential is a new
+    /// caller), `header:NAME` (set by a proxy that you trust), or `none` (all callers share keys and answers).
+    #[arg(long, env = "HAPAX_TENANT", value_name = "SOURCE", default_value = "authorization", value_parser = tenant)]
+    tenant: Tenant,
+    /// How long the API may take to answer; after that the outcome is unknown.
+    #[arg(long, env = "HAPAX_UPSTREAM_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    upstream_timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnLapseArg {
+    /// 409 `outcome-unknown` until somebody finds out: never a second effect
+    Hold,
+    /// Run it again: only where a second effect does no harm
+    Retry,
+}
+
+fn upstream(url: &str) -> Result<Authority, anyhow::Error> {
+    let uri: Uri = url.parse().context("write it as http://HOST:PORT")?;
+    if uri.scheme() != Some(&Scheme::HTTP) {
+        bail!("only http:// is spoken to the API; write http://HOST:PORT");
+    }
+    if uri.path() != "/" || uri.query().is_some() {
+        bail!("a path is taken from each request; write http://HOST:PORT alone");
+    }
+    uri.authority()
+        .cloned()
+        .context("write it as http://HOST:PORT")
+}
+
+fn tenant(source: &str) -> Result<Tenant, anyhow::Error> {
+    match source.split_once(':') {
+        None if source == "authorization" => Ok(Tenant::Authorization),
+        None if source == "none" => Ok(Tenant::None),
+        Some(("header", name)) => Ok(Tenant::Header(
+            name.parse()
+                .context("the name of the header is malformed")?,
+        )),
+        _ => bail!("write authorization, header:NAME or none"),
+    }
+}
+
+/// How long a shutdown waits for what still runs.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// Runs until it is told to stop.
+pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
+    let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+    let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
+    check(&opened).await?;
+    let gate = gate(&args, &opened, runtime).map_err(Failure::usage)?;
+    let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain())
+        .map_err(Failure::usage)?;
+    let service = IdempotencyLayer::new(gate.clone())
+        .scope(scope)
+        .layer(Forward::new(args.upstream.clone(), args.upstream_timeout));
+
+    let (public, admin) = (bind(args.listen).await?, bind(args.admin).await?);
+    explain(&args);
+    tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
+    tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
+    serve::until_stopped(public, service, DRAIN)
+        .await
+        .map_err(Failure::failed)?;
+
+    if gate.drain(DRAIN).await {
+        tracing::info!("stopped; nothing was left running");
+    } else {
+        tracing::warn!("stopped; what still ran will lapse, and answer as the policy says");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn gate(
+    args: &GatewayArgs,
+    opened: &Opened,
+    runtime: Arc<dyn Runtime>,
+) -> Result<Gate, hapax::Error> {
+    let mut settings = Settings::default();
+    settings.policy.lease = args.lease;
+    settings.policy.retention = args.retention;
+    settings.policy.on_lapse = match args.on_lapse {
+        OnLapseArg::Hold => OnLapse::Hold,
+        OnLapseArg::Retry => OnLapse::Retry(Repeatable::declared("--on-lapse retry")),
+    };
+    Gate::builder(Arc::clone(&opened.store), settings)
+        .runtime(runtime)
+        .build()
+}
+
+async fn check(opened: &Opened) -> Result<(), Failure> {
+    for finding in opened
+        .inspect
+        .check()
+        .await
+        .map_err(Failure::cannot_start)?
+    {
+        match finding.severity {
+            Severity::Refuse => return Err(Failure::cannot_start(anyhow!(finding.message))),
+            Severity::Warn => tracing::warn!("{}", finding.message),
+        }
+    }
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let bound = TcpListener::bind(address).await;
+    bound
+        .with_context(|| format!("cannot listen on {address}; is it taken?"))
+        .map_err(Failure::cannot_start)
+}
+
+fn explain(args: &GatewayArgs) {
+    tracing::info!(listen = %args.listen, admin = %args.admin, upstream = %args.upstream, "POST and PATCH are protected");
+    match args.tenant {
+        Tenant::Authorization => tracing::info!(
+            "keys belong to the Authorization field; a retry with a renewed credential is a new request (--tenant header:NAME is the remedy)"
+        ),
+        Tenant::None => tracing::warn!(
+            "all callers share their keys and can be given each other's answers (--tenant none)"
+        ),
+        Tenant::Header(ref name) => {
+            tracing::info!(%name, "keys belong to the tenant in this header; only a trusted proxy may set it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_a_scheme_and_an_authority() {
+        assert_eq!(upstream("http://127.0.0.1:9000").unwrap(), "127.0.0.1:9000");
+        for url in [
+            "127.0.0.1:9000",
+            "https://api.example",
+            "http://api.example/v1",
+            "http://api.example?x",
+        ] {
+            let error = format!("{:#}", upstream(url).unwrap_err());
+            assert!(error.contains("http://HOST:PORT"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_has_one_of_three_sources() {
+        assert_eq!(tenant("authorization").unwrap(), Tenant::Authorization);
+        assert_eq!(
+            tenant("header:X-Account").unwrap(),
+            Tenant::Header("x-account".parse().unwrap())
+        );
+        assert_eq!(tenant("none").unwrap(), Tenant::None);
+        for source in ["", "header", "header:", "header:a b", "nobody"] {
+            assert!(tenant(source).is_err(), "{source}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The binary `hapax`: a table of contents. Each command is a file in `commands/`.
+
+mod commands;
+mod gateway;
+mod wiring;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// A request may arrive many times; its effect happens once, and every copy gets the same answer.
+#[derive(Parser)]
+#[command(name = "hapax", version, propagate_version = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Stand in front of an HTTP API and make its POST and PATCH requests safe to retry.
+    Gateway(Box<commands::gateway::GatewayArgs>),
+    /// Watch a hostile client, crashes and retries do no harm, and what they do without the gateway.
+    Demo(commands::demo::DemoArgs),
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
+Logs go to standard error; HAPAX_LOG sets their level (error, warn, info, debug).";
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logs();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return commands::Failure::cannot_start(anyhow::Error::new(error)).report(),
+    };
+    let ended = runtime.block_on(async {
+        match cli.command {
+            Command::Gateway(args) => commands::gateway::run(*args).await,
+            Command::Demo(args) => commands::demo::run(args)
+                .await
+                .map_err(commands::Failure::failed),
+        }
+    });
+    // What still runs has had its time to drain; a task that hangs does not keep the process.
+    runtime.shutdown_background();
+    ended.unwrap_or_else(|failure| failure.report())
+}
+
+/// For people on a terminal, as JSON for machines otherwise.
+fn start_logs() {
+    let level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(level)
+        .with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        logs.with_target(false).init();
+    } else {
+        logs.json().flatten_event(true).init();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

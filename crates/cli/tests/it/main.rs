@@ -1,0 +1,8 @@
+//! The binary as a user starts it.
+
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod demo;
+mod gateway;
+mod lifecycle;
+mod world;

@@ -1,0 +1,278 @@
+//! An API behind the gateway, the gateway as a process, and requests to it.
+
+use std::convert::Infallible;
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::Semaphore;
+
+/// After this a test has failed, however slow the machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What the API saw of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// An API that numbers its answers. Requests to `/slow` wait until they are let go.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    go: Arc<Semaphore>,
+}
+
+impl Api {
+    pub(crate) async fn start() -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub(crate) async fn start_at(address: SocketAddr) -> Self {
+        let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let api = Self {
+            address,
+            seen: Arc::default(),
+            go: Arc::new(Semaphore::new(0)),
+        };
+        let serving = api.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let api = serving.clone();
+                let service = service_fn(move |request| api.clone().answer(request));
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service);
+                tokio::spawn(connection);
+            }
+        });
+        api
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let (head, body) = request.into_parts();
+        let Ok(body) = body.collect().await else {
+            return Ok(Response::new(Full::from("cut")));
+        };
+        let number = {
+            let mut seen = self.seen.lock().unwrap();
+            seen.push(Seen {
+                headers: head.headers,
+                body: body.to_bytes(),
+            });
+            seen.len()
+        };
+        if head.uri.path() == "/slow" {
+            self.go.acquire().await.unwrap().forget();
+        }
+        let answer = Response::builder()
+            .status(201)
+            .header("content-type", "text/plain")
+            .header("set-cookie", "s=1");
+        Ok(answer.body(Full::from(format!("answer {number}"))).unwrap())
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Waits until the API has seen this many requests.
+    pub(crate) async fn has_seen(&self, count: usize) {
+        until("the API sees the request", async || {
+            self.seen().len() >= count
+        })
+        .await;
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.go.add_permits(1);
+    }
+}
+
+/// Polls a condition until it holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < DEADLINE, "in vain: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A gateway process. Killed when dropped.
+pub(crate) struct Gateway {
+    child: Child,
+    pub(crate) public: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+pub(crate) struct Got {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Got {
+    pub(crate) fn problem(&self) -> &str {
+        let (_, name) = self
+            .body
+            .split_once("/.well-known/idempotency#")
+            .expect("problem details");
+        name.split_once('"').expect("a quoted type").0
+    }
+
+    pub(crate) fn replayed(&self) -> bool {
+        self.headers.contains_key("idempotent-replayed")
+    }
+}
+
+/// An address that was free a moment ago.
+pub(crate) fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+pub(crate) fn hapax() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
+    command
+        .env_clear()
+        .env("HAPAX_LOG", "debug")
+        .stdin(Stdio::null());
+    command
+}
+
+impl Gateway {
+    /// Starts a gateway and waits until it is ready.
+    pub(crate) async fn start(upstream: SocketAddr, store: &str, more: &[&str]) -> Self {
+        let (public, admin) = (free_address(), free_address());
+        let mut command = hapax();
+        command.args([
+            "gateway",
+            "--upstream",
+            &format!("http://{upstream}"),
+            "--store",
+            store,
+        ]);
+        command
+            .args([
+                "--listen",
+                &public.to_string(),
+                "--admin",
+                &admin.to_string(),
+            ])
+            .args(more);
+        let child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let gateway = Self {
+            child,
+            public,
+            admin,
+            client: Client::builder(TokioExecutor::new()).build_http(),
+        };
+        until("the gateway is ready", async || {
+            gateway
+                .get(admin, "/readyz")
+                .await
+                .is_some_and(|got| got.status == 200)
+        })
+        .await;
+        gateway
+    }
+
+    pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> Option<Got> {
+        let request = Request::get(format!("http://{address}{path}"))
+            .body(Full::default())
+            .unwrap();
+        self.send(request).await
+    }
+
+    /// Nothing when the connection failed.
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Option<Got> {
+        let (head, body) = self.client.request(request).await.ok()?.into_parts();
+        let body = body.collect().await.ok()?.to_bytes();
+        Some(Got {
+            status: head.status,
+            headers: head.headers,
+            body: String::from_utf8(body.into()).unwrap(),
+        })
+    }
+
+    pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<Got> {
+        let request = Request::post(format!("http://{}{path}", self.public))
+            .header("authorization", "Bearer tenant-secret");
+        self.send(
+            request
+                .header("idempotency-key", key)
+                .body(Full::from(body))
+                .unwrap(),
+        )
+        .await
+    }
+
+    /// Asks again until the answer is no longer "in progress".
+    pub(crate) async fn settled(&self, path: &str, key: &str, body: &'static str) -> Got {
+        let mut last = None;
+        until("the earlier attempt lapses", async || {
+            last = self.post(path, key, body).await;
+            last.as_ref()
+                .is_some_and(|got| got.status != 409 || got.problem() != "in-progress")
+        })
+        .await;
+        last.unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn terminate(&self) {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+    }
+
+    /// Waits for the end: the exit code, and everything that was logged.
+    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
+        let mut logs = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut logs)
+            .unwrap();
+        (self.child.wait().unwrap().code(), logs)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A store in a directory of the test's own.
+pub(crate) fn sqlite(directory: &Path) -> String {
+    format!("sqlite://{}", directory.join("hapax.db").display())
+}
