@@ -167,12 +167,12 @@ fn begin_in_progress(
             Begun::Mine(grant_of(ask.call.record_key(), record, holding)),
         );
     }
-    if seen.lease_left > lease {
+    if !lapsed(seen, holding) {
+        if seen.lease_left <= lease {
+            return Decision::Reply(Begun::Busy(seen.lease_left));
+        }
         // The store's clock stepped back. Armed anew, the record is stuck for one lease instead of for the step.
         return Decision::Change(rearmed(record, holding), Begun::Busy(lease));
-    }
-    if !seen.lease_left.is_zero() {
-        return Decision::Reply(Begun::Busy(seen.lease_left));
     }
     match ask.on_lapse {
         Lapse::Retry => next_grant(ask, seen, record, holding, true),
@@ -181,6 +181,11 @@ fn begin_in_progress(
             Begun::Indeterminate(seen.now),
         ),
     }
+}
+
+/// Abandoned means lapsed for good, also on a clock that stepped back.
+fn lapsed(seen: &Observed, holding: &Holding) -> bool {
+    holding.abandoned() || seen.lease_left.is_zero()
 }
 
 /// The first grant of a record key, for the step in which a store finds no live record.
@@ -576,7 +581,7 @@ pub enum Resolved {
 pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Decision<Resolved> {
     match seen.live().map(|record| (record, &record.state)) {
         Some((record, State::InProgress(holding)))
-            if record.token == expected && seen.lease_left.is_zero() =>
+            if record.token == expected && lapsed(seen, holding) =>
         {
             Decision::Change(held(record, holding, unknown_retention), Resolved::Yes)
         }

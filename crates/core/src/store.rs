@@ -136,15 +136,20 @@ impl Armed {
     pub fn expired(&self, now: Timestamp) -> bool {
         self.expires <= now
     }
+}
 
-    /// Whether this is what was seen, neither written nor renewed since.
-    pub fn is(&self, seen: &Observed) -> bool {
-        let same_life = if seen.life_left.is_zero() {
-            self.expired(seen.now)
-        } else {
-            self.expires == seen.now.plus(seen.life_left)
-        };
-        same_life && seen.record.as_ref() == Some(&self.record)
+/// Whether what is stored is still what was seen: neither written nor renewed since, and neither expired nor come to life.
+/// The condition of a swap, for stores that keep instants.
+pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> bool {
+    match (stored, seen.live()) {
+        (None, None) => true,
+        (Some(armed), None) => armed.expired(now) && seen.record.as_ref() == Some(&armed.record),
+        (Some(armed), Some(record)) => {
+            !armed.expired(now)
+                && armed.expires == seen.now.plus(seen.life_left)
+                && armed.record == *record
+        }
+        (None, Some(_)) => false,
     }
 }
 

@@ -1,5 +1,10 @@
 //! The suite against the memory store, and against one that keeps records in their form as one value.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails by a panic, also outside of its own function"
+)]
+
 use std::collections::HashMap;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -11,7 +16,7 @@ use hapax_core::machine::{
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{
-    Armed, Finding, Inserted, Inspect, Memory, MemorySettings, Swapped, observe,
+    Armed, Finding, Inserted, Inspect, Memory, MemorySettings, Swapped, observe, unchanged,
 };
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
 use hapax_testkit::{Backend, Capability, ManualClock, Setup, Step};
@@ -160,7 +165,15 @@ impl Store for Values {
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        self.step(rk, |seen| machine::complete(seen, ask))
+        // No more than a store must: what stands under another token is left to a read and a swap.
+        self.step(rk, |seen| {
+            match (machine::complete(seen, ask), seen.live()) {
+                (Decision::Change(..), Some(other)) if other.token != ask.claim.token => {
+                    Decision::Reply(Completed::Lost(other.clone()))
+                }
+                (decision, _) => decision,
+            }
+        })
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
@@ -170,10 +183,7 @@ impl Store for Values {
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let now = self.clock.wall();
         let mut kept = self.kept.lock().unwrap();
-        let unchanged = kept
-            .armed(rk)?
-            .map_or(seen.live().is_none(), |armed| armed.is(seen));
-        if !unchanged {
+        if !unchanged(kept.armed(rk)?.as_ref(), seen, now) {
             return Ok(Swapped::Changed);
         }
         kept.write(rk, now, next);

@@ -11,7 +11,9 @@ use crate::machine::{
 };
 use crate::record::{State, Timestamp, Token};
 use crate::runtime::Runtime;
-use crate::store::{Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, observe};
+use crate::store::{
+    Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, observe, unchanged,
+};
 
 /// Settings of the [`Memory`] store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,11 +156,7 @@ impl Store for Memory {
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let now = self.runtime.wall();
         let mut shard = self.shard(rk);
-        let unchanged = match shard.slots.get(rk) {
-            Some(armed) => armed.is(seen),
-            None => seen.live().is_none(),
-        };
-        if !unchanged {
+        if !unchanged(shard.slots.get(rk), seen, now) {
             return Ok(Swapped::Changed);
         }
         self.write(&mut shard, rk, now, next);

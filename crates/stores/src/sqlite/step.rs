@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use hapax_core::machine::{self, Begin, Change, Decision, Observed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{Armed, Inserted, Swapped, observe};
+use hapax_core::store::{Armed, Inserted, Swapped, observe, unchanged};
 use hapax_core::{ErrorKind, RecordKey, Timestamp, Token};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -167,11 +167,7 @@ impl Step<'_> {
         seen: &Observed,
         next: &Change,
     ) -> Result<Swapped, Fault> {
-        let unchanged = match self.find(rk)?.0 {
-            Some(armed) => armed.is(seen),
-            None => seen.live().is_none(),
-        };
-        if !unchanged {
+        if !unchanged(self.find(rk)?.0.as_ref(), seen, self.now) {
             return Ok(Swapped::Changed);
         }
         self.put(include_str!("write.sql"), rk, next)?;

@@ -14,6 +14,11 @@ pub(super) async fn complete_then_replay(setup: &dyn Setup) {
     let operation = Operation::on(setup);
     let grant = operation.granted(FIRST).await;
     let completion = operation.completion(&grant, "the answer");
+    let mut stranger = operation.completion(&grant, "a stranger's answer");
+    stranger.claim.owner = SECOND;
+    let before = operation.record().await;
+    let lost = operation.complete_as(&stranger).await;
+    assert_eq!(lost, Completed::Lost(before), "the token alone is no claim");
     // The store's own step, which needs no second one here.
     let rk = operation.rk();
     let completed = operation.store().complete(&rk, &completion).await;
@@ -58,6 +63,12 @@ pub(super) async fn complete_after_lapse_without_takeover_ok(setup: &dyn Setup) 
     let late = operation.complete(&grant, "the answer").await;
     assert_eq!(late, Completed::Done);
     operation.replays("the answer").await;
+
+    let operation = Operation::nth(setup, 1);
+    let grant = operation.granted(FIRST).await;
+    assert_eq!(operation.abandon(&grant).await, Settled::Yes);
+    let late = operation.complete(&grant, "the answer").await;
+    assert_eq!(late, Completed::Done, "abandoned, and it knows better");
 }
 
 pub(super) async fn complete_after_takeover_lost(setup: &dyn Setup) {

@@ -59,7 +59,7 @@ pub(super) async fn swap_changed_is_noticed(setup: &dyn Setup) {
 }
 
 pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 12);
+    let operations = Operation::many(setup, 13);
     let mut grants = Vec::new();
     for operation in &operations {
         grants.push(operation.granted(FIRST).await);
@@ -70,6 +70,7 @@ pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
         assert_eq!(operation.hold(grant.token).await, Resolved::Yes);
     }
     assert_eq!(operations[11].bury(&grants[11]).await, Settled::Yes);
+    let lived = operations[12].read().await;
     expire_all(setup, &operations).await;
 
     let (at, by) = (&operations, &grants);
@@ -91,7 +92,12 @@ pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
     let done = at[10].resolve_done(by[10].token, "the answer").await;
     assert_eq!(done, Resolved::Stale);
     assert_eq!(at[11].reopen(by[11].token).await, Resolved::Stale);
-    for n in [1, 3, 4, 5, 6, 7, 9, 10, 11] {
+    // Seen alive, and gone since.
+    let change = released(&lived, &by[12]);
+    assert_eq!(at[12].swap(&lived, &change).await, Swapped::Changed);
+    sweep_all(setup).await;
+    assert_eq!(at[12].swap(&lived, &change).await, Swapped::Changed);
+    for n in [1, 3, 4, 5, 6, 7, 9, 10, 11, 12] {
         assert_eq!(at[n].read().await.live(), None, "operation {n}");
     }
 }

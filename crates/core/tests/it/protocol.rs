@@ -1,0 +1,180 @@
+//! What the protocol does while a record changes under it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::machine::{
+    Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed, Settled,
+};
+use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
+use hapax_core::{Call, ErrorKind, Millis, Owner, RecordKey, Result, Seconds, Store};
+use hapax_testkit::ManualClock;
+
+const RK: RecordKey = RecordKey::from_bytes([5; 32]);
+const LEASE: Millis = Millis(1_000);
+const LIFE: Seconds = Seconds(60);
+
+fn ask(owner: u8) -> Begin {
+    Begin {
+        call: Call::new(RK),
+        owner: Owner([owner; 16]),
+        lease: LEASE,
+        unknown_retention: LIFE,
+        on_lapse: Lapse::Retry,
+    }
+}
+
+/// A store whose record somebody arms anew before each of so many swaps.
+#[derive(Debug)]
+struct Contended {
+    inner: Memory,
+    clock: Arc<ManualClock>,
+    changes: AtomicU32,
+}
+
+impl Contended {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::new());
+        let inner = Memory::new(Arc::clone(&clock) as _, MemorySettings::default());
+        Self {
+            inner,
+            clock,
+            changes: AtomicU32::new(0),
+        }
+    }
+
+    async fn granted(&self, owner: u8) -> Grant {
+        match Protocol::over(self).begin(&ask(owner)).await.unwrap() {
+            Begun::Granted(grant) => grant,
+            begun @ (Begun::Mine(_)
+            | Begun::Busy(_)
+            | Begun::Replay(_)
+            | Begun::Mismatch
+            | Begun::Indeterminate(_)
+            | Begun::Dead) => panic!("granted was expected, not {begun:?}"),
+        }
+    }
+
+    fn change_before(&self, swaps: u32) {
+        self.changes.store(swaps, Ordering::SeqCst);
+    }
+
+    async fn arm_anew(&self) {
+        self.clock.forward(Duration::from_millis(1));
+        let seen = self.inner.read(&RK).await.unwrap();
+        let change = Change {
+            record: seen.record.clone().unwrap(),
+            lifetime: LIFE,
+        };
+        assert_eq!(
+            self.inner.swap(&RK, &seen, &change).await.unwrap(),
+            Swapped::Yes
+        );
+    }
+}
+
+#[async_trait]
+impl Store for Contended {
+    async fn begin(&self, ask: &Begin) -> Result<Inserted> {
+        self.inner.begin(ask).await
+    }
+
+    async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
+        self.inner.renew(rk, claim).await
+    }
+
+    async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
+        // No more than a store must: what is held under another token is left to a read and a swap.
+        let seen = self.inner.read(rk).await?;
+        match seen.live() {
+            Some(record) if record.token != ask.claim.token => Ok(Completed::Lost(record.clone())),
+            Some(_) | None => self.inner.complete(rk, ask).await,
+        }
+    }
+
+    async fn read(&self, rk: &RecordKey) -> Result<Observed> {
+        self.inner.read(rk).await
+    }
+
+    async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
+        let left = self.changes.load(Ordering::SeqCst);
+        if left > 0 {
+            self.changes.store(left - 1, Ordering::SeqCst);
+            self.arm_anew().await;
+        }
+        self.inner.swap(rk, seen, next).await
+    }
+}
+
+#[tokio::test]
+async fn an_operation_gets_through_at_the_eighth_try() {
+    let store = Contended::new();
+    let grant = store.granted(1).await;
+    store.change_before(7);
+    let released = Protocol::over(&store)
+        .release(&RK, &Claim::from(&grant), LIFE)
+        .await;
+    assert_eq!(released.unwrap(), Settled::Yes);
+    store.change_before(7);
+    assert_eq!(store.granted(2).await.attempt, 2);
+}
+
+#[tokio::test]
+async fn an_operation_whose_record_changes_under_eight_tries_is_not_applied() {
+    let store = Contended::new();
+    let grant = store.granted(1).await;
+    store.change_before(8);
+    let before = store.inner.read(&RK).await.unwrap().record;
+    let released = Protocol::over(&store)
+        .release(&RK, &Claim::from(&grant), LIFE)
+        .await;
+    assert_eq!(
+        released.expect_err("it gives up").kind(),
+        ErrorKind::NotApplied
+    );
+    assert_eq!(store.inner.read(&RK).await.unwrap().record, before);
+}
+
+#[tokio::test]
+async fn a_begin_whose_record_changes_under_eight_tries_is_busy() {
+    let store = Contended::new();
+    let grant = store.granted(1).await;
+    let released = Protocol::over(&store)
+        .release(&RK, &Claim::from(&grant), LIFE)
+        .await;
+    assert_eq!(released.unwrap(), Settled::Yes);
+    store.change_before(8);
+    let begun = Protocol::over(&store).begin(&ask(2)).await.unwrap();
+    assert_eq!(begun, Begun::Busy(LEASE.into()));
+}
+
+#[tokio::test]
+async fn a_completion_by_swap_gets_through_at_the_eighth_try_and_no_later() {
+    for (changes, gets_through) in [(7, true), (8, false)] {
+        let store = Contended::new();
+        let first = store.granted(1).await;
+        store.clock.forward(LEASE.into());
+        store.granted(2).await;
+        store.change_before(changes);
+        let completion = Complete {
+            claim: Claim::from(&first),
+            fingerprint: first.fingerprint,
+            answer: "the answer".into(),
+            retention: LIFE,
+            age: Duration::ZERO,
+        };
+        let completed = Protocol::over(&store).complete(&RK, &completion).await;
+        match completed {
+            Ok(completed) => assert!(
+                gets_through && completed == Completed::Done,
+                "{completed:?}"
+            ),
+            Err(error) => assert!(
+                !gets_through && error.kind() == ErrorKind::NotApplied,
+                "{error:?}"
+            ),
+        }
+    }
+}

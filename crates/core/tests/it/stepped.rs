@@ -1,0 +1,123 @@
+//! A runtime whose time stands still until a test moves it, so that leases run out and heartbeats beat without a wait.
+
+use std::future::ready;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hapax_core::Timestamp;
+use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+#[derive(Debug)]
+pub(crate) struct Stepped {
+    tokio: Tokio,
+    start: Timestamp,
+    state: Mutex<Time>,
+}
+
+#[derive(Debug, Default)]
+struct Time {
+    passed: Duration,
+    sleepers: Vec<(Duration, oneshot::Sender<()>)>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Stepped {
+    /// For a runtime of one thread only, where [`settle`] lets every task come to a stop.
+    pub(crate) fn new() -> Arc<Self> {
+        let tokio = Tokio::current();
+        let start = tokio.wall();
+        Arc::new(Self {
+            tokio,
+            start,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Lets time pass in steps short against any lease, and every task go on that this wakes.
+    pub(crate) async fn pass(&self, time: Duration) {
+        const STEP: Duration = Duration::from_millis(10);
+        settle().await;
+        let end = self.state.lock().unwrap().passed + time;
+        loop {
+            self.wake_up();
+            settle().await;
+            let mut state = self.state.lock().unwrap();
+            if state.passed >= end {
+                return;
+            }
+            state.passed = end.min(state.passed + STEP);
+        }
+    }
+
+    fn wake_up(&self) {
+        let mut state = self.state.lock().unwrap();
+        let passed = state.passed;
+        let (due, sleeping): (Vec<_>, Vec<_>) = std::mem::take(&mut state.sleepers)
+            .into_iter()
+            .partition(|(end, _)| *end <= passed);
+        state.sleepers = sleeping;
+        drop(state);
+        for (_, wake) in due {
+            // Whoever slept may have been dropped.
+            let _ = wake.send(());
+        }
+    }
+
+    /// Drops every task where it stands.
+    pub(crate) async fn abort_all(&self) {
+        for task in std::mem::take(&mut self.state.lock().unwrap().tasks) {
+            task.abort();
+        }
+        settle().await;
+    }
+}
+
+/// Lets every task run that can.
+pub(crate) async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+impl Runtime for Stepped {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        let task = Handle::current().spawn(task).abort_handle();
+        self.state.lock().unwrap().tasks.push(task);
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let (wake, woken) = oneshot::channel();
+        let mut state = self.state.lock().unwrap();
+        let end = state.passed + duration;
+        if duration.is_zero() {
+            return Box::pin(ready(()));
+        }
+        state.sleepers.retain(|(_, sleeper)| !sleeper.is_closed());
+        state.sleepers.push((end, wake));
+        Box::pin(async move {
+            woken
+                .await
+                .expect("time goes on as long as somebody sleeps");
+        })
+    }
+
+    fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.tokio.thread(name, body)
+    }
+
+    fn boot(&self) -> Duration {
+        self.state.lock().unwrap().passed
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.start.plus(self.boot())
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.tokio.fill(bytes);
+    }
+}
