@@ -320,12 +320,12 @@ fn a_test_that_sleeps_is_refused() {
         "runtime.sleep(a).await;",
     ] {
         refuses(tests_do_not_sleep, "crates/http/tests/it/main.rs", bad);
-        refuses(tests_do_not_sleep, "crates/testkit/src/clock.rs", bad);
+        refuses(tests_do_not_sleep, "crates/testkit/src/suite.rs", bad);
         accepts(tests_do_not_sleep, "crates/http/src/lib.rs", bad);
     }
     accepts(
         tests_do_not_sleep,
-        "crates/testkit/src/clock.rs",
+        "crates/testkit/src/suite.rs",
         "fn sleep(&self) {} // thread::sleep(a)",
     );
 }
