@@ -180,7 +180,7 @@ impl Gate {
             let _ = tell.send(ended);
         });
         told.await.unwrap_or_else(|_| {
-            let message = "the attempt was ended together with its runtime";
+            let message = "the attempt ended without a word";
             Err(Refused::Unknown(Told::Error(
                 Error::new(ErrorKind::Unknown, message).into(),
             )))

@@ -167,6 +167,9 @@ impl Identity {
     }
 
     /// The fingerprint of a payload under a rule: the parts that count, in order.
+    ///
+    /// # Panics
+    /// If a part is 4 GiB long or longer.
     pub fn fingerprint(&self, rule: Rule, parts: &[&[u8]]) -> Fingerprint {
         let digest = self.digest("hapax/fp/v1", parts);
         let mut bytes = [0; Fingerprint::LEN];

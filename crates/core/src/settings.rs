@@ -87,13 +87,17 @@ impl Repeatable {
 }
 
 impl Settings {
-    pub(crate) fn validate(&self) -> Result<()> {
+    /// Looks for contradictions, as every gate does when it is built.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the setting and the remedy.
+    pub fn validate(&self) -> Result<()> {
         if self.store_timeout.is_zero() {
             return Err(invalid(
                 "store_timeout is zero; give it the time one call to the store may take, 1 s for instance",
             ));
         }
-        Ok(())
+        Terms::try_from(&self.policy).map(drop)
     }
 }
 

@@ -78,6 +78,9 @@ pub enum Swapped {
 }
 
 /// Upkeep, apart from the operations of the protocol.
+///
+/// # Cancel safety
+/// A dropped sweep may or may not have removed what expired; a dropped check changed nothing.
 #[async_trait]
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// Removes up to `limit` expired records and says how many went. Zero means that this pass is through.

@@ -26,7 +26,12 @@
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
 
-pub use hapax_core::*;
+pub use hapax_core::{
+    BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Gate, Holding, Identity,
+    Inspect, Key, Millis, OnLapse, OperationId, Owner, Policy, Record, RecordKey, Repeatable,
+    Result, Rule, Scope, Seconds, Settings, State, Store, Tag, Timestamp, Token, gate, machine,
+    runtime, settings, store,
+};
 
 #[cfg(feature = "http")]
 pub use hapax_http as http;

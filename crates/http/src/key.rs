@@ -24,6 +24,11 @@ pub(crate) fn parse(headers: &HeaderMap) -> Result<Key, Problem> {
     } else {
         bare(value)?
     };
+    if !key.iter().all(u8::is_ascii_graphic) {
+        return Err(Problem::KeyMalformed(
+            "the key has a character outside of visible ASCII",
+        ));
+    }
     match key.len() {
         0 => Err(Problem::KeyMalformed("the key is empty")),
         1..=MAX_LEN => Key::new(key).map_err(|_| Problem::KeyMalformed("the key is too long")),
@@ -69,7 +74,7 @@ mod tests {
         assert_eq!(parsed(&[bare]).unwrap(), bare);
         assert_eq!(parsed(&[quoted]).unwrap(), bare);
         assert_eq!(parsed(&[b"\"abc\";v=1"]).unwrap(), b"abc");
-        assert_eq!(parsed(&[br#""a \"b\" \\""#]).unwrap(), br#"a "b" \"#);
+        assert_eq!(parsed(&[br#""a\"b\"\\""#]).unwrap(), br#"a"b"\"#);
     }
 
     #[test]
@@ -85,6 +90,8 @@ mod tests {
             b"a, b",
             b"a,b",
             b"a b",
+            b"\" \"",
+            b"\"a b\"",
             b"(\"a\")",
             b"\"caf\xc3\xa9\"",
             b"caf\xc3\xa9",

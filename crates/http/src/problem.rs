@@ -38,6 +38,8 @@ pub enum Problem {
     UpstreamTimeout,
     /// 503: the store cannot be asked.
     StoreUnavailable,
+    /// 500: the record of the request cannot be read.
+    RecordDamaged,
     /// 500: the effect happened and could not be recorded.
     OutcomeUnrecorded,
     /// 413: a protected request with more than this many bytes.
@@ -138,6 +140,12 @@ impl Problem {
                 "Requests cannot be protected at the moment",
                 SameKey,
             ),
+            Self::RecordDamaged => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "record-damaged",
+                "The record of this request cannot be read",
+                SameKey,
+            ),
             Self::OutcomeUnrecorded => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "outcome-unrecorded",
@@ -164,16 +172,19 @@ impl Problem {
             Self::KeyMissing => "This operation needs an Idempotency-Key field; send a new random one, a UUID for instance.".into(),
             Self::KeyMalformed(why) => format!("The Idempotency-Key cannot be read: {why}."),
             Self::CallerUnknown(remedy) => format!("Nothing was done: {remedy}."),
-            Self::KeyReused => "The key was used for a request with another method, path, query or body. Nothing was done.".into(),
+            Self::KeyReused => "The key was used for a request with another method, path, query, content type or body. Nothing was done.".into(),
             Self::InProgress { .. } => "An earlier copy of this request is still running; ask again for its answer.".into(),
             Self::OutcomeUnknown => {
                 "An earlier copy of this request may or may not have had its effect. It is not run again until that is known.".into()
             }
             Self::NotReplayable => "The request had its effect, but its answer was not kept. It is not run again.".into(),
-            Self::UpstreamCut => "The service answered and was cut off; whether the request had its effect is unknown.".into(),
-            Self::UpstreamUnreachable => "The service behind cannot be reached. Nothing was done.".into(),
+            Self::UpstreamCut => "The connection to the service behind broke; whether the request had its effect is unknown.".into(),
+            Self::UpstreamUnreachable => "The service behind cannot be reached. This request did not get there.".into(),
             Self::UpstreamTimeout => "The service behind did not answer; whether the request had its effect is unknown.".into(),
-            Self::StoreUnavailable => "The record of requests cannot be reached. Nothing was done.".into(),
+            Self::StoreUnavailable => "The record of requests cannot be reached. This request was not run.".into(),
+            Self::RecordDamaged => {
+                "What is recorded of this request cannot be read. It is not run again until an operator has mended it.".into()
+            }
             Self::OutcomeUnrecorded => "The request was run, but its answer could not be recorded.".into(),
             Self::BodyTooLarge { limit } => format!("At most {limit} bytes are taken. Nothing was done."),
             Self::BodyCut => "The body did not arrive whole. Nothing was done.".into(),
@@ -198,6 +209,7 @@ impl Problem {
             | Self::UpstreamCut
             | Self::UpstreamTimeout
             | Self::OutcomeUnrecorded
+            | Self::RecordDamaged
             | Self::BodyTooLarge { .. }
             | Self::BodyCut => None,
         }

@@ -1,14 +1,16 @@
+use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hapax_core::gate::{Attempt, Failure, How, Ran, Refused, Told};
+use hapax_core::gate::{Attempt, Failure, How, Ran, Refused};
 use hapax_core::runtime::BoxFuture;
-use hapax_core::{BoxError, Call, Error, ErrorKind, Rule};
+use hapax_core::{BoxError, Call, Error, ErrorKind, RecordKey, Rule};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, response};
 use http_body::Body;
 use tower_service::Service;
 
@@ -102,12 +104,13 @@ where
         Err(problem) => return Ok(problem.response(None).map(ResponseBody::whole)),
     };
     let live = Live::default();
-    let (slot, max_stored_body) = (Arc::clone(&live), config.max_stored_body);
+    let desk = Desk {
+        live: Arc::clone(&live),
+        max_stored_body: config.max_stored_body,
+    };
     let ran = config
         .gate
-        .run(call, move |attempt| {
-            run(inner, request, attempt, slot, max_stored_body)
-        })
+        .run(call, move |attempt| run(inner, request, attempt, desk))
         .await;
     let live = live.lock().unwrap_or_else(PoisonError::into_inner).take();
     answer(&call, ran, live)
@@ -141,19 +144,23 @@ where
     Ok((call, Request::from_parts(parts, RequestBody::Whole(body))))
 }
 
-fn counted<'a>(parts: &'a Parts, body: &'a [u8]) -> [&'a [u8]; 5] {
-    let content_type = parts
-        .headers
-        .get(CONTENT_TYPE)
-        .map_or(&b""[..], HeaderValue::as_bytes);
+/// The parts that count. Every Content-Type field is one, so that none can be hidden behind another.
+fn counted<'a>(parts: &'a Parts, body: &'a [u8]) -> Vec<&'a [u8]> {
     let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
-    [
+    let mut counted = vec![
         parts.method.as_str().as_bytes(),
         path.as_bytes(),
         query.as_bytes(),
-        content_type,
         body,
-    ]
+    ];
+    counted.extend(
+        parts
+            .headers
+            .get_all(CONTENT_TYPE)
+            .iter()
+            .map(HeaderValue::as_bytes),
+    );
+    counted
 }
 
 /// The gate's handler: calls the inner service, leaves its response for the caller and says what it means.
@@ -161,71 +168,110 @@ async fn run<S, B, R>(
     mut inner: S,
     mut request: Request<RequestBody<B>>,
     attempt: Attempt,
-    live: Live<R, S::Error>,
-    max_stored_body: usize,
+    desk: Desk<R, S::Error>,
 ) -> Result<Stored, Failure<Stored>>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>>,
     R: Body<Data = Bytes>,
     R::Error: Into<BoxError>,
 {
-    let leave = |answered| *live.lock().unwrap_or_else(PoisonError::into_inner) = Some(answered);
     let rk = attempt.grant().rk;
     request.extensions_mut().insert(attempt);
     let (head, body) = match inner.call(request).await {
         Ok(response) => response.into_parts(),
         Err(error) => {
-            leave(Answered::ToPassOn(Err(error)));
-            return Err(Failure::unknown(Error::new(
-                ErrorKind::Unknown,
-                "the inner service failed",
-            )));
+            desk.leave(Answered::ToPassOn(Err(error)));
+            return Err(unknown("the inner service failed"));
         }
     };
-    let outcome = Outcome::of(&head);
-    if matches!(outcome, Outcome::NotApplied | Outcome::Unknown) {
-        leave(Answered::ToPassOn(Ok(Response::from_parts(
-            head,
-            ResponseBody::streaming(body),
-        ))));
-        let told = Told::Error(Error::new(ErrorKind::NotApplied, "see the response").into());
-        return Err(if outcome == Outcome::NotApplied {
-            Failure::NotApplied(told)
-        } else {
-            Failure::Unknown(told)
-        });
+    match Outcome::of(&head) {
+        Outcome::Applied => desk.capture(rk, head, body).await,
+        Outcome::Final => Err(Failure::finally(desk.capture(rk, head, body).await?)),
+        Outcome::NotApplied => {
+            desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
+            Err(Failure::not_applied(Error::new(
+                ErrorKind::NotApplied,
+                "see the response",
+            )))
+        }
+        Outcome::Unknown => {
+            desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
+            Err(unknown("see the response"))
+        }
     }
-    // A stream of events has no end to wait for.
-    let limit = if streams(&head) { 0 } else { max_stored_body };
-    let (stored, body) = match collect(body, limit).await {
-        Collected::Whole(body) => (
-            Stored::response(&head, body.clone()),
-            ResponseBody::whole(body),
-        ),
-        Collected::Over(body) => (Stored::NotReplayable, body),
-        Collected::Cut(error) => {
-            tracing::warn!(error = %error.into(), "a response was cut off; the outcome is unknown");
-            leave(Answered::ToPassOn(Ok(Problem::UpstreamCut
-                .response(Some(&rk))
-                .map(ResponseBody::whole))));
-            return Err(Failure::unknown(Error::new(
-                ErrorKind::Unknown,
-                "the response was cut off",
-            )));
-        }
-    };
-    leave(Answered::ToRecord(Response::from_parts(head, body)));
-    if outcome == Outcome::Final {
-        Err(Failure::finally(stored))
-    } else {
+}
+
+/// Where a response is left for the caller who waits.
+struct Desk<R, E> {
+    live: Live<R, E>,
+    max_stored_body: usize,
+}
+
+impl<R, E> Desk<R, E> {
+    fn leave(&self, answered: Answered<R, E>) {
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(answered);
+    }
+
+    fn pass_on(&self, response: Response<ResponseBody<R>>) {
+        self.leave(Answered::ToPassOn(Ok(response)));
+    }
+
+    /// Reads the body as far as it is kept.
+    async fn capture(
+        &self,
+        rk: RecordKey,
+        head: response::Parts,
+        body: R,
+    ) -> Result<Stored, Failure<Stored>>
+    where
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        let collected = if streams(&head) {
+            Collected::Over(ResponseBody::streaming(body))
+        } else {
+            collect(body, self.max_stored_body).await
+        };
+        let (stored, body) = match collected {
+            Collected::Whole(body) => (
+                Stored::response(&head, body.clone()),
+                ResponseBody::whole(body),
+            ),
+            Collected::Over(body) => (Stored::NotReplayable, body),
+            Collected::Cut(error) => {
+                let error = error.into();
+                tracing::warn!(?rk, %error, "a response was cut off; the outcome is unknown");
+                let problem = if timed_out(&*error) {
+                    Problem::UpstreamTimeout
+                } else {
+                    Problem::UpstreamCut
+                };
+                self.pass_on(problem.response(Some(&rk)).map(ResponseBody::whole));
+                return Err(unknown("the response was cut off"));
+            }
+        };
+        self.leave(Answered::ToRecord(Response::from_parts(head, body)));
         Ok(stored)
     }
 }
 
-fn streams(head: &http::response::Parts) -> bool {
-    head.headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+fn unknown<A>(message: &'static str) -> Failure<A> {
+    Failure::unknown(Error::new(ErrorKind::Unknown, message))
+}
+
+/// A stream of events has no end to wait for. Media types are compared without regard to case.
+fn streams(head: &response::Parts) -> bool {
+    const EVENTS: &[u8] = b"text/event-stream";
+    let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    content_type
+        .and_then(|value| value.get(..EVENTS.len()))
+        .is_some_and(|start| start.eq_ignore_ascii_case(EVENTS))
+}
+
+fn timed_out(error: &(dyn StdError + 'static)) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 /// What the caller gets: the live response where this very request ran and its outcome stands, else what is recorded or why not.
@@ -245,41 +291,51 @@ fn answer<R, E>(
         (Err(Refused::NotApplied(_) | Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
             return response;
         }
-        (Ok(ran), _) => match ran.answer {
-            Stored::Response {
-                status,
-                headers,
-                body,
-            } => {
-                let mut response = Response::new(ResponseBody::whole(body));
-                *response.status_mut() = status;
-                *response.headers_mut() = headers;
-                response
-                    .headers_mut()
-                    .insert(REPLAYED, HeaderValue::from_static("true"));
-                response
-                    .headers_mut()
-                    .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                return Ok(response);
-            }
-            Stored::NotReplayable => Problem::NotReplayable,
+        (Ok(ran), _) => match replayed(ran.answer) {
+            Some(response) => return Ok(response),
+            None => Problem::NotReplayable,
         },
-        (Err(Refused::Busy { retry_after }), _) => Problem::InProgress { retry_after },
-        (Err(Refused::Mismatch), _) => Problem::KeyReused,
-        (
-            Err(
-                Refused::Indeterminate { .. }
-                | Refused::Dead
-                | Refused::NotApplied(_)
-                | Refused::Unknown(_),
-            ),
-            _,
-        ) => Problem::OutcomeUnknown,
-        (Err(Refused::Unrecorded(_)), _) => Problem::OutcomeUnrecorded,
-        (Err(Refused::Store(error)), _) => {
-            tracing::error!(?rk, ?error, "the store cannot be used");
-            Problem::StoreUnavailable
-        }
+        (Err(refused), _) => problem_of(&rk, refused),
     };
     Ok(problem.response(Some(&rk)).map(ResponseBody::whole))
+}
+
+/// The recorded response; none if it was not kept.
+fn replayed<R>(stored: Stored) -> Option<Response<ResponseBody<R>>> {
+    let Stored::Response {
+        status,
+        headers,
+        body,
+    } = stored
+    else {
+        return None;
+    };
+    let mut response = Response::new(ResponseBody::whole(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+        .headers_mut()
+        .insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Some(response)
+}
+
+fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
+    match refused {
+        Refused::Busy { retry_after } => Problem::InProgress { retry_after },
+        Refused::Mismatch => Problem::KeyReused,
+        Refused::Indeterminate { .. } | Refused::Dead => Problem::OutcomeUnknown,
+        Refused::NotApplied(_) | Refused::Unknown(_) => Problem::OutcomeUnknown,
+        Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
+        Refused::Store(error) => {
+            tracing::error!(?rk, ?error, "the store cannot be used");
+            if error.kind() == ErrorKind::Damaged {
+                Problem::RecordDamaged
+            } else {
+                Problem::StoreUnavailable
+            }
+        }
+    }
 }

@@ -38,7 +38,7 @@ pub struct Sqlite {
 const SWEEP_WINDOW: usize = 4096;
 
 impl Sqlite {
-    /// Opens the file, or makes it. Blocks for a few milliseconds, or up to a second while another process writes.
+    /// Opens the file, or makes it. Blocks for a few milliseconds, or up to ten seconds while another process writes.
     ///
     /// # Errors
     /// `Unusable` for a place that cannot be written, a file that is no SQLite database, or one with a newer schema.

@@ -68,7 +68,7 @@ pub(crate) struct GatewayArgs {
     #[arg(long, env = "HAPAX_TENANT", value_name = "SOURCE", default_value = "authorization", value_parser = tenant)]
     tenant: Tenant,
     /// How long the API may take to answer; after that the outcome is unknown.
-    #[arg(long, env = "HAPAX_UPSTREAM_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, env = "HAPAX_UPSTREAM_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = some_time)]
     upstream_timeout: Duration,
 }
 
@@ -88,9 +88,22 @@ fn upstream(url: &str) -> Result<Authority, anyhow::Error> {
     if uri.path() != "/" || uri.query().is_some() {
         bail!("a path is taken from each request; write http://HOST:PORT alone");
     }
+    if uri
+        .authority()
+        .is_some_and(|authority| authority.as_str().contains('@'))
+    {
+        bail!("credentials are passed on from each request; write http://HOST:PORT alone");
+    }
     uri.authority()
         .cloned()
         .context("write it as http://HOST:PORT")
+}
+
+fn some_time(duration: &str) -> Result<Duration, anyhow::Error> {
+    match humantime::parse_duration(duration)? {
+        Duration::ZERO => bail!("no answer comes in no time; write 60s for instance"),
+        duration => Ok(duration),
+    }
 }
 
 fn tenant(source: &str) -> Result<Tenant, anyhow::Error> {
@@ -111,11 +124,13 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// Runs until it is told to stop.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
-    let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
-    check(&opened).await?;
-    let gate = gate(&args, &opened, runtime).map_err(Failure::usage)?;
+    let settings = settings(&args).map_err(Failure::usage)?;
     let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain())
         .map_err(Failure::usage)?;
+    let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
+    check(&opened).await?;
+    let gate = Gate::builder(Arc::clone(&opened.store), settings).runtime(runtime);
+    let gate = gate.build().map_err(Failure::cannot_start)?;
     let service = IdempotencyLayer::new(gate.clone())
         .scope(scope)
         .layer(Forward::new(args.upstream.clone(), args.upstream_timeout));
@@ -136,11 +151,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn gate(
-    args: &GatewayArgs,
-    opened: &Opened,
-    runtime: Arc<dyn Runtime>,
-) -> Result<Gate, hapax::Error> {
+fn settings(args: &GatewayArgs) -> Result<Settings, hapax::Error> {
     let mut settings = Settings::default();
     settings.policy.lease = args.lease;
     settings.policy.retention = args.retention;
@@ -148,9 +159,8 @@ fn gate(
         OnLapseArg::Hold => OnLapse::Hold,
         OnLapseArg::Retry => OnLapse::Retry(Repeatable::declared("--on-lapse retry")),
     };
-    Gate::builder(Arc::clone(&opened.store), settings)
-        .runtime(runtime)
-        .build()
+    settings.validate()?;
+    Ok(settings)
 }
 
 async fn check(opened: &Opened) -> Result<(), Failure> {

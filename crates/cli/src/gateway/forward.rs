@@ -1,24 +1,26 @@
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::RecordKey;
 use hapax::gate::Attempt;
 use hapax::http::{Outcome, Problem, RequestBody};
+use hapax::{BoxError, RecordKey};
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, EXPECT, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 /// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
@@ -51,7 +53,7 @@ pub(crate) struct Forward {
     timeout: Duration,
 }
 
-type ForwardedBody = Either<Incoming, Full<Bytes>>;
+type ForwardedBody = Either<Timed, Full<Bytes>>;
 
 impl Forward {
     pub(crate) fn new(upstream: Authority, timeout: Duration) -> Self {
@@ -70,6 +72,9 @@ impl Forward {
     }
 
     async fn forward(self, mut request: Request<RequestBody<Incoming>>) -> Response<ForwardedBody> {
+        if request.method() == Method::CONNECT {
+            return status(StatusCode::METHOD_NOT_ALLOWED);
+        }
         let attempt = request.extensions_mut().remove::<Attempt>();
         let rk = attempt.as_ref().map(|attempt| attempt.grant().rk);
         self.address(&mut request);
@@ -85,7 +90,9 @@ impl Forward {
                     .iter()
                     .for_each(|name| drop(response.headers_mut().remove(name)));
                 *response.version_mut() = Version::HTTP_11;
-                response.map(Either::Left)
+                // Nobody waits for the body of an unprotected request before it is passed on.
+                let limit = attempt.is_some().then_some(self.timeout);
+                response.map(|body| Either::Left(Timed::new(body, limit)))
             }
             Ok(Err(error)) if error.is_connect() => {
                 tracing::warn!(?rk, %error, "the API cannot be reached");
@@ -164,12 +171,68 @@ fn introduce(headers: &mut HeaderMap, attempt: &Attempt) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
+fn status(status: StatusCode) -> Response<ForwardedBody> {
+    let mut response = Response::new(Either::Right(Full::default()));
+    *response.status_mut() = status;
+    response
+}
+
 fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Response<ForwardedBody> {
     let mut response = problem
         .response(rk.as_ref())
         .map(|body| Either::Right(Full::new(body)));
     response.extensions_mut().insert(outcome);
     response
+}
+
+/// A body of which each piece must come within a limit: the whole answer of a protected request is waited for.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    body: Incoming,
+    limit: Option<Duration>,
+    /// Runs while a piece is waited for.
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timed {
+    fn new(body: Incoming, limit: Option<Duration>) -> Self {
+        Self {
+            body,
+            limit,
+            waiting: None,
+        }
+    }
+}
+
+impl Body for Timed {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.waiting = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let Some(limit) = self.limit else {
+            return Poll::Pending;
+        };
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(limit)));
+        waiting
+            .as_mut()
+            .poll(cx)
+            .map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 impl Service<Request<RequestBody<Incoming>>> for Forward {

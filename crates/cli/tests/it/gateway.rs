@@ -1,6 +1,10 @@
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::world::{Api, Gateway, free_address};
 
@@ -138,4 +142,59 @@ async fn an_api_that_does_not_answer_in_time_may_have_done_it() {
         (409, "outcome-unknown")
     );
     assert_eq!(api.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_stops_in_mid_answer_may_have_done_it() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
+    let first = gateway.post("/stalls", "key-1", "{}").await.unwrap();
+    assert_eq!(
+        (first.status.as_u16(), first.problem()),
+        (504, "upstream-timeout")
+    );
+    let retry = gateway.post("/stalls", "key-1", "{}").await.unwrap();
+    assert_eq!(
+        (retry.status.as_u16(), retry.problem()),
+        (409, "outcome-unknown")
+    );
+    assert_eq!(api.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_closes_its_side_after_sending_gets_its_answer() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
+    let answer = raw(
+        gateway.public,
+        b"POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-length: 2\r\n\r\n{}",
+    )
+    .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 201") && answer.ends_with("answer 1"),
+        "{answer}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_tunnel_is_opened() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    let answer = raw(
+        gateway.public,
+        b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nhost: a\r\n\r\n",
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    assert_eq!(api.seen().len(), 0);
+}
+
+/// Sends bytes, closes the sending side, and reads to the end.
+async fn raw(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
 }

@@ -181,6 +181,16 @@ fn what_cannot_work_is_refused_with_its_remedy() {
             "http://HOST:PORT",
         ),
         (
+            &["--store", "memory:", "--upstream", "http://u:p@api"],
+            2,
+            "http://HOST:PORT",
+        ),
+        (
+            &["--store", "memory:", "--upstream-timeout", "0s"],
+            2,
+            "60s",
+        ),
+        (
             &["--store", "memory:", "--namespace", ""],
             2,
             "namespace is empty",

@@ -4,14 +4,16 @@ use std::convert::Infallible;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -29,7 +31,7 @@ pub(crate) struct Seen {
     pub(crate) body: Bytes,
 }
 
-/// An API that numbers its answers. Requests to `/slow` wait until they are let go.
+/// An API that numbers its answers. Requests to `/slow` wait until they are let go, and `/stalls` answers a head alone.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
@@ -63,10 +65,13 @@ impl Api {
         api
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(
+        self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Either<Full<Bytes>, Stalled>>, Infallible> {
         let (head, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
-            return Ok(Response::new(Full::from("cut")));
+            return Ok(Response::new(Either::Left(Full::from("cut"))));
         };
         let number = {
             let mut seen = self.seen.lock().unwrap();
@@ -76,6 +81,9 @@ impl Api {
             });
             seen.len()
         };
+        if head.uri.path() == "/stalls" {
+            return Ok(Response::new(Either::Right(Stalled)));
+        }
         if head.uri.path() == "/slow" {
             self.go.acquire().await.unwrap().forget();
         }
@@ -83,7 +91,9 @@ impl Api {
             .status(201)
             .header("content-type", "text/plain")
             .header("set-cookie", "s=1");
-        Ok(answer.body(Full::from(format!("answer {number}"))).unwrap())
+        Ok(answer
+            .body(Either::Left(Full::from(format!("answer {number}"))))
+            .unwrap())
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -100,6 +110,21 @@ impl Api {
 
     pub(crate) fn let_go(&self) {
         self.go.add_permits(1);
+    }
+}
+
+/// A body of which nothing ever comes.
+pub(crate) struct Stalled;
+
+impl Body for Stalled {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Pending
     }
 }
 

@@ -32,7 +32,7 @@ impl Heartbeat {
         let beat = Beat {
             grant: held.grant(),
             lease: held.gate().terms.lease,
-            ends: held.begun() + held.gate().terms.max_execution,
+            ends: held.begun().saturating_add(held.gate().terms.max_execution),
             confirmed: Arc::clone(&confirmed),
             cancellation,
         };

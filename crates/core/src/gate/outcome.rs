@@ -145,7 +145,7 @@ pub enum Refused<A> {
     Unknown(Told<A>),
     /// It was applied, but the answer could not be recorded: copies of the call will learn that the outcome is unknown.
     Unrecorded(Error),
-    /// The store could not be asked; the handler was not run.
+    /// The store could not be asked, or what it holds cannot be read.
     Store(Error),
 }
 

@@ -94,8 +94,8 @@ impl Memory {
 
     /// Carries out what the machine decides, while the shard is locked.
     fn decide<R>(&self, rk: &RecordKey, judge: impl FnOnce(&Observed) -> Decision<R>) -> R {
-        let now = self.runtime.wall();
         let mut shard = self.shard(rk);
+        let now = self.runtime.wall();
         match judge(&observe(shard.slots.get(rk), now, self.mark())) {
             Decision::Reply(reply) => reply,
             Decision::Change(change, reply) => {
@@ -122,8 +122,8 @@ impl Memory {
 impl Store for Memory {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let rk = ask.call.record_key();
-        let now = self.runtime.wall();
         let mut shard = self.shard(&rk);
+        let now = self.runtime.wall();
         self.sweep_shard(&mut shard, now, SWEPT_BY_A_BEGIN);
         let seen = observe(shard.slots.get(&rk), now, self.mark());
         if seen.live().is_some() {
@@ -154,8 +154,8 @@ impl Store for Memory {
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        let now = self.runtime.wall();
         let mut shard = self.shard(rk);
+        let now = self.runtime.wall();
         if !unchanged(shard.slots.get(rk), seen, now) {
             return Ok(Swapped::Changed);
         }

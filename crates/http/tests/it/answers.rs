@@ -7,7 +7,7 @@ use http::Response;
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 
-use crate::world::{LIMIT, Scripted, World, created, post, status};
+use crate::world::{End, LIMIT, Scripted, World, created, post, status};
 
 #[tokio::test]
 async fn a_retry_gets_the_same_answer_byte_for_byte() {
@@ -130,7 +130,7 @@ async fn an_answer_over_the_cap_is_passed_on_whole_and_never_run_again() {
     let large = || {
         Response::new(Scripted {
             pieces: vec![piece; 2 * LIMIT / piece.len()],
-            fails: false,
+            end: End::Clean,
         })
     };
     let first = world.send(post("k", "{}"), large).await;
@@ -155,7 +155,7 @@ async fn an_answer_as_long_as_the_cap_is_kept() {
     let long = || {
         Response::new(Scripted {
             pieces: vec!["0123456789abcdef"; LIMIT / 16],
-            fails: false,
+            end: End::Clean,
         })
     };
     world.send(post("k", "{}"), long).await;
@@ -165,21 +165,27 @@ async fn an_answer_as_long_as_the_cap_is_kept() {
 
 #[tokio::test]
 async fn a_stream_of_events_is_passed_on_and_never_run_again() {
-    let world = World::new();
-    let events = || {
-        Response::builder()
-            .header("content-type", "text/event-stream")
-            .body("data: 1\n\n".into())
-            .unwrap()
-    };
-    assert_eq!(
-        world.send(post("k", "{}"), events).await.body,
-        "data: 1\n\n"
-    );
-    assert_eq!(
-        world.send(post("k", "{}"), events).await.problem(),
-        "not-replayable"
-    );
+    for content_type in ["text/event-stream", "Text/Event-Stream; charset=utf-8"] {
+        let world = World::new();
+        // It never ends: whoever waited for its end, or for its first piece, would wait for ever.
+        let events = move || {
+            let pieces = Scripted {
+                pieces: vec![],
+                end: End::Never,
+            };
+            Response::builder()
+                .header("content-type", content_type)
+                .body(pieces)
+                .unwrap()
+        };
+        let head = world.head(post("k", "{}"), events).await;
+        assert_eq!(head.status, 200, "{content_type}");
+        assert_eq!(
+            world.send(post("k", "{}"), events).await.problem(),
+            "not-replayable",
+            "{content_type}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -188,7 +194,7 @@ async fn an_answer_that_is_cut_off_leaves_the_outcome_unknown() {
     let cut = || {
         Response::new(Scripted {
             pieces: vec!["half"],
-            fails: true,
+            end: End::Broken,
         })
     };
     let first = world.send(post("k", "{}"), cut).await;

@@ -99,7 +99,13 @@ async fn the_same_key_for_another_request_is_refused() {
             .header("content-type", "text/plain")
             .body(Full::from("{}")),
     ];
-    for request in changed {
+    let two_types = Request::post("/charges")
+        .header("content-type", "application/json")
+        .header("content-type", "text/plain");
+    for request in changed
+        .into_iter()
+        .chain([two_types.body(Full::from("{}"))])
+    {
         let mut request = request.unwrap();
         request
             .headers_mut()

@@ -25,14 +25,22 @@ pub(crate) type Answer = Response<Scripted>;
 #[derive(Debug)]
 pub(crate) struct Scripted {
     pub(crate) pieces: Vec<&'static str>,
-    pub(crate) fails: bool,
+    pub(crate) end: End,
+}
+
+/// How a body ends.
+#[derive(Debug)]
+pub(crate) enum End {
+    Clean,
+    Broken,
+    Never,
 }
 
 impl From<&'static str> for Scripted {
     fn from(text: &'static str) -> Self {
         Self {
             pieces: vec![text],
-            fails: false,
+            end: End::Clean,
         }
     }
 }
@@ -47,9 +55,11 @@ impl Body for Scripted {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let body = self.get_mut();
         if body.pieces.is_empty() {
-            return Poll::Ready(
-                std::mem::take(&mut body.fails).then(|| Err("the connection broke".into())),
-            );
+            return match body.end {
+                End::Clean => Poll::Ready(None),
+                End::Broken => Poll::Ready(Some(Err("the connection broke".into()))),
+                End::Never => Poll::Pending,
+            };
         }
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(
             body.pieces.remove(0).as_bytes(),
@@ -134,6 +144,25 @@ impl World {
             .await
             .expect("the layer never fails");
         got(response).await
+    }
+
+    /// The head alone of the answer to a request.
+    pub(crate) async fn head(
+        &self,
+        request: Request<Full<Bytes>>,
+        answer: impl FnOnce() -> Answer + Clone + Send + 'static,
+    ) -> http::response::Parts {
+        let inner = service_fn(move |_: Request<RequestBody<Full<Bytes>>>| {
+            let answer = answer.clone();
+            async move { Ok::<_, Infallible>(answer()) }
+        });
+        self.layer
+            .layer(inner)
+            .oneshot(request)
+            .await
+            .expect("the layer never fails")
+            .into_parts()
+            .0
     }
 
     pub(crate) fn runs(&self) -> usize {

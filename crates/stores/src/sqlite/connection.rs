@@ -13,6 +13,9 @@ pub(super) const FULL: i64 = 2;
 /// How long a group waits while another process writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long an opening waits for its turn: SQLite's is not fair, and a busy process may hold the file most of the time.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How often the file's first opening tries for the log while other processes do the same.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -26,7 +29,7 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
 
 fn configure(connection: &Connection, path: &Path) -> Result<()> {
     connection
-        .busy_timeout(BUSY_TIMEOUT)
+        .busy_timeout(OPENING_TIMEOUT)
         .map_err(|error| unusable(path, error))?;
     let mode = journal_mode(connection).map_err(|error| unusable(path, error))?;
     if mode != "wal" {
@@ -73,7 +76,9 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::Unusable, message));
     }
-    Ok(())
+    connection
+        .busy_timeout(BUSY_TIMEOUT)
+        .map_err(|error| unusable(path, error))
 }
 
 fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {

@@ -9,7 +9,7 @@ insert into hapax_store (id, version, mark) values (1, 1, 0) on conflict do noth
 
 -- A rowid table with an index beside it: record keys are random, and rows that lie in their order would be rewritten all over
 -- the file. Instants are microseconds since the unix epoch. `owner`, `attempt`, `lease_ms` and `lifetime_s` are null once
--- completed, `answer` and `expiry_s` until then.
+-- completed, `answer` and `expiry_s` until then. `answer` is last: SQLite walks through it to reach what lies behind.
 create table if not exists hapax_record (
     id          integer primary key,
     rk          blob    not null check (length(rk) = 32),
@@ -22,10 +22,10 @@ create table if not exists hapax_record (
     attempt     integer,
     lease_ms    integer,
     lifetime_s  integer,
-    answer      blob,
     expiry_s    integer,
     since       integer not null,
-    expires_at  integer not null
+    expires_at  integer not null,
+    answer      blob
 ) strict;
 
 create unique index if not exists hapax_record_rk on hapax_record (rk);

@@ -16,7 +16,7 @@ const GROUP: usize = 512;
 pub(super) fn group(connection: Connection, runtime: Arc<dyn Runtime>) -> impl FnOnce(Jobs) + Send {
     move |mut jobs| {
         while let Some(mut group) = jobs.next(GROUP) {
-            let committed = commit(&connection, runtime.wall(), &mut group);
+            let committed = commit(&connection, &*runtime, &mut group);
             group.into_iter().for_each(|job| job.reply(&committed));
         }
     }
@@ -46,15 +46,21 @@ pub(super) fn snapshot(
 
 fn commit(
     connection: &Connection,
-    now: Timestamp,
+    runtime: &dyn Runtime,
     group: &mut [Box<dyn Job>],
 ) -> Result<(), Trouble> {
+    if !connection.is_autocommit() {
+        // An earlier rollback failed.
+        run(connection, "rollback").map_err(|error| trouble(error, ErrorKind::NotApplied))?;
+    }
     run(connection, "begin immediate").map_err(|error| trouble(error, ErrorKind::NotApplied))?;
+    // Read once it is this writer's turn: the time before that is not the lease's.
+    let now = runtime.wall();
     let committed = carry_out(connection, now, group)
         .map_err(|error| trouble(error, ErrorKind::NotApplied))
         .and_then(|()| run(connection, "commit").map_err(commit_trouble));
     if committed.is_err() && !connection.is_autocommit() {
-        // What cannot be rolled back now is when the connection begins anew: a second begin inside is an error.
+        // What cannot be rolled back now is before the next group begins.
         let _ = run(connection, "rollback");
     }
     committed

@@ -113,7 +113,8 @@ where
     W: FnOnce(&mut Step<'_>) -> Result<T, Fault> + Send,
 {
     fn carry_out(&mut self, step: &mut Step<'_>) -> Result<(), rusqlite::Error> {
-        let Some(work) = self.work.take() else {
+        // Of a caller who has gone, the step may or may not be carried out: not.
+        let Some(work) = self.work.take().filter(|_| !self.reply.is_closed()) else {
             return Ok(());
         };
         self.result = Some(match work(step) {

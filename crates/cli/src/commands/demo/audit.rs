@@ -61,6 +61,8 @@ pub(super) enum Damage {
     Lost,
     /// An answer, or a charge, that is not the one of the payment.
     Wrong,
+    /// A payment reported as unknown although nothing had happened to it.
+    Unexplained,
     /// A client left without an answer that settles its payment.
     Stuck,
 }
@@ -137,6 +139,7 @@ impl Audit {
         self.find_duplicates(case);
         self.find_wrong_charges(case);
         self.find_wrong_answers(case);
+        self.find_unexplained(case);
         self.find_stuck(case);
         if self.findings.len() == before {
             self.settle(case);
@@ -206,6 +209,27 @@ impl Audit {
                 let what = format!("the changed order was answered {}", exchange.answer);
                 self.find(Damage::Wrong, case.number(), what);
             }
+        }
+    }
+
+    /// A crash, an answer of the service that says nothing, or a client that went away: without one of them a gateway knows.
+    fn find_unexplained(&mut self, case: &Case<'_>) {
+        let explains = |answer: &Answer| match answer {
+            Answer::Broken | Answer::HungUp => true,
+            Answer::Other(other) => other.status.is_server_error(),
+            Answer::Told(_) | Answer::InProgress | Answer::OutcomeUnknown | Answer::KeyReused => {
+                false
+            }
+            Answer::NotSent => false,
+        };
+        let explained = case
+            .note
+            .exchanges
+            .iter()
+            .any(|exchange| explains(&exchange.answer));
+        if case.told().is_none() && case.was_unknown() && !explained {
+            let what = "reported as unknown, though no request for it was cut short".into();
+            self.find(Damage::Unexplained, case.number(), what);
         }
     }
 

@@ -95,7 +95,7 @@ fn show_damage(audit: &Audit) {
     }
 }
 
-const KINDS: [(Damage, &str, &str); 4] = [
+const KINDS: [(Damage, &str, &str); 5] = [
     (
         Damage::Duplicate,
         "duplicates",
@@ -106,6 +106,11 @@ const KINDS: [(Damage, &str, &str); 4] = [
         Damage::Wrong,
         "wrong answers",
         "not the payment's own answer or charge",
+    ),
+    (
+        Damage::Unexplained,
+        "unknown without a reason",
+        "reported as unknown, though nothing had happened",
     ),
     (
         Damage::Stuck,

@@ -159,6 +159,7 @@ fn a_second_charge_is_found_also_when_nobody_was_told_of_it() {
 #[test]
 fn a_second_charge_of_an_unknown_outcome_is_found() {
     let mut scene = Scene::untold();
+    scene.hear(Answer::Broken);
     scene.hear(Answer::OutcomeUnknown);
     scene.log.push(charge("ch_2", &scene.note.payment.order));
     assert_eq!(scene.damage(), [Damage::Duplicate]);
@@ -251,6 +252,20 @@ fn a_changed_order_that_is_charged_is_found() {
     let mut scene = Scene::new();
     scene.log.push(charge("ch_2", &scene.note.payment.changed));
     assert_eq!(scene.damage(), [Damage::Duplicate, Damage::Wrong]);
+}
+
+#[test]
+fn an_unknown_outcome_without_a_reason_is_found() {
+    let mut scene = Scene::untold();
+    scene.hear(Answer::InProgress);
+    scene.hear(Answer::OutcomeUnknown);
+    assert_eq!(scene.damage(), [Damage::Unexplained]);
+    for reason in [Answer::Broken, Answer::HungUp, other(500)] {
+        let mut scene = Scene::untold();
+        scene.hear(reason);
+        scene.hear(Answer::OutcomeUnknown);
+        assert_eq!(scene.damage(), []);
+    }
 }
 
 #[test]
