@@ -40,17 +40,11 @@ fn main() -> ExitCode {
 fn root() -> PathBuf {
     // Read when it runs, not when it is compiled: checkouts may share a target folder, and so this binary.
     let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    package
-        .and_then(|folder| Some(folder.parent()?.to_owned()))
-        .unwrap_or_else(|| PathBuf::from("."))
+    package.and_then(|folder| Some(folder.parent()?.to_owned())).unwrap_or_else(|| PathBuf::from("."))
 }
 
 fn exit(passed: bool) -> ExitCode {
-    if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(FAILED)
-    }
+    if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }
 
 fn misused(what: &str) -> ExitCode {

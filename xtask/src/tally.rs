@@ -65,23 +65,10 @@ impl Tally {
 
     /// The last line: `tests: 412 passed, 0 failed, 3 ignored (2 of this reason; 1 of that)`.
     pub(crate) fn summary(&self) -> String {
-        let Self {
-            passed,
-            failed,
-            ignored,
-            ..
-        } = self;
+        let Self { passed, failed, ignored, .. } = self;
         let counts = format!("tests: {passed} passed, {failed} failed, {ignored} ignored");
-        let reasons: Vec<String> = self
-            .reasons()
-            .iter()
-            .map(|(count, reason)| format!("{count} {reason}"))
-            .collect();
-        if reasons.is_empty() {
-            counts
-        } else {
-            format!("{counts} ({})", reasons.join("; "))
-        }
+        let reasons: Vec<String> = self.reasons().iter().map(|(count, reason)| format!("{count} {reason}")).collect();
+        if reasons.is_empty() { counts } else { format!("{counts} ({})", reasons.join("; ")) }
     }
 
     /// Each reason once, most frequent first. Their counts add up to `ignored`.
@@ -110,10 +97,7 @@ impl Tally {
             self.ignored += count(result, "ignored");
         } else if is_opening(line) {
             self.begun += 1;
-        } else if let Some((test, outcome)) = line
-            .strip_prefix("test ")
-            .and_then(|rest| rest.split_once(" ... "))
-        {
+        } else if let Some((test, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
             self.read_outcome(test.trim_end(), outcome);
         }
     }
@@ -122,10 +106,7 @@ impl Tally {
         if outcome.starts_with("FAILED") {
             self.failures.push(test.to_owned());
         } else if let Some(rest) = outcome.strip_prefix("ignored") {
-            self.skips.push(Skip {
-                test: test.to_owned(),
-                reason: reason(rest),
-            });
+            self.skips.push(Skip { test: test.to_owned(), reason: reason(rest) });
         }
     }
 }
@@ -151,11 +132,7 @@ fn reason(rest: &str) -> String {
     let rest = rest.trim();
     let bracketed = || rest.strip_prefix('(')?.strip_suffix(')');
     let reason = rest.strip_prefix(", ").or_else(bracketed).unwrap_or(rest);
-    let reason = if reason.is_empty() {
-        "no reason given"
-    } else {
-        reason
-    };
+    let reason = if reason.is_empty() { "no reason given" } else { reason };
     reason.to_owned()
 }
 
@@ -164,19 +141,13 @@ fn without_colour(line: &str) -> String {
     let mut pieces = line.split("\u{1b}[");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
-        plain += piece
-            .split_once(|end: char| end.is_ascii_alphabetic())
-            .map_or("", |(_, text)| text);
+        plain += piece.split_once(|end: char| end.is_ascii_alphabetic()).map_or("", |(_, text)| text);
     }
     plain
 }
 
 fn plural(count: u64, noun: &str) -> String {
-    if count == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{count} {noun}s")
-    }
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 #[cfg(test)]
@@ -230,31 +201,19 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn libtest_is_read() {
         let expected = [
-            (
-                "store::tests::damaged",
-                "sqlite: a damaged page cannot be made by SQL",
-            ),
+            ("store::tests::damaged", "sqlite: a damaged page cannot be made by SQL"),
             ("store::tests::slow", "no reason given"),
         ];
-        assert_eq!(
-            skips(LIBTEST),
-            expected.map(|(test, reason)| (test.to_owned(), reason.to_owned()))
-        );
+        assert_eq!(skips(LIBTEST), expected.map(|(test, reason)| (test.to_owned(), reason.to_owned())));
     }
 
     #[test]
     fn libtest_mimic_is_read() {
         let expected = [
-            (
-                "[sqlite] record::damaged",
-                "sqlite: a damaged page cannot be made by SQL",
-            ),
+            ("[sqlite] record::damaged", "sqlite: a damaged page cannot be made by SQL"),
             ("[memory] claim::survives_a_restart", "no reason given"),
         ];
-        assert_eq!(
-            skips(MIMIC),
-            expected.map(|(test, reason)| (test.to_owned(), reason.to_owned()))
-        );
+        assert_eq!(skips(MIMIC), expected.map(|(test, reason)| (test.to_owned(), reason.to_owned())));
     }
 
     #[test]
@@ -268,12 +227,8 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn nothing_ignored_needs_no_brackets() {
-        let output =
-            "running 5 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n";
-        assert_eq!(
-            tally(output).summary(),
-            "tests: 5 passed, 0 failed, 0 ignored"
-        );
+        let output = "running 5 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n";
+        assert_eq!(tally(output).summary(), "tests: 5 passed, 0 failed, 0 ignored");
     }
 
     #[test]
@@ -296,9 +251,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn colour_changes_nothing() {
-        let coloured = MIMIC
-            .replace("ignored (", "\u{1b}[33mignored (")
-            .replace("SQL)", "SQL)\u{1b}[0m");
+        let coloured = MIMIC.replace("ignored (", "\u{1b}[33mignored (").replace("SQL)", "SQL)\u{1b}[0m");
         assert_ne!(coloured, MIMIC);
         assert_eq!(skips(&coloured), skips(MIMIC));
     }
@@ -307,15 +260,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     fn talk_about_tests_is_not_a_test() {
         let talk = "test gate::replays has been running for over 60 seconds\nrunning tests\nrunning some tests\n";
         let tally = tally(talk);
-        assert_eq!(
-            (
-                tally.begun,
-                tally.ended,
-                tally.skips.len(),
-                tally.failures.len()
-            ),
-            (0, 0, 0, 0)
-        );
+        assert_eq!((tally.begun, tally.ended, tally.skips.len(), tally.failures.len()), (0, 0, 0, 0));
     }
 
     #[test]
@@ -325,10 +270,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn a_failed_test_fails_the_run_and_is_named() {
-        assert_eq!(
-            tally(FAILING).verdict(false),
-            Err("1 test failed".to_owned())
-        );
+        assert_eq!(tally(FAILING).verdict(false), Err("1 test failed".to_owned()));
         assert_eq!(tally(FAILING).details(), "failed: gate::replays\n");
     }
 
@@ -357,9 +299,6 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_suite_that_stops_half_way_fails_the_run() {
         let cut = [LIBTEST, "running 2 tests\ntest gate::begins ... ok\n"].concat();
-        assert_eq!(
-            tally(&cut).verdict(true),
-            Err("1 suite began and gave no `test result`".to_owned())
-        );
+        assert_eq!(tally(&cut).verdict(true), Err("1 suite began and gave no `test result`".to_owned()));
     }
 }

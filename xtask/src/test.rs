@@ -21,12 +21,9 @@ pub(crate) fn run(root: &Path) -> bool {
 const FORMAT: Line = Line::new("cargo fmt --all --check");
 // Runs inside this process; the line is what to type to have it alone.
 const TIDY: Line = Line::new("cargo xtask tidy");
-const CLIPPY: Line =
-    Line::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
-const DOC: Line = Line {
-    words: "cargo doc --workspace --no-deps --all-features",
-    variable: Some(("RUSTDOCFLAGS", "-D warnings")),
-};
+const CLIPPY: Line = Line::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
+const DOC: Line =
+    Line { words: "cargo doc --workspace --no-deps --all-features", variable: Some(("RUSTDOCFLAGS", "-D warnings")) };
 // One failure must not hide the next: the tests alone run to the end.
 const TESTS: Line = Line::new("cargo test --workspace --all-features --no-fail-fast");
 
@@ -38,10 +35,7 @@ struct Line {
 
 impl Line {
     const fn new(words: &'static str) -> Self {
-        Self {
-            words,
-            variable: None,
-        }
+        Self { words, variable: None }
     }
 
     fn command(&self, root: &Path) -> Command {
@@ -93,9 +87,7 @@ fn timed<T>(line: &Line, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
     let begun = Instant::now();
     let outcome = body();
     println!("  {:.1} s", begun.elapsed().as_secs_f64());
-    outcome
-        .inspect_err(|error| println!("cannot run it: {error}"))
-        .ok()
+    outcome.inspect_err(|error| println!("cannot run it: {error}")).ok()
 }
 
 fn ask_for(line: &Line) {
@@ -141,10 +133,7 @@ mod tests {
 
     #[test]
     fn a_line_is_shown_with_its_variable() {
-        assert_eq!(
-            DOC.to_string(),
-            "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps --all-features"
-        );
+        assert_eq!(DOC.to_string(), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps --all-features");
     }
 
     #[test]
@@ -152,14 +141,8 @@ mod tests {
         let command = DOC.command(Path::new("."));
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(command.get_program(), "cargo");
-        assert_eq!(
-            arguments,
-            ["doc", "--workspace", "--no-deps", "--all-features"]
-        );
-        assert_eq!(
-            command.get_envs().next(),
-            Some(("RUSTDOCFLAGS".as_ref(), Some("-D warnings".as_ref())))
-        );
+        assert_eq!(arguments, ["doc", "--workspace", "--no-deps", "--all-features"]);
+        assert_eq!(command.get_envs().next(), Some(("RUSTDOCFLAGS".as_ref(), Some("-D warnings".as_ref()))));
     }
 
     #[test]

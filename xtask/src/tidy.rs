@@ -48,12 +48,7 @@ pub(crate) fn run(root: &Path) -> bool {
     for finding in &findings {
         println!("{finding}");
     }
-    println!(
-        "tidy: {} rules, {} files, findings: {}",
-        RULES.len(),
-        tree.len(),
-        findings.len()
-    );
+    println!("tidy: {} rules, {} files, findings: {}", RULES.len(), tree.len(), findings.len());
     findings.is_empty()
 }
 
@@ -77,11 +72,7 @@ struct Place {
 
 impl Place {
     fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            what: what.into(),
-        }
+        Self { path: path.to_owned(), line, what: what.into() }
     }
 }
 
@@ -91,11 +82,7 @@ fn spelled(tree: &Tree, folder: &str, refused: impl Fn(&str, &Spelled<'_>) -> bo
     for (file, text) in tree.rust(folder) {
         let mut paths = paths(&tokens(text));
         paths.retain(|path| refused(file, path));
-        places.extend(
-            paths
-                .iter()
-                .map(|path| Place::new(file, path.line, format!("`{}`", path.text()))),
-        );
+        places.extend(paths.iter().map(|path| Place::new(file, path.line, format!("`{}`", path.text()))));
     }
     places
 }
@@ -106,26 +93,19 @@ fn words(tree: &Tree, folder: &str, refused: impl Fn(&str, &str) -> bool) -> Vec
     for (file, text) in tree.rust(folder) {
         let mut words = tokens(text);
         words.retain(|token| token.is_a_word() && refused(file, token.text));
-        places.extend(
-            words
-                .iter()
-                .map(|word| Place::new(file, word.line, format!("`{}`", word.text))),
-        );
+        places.extend(words.iter().map(|word| Place::new(file, word.line, format!("`{}`", word.text))));
     }
     places
 }
 
 fn missing(tree: &Tree, paths: &[&str]) -> Vec<Place> {
     let absent = paths.iter().filter(|path| !tree.has(path));
-    absent
-        .map(|path| Place::new(path, 1, "does not exist"))
-        .collect()
+    absent.map(|path| Place::new(path, 1, "does not exist")).collect()
 }
 
 /// Whether a file is `module.rs` or below `module/`.
 fn is_module(file: &str, module: &str) -> bool {
-    file.strip_prefix(module)
-        .is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+    file.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
 /// The lines of a text with their numbers.

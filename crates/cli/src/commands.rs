@@ -20,18 +20,12 @@ impl Failure {
 
     /// The command line or the configuration is wrong: 2.
     pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: 2,
-            error: error.into(),
-        }
+        Self { code: 2, error: error.into() }
     }
 
     /// Something it needs is not there: 3.
     pub(crate) fn cannot_start(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: 3,
-            error: error.into(),
-        }
+        Self { code: 3, error: error.into() }
     }
 
     /// Says it on standard error, with its causes.

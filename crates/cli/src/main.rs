@@ -33,19 +33,14 @@ Logs go to standard error; HAPAX_LOG sets their level (error, warn, info, debug)
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_logs();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return commands::Failure::cannot_start(anyhow::Error::new(error)).report(),
     };
     let ended = runtime.block_on(async {
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
-            Command::Demo(args) => commands::demo::run(args)
-                .await
-                .map_err(commands::Failure::failed),
+            Command::Demo(args) => commands::demo::run(args).await.map_err(commands::Failure::failed),
         }
     });
     // What still runs has had its time to drain; a task that hangs does not keep the process.
@@ -56,9 +51,7 @@ fn main() -> ExitCode {
 /// For people on a terminal, as JSON for machines otherwise.
 fn start_logs() {
     let level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(level)
-        .with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         logs.with_target(false).init();
     } else {

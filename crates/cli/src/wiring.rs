@@ -19,10 +19,7 @@ pub(crate) struct Opened {
 impl Opened {
     fn new<S: Store + Inspect>(store: S) -> Self {
         let store = Arc::new(store);
-        Self {
-            store: Arc::clone(&store) as _,
-            inspect: store,
-        }
+        Self { store: Arc::clone(&store) as _, inspect: store }
     }
 }
 
@@ -34,26 +31,19 @@ pub(crate) enum StoreUrl {
 }
 
 /// What `--store` takes, for help and errors.
-pub(crate) const SCHEMES: &str = if cfg!(feature = "sqlite") {
-    "sqlite://PATH, memory:"
-} else {
-    "memory:"
-};
+pub(crate) const SCHEMES: &str = if cfg!(feature = "sqlite") { "sqlite://PATH, memory:" } else { "memory:" };
 
 impl std::str::FromStr for StoreUrl {
     type Err = anyhow::Error;
 
     fn from_str(url: &str) -> Result<Self, anyhow::Error> {
-        let (scheme, rest) = url
-            .split_once(':')
-            .with_context(|| format!("a store is named by a URL: {SCHEMES}"))?;
+        let (scheme, rest) = url.split_once(':').with_context(|| format!("a store is named by a URL: {SCHEMES}"))?;
         match scheme {
             "memory" if rest.trim_matches('/').is_empty() => Ok(Self::Memory),
             "memory" => bail!("memory: takes no path"),
             "sqlite" => {
-                let path = rest
-                    .strip_prefix("//")
-                    .context("write sqlite://PATH, sqlite:///absolute/path.db for instance")?;
+                let path =
+                    rest.strip_prefix("//").context("write sqlite://PATH, sqlite:///absolute/path.db for instance")?;
                 if path.is_empty() {
                     bail!("sqlite:// needs the path of a file, sqlite://hapax.db for instance");
                 }
@@ -69,13 +59,13 @@ pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Opened, 
     match url {
         StoreUrl::Memory => Ok(Opened::new(Memory::new(runtime, MemorySettings::default()))),
         #[cfg(feature = "sqlite")]
-        StoreUrl::Sqlite(path) => hapax::stores::Sqlite::open(path, runtime)
-            .map(Opened::new)
-            .map_err(Failure::cannot_start),
+        StoreUrl::Sqlite(path) => {
+            hapax::stores::Sqlite::open(path, runtime).map(Opened::new).map_err(Failure::cannot_start)
+        }
         #[cfg(not(feature = "sqlite"))]
-        StoreUrl::Sqlite(_) => Err(Failure::usage(anyhow::anyhow!(
-            "this build has no SQLite; build it with the feature `sqlite`"
-        ))),
+        StoreUrl::Sqlite(_) => {
+            Err(Failure::usage(anyhow::anyhow!("this build has no SQLite; build it with the feature `sqlite`")))
+        }
     }
 }
 
@@ -86,10 +76,7 @@ mod tests {
     #[test]
     fn urls_name_stores() {
         assert_eq!("memory:".parse::<StoreUrl>().unwrap(), StoreUrl::Memory);
-        assert_eq!(
-            "sqlite://hapax.db".parse::<StoreUrl>().unwrap(),
-            StoreUrl::Sqlite("hapax.db".into())
-        );
+        assert_eq!("sqlite://hapax.db".parse::<StoreUrl>().unwrap(), StoreUrl::Sqlite("hapax.db".into()));
         assert_eq!(
             "sqlite:///var/lib/hapax.db".parse::<StoreUrl>().unwrap(),
             StoreUrl::Sqlite("/var/lib/hapax.db".into())
@@ -98,18 +85,9 @@ mod tests {
 
     #[test]
     fn a_url_that_names_none_says_what_there_is() {
-        for url in [
-            "hapax.db",
-            "redis://localhost",
-            "sqlite:hapax.db",
-            "sqlite://",
-            "memory:x",
-        ] {
+        for url in ["hapax.db", "redis://localhost", "sqlite:hapax.db", "sqlite://", "memory:x"] {
             let error = url.parse::<StoreUrl>().unwrap_err().to_string();
-            assert!(
-                error.contains("sqlite://") || error.contains("memory:"),
-                "{url}: {error}"
-            );
+            assert!(error.contains("sqlite://") || error.contains("memory:"), "{url}: {error}");
         }
     }
 }

@@ -55,10 +55,7 @@ struct Shared {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate")
-            .field("store", &self.shared.store)
-            .field("terms", &self.terms)
-            .finish_non_exhaustive()
+        f.debug_struct("Gate").field("store", &self.shared.store).field("terms", &self.terms).finish_non_exhaustive()
     }
 }
 
@@ -89,16 +86,9 @@ impl Builder {
         self.settings.validate()?;
         let terms = Terms::try_from(&self.settings.policy)?;
         let runtime = self.runtime.map_or_else(current_runtime, Ok)?;
-        let shared = Shared {
-            store: self.store,
-            runtime,
-            store_timeout: self.settings.store_timeout,
-            tasks: Tasks::default(),
-        };
-        Ok(Gate {
-            shared: Arc::new(shared),
-            terms,
-        })
+        let shared =
+            Shared { store: self.store, runtime, store_timeout: self.settings.store_timeout, tasks: Tasks::default() };
+        Ok(Gate { shared: Arc::new(shared), terms })
     }
 }
 
@@ -109,10 +99,7 @@ fn current_runtime() -> Result<Arc<dyn Runtime>> {
 
 #[cfg(not(feature = "tokio"))]
 fn current_runtime() -> Result<Arc<dyn Runtime>> {
-    Err(Error::new(
-        ErrorKind::Invalid,
-        "a gate needs a runtime; give it one, or turn on the feature `tokio`",
-    ))
+    Err(Error::new(ErrorKind::Invalid, "a gate needs a runtime; give it one, or turn on the feature `tokio`"))
 }
 
 impl Gate {
@@ -138,11 +125,7 @@ impl Gate {
     /// # }
     /// ```
     pub fn builder(store: Arc<dyn Store>, settings: Settings) -> Builder {
-        Builder {
-            store,
-            settings,
-            runtime: None,
-        }
+        Builder { store, settings, runtime: None }
     }
 
     /// The same gate under another policy, for one route.
@@ -150,10 +133,7 @@ impl Gate {
     /// # Errors
     /// `Invalid` for a policy that contradicts itself, with the remedy.
     pub fn with(&self, policy: &Policy) -> Result<Self> {
-        Ok(Self {
-            shared: Arc::clone(&self.shared),
-            terms: Terms::try_from(policy)?,
-        })
+        Ok(Self { shared: Arc::clone(&self.shared), terms: Terms::try_from(policy)? })
     }
 
     /// Runs the handler once for this call, and gives every copy of the call the same answer.
@@ -181,9 +161,7 @@ impl Gate {
         });
         told.await.unwrap_or_else(|_| {
             let message = "the attempt ended without a word";
-            Err(Refused::Unknown(Told::Error(
-                Error::new(ErrorKind::Unknown, message).into(),
-            )))
+            Err(Refused::Unknown(Told::Error(Error::new(ErrorKind::Unknown, message).into())))
         })
     }
 
@@ -193,9 +171,7 @@ impl Gate {
     /// # Cancel safety
     /// Safe to drop.
     pub async fn drain(&self, limit: Duration) -> bool {
-        within(&*self.shared.runtime, limit, self.shared.tasks.ended())
-            .await
-            .is_some()
+        within(&*self.shared.runtime, limit, self.shared.tasks.ended()).await.is_some()
     }
 
     async fn attempt<A, H, F>(self, call: Call, handler: H) -> Result<Ran<A>, Refused<A>>
@@ -216,9 +192,7 @@ impl Gate {
         let held = Held::new(self, grant, sent);
         let attempt = Attempt::new(grant);
         let heartbeat = Heartbeat::start(&held, attempt.cancellation());
-        let ran = AssertUnwindSafe(async move { handler(attempt).await })
-            .catch_unwind()
-            .await;
+        let ran = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
         match ran {
             Ok(Ok(answer) | Err(Failure::Final(answer))) => held.complete(answer, heartbeat).await,
             Ok(Err(Failure::NotApplied(told))) => {
@@ -231,9 +205,7 @@ impl Gate {
             }
             Err(_panic) => {
                 held.abandon(heartbeat).await;
-                Err(Refused::Unknown(Told::Error(
-                    Error::new(ErrorKind::Unknown, "the handler panicked").into(),
-                )))
+                Err(Refused::Unknown(Told::Error(Error::new(ErrorKind::Unknown, "the handler panicked").into())))
             }
         }
     }
@@ -268,18 +240,9 @@ impl Shared {
     where
         F: Future<Output = Result<T>> + Send,
     {
-        within(
-            &*self.runtime,
-            self.store_timeout,
-            call(Protocol::over(&*self.store)),
-        )
-        .await
-        .unwrap_or_else(|| {
-            Err(Error::new(
-                ErrorKind::Unknown,
-                "the store did not answer in time",
-            ))
-        })
+        within(&*self.runtime, self.store_timeout, call(Protocol::over(&*self.store)))
+            .await
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Unknown, "the store did not answer in time")))
     }
 
     fn owner(&self) -> Owner {

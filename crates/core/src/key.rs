@@ -34,15 +34,9 @@ impl Key {
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, Error> {
         let bytes = bytes.into();
         match bytes.len() {
-            0 => Err(Error::new(
-                ErrorKind::Invalid,
-                "an idempotency key is empty",
-            )),
+            0 => Err(Error::new(ErrorKind::Invalid, "an idempotency key is empty")),
             1..=Self::MAX_LEN => Ok(Self(bytes.into_boxed_slice())),
-            _ => Err(Error::new(
-                ErrorKind::Invalid,
-                "an idempotency key is longer than 1,024 bytes",
-            )),
+            _ => Err(Error::new(ErrorKind::Invalid, "an idempotency key is longer than 1,024 bytes")),
         }
     }
 
@@ -88,10 +82,7 @@ impl Scope {
                 "a scope's tenant is empty; Scope::untenanted says that there are none",
             ));
         }
-        Ok(Self {
-            tenant: tenant.into(),
-            ..Self::untenanted(namespace)?
-        })
+        Ok(Self { tenant: tenant.into(), ..Self::untenanted(namespace)? })
     }
 
     /// One scope for everybody who reaches the service: only where all callers may see each other's answers.
@@ -100,16 +91,9 @@ impl Scope {
     /// `Invalid` if the namespace is empty.
     pub fn untenanted(namespace: &str) -> Result<Self, Error> {
         if namespace.is_empty() {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "a scope's namespace is empty",
-            ));
+            return Err(Error::new(ErrorKind::Invalid, "a scope's namespace is empty"));
         }
-        Ok(Self {
-            namespace: namespace.into(),
-            tenant: Box::default(),
-            principal: Box::default(),
-        })
+        Ok(Self { namespace: namespace.into(), tenant: Box::default(), principal: Box::default() })
     }
 
     /// Narrows the scope to one principal of the tenant.
@@ -148,22 +132,12 @@ impl Identity {
 
     /// Ids that only holders of the secret can derive.
     pub fn keyed(secret: [u8; 32]) -> Self {
-        Self {
-            secret: Some(secret),
-        }
+        Self { secret: Some(secret) }
     }
 
     /// The record key of a key within its scope.
     pub fn record_key(&self, scope: &Scope, key: &Key) -> RecordKey {
-        RecordKey(self.digest(
-            "hapax/rk/v1",
-            &[
-                scope.namespace.as_bytes(),
-                &scope.tenant,
-                &scope.principal,
-                &key.0,
-            ],
-        ))
+        RecordKey(self.digest("hapax/rk/v1", &[scope.namespace.as_bytes(), &scope.tenant, &scope.principal, &key.0]))
     }
 
     /// The fingerprint of a payload under a rule: the parts that count, in order.
@@ -210,8 +184,7 @@ impl Identity {
                 hash.finalize().into()
             }
             Some(secret) => {
-                let mut mac =
-                    Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a key of any length");
+                let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes a key of any length");
                 all.for_each(|part| {
                     mac.update(&length(part));
                     mac.update(part);
@@ -225,18 +198,12 @@ impl Identity {
 /// The secret is never printed.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.secret.is_some() {
-            "Identity(keyed)"
-        } else {
-            "Identity(plain)"
-        })
+        f.write_str(if self.secret.is_some() { "Identity(keyed)" } else { "Identity(plain)" })
     }
 }
 
 fn length(part: &[u8]) -> [u8; 4] {
-    u32::try_from(part.len())
-        .expect("a part of an identity is shorter than 4 GiB")
-        .to_be_bytes()
+    u32::try_from(part.len()).expect("a part of an identity is shorter than 4 GiB").to_be_bytes()
 }
 
 /// The 32 bytes under which a record is stored: a hash over scope and key.
@@ -273,9 +240,7 @@ impl fmt::Display for RecordKey {
 /// The first 8 hexadecimal digits: what a log may show.
 impl fmt::Debug for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -354,10 +319,7 @@ impl Fingerprint {
     pub const LEN: usize = 12;
 
     /// The fingerprint of calls whose payload is not compared.
-    pub const NONE: Self = Self {
-        rule: Rule::NONE,
-        bytes: [0; Self::LEN],
-    };
+    pub const NONE: Self = Self { rule: Rule::NONE, bytes: [0; Self::LEN] };
 
     /// Takes back a fingerprint that was taken before.
     pub const fn from_parts(rule: Rule, bytes: [u8; Self::LEN]) -> Self {
@@ -379,9 +341,7 @@ impl Fingerprint {
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.rule.0)?;
-        self.bytes[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.bytes[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -396,11 +356,7 @@ pub struct Call {
 impl Call {
     /// A call whose payload is not compared.
     pub const fn new(rk: RecordKey) -> Self {
-        Self {
-            rk,
-            fingerprint: Fingerprint::NONE,
-            older: None,
-        }
+        Self { rk, fingerprint: Fingerprint::NONE, older: None }
     }
 
     /// Compares the payload by this fingerprint, which a new record will carry.

@@ -25,8 +25,6 @@ pub mod settings;
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use gate::Gate;
 pub use key::{Call, EventId, Fingerprint, Identity, Key, OperationId, RecordKey, Rule, Scope};
-pub use record::{
-    Completion, Holding, Millis, Owner, Record, Seconds, State, Tag, Timestamp, Token,
-};
+pub use record::{Completion, Holding, Millis, Owner, Record, Seconds, State, Tag, Timestamp, Token};
 pub use settings::{OnLapse, Policy, Repeatable, Settings};
 pub use store::{Inspect, Store};

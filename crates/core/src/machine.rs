@@ -49,11 +49,7 @@ impl Observed {
     /// When the record came to its state or was last renewed, by the age of its life.
     fn since(&self, holding: &Holding) -> Timestamp {
         let age = Duration::from(holding.lifetime).saturating_sub(self.life_left);
-        Timestamp(
-            self.now
-                .0
-                .saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX)),
-        )
+        Timestamp(self.now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX)))
     }
 }
 
@@ -154,12 +150,7 @@ pub fn begin(seen: &Observed, ask: &Begin) -> Decision<Begun> {
     }
 }
 
-fn begin_in_progress(
-    seen: &Observed,
-    ask: &Begin,
-    record: &Record,
-    holding: &Holding,
-) -> Decision<Begun> {
+fn begin_in_progress(seen: &Observed, ask: &Begin, record: &Record, holding: &Holding) -> Decision<Begun> {
     let lease = Duration::from(holding.lease);
     if holding.owner == ask.owner && !holding.abandoned() {
         return Decision::Change(
@@ -176,10 +167,7 @@ fn begin_in_progress(
     }
     match ask.on_lapse {
         Lapse::Retry => next_grant(ask, seen, record, holding, true),
-        Lapse::Hold => Decision::Change(
-            held(record, holding, ask.unknown_retention),
-            Begun::Indeterminate(seen.now),
-        ),
+        Lapse::Hold => Decision::Change(held(record, holding, ask.unknown_retention), Begun::Indeterminate(seen.now)),
     }
 }
 
@@ -195,45 +183,17 @@ pub fn first_grant(ask: &Begin, seen: &Observed) -> (Change, Grant) {
     granted(ask, mint(seen), ask.call.newest_fingerprint(), 1, false)
 }
 
-fn next_grant(
-    ask: &Begin,
-    seen: &Observed,
-    record: &Record,
-    before: &Holding,
-    takeover: bool,
-) -> Decision<Begun> {
+fn next_grant(ask: &Begin, seen: &Observed, record: &Record, before: &Holding, takeover: bool) -> Decision<Begun> {
     let attempt = before.attempt.saturating_add(1);
     let (change, grant) = granted(ask, mint(seen), record.fingerprint, attempt, takeover);
     Decision::Change(change, Begun::Granted(grant))
 }
 
-fn granted(
-    ask: &Begin,
-    token: Token,
-    fingerprint: Fingerprint,
-    attempt: u16,
-    takeover: bool,
-) -> (Change, Grant) {
-    let holding = Holding {
-        owner: ask.owner,
-        attempt,
-        takeover,
-        lease: ask.lease,
-        lifetime: ask.unknown_retention,
-    };
-    let record = Record {
-        token,
-        fingerprint,
-        state: State::InProgress(holding),
-    };
+fn granted(ask: &Begin, token: Token, fingerprint: Fingerprint, attempt: u16, takeover: bool) -> (Change, Grant) {
+    let holding = Holding { owner: ask.owner, attempt, takeover, lease: ask.lease, lifetime: ask.unknown_retention };
+    let record = Record { token, fingerprint, state: State::InProgress(holding) };
     let grant = grant_of(ask.call.record_key(), &record, &holding);
-    (
-        Change {
-            record,
-            lifetime: holding.lifetime,
-        },
-        grant,
-    )
+    (Change { record, lifetime: holding.lifetime }, grant)
 }
 
 fn grant_of(rk: RecordKey, record: &Record, holding: &Holding) -> Grant {
@@ -255,32 +215,16 @@ fn mint(seen: &Observed) -> Token {
 }
 
 fn rearmed(record: &Record, holding: &Holding) -> Change {
-    Change {
-        record: record.clone(),
-        lifetime: holding.lifetime,
-    }
+    Change { record: record.clone(), lifetime: holding.lifetime }
 }
 
 fn held(record: &Record, holding: &Holding, unknown_retention: Seconds) -> Change {
-    moved(
-        record,
-        State::Indeterminate,
-        Holding {
-            lifetime: unknown_retention,
-            ..*holding
-        },
-    )
+    moved(record, State::Indeterminate, Holding { lifetime: unknown_retention, ..*holding })
 }
 
 /// The same grant in another state.
 fn moved(record: &Record, state: fn(Holding) -> State, holding: Holding) -> Change {
-    Change {
-        record: Record {
-            state: state(holding),
-            ..record.clone()
-        },
-        lifetime: holding.lifetime,
-    }
+    Change { record: Record { state: state(holding), ..record.clone() }, lifetime: holding.lifetime }
 }
 
 /// Names the attempt that asks: every write after a begin carries it.
@@ -294,10 +238,7 @@ pub struct Claim {
 
 impl From<&Grant> for Claim {
     fn from(grant: &Grant) -> Self {
-        Self {
-            owner: grant.owner,
-            token: grant.token,
-        }
+        Self { owner: grant.owner, token: grant.token }
     }
 }
 
@@ -327,11 +268,9 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
         State::InProgress(holding) if claim.holds(record, holding) && !holding.abandoned() => {
             Decision::Change(rearmed(record, holding), Renewed::Yes)
         }
-        State::InProgress(_)
-        | State::Completed(_)
-        | State::Released(_)
-        | State::Indeterminate(_)
-        | State::Dead(_) => Decision::Reply(Renewed::Lost),
+        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            Decision::Reply(Renewed::Lost)
+        }
     }
 }
 
@@ -389,32 +328,12 @@ pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
             record.fingerprint == ask.fingerprint
         }
     };
-    if wins {
-        Decision::Change(change(), Completed::Done)
-    } else {
-        Decision::Reply(Completed::Lost(record.clone()))
-    }
+    if wins { Decision::Change(change(), Completed::Done) } else { Decision::Reply(Completed::Lost(record.clone())) }
 }
 
-fn completed(
-    fingerprint: Fingerprint,
-    token: Token,
-    answer: &Bytes,
-    retention: Seconds,
-    now: Timestamp,
-) -> Change {
-    let completion = Completion {
-        answer: answer.clone(),
-        expiry: now.plus(retention.into()).seconds(),
-    };
-    Change {
-        record: Record {
-            token,
-            fingerprint,
-            state: State::Completed(completion),
-        },
-        lifetime: retention,
-    }
+fn completed(fingerprint: Fingerprint, token: Token, answer: &Bytes, retention: Seconds, now: Timestamp) -> Change {
+    let completion = Completion { answer: answer.clone(), expiry: now.plus(retention.into()).seconds() };
+    Change { record: Record { token, fingerprint, state: State::Completed(completion) }, lifetime: retention }
 }
 
 /// The reply to an attempt that gives its grant back.
@@ -438,42 +357,20 @@ pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Se
             if holding.takeover {
                 abandoned(record, holding)
             } else {
-                Decision::Change(
-                    moved(
-                        record,
-                        State::Released,
-                        Holding {
-                            lifetime,
-                            ..*holding
-                        },
-                    ),
-                    Settled::Yes,
-                )
+                Decision::Change(moved(record, State::Released, Holding { lifetime, ..*holding }), Settled::Yes)
             }
         }
         State::Indeterminate(holding) if claim.holds(record, holding) => {
             if holding.takeover {
                 Decision::Reply(Settled::Yes)
             } else {
-                Decision::Change(
-                    moved(
-                        record,
-                        State::Released,
-                        Holding {
-                            lifetime,
-                            ..*holding
-                        },
-                    ),
-                    Settled::Yes,
-                )
+                Decision::Change(moved(record, State::Released, Holding { lifetime, ..*holding }), Settled::Yes)
             }
         }
         State::Released(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
-        State::InProgress(_)
-        | State::Completed(_)
-        | State::Released(_)
-        | State::Indeterminate(_)
-        | State::Dead(_) => Decision::Reply(Settled::Lost),
+        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            Decision::Reply(Settled::Lost)
+        }
     }
 }
 
@@ -481,17 +378,7 @@ fn abandoned(record: &Record, holding: &Holding) -> Decision<Settled> {
     if holding.abandoned() {
         return Decision::Reply(Settled::Yes);
     }
-    Decision::Change(
-        moved(
-            record,
-            State::InProgress,
-            Holding {
-                lease: Millis(0),
-                ..*holding
-            },
-        ),
-        Settled::Yes,
-    )
+    Decision::Change(moved(record, State::InProgress, Holding { lease: Millis(0), ..*holding }), Settled::Yes)
 }
 
 /// The reply to a cancellation.
@@ -525,14 +412,10 @@ pub fn abandon(seen: &Observed, claim: &Claim) -> Decision<Settled> {
     };
     match &record.state {
         State::InProgress(holding) if claim.holds(record, holding) => abandoned(record, holding),
-        State::Indeterminate(holding) if claim.holds(record, holding) => {
-            Decision::Reply(Settled::Yes)
+        State::Indeterminate(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
+        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            Decision::Reply(Settled::Lost)
         }
-        State::InProgress(_)
-        | State::Completed(_)
-        | State::Released(_)
-        | State::Indeterminate(_)
-        | State::Dead(_) => Decision::Reply(Settled::Lost),
     }
 }
 
@@ -542,29 +425,15 @@ pub fn bury(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settl
         return Decision::Reply(Settled::Lost);
     };
     let burial = |holding: &Holding| {
-        Decision::Change(
-            moved(
-                record,
-                State::Dead,
-                Holding {
-                    lifetime,
-                    ..*holding
-                },
-            ),
-            Settled::Yes,
-        )
+        Decision::Change(moved(record, State::Dead, Holding { lifetime, ..*holding }), Settled::Yes)
     };
     match &record.state {
         State::InProgress(holding) if claim.holds(record, holding) => burial(holding),
-        State::Indeterminate(holding) if claim.holds(record, holding) && !holding.takeover => {
-            burial(holding)
-        }
+        State::Indeterminate(holding) if claim.holds(record, holding) && !holding.takeover => burial(holding),
         State::Dead(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
-        State::InProgress(_)
-        | State::Completed(_)
-        | State::Released(_)
-        | State::Indeterminate(_)
-        | State::Dead(_) => Decision::Reply(Settled::Lost),
+        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            Decision::Reply(Settled::Lost)
+        }
     }
 }
 
@@ -580,21 +449,13 @@ pub enum Resolved {
 /// Judges a hold: a lapsed record becomes indeterminate, so that finding out can begin.
 pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Decision<Resolved> {
     match seen.live().map(|record| (record, &record.state)) {
-        Some((record, State::InProgress(holding)))
-            if record.token == expected && lapsed(seen, holding) =>
-        {
+        Some((record, State::InProgress(holding))) if record.token == expected && lapsed(seen, holding) => {
             Decision::Change(held(record, holding, unknown_retention), Resolved::Yes)
         }
-        Some((record, State::Indeterminate(_))) if record.token == expected => {
-            Decision::Reply(Resolved::Yes)
-        }
+        Some((record, State::Indeterminate(_))) if record.token == expected => Decision::Reply(Resolved::Yes),
         Some((
             _,
-            State::InProgress(_)
-            | State::Completed(_)
-            | State::Released(_)
-            | State::Indeterminate(_)
-            | State::Dead(_),
+            State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_),
         ))
         | None => Decision::Reply(Resolved::Stale),
     }
@@ -623,42 +484,22 @@ pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<
         return Decision::Reply(Resolved::Stale);
     };
     match (&record.state, verdict) {
-        (State::Indeterminate(_), Verdict::Done { answer, retention })
-            if record.token == expected =>
-        {
+        (State::Indeterminate(_), Verdict::Done { answer, retention }) if record.token == expected => {
             let change = completed(record.fingerprint, mint(seen), answer, *retention, seen.now);
             Decision::Change(change, Resolved::Yes)
         }
         // Token and owner are kept, so that a late owner who knows better still heals the record.
-        (State::Indeterminate(holding), Verdict::NotDone { lifetime })
-            if record.token == expected =>
-        {
-            Decision::Change(
-                moved(
-                    record,
-                    State::Released,
-                    Holding {
-                        lifetime: *lifetime,
-                        ..*holding
-                    },
-                ),
-                Resolved::Yes,
-            )
+        (State::Indeterminate(holding), Verdict::NotDone { lifetime }) if record.token == expected => {
+            Decision::Change(moved(record, State::Released, Holding { lifetime: *lifetime, ..*holding }), Resolved::Yes)
         }
         (State::Completed(stands), Verdict::Done { answer, .. })
             if record.token > expected && stands.answer == *answer =>
         {
             Decision::Reply(Resolved::Yes)
         }
-        (State::Released(_), Verdict::NotDone { .. }) if record.token == expected => {
-            Decision::Reply(Resolved::Yes)
-        }
+        (State::Released(_), Verdict::NotDone { .. }) if record.token == expected => Decision::Reply(Resolved::Yes),
         (
-            State::InProgress(_)
-            | State::Completed(_)
-            | State::Released(_)
-            | State::Indeterminate(_)
-            | State::Dead(_),
+            State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_),
             _,
         ) => Decision::Reply(Resolved::Stale),
     }
@@ -671,22 +512,13 @@ pub fn reopen(seen: &Observed, expected: Token, lifetime: Seconds) -> Decision<R
     };
     match &record.state {
         State::Dead(holding) if record.token == expected => {
-            let mut change = moved(
-                record,
-                State::Released,
-                Holding {
-                    lifetime,
-                    ..*holding
-                },
-            );
+            let mut change = moved(record, State::Released, Holding { lifetime, ..*holding });
             change.record.token = mint(seen);
             Decision::Change(change, Resolved::Yes)
         }
         State::Released(_) if record.token > expected => Decision::Reply(Resolved::Yes),
-        State::InProgress(_)
-        | State::Completed(_)
-        | State::Released(_)
-        | State::Indeterminate(_)
-        | State::Dead(_) => Decision::Reply(Resolved::Stale),
+        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+            Decision::Reply(Resolved::Stale)
+        }
     }
 }

@@ -39,9 +39,7 @@ pub struct Owner(pub [u8; 16]);
 /// Tells owners apart in a trace without printing all of them.
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -227,10 +225,7 @@ impl Record {
     pub fn encode(&self, rk: &RecordKey) -> Bytes {
         let answer: &[u8] = match &self.state {
             State::Completed(completion) => &completion.answer,
-            State::InProgress(_)
-            | State::Released(_)
-            | State::Indeterminate(_)
-            | State::Dead(_) => &[],
+            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => &[],
         };
         let takeover = self.state.holding().is_some_and(|holding| holding.takeover);
         let mut value = BytesMut::with_capacity(HELD_LEN.max(COMPLETED_LEN + answer.len()));
@@ -268,11 +263,7 @@ impl Record {
                 "a record has a version that this release does not know; read it with the release that wrote it",
             ));
         }
-        let tag = Tag::from_stored(
-            *value
-                .get(1)
-                .ok_or_else(|| damaged("a record is cut short"))?,
-        )?;
+        let tag = Tag::from_stored(*value.get(1).ok_or_else(|| damaged("a record is cut short"))?)?;
         let completed = tag == Tag::Completed;
         let header_len = if completed { COMPLETED_LEN } else { HELD_LEN };
         if value.len() < header_len || (!completed && value.len() > HELD_LEN) {
@@ -284,9 +275,7 @@ impl Record {
         }
         let flags = header[2];
         if flags & !TAKEOVER != 0 || (completed && flags != 0) {
-            return Err(damaged(
-                "a record has a codec or flag that this release does not know",
-            ));
+            return Err(damaged("a record has a codec or flag that this release does not know"));
         }
         let state = if completed {
             State::Completed(Completion {
@@ -301,8 +290,7 @@ impl Record {
                 attempt: u16::from_be_bytes(array(header, 48)),
                 takeover: flags & TAKEOVER != 0,
             };
-            tag.held_by(holding)
-                .expect("every tag but Completed has a holder")
+            tag.held_by(holding).expect("every tag but Completed has a holder")
         };
         Ok(Self {
             token: Token(u64::from_be_bytes(array(header, 4))),

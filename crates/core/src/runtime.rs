@@ -49,11 +49,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
 ///
 /// # Cancel safety
 /// As the future's own. When time is up the future is dropped.
-pub async fn within<T>(
-    runtime: &dyn Runtime,
-    limit: Duration,
-    future: impl Future<Output = T> + Send,
-) -> Option<T> {
+pub async fn within<T>(runtime: &dyn Runtime, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
     match select(pin!(future), runtime.sleep(limit)).await {
         Either::Left((output, _)) => Some(output),
         Either::Right(((), _)) => None,

@@ -18,10 +18,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            store_timeout: Duration::from_secs(1),
-            policy: Policy::default(),
-        }
+        Self { store_timeout: Duration::from_secs(1), policy: Policy::default() }
     }
 }
 
@@ -75,9 +72,7 @@ pub struct Repeatable {
 impl Repeatable {
     /// Declares it, with the reason for those who read the configuration.
     pub fn declared(reason: impl Into<String>) -> Self {
-        Self {
-            reason: reason.into(),
-        }
+        Self { reason: reason.into() }
     }
 
     /// The declared reason.
@@ -117,27 +112,17 @@ impl TryFrom<&Policy> for Terms {
 
     fn try_from(policy: &Policy) -> Result<Self> {
         if policy.lease < Duration::from_secs(1) {
-            return Err(invalid(
-                "lease is shorter than 1 s; a grant could lapse between two renewals",
-            ));
+            return Err(invalid("lease is shorter than 1 s; a grant could lapse between two renewals"));
         }
         if policy.lease >= policy.unknown_retention {
-            return Err(invalid(
-                "unknown_retention is not longer than lease; a record must outlive its lease",
-            ));
+            return Err(invalid("unknown_retention is not longer than lease; a record must outlive its lease"));
         }
         Ok(Self {
             lease: u32::try_from(policy.lease.as_millis())
                 .map(Millis)
                 .map_err(|_| invalid("lease is longer than 49 days"))?,
-            retention: seconds(
-                policy.retention,
-                "retention is not between 1 s and 136 years",
-            )?,
-            unknown_retention: seconds(
-                policy.unknown_retention,
-                "unknown_retention is not between 1 s and 136 years",
-            )?,
+            retention: seconds(policy.retention, "retention is not between 1 s and 136 years")?,
+            unknown_retention: seconds(policy.unknown_retention, "unknown_retention is not between 1 s and 136 years")?,
             released_retention: seconds(
                 policy.released_retention,
                 "released_retention is not between 1 s and 136 years",

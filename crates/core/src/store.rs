@@ -128,11 +128,7 @@ pub struct Armed {
 impl Armed {
     /// Arms a change at this instant.
     pub fn at(now: Timestamp, change: &Change) -> Self {
-        Self {
-            record: change.record.clone(),
-            since: now,
-            expires: now.plus(change.lifetime.into()),
-        }
+        Self { record: change.record.clone(), since: now, expires: now.plus(change.lifetime.into()) }
     }
 
     /// Whether its life ended.
@@ -148,9 +144,7 @@ pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> boo
         (None, None) => true,
         (Some(armed), None) => armed.expired(now) && seen.record.as_ref() == Some(&armed.record),
         (Some(armed), Some(record)) => {
-            !armed.expired(now)
-                && armed.expires == seen.now.plus(seen.life_left)
-                && armed.record == *record
+            !armed.expired(now) && armed.expires == seen.now.plus(seen.life_left) && armed.record == *record
         }
         (None, Some(_)) => false,
     }
@@ -160,16 +154,12 @@ pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> boo
 pub fn observe(armed: Option<&Armed>, now: Timestamp, mark: Token) -> Observed {
     let lease_left = armed.map(|armed| match &armed.record.state {
         State::InProgress(holding) => armed.since.plus(holding.lease.into()).since(now),
-        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            Duration::ZERO
-        }
+        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
     });
     Observed {
         record: armed.map(|armed| armed.record.clone()),
         lease_left: lease_left.unwrap_or_default(),
-        life_left: armed
-            .map(|armed| armed.expires.since(now))
-            .unwrap_or_default(),
+        life_left: armed.map(|armed| armed.expires.since(now)).unwrap_or_default(),
         now,
         mark,
     }

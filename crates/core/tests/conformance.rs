@@ -1,9 +1,6 @@
 //! The suite against the memory store, and against one that keeps records in their form as one value.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test fails by a panic, also outside of its own function"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -11,28 +8,17 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::machine::{
-    self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed,
-};
+use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{
-    Armed, Finding, Inserted, Inspect, Memory, MemorySettings, Swapped, observe, unchanged,
-};
+use hapax_core::store::{Armed, Finding, Inserted, Inspect, Memory, MemorySettings, Swapped, observe, unchanged};
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
 use hapax_testkit::{Backend, Capability, ManualClock, Setup, Step};
 
 fn main() -> ExitCode {
-    let memory = Backend::new("memory", || async {
-        Box::new(MemorySetup::new()) as Box<dyn Setup>
-    });
-    let values = Backend::new("values", || async {
-        Box::new(ValuesSetup::new()) as Box<dyn Setup>
-    });
+    let memory = Backend::new("memory", || async { Box::new(MemorySetup::new()) as Box<dyn Setup> });
+    let values = Backend::new("values", || async { Box::new(ValuesSetup::new()) as Box<dyn Setup> });
     hapax_testkit::main(&[
-        memory.lacking(&[(
-            Capability::StoredForm,
-            "records lie in memory as values, in no stored form",
-        )]),
+        memory.lacking(&[(Capability::StoredForm, "records lie in memory as values, in no stored form")]),
         values.lacking(&[(Capability::RoomToComplete, "it is never full")]),
     ])
 }
@@ -46,10 +32,7 @@ impl MemorySetup {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
         let settings = MemorySettings::default().max_bytes(8 << 20);
-        Self {
-            store: Arc::new(Memory::new(Arc::clone(&clock) as _, settings)),
-            clock,
-        }
+        Self { store: Arc::new(Memory::new(Arc::clone(&clock) as _, settings)), clock }
     }
 }
 
@@ -115,21 +98,13 @@ impl Kept {
             return Ok(None);
         };
         let record = Record::decode(rk, &value.bytes)?;
-        Ok(Some(Armed {
-            record,
-            since: value.since,
-            expires: value.expires,
-        }))
+        Ok(Some(Armed { record, since: value.since, expires: value.expires }))
     }
 
     fn write(&mut self, rk: &RecordKey, now: Timestamp, change: &Change) {
         self.mark = self.mark.max(change.record.token);
         let armed = Armed::at(now, change);
-        let value = Value {
-            bytes: armed.record.encode(rk),
-            since: armed.since,
-            expires: armed.expires,
-        };
+        let value = Value { bytes: armed.record.encode(rk), since: armed.since, expires: armed.expires };
         self.values.insert(*rk, value);
     }
 }
@@ -166,13 +141,11 @@ impl Store for Values {
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         // No more than a store must: what stands under another token is left to a read and a swap.
-        self.step(rk, |seen| {
-            match (machine::complete(seen, ask), seen.live()) {
-                (Decision::Change(..), Some(other)) if other.token != ask.claim.token => {
-                    Decision::Reply(Completed::Lost(other.clone()))
-                }
-                (decision, _) => decision,
+        self.step(rk, |seen| match (machine::complete(seen, ask), seen.live()) {
+            (Decision::Change(..), Some(other)) if other.token != ask.claim.token => {
+                Decision::Reply(Completed::Lost(other.clone()))
             }
+            (decision, _) => decision,
         })
     }
 
@@ -210,15 +183,13 @@ struct ValuesSetup(Arc<Values>);
 
 impl ValuesSetup {
     fn new() -> Self {
-        Self(Arc::new(Values {
-            clock: Arc::new(ManualClock::new()),
-            kept: Mutex::default(),
-        }))
+        Self(Arc::new(Values { clock: Arc::new(ManualClock::new()), kept: Mutex::default() }))
     }
 }
 
 /// Completed in January 2027 under a token of that time, as version 1 writes it.
-const GOLDEN: &str = "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b238020e1c90233688805676f6c64656e20616e73776572";
+const GOLDEN: &str =
+    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b238020e1c90233688805676f6c64656e20616e73776572";
 
 #[async_trait]
 impl Setup for ValuesSetup {
@@ -249,29 +220,17 @@ impl Setup for ValuesSetup {
 
     async fn corrupt(&self, rk: &RecordKey) {
         let mut kept = self.0.kept.lock().unwrap();
-        let value = kept
-            .values
-            .get_mut(rk)
-            .expect("there is a record to damage");
+        let value = kept.values.get_mut(rk).expect("there is a record to damage");
         let mut bytes = value.bytes.to_vec();
         bytes[10] ^= 1;
         value.bytes = bytes.into();
     }
 
     async fn put_golden(&self) {
-        let digit = |at: usize| {
-            u8::from_str_radix(&GOLDEN[at..at + 2], 16).expect("the golden record is hexadecimal")
-        };
+        let digit = |at: usize| u8::from_str_radix(&GOLDEN[at..at + 2], 16).expect("the golden record is hexadecimal");
         let bytes: Bytes = (0..GOLDEN.len()).step_by(2).map(digit).collect();
         let (since, expires) = (self.0.clock.wall(), Timestamp(u64::MAX));
         let rk = hapax_testkit::golden_call().record_key();
-        self.0.kept.lock().unwrap().values.insert(
-            rk,
-            Value {
-                bytes,
-                since,
-                expires,
-            },
-        );
+        self.0.kept.lock().unwrap().values.insert(rk, Value { bytes, since, expires });
     }
 }

@@ -27,10 +27,9 @@
 //! | `sqlite` | `stores::Sqlite`: records in one file |
 
 pub use hapax_core::{
-    BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Gate, Holding, Identity,
-    Inspect, Key, Millis, OnLapse, OperationId, Owner, Policy, Record, RecordKey, Repeatable,
-    Result, Rule, Scope, Seconds, Settings, State, Store, Tag, Timestamp, Token, gate, machine,
-    runtime, settings, store,
+    BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Gate, Holding, Identity, Inspect, Key, Millis,
+    OnLapse, OperationId, Owner, Policy, Record, RecordKey, Repeatable, Result, Rule, Scope, Seconds, Settings, State,
+    Store, Tag, Timestamp, Token, gate, machine, runtime, settings, store,
 };
 
 #[cfg(feature = "http")]

@@ -25,24 +25,15 @@ pub struct ResponseBody<R> {
 
 impl<R> ResponseBody<R> {
     pub(crate) fn whole(body: Bytes) -> Self {
-        Self {
-            ready: body,
-            rest: None,
-        }
+        Self { ready: body, rest: None }
     }
 
     pub(crate) fn streaming(body: R) -> Self {
-        Self {
-            ready: Bytes::new(),
-            rest: Some(Box::pin(body)),
-        }
+        Self { ready: Bytes::new(), rest: Some(Box::pin(body)) }
     }
 
     fn resumed(ready: Bytes, rest: Pin<Box<R>>) -> Self {
-        Self {
-            ready,
-            rest: Some(rest),
-        }
+        Self { ready, rest: Some(rest) }
     }
 }
 
@@ -50,10 +41,7 @@ impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.get_mut() {
             Self::Whole(body) => Poll::Ready(take(body).map(Ok)),
             Self::Streaming(body) => body.as_mut().poll_frame(cx),
@@ -79,10 +67,7 @@ impl<R: Body<Data = Bytes>> Body for ResponseBody<R> {
     type Data = Bytes;
     type Error = R::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
         if let Some(frame) = take(&mut self.ready) {
             return Poll::Ready(Some(Ok(frame)));
         }
@@ -98,10 +83,7 @@ impl<R: Body<Data = Bytes>> Body for ResponseBody<R> {
 
     fn size_hint(&self) -> SizeHint {
         let ready = length(&self.ready);
-        let rest = self
-            .rest
-            .as_ref()
-            .map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        let rest = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ready));
         if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(ready)) {
@@ -167,9 +149,7 @@ impl Read {
             return self.pieces.pop().unwrap_or_default();
         }
         let mut whole = BytesMut::with_capacity(self.len);
-        self.pieces
-            .iter()
-            .for_each(|piece| whole.extend_from_slice(piece));
+        self.pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
         whole.freeze()
     }
 }

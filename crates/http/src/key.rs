@@ -19,15 +19,9 @@ pub(crate) fn parse(headers: &HeaderMap) -> Result<Key, Problem> {
         return Err(Problem::KeyMalformed("the field was sent more than once"));
     }
     let value = field.as_bytes();
-    let key = if value.first() == Some(&b'"') {
-        quoted(value)?
-    } else {
-        bare(value)?
-    };
+    let key = if value.first() == Some(&b'"') { quoted(value)? } else { bare(value)? };
     if !key.iter().all(u8::is_ascii_graphic) {
-        return Err(Problem::KeyMalformed(
-            "the key has a character outside of visible ASCII",
-        ));
+        return Err(Problem::KeyMalformed("the key has a character outside of visible ASCII"));
     }
     match key.len() {
         0 => Err(Problem::KeyMalformed("the key is empty")),
@@ -48,9 +42,7 @@ fn bare(value: &[u8]) -> Result<Vec<u8>, Problem> {
     if value.iter().all(allowed) {
         Ok(value.to_vec())
     } else {
-        Err(Problem::KeyMalformed(
-            "an unquoted key has a character other than letters, digits and ._~:/+=@-; quote it",
-        ))
+        Err(Problem::KeyMalformed("an unquoted key has a character other than letters, digits and ._~:/+=@-; quote it"))
     }
 }
 
@@ -102,16 +94,9 @@ mod tests {
             &long,
         ];
         for field in fields {
-            assert!(
-                matches!(parsed(&[field]), Err(Problem::KeyMalformed(_))),
-                "{:?}",
-                String::from_utf8_lossy(field)
-            );
+            assert!(matches!(parsed(&[field]), Err(Problem::KeyMalformed(_))), "{:?}", String::from_utf8_lossy(field));
         }
-        assert!(matches!(
-            parsed(&[b"a", b"a"]),
-            Err(Problem::KeyMalformed(_))
-        ));
+        assert!(matches!(parsed(&[b"a", b"a"]), Err(Problem::KeyMalformed(_))));
         assert!(matches!(parsed(&[]), Err(Problem::KeyMissing)));
     }
 

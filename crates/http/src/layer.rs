@@ -97,9 +97,7 @@ impl NeedsScope {
             max_request_body: MIB,
             max_stored_body: MIB,
         };
-        IdempotencyLayer {
-            config: Arc::new(config),
-        }
+        IdempotencyLayer { config: Arc::new(config) }
     }
 }
 
@@ -107,17 +105,12 @@ impl<S> Layer<S> for IdempotencyLayer {
     type Service = Idempotency<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Idempotency {
-            inner,
-            config: Arc::clone(&self.config),
-        }
+        Idempotency { inner, config: Arc::clone(&self.config) }
     }
 }
 
 impl fmt::Debug for IdempotencyLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer")
-            .field("gate", &self.config.gate)
-            .finish_non_exhaustive()
+        f.debug_struct("IdempotencyLayer").field("gate", &self.config.gate).finish_non_exhaustive()
     }
 }

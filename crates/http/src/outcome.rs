@@ -19,9 +19,7 @@ impl Outcome {
     /// The outcome that the response declares, else what its status means.
     pub(crate) fn of(response: &Parts) -> Self {
         let declared = response.extensions.get::<Self>().copied();
-        declared.unwrap_or_else(|| {
-            Self::of_status(response.status, response.headers.contains_key(RETRY_AFTER))
-        })
+        declared.unwrap_or_else(|| Self::of_status(response.status, response.headers.contains_key(RETRY_AFTER)))
     }
 
     /// A 503 without Retry-After is unknown: proxies answer it after they have sent the request, too.
@@ -42,9 +40,7 @@ mod tests {
 
     #[test]
     fn every_status_has_its_meaning() {
-        let meaning = |status, retry_after| {
-            Outcome::of_status(StatusCode::from_u16(status).unwrap(), retry_after)
-        };
+        let meaning = |status, retry_after| Outcome::of_status(StatusCode::from_u16(status).unwrap(), retry_after);
         for status in [200, 201, 204, 299, 301, 303, 399] {
             assert_eq!(meaning(status, false), Outcome::Applied, "{status}");
         }

@@ -74,66 +74,28 @@ impl Problem {
     fn row(&self) -> (StatusCode, &'static str, &'static str, Retry) {
         use Retry::{Never, NewKey, SameKey};
         match self {
-            Self::KeyMissing => (
-                StatusCode::BAD_REQUEST,
-                "key-missing",
-                "Idempotency-Key is missing",
-                NewKey,
-            ),
-            Self::KeyMalformed(_) => (
-                StatusCode::BAD_REQUEST,
-                "key-malformed",
-                "Idempotency-Key is malformed",
-                NewKey,
-            ),
-            Self::CallerUnknown(_) => (
-                StatusCode::BAD_REQUEST,
-                "caller-unknown",
-                "The caller cannot be told",
-                SameKey,
-            ),
-            Self::KeyReused => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "key-reused",
-                "Idempotency-Key is already used",
-                NewKey,
-            ),
-            Self::InProgress { .. } => (
-                StatusCode::CONFLICT,
-                "in-progress",
-                "A request is outstanding for this Idempotency-Key",
-                SameKey,
-            ),
-            Self::OutcomeUnknown => (
-                StatusCode::CONFLICT,
-                "outcome-unknown",
-                "The outcome of this request is unknown",
-                SameKey,
-            ),
-            Self::NotReplayable => (
-                StatusCode::CONFLICT,
-                "not-replayable",
-                "The answer was too large to be kept",
-                Never,
-            ),
-            Self::UpstreamCut => (
-                StatusCode::BAD_GATEWAY,
-                "upstream-cut",
-                "The answer was cut off",
-                SameKey,
-            ),
-            Self::UpstreamUnreachable => (
-                StatusCode::BAD_GATEWAY,
-                "upstream-unreachable",
-                "The service cannot be reached",
-                SameKey,
-            ),
-            Self::UpstreamTimeout => (
-                StatusCode::GATEWAY_TIMEOUT,
-                "upstream-timeout",
-                "The service did not answer in time",
-                SameKey,
-            ),
+            Self::KeyMissing => (StatusCode::BAD_REQUEST, "key-missing", "Idempotency-Key is missing", NewKey),
+            Self::KeyMalformed(_) => (StatusCode::BAD_REQUEST, "key-malformed", "Idempotency-Key is malformed", NewKey),
+            Self::CallerUnknown(_) => (StatusCode::BAD_REQUEST, "caller-unknown", "The caller cannot be told", SameKey),
+            Self::KeyReused => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "key-reused", "Idempotency-Key is already used", NewKey)
+            }
+            Self::InProgress { .. } => {
+                (StatusCode::CONFLICT, "in-progress", "A request is outstanding for this Idempotency-Key", SameKey)
+            }
+            Self::OutcomeUnknown => {
+                (StatusCode::CONFLICT, "outcome-unknown", "The outcome of this request is unknown", SameKey)
+            }
+            Self::NotReplayable => {
+                (StatusCode::CONFLICT, "not-replayable", "The answer was too large to be kept", Never)
+            }
+            Self::UpstreamCut => (StatusCode::BAD_GATEWAY, "upstream-cut", "The answer was cut off", SameKey),
+            Self::UpstreamUnreachable => {
+                (StatusCode::BAD_GATEWAY, "upstream-unreachable", "The service cannot be reached", SameKey)
+            }
+            Self::UpstreamTimeout => {
+                (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The service did not answer in time", SameKey)
+            }
             Self::StoreUnavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "store-unavailable",
@@ -146,24 +108,13 @@ impl Problem {
                 "The record of this request cannot be read",
                 SameKey,
             ),
-            Self::OutcomeUnrecorded => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "outcome-unrecorded",
-                "The outcome could not be recorded",
-                SameKey,
-            ),
-            Self::BodyTooLarge { .. } => (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "body-too-large",
-                "The body is too large",
-                Never,
-            ),
-            Self::BodyCut => (
-                StatusCode::BAD_REQUEST,
-                "body-cut",
-                "The body was cut off",
-                SameKey,
-            ),
+            Self::OutcomeUnrecorded => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "outcome-unrecorded", "The outcome could not be recorded", SameKey)
+            }
+            Self::BodyTooLarge { .. } => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large", Never)
+            }
+            Self::BodyCut => (StatusCode::BAD_REQUEST, "body-cut", "The body was cut off", SameKey),
         }
     }
 
@@ -231,10 +182,7 @@ impl Problem {
         let mut response = Response::new(Bytes::from(document.to_string()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(seconds) = self.retry_after(rk) {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -49,18 +49,10 @@ impl TenantScope {
     ///
     /// # Errors
     /// `Invalid` if the namespace is empty.
-    pub fn new(
-        namespace: impl Into<String>,
-        tenant: Tenant,
-        identity: Identity,
-    ) -> Result<Self, hapax_core::Error> {
+    pub fn new(namespace: impl Into<String>, tenant: Tenant, identity: Identity) -> Result<Self, hapax_core::Error> {
         let namespace = namespace.into();
         Scope::untenanted(&namespace)?;
-        Ok(Self {
-            namespace,
-            tenant,
-            identity,
-        })
+        Ok(Self { namespace, tenant, identity })
     }
 
     fn of_tenant(&self, tenant: &[u8]) -> Result<Scope, CallerUnknown> {
@@ -76,9 +68,7 @@ impl MakeScope for TenantScope {
                 self.of_tenant(&self.identity.tenant_of(credential))
             }
             Tenant::Header(name) => self.of_tenant(exactly_one(&parts.headers, name)?),
-            Tenant::None => {
-                Scope::untenanted(&self.namespace).map_err(|error| CallerUnknown(error.to_string()))
-            }
+            Tenant::None => Scope::untenanted(&self.namespace).map_err(|error| CallerUnknown(error.to_string())),
         }
     }
 }
@@ -87,8 +77,6 @@ fn exactly_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8]
     let mut fields = headers.get_all(name).iter();
     match (fields.next(), fields.next()) {
         (Some(field), None) if !field.is_empty() => Ok(field.as_bytes()),
-        _ => Err(CallerUnknown(format!(
-            "send exactly one {name} field; keys belong to the caller it names"
-        ))),
+        _ => Err(CallerUnknown(format!("send exactly one {name} field; keys belong to the caller it names"))),
     }
 }

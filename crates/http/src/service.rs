@@ -35,9 +35,7 @@ pub struct Idempotency<S> {
 
 impl<S: fmt::Debug> fmt::Debug for Idempotency<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotency")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
+        f.debug_struct("Idempotency").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
@@ -68,9 +66,7 @@ where
             if config.protects(request.method()) {
                 return protected(&config, inner, request).await;
             }
-            let response = inner
-                .call(request.map(|body| RequestBody::Streaming(Box::pin(body))))
-                .await?;
+            let response = inner.call(request.map(|body| RequestBody::Streaming(Box::pin(body)))).await?;
             Ok(response.map(ResponseBody::streaming))
         })
     }
@@ -104,38 +100,24 @@ where
         Err(problem) => return Ok(problem.response(None).map(ResponseBody::whole)),
     };
     let live = Live::default();
-    let desk = Desk {
-        live: Arc::clone(&live),
-        max_stored_body: config.max_stored_body,
-    };
-    let ran = config
-        .gate
-        .run(call, move |attempt| run(inner, request, attempt, desk))
-        .await;
+    let desk = Desk { live: Arc::clone(&live), max_stored_body: config.max_stored_body };
+    let ran = config.gate.run(call, move |attempt| run(inner, request, attempt, desk)).await;
     let live = live.lock().unwrap_or_else(PoisonError::into_inner).take();
     answer(&call, ran, live)
 }
 
 /// Key, scope, body and fingerprint, in this order: nothing is recorded before the request has arrived whole.
-async fn identify<B>(
-    config: &Config,
-    request: Request<B>,
-) -> Result<(Call, Request<RequestBody<B>>), Problem>
+async fn identify<B>(config: &Config, request: Request<B>) -> Result<(Call, Request<RequestBody<B>>), Problem>
 where
     B: Body<Data = Bytes>,
 {
     let (parts, body) = request.into_parts();
     let key = key::parse(&parts.headers)?;
-    let scope = config
-        .scope
-        .scope(&parts)
-        .map_err(|unknown| Problem::CallerUnknown(unknown.0))?;
+    let scope = config.scope.scope(&parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))?;
     let body = match collect(body, config.max_request_body).await {
         Collected::Whole(body) => body,
         Collected::Over(_) => {
-            return Err(Problem::BodyTooLarge {
-                limit: config.max_request_body,
-            });
+            return Err(Problem::BodyTooLarge { limit: config.max_request_body });
         }
         Collected::Cut(_) => return Err(Problem::BodyCut),
     };
@@ -147,19 +129,8 @@ where
 /// The parts that count. Every Content-Type field is one, so that none can be hidden behind another.
 fn counted<'a>(parts: &'a Parts, body: &'a [u8]) -> Vec<&'a [u8]> {
     let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
-    let mut counted = vec![
-        parts.method.as_str().as_bytes(),
-        path.as_bytes(),
-        query.as_bytes(),
-        body,
-    ];
-    counted.extend(
-        parts
-            .headers
-            .get_all(CONTENT_TYPE)
-            .iter()
-            .map(HeaderValue::as_bytes),
-    );
+    let mut counted = vec![parts.method.as_str().as_bytes(), path.as_bytes(), query.as_bytes(), body];
+    counted.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
     counted
 }
 
@@ -189,10 +160,7 @@ where
         Outcome::Final => Err(Failure::finally(desk.capture(rk, head, body).await?)),
         Outcome::NotApplied => {
             desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
-            Err(Failure::not_applied(Error::new(
-                ErrorKind::NotApplied,
-                "see the response",
-            )))
+            Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "see the response")))
         }
         Outcome::Unknown => {
             desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
@@ -217,12 +185,7 @@ impl<R, E> Desk<R, E> {
     }
 
     /// Reads the body as far as it is kept.
-    async fn capture(
-        &self,
-        rk: RecordKey,
-        head: response::Parts,
-        body: R,
-    ) -> Result<Stored, Failure<Stored>>
+    async fn capture(&self, rk: RecordKey, head: response::Parts, body: R) -> Result<Stored, Failure<Stored>>
     where
         R: Body<Data = Bytes>,
         R::Error: Into<BoxError>,
@@ -233,19 +196,12 @@ impl<R, E> Desk<R, E> {
             collect(body, self.max_stored_body).await
         };
         let (stored, body) = match collected {
-            Collected::Whole(body) => (
-                Stored::response(&head, body.clone()),
-                ResponseBody::whole(body),
-            ),
+            Collected::Whole(body) => (Stored::response(&head, body.clone()), ResponseBody::whole(body)),
             Collected::Over(body) => (Stored::NotReplayable, body),
             Collected::Cut(error) => {
                 let error = error.into();
                 tracing::warn!(?rk, %error, "a response was cut off; the outcome is unknown");
-                let problem = if timed_out(&*error) {
-                    Problem::UpstreamTimeout
-                } else {
-                    Problem::UpstreamCut
-                };
+                let problem = if timed_out(&*error) { Problem::UpstreamTimeout } else { Problem::UpstreamCut };
                 self.pass_on(problem.response(Some(&rk)).map(ResponseBody::whole));
                 return Err(unknown("the response was cut off"));
             }
@@ -263,15 +219,11 @@ fn unknown<A>(message: &'static str) -> Failure<A> {
 fn streams(head: &response::Parts) -> bool {
     const EVENTS: &[u8] = b"text/event-stream";
     let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    content_type
-        .and_then(|value| value.get(..EVENTS.len()))
-        .is_some_and(|start| start.eq_ignore_ascii_case(EVENTS))
+    content_type.and_then(|value| value.get(..EVENTS.len())).is_some_and(|start| start.eq_ignore_ascii_case(EVENTS))
 }
 
 fn timed_out(error: &(dyn StdError + 'static)) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
 /// What the caller gets: the live response where this very request ran and its outcome stands, else what is recorded or why not.
@@ -282,12 +234,7 @@ fn answer<R, E>(
 ) -> Result<Response<ResponseBody<R>>, E> {
     let rk = call.record_key();
     let problem = match (ran, live) {
-        (
-            Ok(Ran {
-                how: How::Fresh, ..
-            }),
-            Some(Answered::ToRecord(response)),
-        ) => return Ok(response),
+        (Ok(Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => return Ok(response),
         (Err(Refused::NotApplied(_) | Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
             return response;
         }
@@ -302,23 +249,14 @@ fn answer<R, E>(
 
 /// The recorded response; none if it was not kept.
 fn replayed<R>(stored: Stored) -> Option<Response<ResponseBody<R>>> {
-    let Stored::Response {
-        status,
-        headers,
-        body,
-    } = stored
-    else {
+    let Stored::Response { status, headers, body } = stored else {
         return None;
     };
     let mut response = Response::new(ResponseBody::whole(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    response
-        .headers_mut()
-        .insert(REPLAYED, HeaderValue::from_static("true"));
-    response
-        .headers_mut()
-        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Some(response)
 }
 
@@ -331,11 +269,7 @@ fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
         Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
         Refused::Store(error) => {
             tracing::error!(?rk, ?error, "the store cannot be used");
-            if error.kind() == ErrorKind::Damaged {
-                Problem::RecordDamaged
-            } else {
-                Problem::StoreUnavailable
-            }
+            if error.kind() == ErrorKind::Damaged { Problem::RecordDamaged } else { Problem::StoreUnavailable }
         }
     }
 }

@@ -60,16 +60,8 @@ impl Sqlite {
         connection::prepare(&mut writer, path)?;
         let reader = connection::open(path)?;
         Ok(Self {
-            writer: Worker::start(
-                &*runtime,
-                "hapax-sqlite-writer",
-                step::group(writer, Arc::clone(&runtime)),
-            )?,
-            reader: Worker::start(
-                &*runtime,
-                "hapax-sqlite-reader",
-                step::snapshot(reader, Arc::clone(&runtime)),
-            )?,
+            writer: Worker::start(&*runtime, "hapax-sqlite-writer", step::group(writer, Arc::clone(&runtime)))?,
+            reader: Worker::start(&*runtime, "hapax-sqlite-reader", step::snapshot(reader, Arc::clone(&runtime)))?,
             swept_to: AtomicI64::new(0),
         })
     }
@@ -84,16 +76,12 @@ impl Store for Sqlite {
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (rk, claim) = (*rk, *claim);
-        self.writer
-            .run(move |step| step.decide(&rk, |seen| machine::renew(seen, &claim)))
-            .await
+        self.writer.run(move |step| step.decide(&rk, |seen| machine::renew(seen, &claim))).await
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (rk, ask) = (*rk, ask.clone());
-        self.writer
-            .run(move |step| step.decide(&rk, |seen| machine::complete(seen, &ask)))
-            .await
+        self.writer.run(move |step| step.decide(&rk, |seen| machine::complete(seen, &ask))).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
@@ -103,9 +91,7 @@ impl Store for Sqlite {
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (rk, seen, next) = (*rk, seen.clone(), next.clone());
-        self.writer
-            .run(move |step| step.swap(&rk, &seen, &next))
-            .await
+        self.writer.run(move |step| step.swap(&rk, &seen, &next)).await
     }
 }
 
@@ -117,10 +103,7 @@ impl Inspect for Sqlite {
         while swept < limit {
             let from = self.swept_to.load(Ordering::Acquire);
             let most = limit - swept;
-            let window = self
-                .reader
-                .run(move |step| step.expired(from, SWEEP_WINDOW, most))
-                .await?;
+            let window = self.reader.run(move |step| step.expired(from, SWEEP_WINDOW, most)).await?;
             let (expired, next) = (window.expired, window.next);
             swept += self.writer.run(move |step| step.delete(&expired)).await?;
             self.swept_to.store(next.unwrap_or(0), Ordering::Release);
@@ -137,9 +120,6 @@ impl Inspect for Sqlite {
             return Ok(Vec::new());
         }
         let message = "SQLite does not sync its log before it answers; a power failure could forget an effect".into();
-        Ok(vec![Finding {
-            severity: Severity::Refuse,
-            message,
-        }])
+        Ok(vec![Finding { severity: Severity::Refuse, message }])
     }
 }

@@ -19,10 +19,7 @@ impl ManualClock {
     /// Outside of a tokio runtime.
     pub fn new() -> Self {
         let inner = Tokio::current();
-        Self {
-            wall: Mutex::new(inner.wall()),
-            inner,
-        }
+        Self { wall: Mutex::new(inner.wall()), inner }
     }
 
     /// Moves the clock by a function of what it shows.
@@ -30,10 +27,7 @@ impl ManualClock {
     /// # Panics
     /// If another thread panicked while it moved the clock.
     pub fn set(&self, moved: impl FnOnce(Timestamp) -> Timestamp) {
-        let mut wall = self
-            .wall
-            .lock()
-            .expect("no thread panics while it moves the clock");
+        let mut wall = self.wall.lock().expect("no thread panics while it moves the clock");
         *wall = moved(*wall);
     }
 
@@ -44,12 +38,7 @@ impl ManualClock {
 
     /// Moves the clock back.
     pub fn back(&self, by: Duration) {
-        self.set(|now| {
-            Timestamp(
-                now.0
-                    .saturating_sub(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)),
-            )
-        });
+        self.set(|now| Timestamp(now.0.saturating_sub(u64::try_from(by.as_micros()).unwrap_or(u64::MAX))));
     }
 }
 
@@ -77,10 +66,7 @@ impl Runtime for ManualClock {
     }
 
     fn wall(&self) -> Timestamp {
-        *self
-            .wall
-            .lock()
-            .expect("no thread panics while it moves the clock")
+        *self.wall.lock().expect("no thread panics while it moves the clock")
     }
 
     fn fill(&self, bytes: &mut [u8]) {

@@ -75,11 +75,7 @@ impl Backend {
         F: Fn() -> T + Send + Sync + 'static,
         T: Future<Output = Box<dyn Setup>> + Send + 'static,
     {
-        Self {
-            name,
-            make: Arc::new(Box::new(move || Box::pin(make()))),
-            lacks: &[],
-        }
+        Self { name, make: Arc::new(Box::new(move || Box::pin(make()))), lacks: &[] }
     }
 
     /// Declares what it lacks, each with the reason that is shown beside the ignored case.
@@ -90,10 +86,7 @@ impl Backend {
     }
 
     fn lack(&self, needs: Option<Capability>) -> Option<&'static str> {
-        self.lacks
-            .iter()
-            .find(|(capability, _)| Some(*capability) == needs)
-            .map(|(_, reason)| *reason)
+        self.lacks.iter().find(|(capability, _)| Some(*capability) == needs).map(|(_, reason)| *reason)
     }
 }
 
@@ -119,14 +112,8 @@ impl fmt::Debug for Case {
 /// Runs every case against every backend, each on a store of its own. Takes the arguments of a usual test binary.
 pub fn main(backends: &[Backend]) -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials = backends
-        .iter()
-        .flat_map(|backend| {
-            super::cases()
-                .into_iter()
-                .map(move |case| trial(backend, case))
-        })
-        .collect();
+    let trials =
+        backends.iter().flat_map(|backend| super::cases().into_iter().map(move |case| trial(backend, case))).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
@@ -137,10 +124,7 @@ fn trial(backend: &Backend, case: Case) -> Trial {
         if let Some(reason) = lack {
             return Ok(Completion::ignored_with(reason));
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_time()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
         runtime.block_on(async move {
             let setup = make().await;
             (case.run)(&*setup).await;

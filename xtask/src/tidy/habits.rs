@@ -7,18 +7,9 @@ use super::{Place, is_module, lines, missing, spelled};
 pub(super) fn statements_live_in_files(tree: &Tree) -> Vec<Place> {
     let mut places = Vec::new();
     for (file, text) in tree.rust("crates/stores/src/") {
-        for token in tokens(text)
-            .iter()
-            .filter(|token| token.kind == Kind::Literal)
-        {
+        for token in tokens(text).iter().filter(|token| token.kind == Kind::Literal) {
             let verb = statement(token.text);
-            places.extend(verb.map(|verb| {
-                Place::new(
-                    file,
-                    token.line,
-                    format!("a string beginning with `{verb}`"),
-                )
-            }));
+            places.extend(verb.map(|verb| Place::new(file, token.line, format!("a string beginning with `{verb}`"))));
         }
     }
     places
@@ -27,12 +18,7 @@ pub(super) fn statements_live_in_files(tree: &Tree) -> Vec<Place> {
 /// The SQL verb a literal begins with, whatever its quotes, its case and the blanks before it.
 fn statement(literal: &str) -> Option<&'static str> {
     let (_, mut body) = literal.split_once('"')?;
-    let blank = |text: &str| {
-        BLANKS
-            .iter()
-            .find(|blank| text.starts_with(**blank))
-            .map(|blank| blank.len())
-    };
+    let blank = |text: &str| BLANKS.iter().find(|blank| text.starts_with(**blank)).map(|blank| blank.len());
     while let Some(length) = blank(body) {
         body = &body[length..];
     }
@@ -53,18 +39,13 @@ pub(super) fn tests_do_not_sleep(tree: &Tree) -> Vec<Place> {
 }
 
 /// Files that may sleep, each with its reason.
-const MAY_SLEEP: &[(&str, &str)] = &[(
-    "crates/testkit/src/clock.rs",
-    "hands the sleeps of what is tested on to the runtime",
-)];
+const MAY_SLEEP: &[(&str, &str)] =
+    &[("crates/testkit/src/clock.rs", "hands the sleeps of what is tested on to the runtime")];
 
 pub(super) fn sleepers(tree: &Tree, may_sleep: &[(&str, &str)]) -> Vec<Place> {
-    let applies =
-        |file: &str| is_test(file) && !may_sleep.iter().any(|(listed, _)| *listed == file);
+    let applies = |file: &str| is_test(file) && !may_sleep.iter().any(|(listed, _)| *listed == file);
     let sleeps = |end: &[&str]| matches!(end, ["thread" | "time", "sleep" | "sleep_until"]);
-    let mut places = spelled(tree, "crates/", |file, path| {
-        applies(file) && path.segments.windows(2).any(sleeps)
-    });
+    let mut places = spelled(tree, "crates/", |file, path| applies(file) && path.segments.windows(2).any(sleeps));
     for (file, text) in tree.rust("crates/").filter(|(file, _)| applies(file)) {
         for call in tokens(text).windows(3) {
             if let [".", "sleep", "("] = [call[0].text, call[1].text, call[2].text] {
@@ -77,10 +58,7 @@ pub(super) fn sleepers(tree: &Tree, may_sleep: &[(&str, &str)]) -> Vec<Place> {
 
 fn is_test(file: &str) -> bool {
     let parts: Vec<&str> = file.split('/').collect();
-    matches!(
-        parts.as_slice(),
-        ["crates", "testkit", ..] | ["crates", _, "tests", ..]
-    )
+    matches!(parts.as_slice(), ["crates", "testkit", ..] | ["crates", _, "tests", ..])
 }
 
 pub(super) fn nothing_is_left_for_later(tree: &Tree) -> Vec<Place> {
@@ -88,10 +66,7 @@ pub(super) fn nothing_is_left_for_later(tree: &Tree) -> Vec<Place> {
     // The rules and their tests must name what they refuse.
     let is_rule = |path: &str| is_module(path, "xtask/src/tidy");
     let mut places = Vec::new();
-    for (path, text) in tree
-        .under("")
-        .filter(|(path, _)| is_read(path) && !is_rule(path))
-    {
+    for (path, text) in tree.under("").filter(|(path, _)| is_read(path) && !is_rule(path)) {
         for (line, content) in lines(text) {
             let found = LATER.iter().filter(|word| content.contains(**word));
             places.extend(found.map(|word| Place::new(path, line, format!("`{word}`"))));
@@ -109,9 +84,7 @@ pub(super) fn documents_name_what_exists(tree: &Tree) -> Vec<Place> {
         for (line, content) in prose(tree.text(document).unwrap_or_default()) {
             let spans = content.split('`').skip(1).step_by(2);
             let absent = spans.filter_map(named_path).filter(|path| !tree.has(path));
-            places.extend(
-                absent.map(|path| Place::new(document, line, format!("`{path}` does not exist"))),
-            );
+            places.extend(absent.map(|path| Place::new(document, line, format!("`{path}` does not exist"))));
         }
     }
     places
@@ -134,31 +107,11 @@ fn named_path(span: &str) -> Option<&str> {
         Some(placeholder) => &path[..=path[..placeholder].rfind('/')?],
         None => path,
     };
-    PLACES
-        .iter()
-        .any(|place| path.starts_with(place))
-        .then_some(path)
+    PLACES.iter().any(|place| path.starts_with(place)).then_some(path)
 }
 
-const PLACES: &[&str] = &[
-    "crates/",
-    "docs/",
-    "xtask/",
-    "fixtures/",
-    ".ci/",
-    "examples/",
-    "verify/",
-    "bench/",
-];
+const PLACES: &[&str] = &["crates/", "docs/", "xtask/", "fixtures/", ".ci/", "examples/", "verify/", "bench/"];
 
 pub(super) fn root_documents_exist(tree: &Tree) -> Vec<Place> {
-    missing(
-        tree,
-        &[
-            "README.md",
-            "ARCHITECTURE.md",
-            "CONTRIBUTING.md",
-            "CHANGELOG.md",
-        ],
-    )
+    missing(tree, &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 }

@@ -4,16 +4,10 @@ use super::tree::Tree;
 use super::{Place, lines};
 
 /// The dependencies of a manifest, of all kinds, that are refused by the name code uses for them.
-pub(super) fn depended_on(
-    tree: &Tree,
-    manifest: &str,
-    refused: impl Fn(&str) -> bool,
-) -> Vec<Place> {
+pub(super) fn depended_on(tree: &Tree, manifest: &str, refused: impl Fn(&str) -> bool) -> Vec<Place> {
     let mut found = dependencies(tree.text(manifest).unwrap_or_default());
     found.retain(|(_, name)| refused(name));
-    let place = |(line, name): &(usize, String)| {
-        Place::new(manifest, *line, format!("a dependency on `{name}`"))
-    };
+    let place = |(line, name): &(usize, String)| Place::new(manifest, *line, format!("a dependency on `{name}`"));
     found.iter().map(place).collect()
 }
 

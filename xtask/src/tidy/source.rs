@@ -69,11 +69,7 @@ pub(crate) fn paths<'a>(tokens: &[Token<'a>]) -> Vec<Spelled<'a>> {
             let length = path_length(rest);
             paths.push(Spelled {
                 line: rest[0].line,
-                segments: rest[..length]
-                    .iter()
-                    .step_by(2)
-                    .map(|token| token.text)
-                    .collect(),
+                segments: rest[..length].iter().step_by(2).map(|token| token.text).collect(),
             });
             length
         } else {
@@ -101,10 +97,7 @@ fn imported<'a>(tree: &[Token<'a>], paths: &mut Vec<Spelled<'a>>) {
             "{" => prefixes.push(segments.len()),
             "," | "}" => {
                 if segments.len() > prefix {
-                    paths.push(Spelled {
-                        line: token.line,
-                        segments: segments.clone(),
-                    });
+                    paths.push(Spelled { line: token.line, segments: segments.clone() });
                 }
                 if token.text == "}" {
                     prefixes.pop();
@@ -119,18 +112,14 @@ fn imported<'a>(tree: &[Token<'a>], paths: &mut Vec<Spelled<'a>>) {
         }
     }
     if let (false, Some(last)) = (segments.is_empty(), tree.last()) {
-        paths.push(Spelled {
-            line: last.line,
-            segments,
-        });
+        paths.push(Spelled { line: last.line, segments });
     }
 }
 
 /// A word with `::` behind it, and none that belongs to the same path before it.
 fn starts_path(tokens: &[Token<'_>], at: usize) -> bool {
     let is_followed = matches!(&tokens[at..], [word, next, ..] if is_joined(word, next));
-    let continues =
-        matches!(&tokens[at.saturating_sub(2)..at], [word, next] if is_joined(word, next));
+    let continues = matches!(&tokens[at.saturating_sub(2)..at], [word, next] if is_joined(word, next));
     tokens[at].kind == Kind::Word && is_followed && !continues
 }
 
@@ -163,10 +152,7 @@ fn lexeme(source: &str) -> (Option<Kind>, usize) {
     } else if let Some(length) = literal(source) {
         (Some(Kind::Literal), length)
     } else if is_word(first) {
-        (
-            Some(Kind::Word),
-            source.find(|c| !is_word(c)).unwrap_or(source.len()),
-        )
+        (Some(Kind::Word), source.find(|c| !is_word(c)).unwrap_or(source.len()))
     } else if source.starts_with("::") {
         (Some(Kind::Mark), 2)
     } else {
@@ -221,11 +207,7 @@ fn raw_string(source: &str) -> Option<usize> {
     let open = 1 + hashes + 1;
     after[hashes..].strip_prefix('"')?;
     let close = format!("\"{}", &after[..hashes]);
-    Some(
-        source[open..]
-            .find(&close)
-            .map_or(source.len(), |at| open + at + close.len()),
-    )
+    Some(source[open..].find(&close).map_or(source.len(), |at| open + at + close.len()))
 }
 
 /// Up to the closing quote that no backslash precedes.
@@ -264,10 +246,7 @@ mod tests {
     #[test]
     fn comments_are_dropped_and_lines_counted() {
         let source = "/// use http::A;\nb /* c /* d\n */ e */ f // g\nh";
-        let found: Vec<_> = tokens(source)
-            .iter()
-            .map(|token| (token.line, token.text))
-            .collect();
+        let found: Vec<_> = tokens(source).iter().map(|token| (token.line, token.text)).collect();
         assert_eq!(found, [(2, "b"), (3, "f"), (4, "h")]);
     }
 
@@ -275,26 +254,17 @@ mod tests {
     fn strings_are_one_token() {
         assert_eq!(texts(r##"a "b // \" c" d"##), ["a", r#""b // \" c""#, "d"]);
         assert_eq!(texts(r###"br#"a " b"# c"###), [r##"br#"a " b"#"##, "c"]);
-        assert_eq!(
-            texts("b\"x\" c\"y\" r\"\\\" z"),
-            ["b\"x\"", "c\"y\"", "r\"\\\"", "z"]
-        );
+        assert_eq!(texts("b\"x\" c\"y\" r\"\\\" z"), ["b\"x\"", "c\"y\"", "r\"\\\"", "z"]);
     }
 
     #[test]
     fn characters_are_not_lifetimes() {
-        assert_eq!(
-            texts("&'a '\"' '\\'' b'x' c"),
-            ["&", "'", "a", "'\"'", "'\\''", "b'x'", "c"]
-        );
+        assert_eq!(texts("&'a '\"' '\\'' b'x' c"), ["&", "'", "a", "'\"'", "'\\''", "b'x'", "c"]);
     }
 
     #[test]
     fn words_that_look_like_prefixes_are_words() {
-        assert_eq!(
-            texts("r#type bar b c rc"),
-            ["r", "#", "type", "bar", "b", "c", "rc"]
-        );
+        assert_eq!(texts("r#type bar b c rc"), ["r", "#", "type", "bar", "b", "c", "rc"]);
     }
 
     #[test]
@@ -310,10 +280,7 @@ mod tests {
             spelled("use a::{self, b::{c, d as e}, f::*, g};"),
             ["a::self", "a::b::c", "a::b::d", "a::f::*", "a::g"]
         );
-        assert_eq!(
-            spelled("pub(crate) use a;\nuse ::b::c as d;"),
-            ["a", "b::c"]
-        );
+        assert_eq!(spelled("pub(crate) use a;\nuse ::b::c as d;"), ["a", "b::c"]);
         assert_eq!(spelled("use {a::b, c};"), ["a::b", "c"]);
     }
 
@@ -323,9 +290,6 @@ mod tests {
             spelled("#[a::b] fn c() -> ::d::E<f::G> { h.i(J::<k::L>::m) }"),
             ["a::b", "d::E", "f::G", "J", "k::L"]
         );
-        assert_eq!(
-            spelled("fn a() -> impl ::b::B + use<'c> { D::<E>::f::g() }"),
-            ["b::B", "D"]
-        );
+        assert_eq!(spelled("fn a() -> impl ::b::B + use<'c> { D::<E>::f::g() }"), ["b::B", "D"]);
     }
 }

@@ -8,10 +8,7 @@ type Check = fn(&Tree) -> Vec<Place>;
 
 /// The lines that a rule finds in one file.
 fn found(rule: Check, path: &str, text: &str) -> Vec<usize> {
-    rule(&Tree::of(&[(path, text)]))
-        .iter()
-        .map(|place| place.line)
-        .collect()
+    rule(&Tree::of(&[(path, text)])).iter().map(|place| place.line).collect()
 }
 
 fn refuses(rule: Check, path: &str, text: &str) {
@@ -34,53 +31,19 @@ fn a_finding_reads_as_place_what_and_remedy() {
 #[test]
 fn core_refuses_transports_drivers_and_brokers() {
     let rule = core_knows_no_transport_driver_or_broker;
-    for name in [
-        "http",
-        "http_body",
-        "hyper",
-        "tower_layer",
-        "axum",
-        "rusqlite",
-        "redis",
-        "tokio_postgres",
-        "lapin",
-    ] {
-        refuses(
-            rule,
-            "crates/core/src/gate.rs",
-            &format!("use {name}::Thing;"),
-        );
-        refuses(
-            rule,
-            "crates/core/src/store/memory.rs",
-            &format!("fn f(thing: {name}::Thing) {{}}"),
-        );
+    for name in ["http", "http_body", "hyper", "tower_layer", "axum", "rusqlite", "redis", "tokio_postgres", "lapin"] {
+        refuses(rule, "crates/core/src/gate.rs", &format!("use {name}::Thing;"));
+        refuses(rule, "crates/core/src/store/memory.rs", &format!("fn f(thing: {name}::Thing) {{}}"));
     }
-    refuses(
-        rule,
-        "crates/core/src/gate.rs",
-        "use {std::fmt, http::Request};",
-    );
+    refuses(rule, "crates/core/src/gate.rs", "use {std::fmt, http::Request};");
 }
 
 #[test]
 fn core_may_talk_about_them() {
     let rule = core_knows_no_transport_driver_or_broker;
-    accepts(
-        rule,
-        "crates/core/src/gate.rs",
-        "//! use http::Request;\n// redis::Client",
-    );
-    accepts(
-        rule,
-        "crates/core/src/gate.rs",
-        "let a = \"http::Request\"; let http = 1; use crate::redis::A;",
-    );
-    accepts(
-        rule,
-        "crates/core/src/gate.rs",
-        "use https::A; use towering::B;",
-    );
+    accepts(rule, "crates/core/src/gate.rs", "//! use http::Request;\n// redis::Client");
+    accepts(rule, "crates/core/src/gate.rs", "let a = \"http::Request\"; let http = 1; use crate::redis::A;");
+    accepts(rule, "crates/core/src/gate.rs", "use https::A; use towering::B;");
     accepts(rule, "crates/http/src/lib.rs", "use http::Request;");
 }
 
@@ -88,82 +51,34 @@ fn core_may_talk_about_them() {
 fn core_depends_on_none_of_them() {
     let rule = core_knows_no_transport_driver_or_broker;
     let manifest = "crates/core/Cargo.toml";
-    assert_eq!(
-        found(rule, manifest, "[dependencies]\nhttp.workspace = true"),
-        [2]
-    );
-    assert_eq!(
-        found(rule, manifest, "[dev-dependencies]\ntokio-postgres = \"1\""),
-        [2]
-    );
-    assert_eq!(
-        found(
-            rule,
-            manifest,
-            "[dependencies]\ncache = { version = \"1\", package = \"redis\" }"
-        ),
-        [2]
-    );
-    assert_eq!(
-        found(rule, manifest, "[dependencies.cache]\npackage = \"redis\""),
-        [2]
-    );
-    refuses(
-        rule,
-        manifest,
-        "[target.'cfg(unix)'.dependencies.async-nats]",
-    );
-    accepts(
-        rule,
-        manifest,
-        "[features]\nhttp = []\n[dependencies]\nbytes = \"1\" # not http\n[lints]\nredis = 1",
-    );
+    assert_eq!(found(rule, manifest, "[dependencies]\nhttp.workspace = true"), [2]);
+    assert_eq!(found(rule, manifest, "[dev-dependencies]\ntokio-postgres = \"1\""), [2]);
+    assert_eq!(found(rule, manifest, "[dependencies]\ncache = { version = \"1\", package = \"redis\" }"), [2]);
+    assert_eq!(found(rule, manifest, "[dependencies.cache]\npackage = \"redis\""), [2]);
+    refuses(rule, manifest, "[target.'cfg(unix)'.dependencies.async-nats]");
+    accepts(rule, manifest, "[features]\nhttp = []\n[dependencies]\nbytes = \"1\" # not http\n[lints]\nredis = 1");
 }
 
 #[test]
 fn core_takes_sync_and_macros_from_tokio() {
     let rule = core_takes_little_from_tokio;
     let file = "crates/core/src/gate.rs";
-    for bad in [
-        "use tokio::time::sleep;",
-        "use tokio::{sync::Notify, task};",
-        "tokio::spawn(a);",
-        "use tokio;",
-    ] {
+    for bad in ["use tokio::time::sleep;", "use tokio::{sync::Notify, task};", "tokio::spawn(a);", "use tokio;"] {
         refuses(rule, file, bad);
     }
-    for good in [
-        "use tokio::sync::{Notify, watch};",
-        "#[tokio::test]",
-        "tokio::select! { biased; }",
-        "use tokio_util::A;",
-    ] {
+    for good in
+        ["use tokio::sync::{Notify, watch};", "#[tokio::test]", "tokio::select! { biased; }", "use tokio_util::A;"]
+    {
         accepts(rule, file, good);
     }
 }
 
 #[test]
 fn the_runtime_takes_what_it_needs_from_tokio() {
-    accepts(
-        core_takes_little_from_tokio,
-        "crates/core/src/runtime.rs",
-        "use tokio::time::sleep;",
-    );
-    accepts(
-        core_takes_little_from_tokio,
-        "crates/core/src/runtime/tokio.rs",
-        "tokio::spawn(a);",
-    );
-    accepts(
-        core_takes_little_from_tokio,
-        "crates/core/src/lib.rs",
-        "pub use runtime::tokio::Tokio;",
-    );
-    refuses(
-        core_takes_little_from_tokio,
-        "crates/core/src/runtimes.rs",
-        "tokio::spawn(a);",
-    );
+    accepts(core_takes_little_from_tokio, "crates/core/src/runtime.rs", "use tokio::time::sleep;");
+    accepts(core_takes_little_from_tokio, "crates/core/src/runtime/tokio.rs", "tokio::spawn(a);");
+    accepts(core_takes_little_from_tokio, "crates/core/src/lib.rs", "pub use runtime::tokio::Tokio;");
+    refuses(core_takes_little_from_tokio, "crates/core/src/runtimes.rs", "tokio::spawn(a);");
 }
 
 #[test]
@@ -172,16 +87,8 @@ fn core_selects_with_biased_first() {
     let file = "crates/core/src/gate.rs";
     refuses(rule, file, "tokio::select! {\n    a = b => {}\n}");
     refuses(rule, file, "select!{}");
-    refuses(
-        rule,
-        "crates/core/tests/it/main.rs",
-        "select! { a = biased => {} }",
-    );
-    accepts(
-        rule,
-        file,
-        "tokio::select! {\n    // first come\n    biased;\n    a = b => {}\n}",
-    );
+    refuses(rule, "crates/core/tests/it/main.rs", "select! { a = biased => {} }");
+    accepts(rule, file, "tokio::select! {\n    // first come\n    biased;\n    a = b => {}\n}");
     accepts(rule, file, "fn select() {} // select! { }");
 }
 
@@ -199,79 +106,32 @@ fn the_machine_knows_neither_time_nor_chance() {
     ] {
         refuses(machine_is_pure, file, bad);
     }
-    refuses(
-        machine_is_pure,
-        "crates/core/src/machine/rows.rs",
-        "a.await",
-    );
+    refuses(machine_is_pure, "crates/core/src/machine/rows.rs", "a.await");
     accepts(
         machine_is_pure,
         file,
         "use std::time::Duration; // no Instant\nstd::time::Duration::ZERO; let random = 1;",
     );
-    accepts(
-        machine_is_pure,
-        "crates/core/src/gate.rs",
-        "async fn f() {}",
-    );
+    accepts(machine_is_pure, "crates/core/src/gate.rs", "async fn f() {}");
 }
 
 #[test]
 fn adapters_are_strangers() {
     let rule = adapters_do_not_see_each_other;
-    refuses(
-        rule,
-        "crates/stores/src/sqlite.rs",
-        "use hapax_http::Layer;",
-    );
-    refuses(
-        rule,
-        "crates/http/tests/it/main.rs",
-        "use hapax_stores as stores;",
-    );
-    assert_eq!(
-        found(
-            rule,
-            "crates/stores/Cargo.toml",
-            "[dev-dependencies]\nhapax-http.workspace = true"
-        ),
-        [2]
-    );
-    accepts(
-        rule,
-        "crates/stores/src/sqlite.rs",
-        "use hapax_core::Store; // not hapax_http",
-    );
-    accepts(
-        rule,
-        "crates/stores/tests/conformance.rs",
-        "use hapax_stores::Sqlite;",
-    );
-    accepts(
-        rule,
-        "crates/hapax/src/lib.rs",
-        "pub use hapax_http as http; pub use hapax_stores as stores;",
-    );
+    refuses(rule, "crates/stores/src/sqlite.rs", "use hapax_http::Layer;");
+    refuses(rule, "crates/http/tests/it/main.rs", "use hapax_stores as stores;");
+    assert_eq!(found(rule, "crates/stores/Cargo.toml", "[dev-dependencies]\nhapax-http.workspace = true"), [2]);
+    accepts(rule, "crates/stores/src/sqlite.rs", "use hapax_core::Store; // not hapax_http");
+    accepts(rule, "crates/stores/tests/conformance.rs", "use hapax_stores::Sqlite;");
+    accepts(rule, "crates/hapax/src/lib.rs", "pub use hapax_http as http; pub use hapax_stores as stores;");
 }
 
 #[test]
 fn backends_are_named_by_the_wiring_only() {
     let rule = backends_are_named_by_the_wiring;
-    refuses(
-        rule,
-        "crates/cli/src/commands/gateway.rs",
-        "let store = Sqlite::open(path);",
-    );
-    refuses(
-        rule,
-        "crates/http/tests/it/main.rs",
-        "use hapax::stores::{Sqlite};",
-    );
-    accepts(
-        rule,
-        "crates/cli/src/commands/gateway.rs",
-        "/// Opens Sqlite.\nlet name = \"Sqlite\"; struct SqliteUrl;",
-    );
+    refuses(rule, "crates/cli/src/commands/gateway.rs", "let store = Sqlite::open(path);");
+    refuses(rule, "crates/http/tests/it/main.rs", "use hapax::stores::{Sqlite};");
+    accepts(rule, "crates/cli/src/commands/gateway.rs", "/// Opens Sqlite.\nlet name = \"Sqlite\"; struct SqliteUrl;");
     for place in [
         "crates/cli/src/wiring.rs",
         "crates/cli/tests/it/main.rs",
@@ -297,14 +157,9 @@ fn statements_are_included_not_written_inline() {
     ] {
         refuses(rule, file, bad);
     }
-    for good in [
-        "a(\"selected\")",
-        "a(\"cannot create the table\")",
-        "a(\"update\")",
-        "// \"select 1\"",
-        "a('\"')",
-        "a(\"é\")",
-    ] {
+    for good in
+        ["a(\"selected\")", "a(\"cannot create the table\")", "a(\"update\")", "// \"select 1\"", "a('\"')", "a(\"é\")"]
+    {
         accepts(rule, file, good);
     }
     accepts(rule, "crates/stores/tests/it/main.rs", "a(\"select 1\")");
@@ -323,11 +178,7 @@ fn a_test_that_sleeps_is_refused() {
         refuses(tests_do_not_sleep, "crates/testkit/src/suite.rs", bad);
         accepts(tests_do_not_sleep, "crates/http/src/lib.rs", bad);
     }
-    accepts(
-        tests_do_not_sleep,
-        "crates/testkit/src/suite.rs",
-        "fn sleep(&self) {} // thread::sleep(a)",
-    );
+    accepts(tests_do_not_sleep, "crates/testkit/src/suite.rs", "fn sleep(&self) {} // thread::sleep(a)");
 }
 
 #[test]
@@ -336,10 +187,7 @@ fn a_listed_file_may_sleep() {
         ("crates/testkit/src/poll.rs", "thread::sleep(a);"),
         ("crates/testkit/src/other.rs", "thread::sleep(a);"),
     ]);
-    let findings = sleepers(
-        &tree,
-        &[("crates/testkit/src/poll.rs", "waits between polls")],
-    );
+    let findings = sleepers(&tree, &[("crates/testkit/src/poll.rs", "waits between polls")]);
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].path, "crates/testkit/src/other.rs");
 }
@@ -349,11 +197,7 @@ fn words_for_later_are_refused() {
     let rule = nothing_is_left_for_later;
     refuses(rule, "crates/core/src/gate.rs", "// TODO: more");
     refuses(rule, "crates/core/src/gate.rs", "fn a() { todo!() }");
-    refuses(
-        rule,
-        "crates/core/src/gate.rs",
-        "fn a() { unimplemented!(\"b\") }",
-    );
+    refuses(rule, "crates/core/src/gate.rs", "fn a() { unimplemented!(\"b\") }");
     refuses(rule, "crates/stores/src/sqlite/claim.sql", "-- FIXME");
     refuses(rule, "docs/http.md", "TODO");
     accepts(rule, "crates/core/src/gate.rs", "// nothing to do");
@@ -368,34 +212,21 @@ fn documents_name_paths_that_exist() {
     refuses(rule, "ARCHITECTURE.md", "`core` and `crates/absent/`");
     refuses(rule, "CONTRIBUTING.md", "`crates/absent/<db>.rs`");
     accepts(rule, "docs/http.md", "`docs/absent.md`");
-    accepts(
-        rule,
-        "README.md",
-        "docs/absent.md, `cargo test`, `target/debug`\n```\n`docs/absent.md`\n```",
-    );
+    accepts(rule, "README.md", "docs/absent.md, `cargo test`, `target/debug`\n```\n`docs/absent.md`\n```");
 }
 
 #[test]
 fn documents_may_name_files_folders_and_placeholders() {
     let text = "`crates/core/src/gate.rs:12` `crates/core` `crates/core/` `crates/<name>/src` `crates/*`\n\
                 `.ci/run --all` `docs/http.md#errors`";
-    let tree = Tree::of(&[
-        ("README.md", text),
-        ("crates/core/src/gate.rs", ""),
-        (".ci/run", ""),
-        ("docs/http.md", ""),
-    ]);
+    let tree = Tree::of(&[("README.md", text), ("crates/core/src/gate.rs", ""), (".ci/run", ""), ("docs/http.md", "")]);
     let findings = documents_name_what_exists(&tree);
     assert!(findings.is_empty(), "{findings:?}");
 }
 
 #[test]
 fn a_missing_document_is_found() {
-    let tree = Tree::of(&[
-        ("README.md", ""),
-        ("ARCHITECTURE.md", ""),
-        ("CHANGELOG.md", ""),
-    ]);
+    let tree = Tree::of(&[("README.md", ""), ("ARCHITECTURE.md", ""), ("CHANGELOG.md", "")]);
     let findings = root_documents_exist(&tree);
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].path, "CONTRIBUTING.md");
@@ -404,9 +235,5 @@ fn a_missing_document_is_found() {
 #[test]
 fn a_rule_whose_file_moved_away_is_found() {
     let findings = guarded_places_exist(&Tree::of(&[("crates/core/src/protocol.rs", "")]));
-    assert!(
-        findings
-            .iter()
-            .any(|finding| finding.path == "crates/core/src/machine.rs")
-    );
+    assert!(findings.iter().any(|finding| finding.path == "crates/core/src/machine.rs"));
 }

@@ -22,9 +22,7 @@ impl Tree {
     #[cfg(test)]
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let owned = |&(path, text): &(&str, &str)| (path.to_owned(), text.to_owned());
-        Self {
-            files: files.iter().map(owned).collect(),
-        }
+        Self { files: files.iter().map(owned).collect() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -33,10 +31,7 @@ impl Tree {
 
     /// All files below a folder (`crates/core/`) or all files (``), with their text.
     pub(crate) fn under(&self, folder: &str) -> impl Iterator<Item = (&str, &str)> {
-        let all = self
-            .files
-            .iter()
-            .map(|(path, text)| (path.as_str(), text.as_str()));
+        let all = self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()));
         all.filter(move |(path, _)| path.starts_with(folder))
     }
 
@@ -53,12 +48,7 @@ impl Tree {
     pub(crate) fn has(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         let is_file = self.files.contains_key(path);
-        is_file
-            || self
-                .files
-                .range(folder.clone()..)
-                .next()
-                .is_some_and(|(next, _)| next.starts_with(&folder))
+        is_file || self.files.range(folder.clone()..).next().is_some_and(|(next, _)| next.starts_with(&folder))
     }
 
     fn add_folder(&mut self, folder: &Path, prefix: &str) -> io::Result<()> {
@@ -70,13 +60,8 @@ impl Tree {
             if kind.is_dir() && is_ours(&entry.path(), &name) {
                 self.add_folder(&entry.path(), &format!("{path}/"))?;
             } else if kind.is_file() {
-                let text = if is_text(&name) {
-                    fs::read(entry.path())?
-                } else {
-                    Vec::new()
-                };
-                self.files
-                    .insert(path, String::from_utf8_lossy(&text).into_owned());
+                let text = if is_text(&name) { fs::read(entry.path())? } else { Vec::new() };
+                self.files.insert(path, String::from_utf8_lossy(&text).into_owned());
             }
         }
         Ok(())
@@ -91,9 +76,7 @@ fn is_ours(folder: &Path, name: &str) -> bool {
 }
 
 fn is_text(name: &str) -> bool {
-    [".rs", ".toml", ".md", ".sql", ".lua", ".sh"]
-        .iter()
-        .any(|ending| name.ends_with(ending))
+    [".rs", ".toml", ".md", ".sql", ".lua", ".sh"].iter().any(|ending| name.ends_with(ending))
 }
 
 #[cfg(test)]
@@ -103,15 +86,7 @@ mod tests {
     #[test]
     fn a_checkout_is_read_without_what_is_not_ours() {
         let root = std::env::temp_dir().join(format!("hapax-xtask-tree-{}", std::process::id()));
-        for path in [
-            ".ci/run",
-            "a/b/c.rs",
-            "a/d.bin",
-            ".git/e.rs",
-            "target/f.rs",
-            "out/CACHEDIR.TAG",
-            "out/g.rs",
-        ] {
+        for path in [".ci/run", "a/b/c.rs", "a/d.bin", ".git/e.rs", "target/f.rs", "out/CACHEDIR.TAG", "out/g.rs"] {
             let file = root.join(path);
             fs::create_dir_all(file.parent().expect("it is below the root")).expect("a folder");
             fs::write(file, path).expect("a file");
@@ -119,10 +94,7 @@ mod tests {
         let tree = Tree::read(&root).expect("the tree was just written");
         fs::remove_dir_all(&root).expect("the tree is ours");
         let found: Vec<_> = tree.under("").collect();
-        assert_eq!(
-            found,
-            [(".ci/run", ""), ("a/b/c.rs", "a/b/c.rs"), ("a/d.bin", "")]
-        );
+        assert_eq!(found, [(".ci/run", ""), ("a/b/c.rs", "a/b/c.rs"), ("a/d.bin", "")]);
     }
 
     #[test]

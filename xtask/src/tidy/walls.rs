@@ -8,9 +8,7 @@ use super::{Place, is_module, missing, spelled, words};
 pub(super) fn core_knows_no_transport_driver_or_broker(tree: &Tree) -> Vec<Place> {
     let is_outside = |name: &str| {
         let is_family = |rest: &str| rest.is_empty() || rest.starts_with('_');
-        OUTSIDE_CORE
-            .iter()
-            .any(|outside| name.strip_prefix(outside).is_some_and(is_family))
+        OUTSIDE_CORE.iter().any(|outside| name.strip_prefix(outside).is_some_and(is_family))
     };
     let mut places = spelled(tree, CORE, |_, path| is_outside(path.segments[0]));
     places.extend(depended_on(tree, CORE_MANIFEST, is_outside));
@@ -43,16 +41,8 @@ pub(super) fn core_selects_in_order(tree: &Tree) -> Vec<Place> {
     let mut places = Vec::new();
     for (file, text) in tree.rust("crates/core/") {
         let tokens = tokens(text);
-        for (at, token) in tokens
-            .iter()
-            .enumerate()
-            .filter(|(_, token)| token.text == "select")
-        {
-            let next: Vec<&str> = tokens[at + 1..]
-                .iter()
-                .take(4)
-                .map(|token| token.text)
-                .collect();
+        for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.text == "select") {
+            let next: Vec<&str> = tokens[at + 1..].iter().take(4).map(|token| token.text).collect();
             if next.starts_with(&["!"]) && !next.ends_with(&["biased", ";"]) {
                 places.push(Place::new(file, token.line, "`select!` in random order"));
             }
@@ -67,46 +57,29 @@ pub(super) fn machine_is_pure(tree: &Tree) -> Vec<Place> {
         ["std", "time", rest @ ..] => rest.first() != Some(&"Duration"),
         _ => false,
     };
-    let mut places = words(tree, CORE, |file, word| {
-        is_machine(file) && IMPURE.contains(&word)
-    });
-    places.extend(spelled(tree, CORE, |file, path| {
-        is_machine(file) && is_clock(&path.segments)
-    }));
+    let mut places = words(tree, CORE, |file, word| is_machine(file) && IMPURE.contains(&word));
+    places.extend(spelled(tree, CORE, |file, path| is_machine(file) && is_clock(&path.segments)));
     places
 }
 
-const IMPURE: &[&str] = &[
-    "async",
-    "await",
-    "Instant",
-    "SystemTime",
-    "getrandom",
-    "rand",
-];
+const IMPURE: &[&str] = &["async", "await", "Instant", "SystemTime", "getrandom", "rand"];
 
 pub(super) fn adapters_do_not_see_each_other(tree: &Tree) -> Vec<Place> {
     let mut places = Vec::new();
     for (folder, own) in ADAPTERS {
-        let is_other =
-            |name: &str| name != *own && ADAPTERS.iter().any(|(_, other)| name == *other);
+        let is_other = |name: &str| name != *own && ADAPTERS.iter().any(|(_, other)| name == *other);
         places.extend(words(tree, folder, |_, word| is_other(word)));
         places.extend(depended_on(tree, &format!("{folder}Cargo.toml"), is_other));
     }
     places
 }
 
-const ADAPTERS: &[(&str, &str)] = &[
-    ("crates/stores/", "hapax_stores"),
-    ("crates/brokers/", "hapax_brokers"),
-    ("crates/http/", "hapax_http"),
-];
+const ADAPTERS: &[(&str, &str)] =
+    &[("crates/stores/", "hapax_stores"), ("crates/brokers/", "hapax_brokers"), ("crates/http/", "hapax_http")];
 
 pub(super) fn backends_are_named_by_the_wiring(tree: &Tree) -> Vec<Place> {
     words(tree, "crates/", |file, word| {
-        let may = MAY_NAME_BACKENDS
-            .iter()
-            .any(|place| file.starts_with(place));
+        let may = MAY_NAME_BACKENDS.iter().any(|place| file.starts_with(place));
         BACKENDS.contains(&word) && !may
     })
 }
@@ -114,12 +87,8 @@ pub(super) fn backends_are_named_by_the_wiring(tree: &Tree) -> Vec<Place> {
 /// The types behind one backend each. `Memory` is core's own and free to use.
 const BACKENDS: &[&str] = &["Sqlite"];
 
-const MAY_NAME_BACKENDS: &[&str] = &[
-    "crates/stores/",
-    "crates/hapax/",
-    "crates/cli/src/wiring.rs",
-    "crates/cli/tests/",
-];
+const MAY_NAME_BACKENDS: &[&str] =
+    &["crates/stores/", "crates/hapax/", "crates/cli/src/wiring.rs", "crates/cli/tests/"];
 
 /// A rule about a file that was moved away would pass for ever.
 pub(super) fn guarded_places_exist(tree: &Tree) -> Vec<Place> {

@@ -224,23 +224,14 @@ mod tests {
 
     fn script(payments: u32, crashes: Option<u32>, direct: bool) -> Script {
         let seed = Some(1);
-        Script::from(DemoArgs {
-            payments,
-            seed,
-            crashes,
-            direct,
-            keep: false,
-        })
+        Script::from(DemoArgs { payments, seed, crashes, direct, keep: false })
     }
 
     #[test]
     fn crashes_are_spread_over_the_payments() {
         let script = script(2000, None, false);
         assert_eq!(script.crashes, 20);
-        assert_eq!(
-            (script.due(1), script.due(10), script.due(20)),
-            (95, 952, 1904)
-        );
+        assert_eq!((script.due(1), script.due(10), script.due(20)), (95, 952, 1904));
     }
 
     #[test]

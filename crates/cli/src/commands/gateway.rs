@@ -24,30 +24,15 @@ pub(crate) struct GatewayArgs {
     #[arg(long, env = "HAPAX_UPSTREAM", value_name = "URL", value_parser = upstream)]
     upstream: Authority,
     /// Where clients connect.
-    #[arg(
-        long,
-        env = "HAPAX_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "127.0.0.1:8080"
-    )]
+    #[arg(long, env = "HAPAX_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
     /// Where /healthz and /readyz are answered.
-    #[arg(
-        long,
-        env = "HAPAX_ADMIN",
-        value_name = "ADDRESS",
-        default_value = "127.0.0.1:8081"
-    )]
+    #[arg(long, env = "HAPAX_ADMIN", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     admin: SocketAddr,
     #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite://hapax.db", help = format!("Where records are kept: {SCHEMES}"))]
     store: StoreUrl,
     /// The service whose keys these are; services that share a store have one each.
-    #[arg(
-        long,
-        env = "HAPAX_NAMESPACE",
-        value_name = "NAME",
-        default_value = "default"
-    )]
+    #[arg(long, env = "HAPAX_NAMESPACE", value_name = "NAME", default_value = "default")]
     namespace: String,
     /// How long a request is believed to run without a sign of life; at least 1s.
     #[arg(long, env = "HAPAX_LEASE", value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
@@ -56,12 +41,7 @@ pub(crate) struct GatewayArgs {
     #[arg(long, env = "HAPAX_RETENTION", value_name = "DURATION", default_value = "24h", value_parser = humantime::parse_duration)]
     retention: Duration,
     /// What a retry gets after an attempt ended without a word, when it may have had its effect.
-    #[arg(
-        long,
-        env = "HAPAX_ON_LAPSE",
-        value_name = "POLICY",
-        default_value = "hold"
-    )]
+    #[arg(long, env = "HAPAX_ON_LAPSE", value_name = "POLICY", default_value = "hold")]
     on_lapse: OnLapseArg,
     /// Whose key a request carries: `authorization` (a hash of its Authorization field; a renewed credential is a new
     /// caller), `header:NAME` (set by a proxy that you trust), or `none` (all callers share keys and answers).
@@ -88,15 +68,10 @@ fn upstream(url: &str) -> Result<Authority, anyhow::Error> {
     if uri.path() != "/" || uri.query().is_some() {
         bail!("a path is taken from each request; write http://HOST:PORT alone");
     }
-    if uri
-        .authority()
-        .is_some_and(|authority| authority.as_str().contains('@'))
-    {
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
         bail!("credentials are passed on from each request; write http://HOST:PORT alone");
     }
-    uri.authority()
-        .cloned()
-        .context("write it as http://HOST:PORT")
+    uri.authority().cloned().context("write it as http://HOST:PORT")
 }
 
 fn some_time(duration: &str) -> Result<Duration, anyhow::Error> {
@@ -110,10 +85,7 @@ fn tenant(source: &str) -> Result<Tenant, anyhow::Error> {
     match source.split_once(':') {
         None if source == "authorization" => Ok(Tenant::Authorization),
         None if source == "none" => Ok(Tenant::None),
-        Some(("header", name)) => Ok(Tenant::Header(
-            name.parse()
-                .context("the name of the header is malformed")?,
-        )),
+        Some(("header", name)) => Ok(Tenant::Header(name.parse().context("the name of the header is malformed")?)),
         _ => bail!("write authorization, header:NAME or none"),
     }
 }
@@ -125,8 +97,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
     let settings = settings(&args).map_err(Failure::usage)?;
-    let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain())
-        .map_err(Failure::usage)?;
+    let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain()).map_err(Failure::usage)?;
     let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
     check(&opened).await?;
     let gate = Gate::builder(Arc::clone(&opened.store), settings).runtime(runtime);
@@ -139,9 +110,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     explain(&args);
     tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
     tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
-    serve::until_stopped(public, service, DRAIN)
-        .await
-        .map_err(Failure::failed)?;
+    serve::until_stopped(public, service, DRAIN).await.map_err(Failure::failed)?;
 
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");
@@ -164,12 +133,7 @@ fn settings(args: &GatewayArgs) -> Result<Settings, hapax::Error> {
 }
 
 async fn check(opened: &Opened) -> Result<(), Failure> {
-    for finding in opened
-        .inspect
-        .check()
-        .await
-        .map_err(Failure::cannot_start)?
-    {
+    for finding in opened.inspect.check().await.map_err(Failure::cannot_start)? {
         match finding.severity {
             Severity::Refuse => return Err(Failure::cannot_start(anyhow!(finding.message))),
             Severity::Warn => tracing::warn!("{}", finding.message),
@@ -180,9 +144,7 @@ async fn check(opened: &Opened) -> Result<(), Failure> {
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bound = TcpListener::bind(address).await;
-    bound
-        .with_context(|| format!("cannot listen on {address}; is it taken?"))
-        .map_err(Failure::cannot_start)
+    bound.with_context(|| format!("cannot listen on {address}; is it taken?")).map_err(Failure::cannot_start)
 }
 
 fn explain(args: &GatewayArgs) {
@@ -191,9 +153,9 @@ fn explain(args: &GatewayArgs) {
         Tenant::Authorization => tracing::info!(
             "keys belong to the Authorization field; a retry with a renewed credential is a new request (--tenant header:NAME is the remedy)"
         ),
-        Tenant::None => tracing::warn!(
-            "all callers share their keys and can be given each other's answers (--tenant none)"
-        ),
+        Tenant::None => {
+            tracing::warn!("all callers share their keys and can be given each other's answers (--tenant none)")
+        }
         Tenant::Header(ref name) => {
             tracing::info!(%name, "keys belong to the tenant in this header; only a trusted proxy may set it");
         }
@@ -207,12 +169,7 @@ mod tests {
     #[test]
     fn an_upstream_is_a_scheme_and_an_authority() {
         assert_eq!(upstream("http://127.0.0.1:9000").unwrap(), "127.0.0.1:9000");
-        for url in [
-            "127.0.0.1:9000",
-            "https://api.example",
-            "http://api.example/v1",
-            "http://api.example?x",
-        ] {
+        for url in ["127.0.0.1:9000", "https://api.example", "http://api.example/v1", "http://api.example?x"] {
             let error = format!("{:#}", upstream(url).unwrap_err());
             assert!(error.contains("http://HOST:PORT"), "{url}: {error}");
         }
@@ -221,10 +178,7 @@ mod tests {
     #[test]
     fn a_tenant_has_one_of_three_sources() {
         assert_eq!(tenant("authorization").unwrap(), Tenant::Authorization);
-        assert_eq!(
-            tenant("header:X-Account").unwrap(),
-            Tenant::Header("x-account".parse().unwrap())
-        );
+        assert_eq!(tenant("header:X-Account").unwrap(), Tenant::Header("x-account".parse().unwrap()));
         assert_eq!(tenant("none").unwrap(), Tenant::None);
         for source in ["", "header", "header:", "header:a b", "nobody"] {
             assert!(tenant(source).is_err(), "{source}");

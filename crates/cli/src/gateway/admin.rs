@@ -29,9 +29,7 @@ pub(crate) async fn serve(listener: TcpListener, inspect: Arc<dyn Inspect>) {
         };
         let inspect = Arc::clone(&inspect);
         let service = service_fn(move |request| answer(request, Arc::clone(&inspect)));
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .serve_connection(TokioIo::new(stream), service);
+        let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an admin connection ended badly");
@@ -40,17 +38,11 @@ pub(crate) async fn serve(listener: TcpListener, inspect: Arc<dyn Inspect>) {
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    inspect: Arc<dyn Inspect>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, inspect: Arc<dyn Inspect>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, text) = match request.uri().path() {
         "/healthz" => (StatusCode::OK, "ok\n".into()),
         "/readyz" => ready(&*inspect).await,
-        _ => (
-            StatusCode::NOT_FOUND,
-            "there are /healthz and /readyz\n".into(),
-        ),
+        _ => (StatusCode::NOT_FOUND, "there are /healthz and /readyz\n".into()),
     };
     let mut response = Response::new(Full::from(text));
     *response.status_mut() = status;
@@ -58,19 +50,11 @@ async fn answer(
 }
 
 async fn ready(inspect: &dyn Inspect) -> (StatusCode, String) {
-    let not_ready = |why: &dyn std::fmt::Display| {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("not ready: {why}\n"),
-        )
-    };
+    let not_ready = |why: &dyn std::fmt::Display| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n"));
     match tokio::time::timeout(CHECK_TIMEOUT, inspect.check()).await {
         Err(_) => not_ready(&"the store does not answer"),
         Ok(Err(error)) => not_ready(&error),
-        Ok(Ok(findings)) => match findings
-            .iter()
-            .find(|finding| finding.severity == Severity::Refuse)
-        {
+        Ok(Ok(findings)) => match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
             Some(finding) => not_ready(&finding.message),
             None => (StatusCode::OK, "ready\n".into()),
         },

@@ -10,8 +10,8 @@ use hapax::gate::Attempt;
 use hapax::http::{Outcome, Problem, RequestBody};
 use hapax::{BoxError, RecordKey};
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, EXPECT, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, EXPECT, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
@@ -40,10 +40,8 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 
 /// What only the gateway may say, whichever side sent it.
 const OURS: &str = "hapax-";
-const OURS_TO_CLIENTS: [HeaderName; 2] = [
-    HeaderName::from_static("idempotent-replayed"),
-    HeaderName::from_static("idempotency-key-expires"),
-];
+const OURS_TO_CLIENTS: [HeaderName; 2] =
+    [HeaderName::from_static("idempotent-replayed"), HeaderName::from_static("idempotency-key-expires")];
 
 /// Sends requests on to the API, and says of each failure whether the request may have got there.
 #[derive(Clone, Debug)]
@@ -64,11 +62,7 @@ impl Forward {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build(connector);
-        Self {
-            client,
-            upstream,
-            timeout,
-        }
+        Self { client, upstream, timeout }
     }
 
     async fn forward(self, mut request: Request<RequestBody<Incoming>>) -> Response<ForwardedBody> {
@@ -86,9 +80,7 @@ impl Forward {
         match tokio::time::timeout(self.timeout, self.client.request(request)).await {
             Ok(Ok(mut response)) => {
                 strip(response.headers_mut());
-                OURS_TO_CLIENTS
-                    .iter()
-                    .for_each(|name| drop(response.headers_mut().remove(name)));
+                OURS_TO_CLIENTS.iter().for_each(|name| drop(response.headers_mut().remove(name)));
                 *response.version_mut() = Version::HTTP_11;
                 // Nobody waits for the body of an unprotected request before it is passed on.
                 let limit = attempt.is_some().then_some(self.timeout);
@@ -103,11 +95,7 @@ impl Forward {
                 refused(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
             Err(_) => {
-                tracing::warn!(
-                    ?rk,
-                    timeout_s = self.timeout.as_secs(),
-                    "the API did not answer in time"
-                );
+                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API did not answer in time");
                 refused(Problem::UpstreamTimeout, Outcome::Unknown, rk)
             }
         }
@@ -115,18 +103,9 @@ impl Forward {
 
     /// The same path at the API. Host stays what the client wrote.
     fn address(&self, request: &mut Request<RequestBody<Incoming>>) {
-        let path = request
-            .uri()
-            .path_and_query()
-            .cloned()
-            .unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let uri = Uri::builder()
-            .scheme(Scheme::HTTP)
-            .authority(self.upstream.clone())
-            .path_and_query(path);
-        *request.uri_mut() = uri
-            .build()
-            .expect("a scheme, an authority and a path make a URI");
+        let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.upstream.clone()).path_and_query(path);
+        *request.uri_mut() = uri.build().expect("a scheme, an authority and a path make a URI");
         *request.version_mut() = Version::HTTP_11;
     }
 }
@@ -140,11 +119,7 @@ fn strip(headers: &mut HeaderMap) {
         .flat_map(|field| field.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    let ours = headers
-        .keys()
-        .filter(|name| name.as_str().starts_with(OURS))
-        .cloned()
-        .collect::<Vec<_>>();
+    let ours = headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect::<Vec<_>>();
     for name in named.iter().chain(&ours).chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
@@ -153,12 +128,7 @@ fn strip(headers: &mut HeaderMap) {
 /// Tells the API which attempt this is. An answer that is kept must be readable for every later client: no encoding.
 fn introduce(headers: &mut HeaderMap, attempt: &Attempt) {
     let grant = attempt.grant();
-    let fingerprint: String = grant
-        .fingerprint
-        .as_bytes()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let fingerprint: String = grant.fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     for (name, value) in [
         ("hapax-operation", attempt.operation().to_string()),
         ("hapax-token", grant.token.0.to_string()),
@@ -178,9 +148,7 @@ fn status(status: StatusCode) -> Response<ForwardedBody> {
 }
 
 fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Response<ForwardedBody> {
-    let mut response = problem
-        .response(rk.as_ref())
-        .map(|body| Either::Right(Full::new(body)));
+    let mut response = problem.response(rk.as_ref()).map(|body| Either::Right(Full::new(body)));
     response.extensions_mut().insert(outcome);
     response
 }
@@ -196,11 +164,7 @@ pub(crate) struct Timed {
 
 impl Timed {
     fn new(body: Incoming, limit: Option<Duration>) -> Self {
-        Self {
-            body,
-            limit,
-            waiting: None,
-        }
+        Self { body, limit, waiting: None }
     }
 }
 
@@ -208,10 +172,7 @@ impl Body for Timed {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             self.waiting = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
@@ -220,10 +181,7 @@ impl Body for Timed {
             return Poll::Pending;
         };
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(limit)));
-        waiting
-            .as_mut()
-            .poll(cx)
-            .map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
+        waiting.as_mut().poll(cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -266,10 +224,7 @@ mod tests {
             ("idempotency-key", "k"),
             ("content-type", "text/plain"),
         ] {
-            headers.insert(
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            );
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         strip(&mut headers);
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();

@@ -21,16 +21,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves clients until a signal to stop, then lets open requests end. A second signal, or `drain`, ends the wait.
-pub(crate) async fn until_stopped<S, B>(
-    listener: TcpListener,
-    service: S,
-    drain: Duration,
-) -> Result<(), anyhow::Error>
+pub(crate) async fn until_stopped<S, B>(listener: TcpListener, service: S, drain: Duration) -> Result<(), anyhow::Error>
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -71,10 +64,7 @@ where
 
 fn connect<S, B>(stream: TcpStream, service: S, connections: &GracefulShutdown)
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

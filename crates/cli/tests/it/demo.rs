@@ -11,23 +11,13 @@ fn demo(flags: &[&str]) -> (Output, String) {
 #[test]
 fn behind_the_gateway_a_hostile_client_and_crashes_do_no_harm() {
     let (output, text) = demo(&["--payments", "200", "--crashes", "3", "--seed", "7"]);
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("The audit holds"), "{text}");
 }
 
 #[test]
 fn without_the_gateway_the_same_traffic_fails_the_audit() {
     let (output, text) = demo(&["--payments", "200", "--seed", "7", "--direct"]);
-    assert_eq!(
-        output.status.code(),
-        Some(1),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("were charged more than once"), "{text}");
 }

@@ -14,22 +14,13 @@ async fn a_retry_reaches_the_api_once_and_gets_the_same_answer() {
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let first = gateway.post("/charges", "key-1", "{}").await.unwrap();
     let retry = gateway.post("/charges", "key-1", "{}").await.unwrap();
-    assert_eq!(
-        (first.status.as_u16(), first.body.as_str()),
-        (201, "answer 1")
-    );
+    assert_eq!((first.status.as_u16(), first.body.as_str()), (201, "answer 1"));
     assert_eq!((retry.status, &retry.body), (first.status, &first.body));
     assert!(!first.replayed() && retry.replayed());
     assert!(first.headers.contains_key("set-cookie") && !retry.headers.contains_key("set-cookie"));
     assert_eq!(api.seen().len(), 1);
-    let reused = gateway
-        .post("/charges", "key-1", "{\"amount\":6}")
-        .await
-        .unwrap();
-    assert_eq!(
-        (reused.status.as_u16(), reused.problem()),
-        (422, "key-reused")
-    );
+    let reused = gateway.post("/charges", "key-1", "{\"amount\":6}").await.unwrap();
+    assert_eq!((reused.status.as_u16(), reused.problem()), (422, "key-reused"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,27 +32,14 @@ async fn the_api_learns_which_attempt_it_is_and_nobody_else_can_say_so() {
         .header("hapax-token", "1")
         .header("hapax-forged", "1")
         .header("accept-encoding", "br");
-    gateway
-        .send(request.body(Full::from("pay")).unwrap())
-        .await
-        .unwrap();
+    gateway.send(request.body(Full::from("pay")).unwrap()).await.unwrap();
     let seen = &api.seen()[0];
     assert_eq!(seen.body, Bytes::from("pay"));
     assert_eq!(
-        (
-            &seen.headers["idempotency-key"],
-            &seen.headers["hapax-attempt"]
-        ),
+        (&seen.headers["idempotency-key"], &seen.headers["hapax-attempt"]),
         (&"\"quoted\"".parse().unwrap(), &"1".parse().unwrap())
     );
-    assert!(
-        seen.headers["hapax-token"]
-            .to_str()
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-            > 1
-    );
+    assert!(seen.headers["hapax-token"].to_str().unwrap().parse::<u64>().unwrap() > 1);
     assert_eq!(seen.headers["hapax-operation"].len(), 36);
     assert_eq!(seen.headers["accept-encoding"], "identity");
     assert_eq!(seen.headers["host"], gateway.public.to_string());
@@ -88,20 +66,11 @@ async fn unprotected_requests_stream_through() {
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     for number in 1..=2 {
         let got = gateway.get(gateway.public, "/charges").await.unwrap();
-        assert_eq!(
-            (got.status.as_u16(), got.body),
-            (201, format!("answer {number}"))
-        );
+        assert_eq!((got.status.as_u16(), got.body), (201, format!("answer {number}")));
     }
-    let large = Request::put(format!("http://{}/upload", gateway.public))
-        .body(Full::from(vec![7; 3 << 20]))
-        .unwrap();
+    let large = Request::put(format!("http://{}/upload", gateway.public)).body(Full::from(vec![7; 3 << 20])).unwrap();
     assert_eq!(gateway.send(large).await.unwrap().status, 201);
-    assert_eq!(
-        api.seen()[2].body.len(),
-        3 << 20,
-        "no limit holds for what is not protected"
-    );
+    assert_eq!(api.seen()[2].body.len(), 3 << 20, "no limit holds for what is not protected");
     assert!(!api.seen()[2].headers.contains_key("hapax-operation"));
 }
 
@@ -110,20 +79,9 @@ async fn an_api_that_is_not_there_did_nothing() {
     let address = free_address();
     let gateway = Gateway::start(address, "memory:", &[]).await;
     let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
-    assert_eq!(
-        (got.status.as_u16(), got.problem()),
-        (502, "upstream-unreachable")
-    );
+    assert_eq!((got.status.as_u16(), got.problem()), (502, "upstream-unreachable"));
     let api = Api::start_at(address).await;
-    assert_eq!(
-        gateway
-            .post("/charges", "key-1", "{}")
-            .await
-            .unwrap()
-            .status,
-        201,
-        "the key was free again"
-    );
+    assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201, "the key was free again");
     assert_eq!(api.seen().len(), 1);
 }
 
@@ -132,15 +90,9 @@ async fn an_api_that_does_not_answer_in_time_may_have_done_it() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
     let first = gateway.post("/slow", "key-1", "{}").await.unwrap();
-    assert_eq!(
-        (first.status.as_u16(), first.problem()),
-        (504, "upstream-timeout")
-    );
+    assert_eq!((first.status.as_u16(), first.problem()), (504, "upstream-timeout"));
     let retry = gateway.post("/slow", "key-1", "{}").await.unwrap();
-    assert_eq!(
-        (retry.status.as_u16(), retry.problem()),
-        (409, "outcome-unknown")
-    );
+    assert_eq!((retry.status.as_u16(), retry.problem()), (409, "outcome-unknown"));
     assert_eq!(api.seen().len(), 1);
 }
 
@@ -149,15 +101,9 @@ async fn an_api_that_stops_in_mid_answer_may_have_done_it() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
     let first = gateway.post("/stalls", "key-1", "{}").await.unwrap();
-    assert_eq!(
-        (first.status.as_u16(), first.problem()),
-        (504, "upstream-timeout")
-    );
+    assert_eq!((first.status.as_u16(), first.problem()), (504, "upstream-timeout"));
     let retry = gateway.post("/stalls", "key-1", "{}").await.unwrap();
-    assert_eq!(
-        (retry.status.as_u16(), retry.problem()),
-        (409, "outcome-unknown")
-    );
+    assert_eq!((retry.status.as_u16(), retry.problem()), (409, "outcome-unknown"));
     assert_eq!(api.seen().len(), 1);
 }
 
@@ -165,26 +111,17 @@ async fn an_api_that_stops_in_mid_answer_may_have_done_it() {
 async fn a_client_that_closes_its_side_after_sending_gets_its_answer() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
-    let answer = raw(
-        gateway.public,
-        b"POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-length: 2\r\n\r\n{}",
-    )
-    .await;
-    assert!(
-        answer.starts_with("HTTP/1.1 201") && answer.ends_with("answer 1"),
-        "{answer}"
-    );
+    let answer =
+        raw(gateway.public, b"POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-length: 2\r\n\r\n{}")
+            .await;
+    assert!(answer.starts_with("HTTP/1.1 201") && answer.ends_with("answer 1"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_tunnel_is_opened() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
-    let answer = raw(
-        gateway.public,
-        b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nhost: a\r\n\r\n",
-    )
-    .await;
+    let answer = raw(gateway.public, b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
     assert_eq!(api.seen().len(), 0);
 }

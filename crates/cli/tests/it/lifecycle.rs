@@ -20,17 +20,10 @@ async fn after_a_crash_in_mid_request_hold_says_that_the_outcome_is_unknown() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = killed_in_mid_request(&api, &sqlite(directory.path()), "hold").await;
     let got = gateway.settled("/slow", "key-1", "{}").await;
-    assert_eq!(
-        (got.status.as_u16(), got.problem()),
-        (409, "outcome-unknown")
-    );
+    assert_eq!((got.status.as_u16(), got.problem()), (409, "outcome-unknown"));
     assert_eq!(api.seen().len(), 1, "it was not run again");
     assert_eq!(
-        gateway
-            .post("/slow", "key-1", "{ }")
-            .await
-            .unwrap()
-            .problem(),
+        gateway.post("/slow", "key-1", "{ }").await.unwrap().problem(),
         "key-reused",
         "the payload is still known"
     );
@@ -44,22 +37,10 @@ async fn after_a_crash_in_mid_request_retry_runs_again_under_a_higher_token() {
     let got = gateway.settled("/slow", "key-1", "{}").await;
     assert_eq!((got.status.as_u16(), got.body.as_str()), (201, "answer 2"));
     let seen = api.seen();
-    let number = |at: usize, name: &str| {
-        seen[at].headers[name]
-            .to_str()
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
-    };
+    let number = |at: usize, name: &str| seen[at].headers[name].to_str().unwrap().parse::<u64>().unwrap();
     assert!(number(1, "hapax-token") > number(0, "hapax-token"));
-    assert_eq!(
-        (number(0, "hapax-attempt"), number(1, "hapax-attempt")),
-        (1, 2)
-    );
-    assert_eq!(
-        seen[0].headers["hapax-operation"],
-        seen[1].headers["hapax-operation"]
-    );
+    assert_eq!((number(0, "hapax-attempt"), number(1, "hapax-attempt")), (1, 2));
+    assert_eq!(seen[0].headers["hapax-operation"], seen[1].headers["hapax-operation"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,17 +73,11 @@ async fn no_key_no_body_and_no_credential_is_ever_logged() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
     for path in ["/charges", "/charges", "/slow", "/slow"] {
-        gateway
-            .post(path, "very-private-key", "{\"card\":\"4242\"}")
-            .await
-            .unwrap();
+        gateway.post(path, "very-private-key", "{\"card\":\"4242\"}").await.unwrap();
     }
     gateway.terminate();
     let (_, logs) = gateway.ended();
-    assert!(
-        logs.contains("POST and PATCH are protected"),
-        "there are logs: {logs}"
-    );
+    assert!(logs.contains("POST and PATCH are protected"), "there are logs: {logs}");
     for secret in ["very-private-key", "4242", "tenant-secret"] {
         assert!(!logs.contains(secret), "{secret} is in {logs}");
     }
@@ -113,16 +88,7 @@ async fn the_admin_listener_tells_health_and_readiness() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/", 404)] {
-        assert_eq!(
-            gateway
-                .get(gateway.admin, path)
-                .await
-                .unwrap()
-                .status
-                .as_u16(),
-            status,
-            "{path}"
-        );
+        assert_eq!(gateway.get(gateway.admin, path).await.unwrap().status.as_u16(), status, "{path}");
     }
 }
 
@@ -130,21 +96,9 @@ async fn the_admin_listener_tells_health_and_readiness() {
 fn refusal(flags: &[&str]) -> (Option<i32>, String) {
     let (public, admin) = (free_address().to_string(), free_address().to_string());
     let mut command = hapax();
-    let defaults = [
-        ("HAPAX_UPSTREAM", "http://127.0.0.1:9"),
-        ("HAPAX_LISTEN", &public),
-        ("HAPAX_ADMIN", &admin),
-    ];
-    let output = command
-        .envs(defaults)
-        .arg("gateway")
-        .args(flags)
-        .output()
-        .unwrap();
-    (
-        output.status.code(),
-        String::from_utf8(output.stderr).unwrap(),
-    )
+    let defaults = [("HAPAX_UPSTREAM", "http://127.0.0.1:9"), ("HAPAX_LISTEN", &public), ("HAPAX_ADMIN", &admin)];
+    let output = command.envs(defaults).arg("gateway").args(flags).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
@@ -155,59 +109,21 @@ fn what_cannot_work_is_refused_with_its_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let absent = format!("sqlite://{}/absent/hapax.db", directory.path().display());
-    let (text, memory) = (
-        format!("sqlite://{}", text.display()),
-        ["--store", "memory:"],
-    );
+    let (text, memory) = (format!("sqlite://{}", text.display()), ["--store", "memory:"]);
     let cases: &[(&[&str], i32, &str)] = &[
-        (
-            &["--store", "redis://localhost"],
-            2,
-            "sqlite://PATH, memory:",
-        ),
-        (
-            &["--store", "memory:", "--lease", "10ms"],
-            2,
-            "lease is shorter than 1 s",
-        ),
-        (
-            &["--store", "memory:", "--tenant", "nobody"],
-            2,
-            "authorization, header:NAME or none",
-        ),
-        (
-            &["--store", "memory:", "--upstream", "https://api"],
-            2,
-            "http://HOST:PORT",
-        ),
-        (
-            &["--store", "memory:", "--upstream", "http://u:p@api"],
-            2,
-            "http://HOST:PORT",
-        ),
-        (
-            &["--store", "memory:", "--upstream-timeout", "0s"],
-            2,
-            "60s",
-        ),
-        (
-            &["--store", "memory:", "--namespace", ""],
-            2,
-            "namespace is empty",
-        ),
+        (&["--store", "redis://localhost"], 2, "sqlite://PATH, memory:"),
+        (&["--store", "memory:", "--lease", "10ms"], 2, "lease is shorter than 1 s"),
+        (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
+        (&["--store", "memory:", "--upstream", "https://api"], 2, "http://HOST:PORT"),
+        (&["--store", "memory:", "--upstream", "http://u:p@api"], 2, "http://HOST:PORT"),
+        (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "60s"),
+        (&["--store", "memory:", "--namespace", ""], 2, "namespace is empty"),
         (&["--store", &absent], 3, "does its directory exist"),
         (&["--store", &text], 3, "is no SQLite database"),
-        (
-            &[memory[0], memory[1], "--listen", &taken],
-            3,
-            "is it taken?",
-        ),
+        (&[memory[0], memory[1], "--listen", &taken], 3, "is it taken?"),
     ];
     for (flags, code, remedy) in cases {
         let (ended, message) = refusal(flags);
-        assert!(
-            ended == Some(*code) && message.contains(remedy),
-            "{flags:?}: {ended:?} {message}"
-        );
+        assert!(ended == Some(*code) && message.contains(remedy), "{flags:?}: {ended:?} {message}");
     }
 }

@@ -47,38 +47,28 @@ impl Api {
     pub(crate) async fn start_at(address: SocketAddr) -> Self {
         let listener = tokio::net::TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let api = Self {
-            address,
-            seen: Arc::default(),
-            go: Arc::new(Semaphore::new(0)),
-        };
+        let api = Self { address, seen: Arc::default(), go: Arc::new(Semaphore::new(0)) };
         let serving = api.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let api = serving.clone();
                 let service = service_fn(move |request| api.clone().answer(request));
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service);
+                let connection =
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                 tokio::spawn(connection);
             }
         });
         api
     }
 
-    async fn answer(
-        self,
-        request: Request<Incoming>,
-    ) -> Result<Response<Either<Full<Bytes>, Stalled>>, Infallible> {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Either<Full<Bytes>, Stalled>>, Infallible> {
         let (head, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
             return Ok(Response::new(Either::Left(Full::from("cut"))));
         };
         let number = {
             let mut seen = self.seen.lock().unwrap();
-            seen.push(Seen {
-                headers: head.headers,
-                body: body.to_bytes(),
-            });
+            seen.push(Seen { headers: head.headers, body: body.to_bytes() });
             seen.len()
         };
         if head.uri.path() == "/stalls" {
@@ -87,13 +77,8 @@ impl Api {
         if head.uri.path() == "/slow" {
             self.go.acquire().await.unwrap().forget();
         }
-        let answer = Response::builder()
-            .status(201)
-            .header("content-type", "text/plain")
-            .header("set-cookie", "s=1");
-        Ok(answer
-            .body(Either::Left(Full::from(format!("answer {number}"))))
-            .unwrap())
+        let answer = Response::builder().status(201).header("content-type", "text/plain").header("set-cookie", "s=1");
+        Ok(answer.body(Either::Left(Full::from(format!("answer {number}")))).unwrap())
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -102,10 +87,7 @@ impl Api {
 
     /// Waits until the API has seen this many requests.
     pub(crate) async fn has_seen(&self, count: usize) {
-        until("the API sees the request", async || {
-            self.seen().len() >= count
-        })
-        .await;
+        until("the API sees the request", async || self.seen().len() >= count).await;
     }
 
     pub(crate) fn let_go(&self) {
@@ -120,10 +102,7 @@ impl Body for Stalled {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Pending
     }
 }
@@ -153,10 +132,7 @@ pub(crate) struct Got {
 
 impl Got {
     pub(crate) fn problem(&self) -> &str {
-        let (_, name) = self
-            .body
-            .split_once("/.well-known/idempotency#")
-            .expect("problem details");
+        let (_, name) = self.body.split_once("/.well-known/idempotency#").expect("problem details");
         name.split_once('"').expect("a quoted type").0
     }
 
@@ -167,18 +143,12 @@ impl Got {
 
 /// An address that was free a moment ago.
 pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 pub(crate) fn hapax() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command
-        .env_clear()
-        .env("HAPAX_LOG", "debug")
-        .stdin(Stdio::null());
+    command.env_clear().env("HAPAX_LOG", "debug").stdin(Stdio::null());
     command
 }
 
@@ -187,45 +157,19 @@ impl Gateway {
     pub(crate) async fn start(upstream: SocketAddr, store: &str, more: &[&str]) -> Self {
         let (public, admin) = (free_address(), free_address());
         let mut command = hapax();
-        command.args([
-            "gateway",
-            "--upstream",
-            &format!("http://{upstream}"),
-            "--store",
-            store,
-        ]);
-        command
-            .args([
-                "--listen",
-                &public.to_string(),
-                "--admin",
-                &admin.to_string(),
-            ])
-            .args(more);
-        let child = command
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let gateway = Self {
-            child,
-            public,
-            admin,
-            client: Client::builder(TokioExecutor::new()).build_http(),
-        };
+        command.args(["gateway", "--upstream", &format!("http://{upstream}"), "--store", store]);
+        command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
+        let child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let gateway = Self { child, public, admin, client: Client::builder(TokioExecutor::new()).build_http() };
         until("the gateway is ready", async || {
-            gateway
-                .get(admin, "/readyz")
-                .await
-                .is_some_and(|got| got.status == 200)
+            gateway.get(admin, "/readyz").await.is_some_and(|got| got.status == 200)
         })
         .await;
         gateway
     }
 
     pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> Option<Got> {
-        let request = Request::get(format!("http://{address}{path}"))
-            .body(Full::default())
-            .unwrap();
+        let request = Request::get(format!("http://{address}{path}")).body(Full::default()).unwrap();
         self.send(request).await
     }
 
@@ -233,23 +177,13 @@ impl Gateway {
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Option<Got> {
         let (head, body) = self.client.request(request).await.ok()?.into_parts();
         let body = body.collect().await.ok()?.to_bytes();
-        Some(Got {
-            status: head.status,
-            headers: head.headers,
-            body: String::from_utf8(body.into()).unwrap(),
-        })
+        Some(Got { status: head.status, headers: head.headers, body: String::from_utf8(body.into()).unwrap() })
     }
 
     pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<Got> {
-        let request = Request::post(format!("http://{}{path}", self.public))
-            .header("authorization", "Bearer tenant-secret");
-        self.send(
-            request
-                .header("idempotency-key", key)
-                .body(Full::from(body))
-                .unwrap(),
-        )
-        .await
+        let request =
+            Request::post(format!("http://{}{path}", self.public)).header("authorization", "Bearer tenant-secret");
+        self.send(request.header("idempotency-key", key).body(Full::from(body)).unwrap()).await
     }
 
     /// Asks again until the answer is no longer "in progress".
@@ -257,8 +191,7 @@ impl Gateway {
         let mut last = None;
         until("the earlier attempt lapses", async || {
             last = self.post(path, key, body).await;
-            last.as_ref()
-                .is_some_and(|got| got.status != 409 || got.problem() != "in-progress")
+            last.as_ref().is_some_and(|got| got.status != 409 || got.problem() != "in-progress")
         })
         .await;
         last.unwrap()
@@ -280,12 +213,7 @@ impl Gateway {
     /// Waits for the end: the exit code, and everything that was logged.
     pub(crate) fn ended(mut self) -> (Option<i32>, String) {
         let mut logs = String::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut logs)
-            .unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut logs).unwrap();
         (self.child.wait().unwrap().code(), logs)
     }
 }

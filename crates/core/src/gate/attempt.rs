@@ -13,11 +13,7 @@ pub struct Attempt {
 
 impl Attempt {
     pub(super) fn new(grant: Grant) -> Self {
-        Self {
-            grant,
-            operation: grant.rk.operation(),
-            cancellation: CancellationToken::new(),
-        }
+        Self { grant, operation: grant.rk.operation(), cancellation: CancellationToken::new() }
     }
 
     /// The grant: its token fences whatever the handler writes to.

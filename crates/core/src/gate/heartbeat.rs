@@ -41,12 +41,7 @@ impl Heartbeat {
             beat.run(&shared, stopped).await;
             let _ = end.send(());
         });
-        Self {
-            stop: stop.drop_guard(),
-            ended,
-            confirmed,
-            lease: held.gate().terms.lease.into(),
-        }
+        Self { stop: stop.drop_guard(), ended, confirmed, lease: held.gate().terms.lease.into() }
     }
 
     /// Until when, on the boot clock, the store is known to have believed the grant: counted from when the last confirmed
@@ -99,9 +94,7 @@ impl Beat {
 
     async fn renew(&self, shared: &Shared) -> Result<Renewed> {
         let claim = Claim::from(&self.grant);
-        shared
-            .ask(|protocol: Protocol<'_>| protocol.renew(&self.grant.rk, &claim))
-            .await
+        shared.ask(|protocol: Protocol<'_>| protocol.renew(&self.grant.rk, &claim)).await
     }
 
     /// A third of the lease, give or take a tenth of it, so that attempts begun together do not renew together.

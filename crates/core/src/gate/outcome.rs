@@ -114,8 +114,7 @@ impl<A: Answer> Ran<A> {
         match A::decode(completion.answer) {
             Ok(answer) => Ok(Self { answer, how }),
             Err(source) => {
-                let error = Error::new(ErrorKind::Damaged, "a recorded answer cannot be read")
-                    .caused_by(source);
+                let error = Error::new(ErrorKind::Damaged, "a recorded answer cannot be read").caused_by(source);
                 Err(Refused::Store(error))
             }
         }
@@ -167,9 +166,7 @@ impl<A> fmt::Display for Refused<A> {
 impl<A: fmt::Debug> StdError for Refused<A> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::NotApplied(Told::Error(error)) | Self::Unknown(Told::Error(error)) => {
-                Some(error.as_ref())
-            }
+            Self::NotApplied(Told::Error(error)) | Self::Unknown(Told::Error(error)) => Some(error.as_ref()),
             Self::Unrecorded(error) | Self::Store(error) => Some(error),
             Self::NotApplied(Told::Answer(_)) | Self::Unknown(Told::Answer(_)) => None,
             Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead => None,

@@ -24,12 +24,7 @@ pub(super) struct Held {
 impl Held {
     /// `begun` is when the begin was sent that got the grant, on the boot clock.
     pub(super) fn new(gate: Gate, grant: Grant, begun: Duration) -> Self {
-        Self {
-            gate,
-            grant,
-            begun,
-            settled: false,
-        }
+        Self { gate, grant, begun, settled: false }
     }
 
     pub(super) fn gate(&self) -> &Gate {
@@ -45,11 +40,7 @@ impl Held {
     }
 
     /// Records the answer, and only then gives it out. Tries until the store was last known to believe the grant.
-    pub(super) async fn complete<A: Answer>(
-        mut self,
-        answer: A,
-        heartbeat: Heartbeat,
-    ) -> Result<Ran<A>, Refused<A>> {
+    pub(super) async fn complete<A: Answer>(mut self, answer: A, heartbeat: Heartbeat) -> Result<Ran<A>, Refused<A>> {
         let shared = Arc::clone(&self.gate.shared);
         let ended = shared.runtime.boot();
         let mut ask = Complete {
@@ -61,14 +52,9 @@ impl Held {
         };
         let mut pause = FIRST_PAUSE;
         let completed = loop {
-            match shared
-                .ask(|protocol| protocol.complete(&self.grant.rk, &ask))
-                .await
-            {
+            match shared.ask(|protocol| protocol.complete(&self.grant.rk, &ask)).await {
                 Ok(completed) => break completed,
-                Err(error)
-                    if hopeless(&error) || shared.runtime.boot() >= heartbeat.believed_until() =>
-                {
+                Err(error) if hopeless(&error) || shared.runtime.boot() >= heartbeat.believed_until() => {
                     self.settled = true;
                     tracing::error!(rk = ?self.grant.rk, ?error, "an answer could not be recorded");
                     return Err(Refused::Unrecorded(error));
@@ -83,21 +69,13 @@ impl Held {
         };
         self.settled = true;
         match completed {
-            Completed::Done | Completed::Already => Ok(Ran {
-                answer,
-                how: How::Fresh,
-            }),
+            Completed::Done | Completed::Already => Ok(Ran { answer, how: How::Fresh }),
             Completed::Recreated => {
                 tracing::warn!(rk = ?self.grant.rk, "the store had forgotten a record; its answer is recorded anew");
-                Ok(Ran {
-                    answer,
-                    how: How::Fresh,
-                })
+                Ok(Ran { answer, how: How::Fresh })
             }
             Completed::Lost(record) => self.lost(record),
-            Completed::Gone => Err(unknown(
-                "the store forgot the record, and the answer is past its retention",
-            )),
+            Completed::Gone => Err(unknown("the store forgot the record, and the answer is past its retention")),
         }
     }
 
@@ -105,12 +83,9 @@ impl Held {
         tracing::error!(rk = ?self.grant.rk, token = self.grant.token.0, other = record.token.0, "two attempts had an effect");
         match record.state {
             State::Completed(completion) => Ran::recorded(completion, How::Canonical),
-            State::InProgress(_)
-            | State::Released(_)
-            | State::Indeterminate(_)
-            | State::Dead(_) => Err(unknown(
-                "the grant was lost before the answer could be recorded",
-            )),
+            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
+                Err(unknown("the grant was lost before the answer could be recorded"))
+            }
         }
     }
 
@@ -126,12 +101,7 @@ impl Held {
     pub(super) async fn abandon(mut self, heartbeat: Heartbeat) {
         self.settled = true;
         heartbeat.stop().await;
-        give_back(
-            &self.gate,
-            self.grant.rk,
-            GiveBack::Abandon(Claim::from(&self.grant)),
-        )
-        .await;
+        give_back(&self.gate, self.grant.rk, GiveBack::Abandon(Claim::from(&self.grant))).await;
     }
 }
 
@@ -140,14 +110,8 @@ impl Drop for Held {
         if self.settled {
             return;
         }
-        let (gate, rk, how) = (
-            self.gate.clone(),
-            self.grant.rk,
-            GiveBack::Abandon(Claim::from(&self.grant)),
-        );
-        self.gate
-            .shared
-            .spawn(async move { how.until_definite(&gate, rk).await });
+        let (gate, rk, how) = (self.gate.clone(), self.grant.rk, GiveBack::Abandon(Claim::from(&self.grant)));
+        self.gate.shared.spawn(async move { how.until_definite(&gate, rk).await });
     }
 }
 
@@ -161,10 +125,7 @@ pub(super) fn cancel(gate: Gate, ask: &Begin) {
         let sent = gate.shared.runtime.boot();
         how.until_definite(&gate, rk).await;
         let waited = gate.shared.runtime.boot().saturating_sub(sent);
-        gate.shared
-            .runtime
-            .sleep(lease.saturating_sub(waited))
-            .await;
+        gate.shared.runtime.sleep(lease.saturating_sub(waited)).await;
         how.until_definite(&gate, rk).await;
     });
 }
@@ -173,8 +134,7 @@ pub(super) fn cancel(gate: Gate, ask: &Begin) {
 async fn give_back(gate: &Gate, rk: RecordKey, how: GiveBack) {
     if how.once(&gate.shared, &rk).await.is_err() {
         let gate_too = gate.clone();
-        gate.shared
-            .spawn(async move { how.until_definite(&gate_too, rk).await });
+        gate.shared.spawn(async move { how.until_definite(&gate_too, rk).await });
     }
 }
 
@@ -189,18 +149,13 @@ enum GiveBack {
 impl GiveBack {
     async fn once(self, shared: &Shared, rk: &RecordKey) -> Result<()> {
         match self {
-            Self::Release(claim, lifetime) => shared
-                .ask(|protocol: Protocol<'_>| protocol.release(rk, &claim, lifetime))
-                .await
-                .map(drop),
-            Self::Abandon(claim) => shared
-                .ask(|protocol: Protocol<'_>| protocol.abandon(rk, &claim))
-                .await
-                .map(drop),
-            Self::Cancel(owner, lifetime) => shared
-                .ask(|protocol: Protocol<'_>| protocol.cancel(rk, owner, lifetime))
-                .await
-                .map(drop),
+            Self::Release(claim, lifetime) => {
+                shared.ask(|protocol: Protocol<'_>| protocol.release(rk, &claim, lifetime)).await.map(drop)
+            }
+            Self::Abandon(claim) => shared.ask(|protocol: Protocol<'_>| protocol.abandon(rk, &claim)).await.map(drop),
+            Self::Cancel(owner, lifetime) => {
+                shared.ask(|protocol: Protocol<'_>| protocol.cancel(rk, owner, lifetime)).await.map(drop)
+            }
         }
     }
 
@@ -222,10 +177,7 @@ impl GiveBack {
 
 /// Whether trying again cannot help.
 fn hopeless(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Damaged | ErrorKind::Unusable | ErrorKind::Invalid
-    )
+    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Unusable | ErrorKind::Invalid)
 }
 
 fn unknown<A>(message: &'static str) -> Refused<A> {

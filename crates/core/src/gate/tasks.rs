@@ -16,10 +16,7 @@ struct Count {
 
 impl Tasks {
     /// Counts a task from now until it ends or is dropped.
-    pub(super) fn track<F: Future<Output = ()>>(
-        &self,
-        task: F,
-    ) -> impl Future<Output = ()> + use<F> {
+    pub(super) fn track<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
         self.0.running.fetch_add(1, Ordering::AcqRel);
         let running = Running(Arc::clone(&self.0));
         async move {

@@ -1,7 +1,4 @@
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the seam through which the clocks, tasks and random bytes come in"
-)]
+#![expect(clippy::disallowed_methods, reason = "the seam through which the clocks, tasks and random bytes come in")]
 
 use std::io;
 use std::thread;
@@ -42,18 +39,12 @@ impl Runtime for Tokio {
     }
 
     fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        thread::Builder::new()
-            .name(name.into())
-            .spawn(body)
-            .map(drop)
+        thread::Builder::new().name(name.into()).spawn(body).map(drop)
     }
 
     fn boot(&self) -> Duration {
         let time = clock_gettime(BOOT_CLOCK);
-        Duration::new(
-            u64::try_from(time.tv_sec).unwrap_or_default(),
-            u32::try_from(time.tv_nsec).unwrap_or_default(),
-        )
+        Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
     }
 
     fn wall(&self) -> Timestamp {

@@ -6,14 +6,10 @@ use async_trait::async_trait;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
-use crate::machine::{
-    self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed,
-};
+use crate::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use crate::record::{State, Timestamp, Token};
 use crate::runtime::Runtime;
-use crate::store::{
-    Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, observe, unchanged,
-};
+use crate::store::{Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, observe, unchanged};
 
 /// Settings of the [`Memory`] store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,27 +52,18 @@ const SHARDS: usize = 64;
 const SWEPT_BY_A_BEGIN: usize = 2;
 
 /// What a record takes beside its answer: its slot in the map, which is seldom full, and its place among the expiries.
-const RECORD_BYTES: usize =
-    2 * (size_of::<(RecordKey, Armed)>() + size_of::<(Timestamp, RecordKey)>());
+const RECORD_BYTES: usize = 2 * (size_of::<(RecordKey, Armed)>() + size_of::<(Timestamp, RecordKey)>());
 
 impl Memory {
     /// An empty store.
     pub fn new(runtime: Arc<dyn Runtime>, settings: MemorySettings) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self {
-            shards,
-            runtime,
-            settings,
-            used: AtomicUsize::new(0),
-            mark: AtomicU64::new(0),
-        }
+        Self { shards, runtime, settings, used: AtomicUsize::new(0), mark: AtomicU64::new(0) }
     }
 
     fn shard(&self, rk: &RecordKey) -> MutexGuard<'_, Shard> {
         // A shard is never left half-changed by a panic: each change is a few infallible calls.
-        self.shards[usize::from(rk.as_bytes()[31]) % SHARDS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[usize::from(rk.as_bytes()[31]) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn mark(&self) -> Token {
@@ -88,8 +75,7 @@ impl Memory {
         let armed = Armed::at(now, change);
         self.used.fetch_add(size(&armed), Ordering::Relaxed);
         let before = shard.put(rk, armed);
-        self.used
-            .fetch_sub(before.as_ref().map_or(0, size), Ordering::Relaxed);
+        self.used.fetch_sub(before.as_ref().map_or(0, size), Ordering::Relaxed);
     }
 
     /// Carries out what the machine decides, while the shard is locked.
@@ -130,10 +116,7 @@ impl Store for Memory {
             return Ok(Inserted::Found(seen));
         }
         if self.used.load(Ordering::Relaxed) + RECORD_BYTES > self.settings.max_bytes {
-            return Err(Error::new(
-                ErrorKind::NotApplied,
-                "the memory store is full",
-            ));
+            return Err(Error::new(ErrorKind::NotApplied, "the memory store is full"));
         }
         let (change, grant) = machine::first_grant(ask, &seen);
         self.write(&mut shard, &rk, now, &change);
@@ -177,11 +160,9 @@ impl Inspect for Memory {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let message = "the memory store forgets every key when this process ends; name a durable store to keep them".into();
-        Ok(vec![Finding {
-            severity: Severity::Warn,
-            message,
-        }])
+        let message =
+            "the memory store forgets every key when this process ends; name a durable store to keep them".into();
+        Ok(vec![Finding { severity: Severity::Warn, message }])
     }
 }
 
@@ -197,10 +178,7 @@ impl Shard {
         self.expiries.insert((armed.expires, *rk));
         let next_expiry = armed.expires;
         let before = self.slots.insert(*rk, armed);
-        if let Some(before) = before
-            .as_ref()
-            .filter(|before| before.expires != next_expiry)
-        {
+        if let Some(before) = before.as_ref().filter(|before| before.expires != next_expiry) {
             self.expiries.remove(&(before.expires, *rk));
         }
         before

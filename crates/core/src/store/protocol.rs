@@ -1,8 +1,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::machine::{
-    self, Begin, Begun, Cancelled, Claim, Complete, Completed, Decision, Observed, Renewed,
-    Resolved, Settled, Verdict,
+    self, Begin, Begun, Cancelled, Claim, Complete, Completed, Decision, Observed, Renewed, Resolved, Settled, Verdict,
 };
 use crate::record::{Owner, Seconds, State, Token};
 use crate::store::{Inserted, Store, Swapped};
@@ -39,10 +38,7 @@ impl<'a> Protocol<'a> {
                 Inserted::Granted(grant) => return Ok(Begun::Granted(grant)),
                 Inserted::Found(seen) => seen,
             };
-            if let Some(begun) = self
-                .carry_out(&rk, &seen, machine::begin(&seen, ask))
-                .await?
-            {
+            if let Some(begun) = self.carry_out(&rk, &seen, machine::begin(&seen, ask)).await? {
                 return Ok(begun);
             }
         }
@@ -71,10 +67,7 @@ impl<'a> Protocol<'a> {
                 return Ok(found);
             }
             let seen = self.store.read(rk).await?;
-            if let Some(completed) = self
-                .carry_out(rk, &seen, machine::complete(&seen, ask))
-                .await?
-            {
+            if let Some(completed) = self.carry_out(rk, &seen, machine::complete(&seen, ask)).await? {
                 return Ok(completed);
             }
         }
@@ -85,28 +78,16 @@ impl<'a> Protocol<'a> {
     ///
     /// # Errors
     /// See [`Protocol::complete`].
-    pub async fn release(
-        self,
-        rk: &RecordKey,
-        claim: &Claim,
-        lifetime: Seconds,
-    ) -> Result<Settled> {
-        self.change(rk, |seen| machine::release(seen, claim, lifetime))
-            .await
+    pub async fn release(self, rk: &RecordKey, claim: &Claim, lifetime: Seconds) -> Result<Settled> {
+        self.change(rk, |seen| machine::release(seen, claim, lifetime)).await
     }
 
     /// Cancels an attempt whose begin was ambiguous and whose handler was not started.
     ///
     /// # Errors
     /// See [`Protocol::complete`].
-    pub async fn cancel(
-        self,
-        rk: &RecordKey,
-        owner: Owner,
-        lifetime: Seconds,
-    ) -> Result<Cancelled> {
-        self.change(rk, |seen| machine::cancel(seen, owner, lifetime))
-            .await
+    pub async fn cancel(self, rk: &RecordKey, owner: Owner, lifetime: Seconds) -> Result<Cancelled> {
+        self.change(rk, |seen| machine::cancel(seen, owner, lifetime)).await
     }
 
     /// Ends a lease for good: the outcome is unknown.
@@ -122,57 +103,34 @@ impl<'a> Protocol<'a> {
     /// # Errors
     /// See [`Protocol::complete`].
     pub async fn bury(self, rk: &RecordKey, claim: &Claim, lifetime: Seconds) -> Result<Settled> {
-        self.change(rk, |seen| machine::bury(seen, claim, lifetime))
-            .await
+        self.change(rk, |seen| machine::bury(seen, claim, lifetime)).await
     }
 
     /// Makes a lapsed record indeterminate, so that finding out can begin.
     ///
     /// # Errors
     /// See [`Protocol::complete`].
-    pub async fn hold(
-        self,
-        rk: &RecordKey,
-        expected: Token,
-        unknown_retention: Seconds,
-    ) -> Result<Resolved> {
-        self.change(rk, |seen| machine::hold(seen, expected, unknown_retention))
-            .await
+    pub async fn hold(self, rk: &RecordKey, expected: Token, unknown_retention: Seconds) -> Result<Resolved> {
+        self.change(rk, |seen| machine::hold(seen, expected, unknown_retention)).await
     }
 
     /// Records what was found out about an indeterminate record.
     ///
     /// # Errors
     /// See [`Protocol::complete`].
-    pub async fn resolve(
-        self,
-        rk: &RecordKey,
-        expected: Token,
-        verdict: &Verdict,
-    ) -> Result<Resolved> {
-        self.change(rk, |seen| machine::resolve(seen, expected, verdict))
-            .await
+    pub async fn resolve(self, rk: &RecordKey, expected: Token, verdict: &Verdict) -> Result<Resolved> {
+        self.change(rk, |seen| machine::resolve(seen, expected, verdict)).await
     }
 
     /// Opens a dead record again.
     ///
     /// # Errors
     /// See [`Protocol::complete`].
-    pub async fn reopen(
-        self,
-        rk: &RecordKey,
-        expected: Token,
-        lifetime: Seconds,
-    ) -> Result<Resolved> {
-        self.change(rk, |seen| machine::reopen(seen, expected, lifetime))
-            .await
+    pub async fn reopen(self, rk: &RecordKey, expected: Token, lifetime: Seconds) -> Result<Resolved> {
+        self.change(rk, |seen| machine::reopen(seen, expected, lifetime)).await
     }
 
-    async fn change<R>(
-        self,
-        rk: &RecordKey,
-        judge: impl Fn(&Observed) -> Decision<R> + Send,
-    ) -> Result<R> {
+    async fn change<R>(self, rk: &RecordKey, judge: impl Fn(&Observed) -> Decision<R> + Send) -> Result<R> {
         for _ in 0..TRIES {
             let seen = self.store.read(rk).await?;
             let decision = judge(&seen);
@@ -184,12 +142,7 @@ impl<'a> Protocol<'a> {
     }
 
     /// The reply, or nothing if the record changed since it was seen.
-    async fn carry_out<R>(
-        self,
-        rk: &RecordKey,
-        seen: &Observed,
-        decision: Decision<R>,
-    ) -> Result<Option<R>> {
+    async fn carry_out<R>(self, rk: &RecordKey, seen: &Observed, decision: Decision<R>) -> Result<Option<R>> {
         match decision {
             Decision::Reply(reply) => Ok(Some(reply)),
             Decision::Change(next, reply) => match self.store.swap(rk, seen, &next).await? {
@@ -201,8 +154,5 @@ impl<'a> Protocol<'a> {
 }
 
 fn contended() -> Error {
-    Error::new(
-        ErrorKind::NotApplied,
-        "the record changed under each of 8 tries; try again",
-    )
+    Error::new(ErrorKind::NotApplied, "the record changed under each of 8 tries; try again")
 }

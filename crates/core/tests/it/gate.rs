@@ -10,14 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join, join_all};
 use hapax_core::gate::{Attempt, Failure, How, Ran, Refused, Told};
-use hapax_core::machine::{
-    Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed, Settled,
-};
+use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed, Settled};
 use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
 use hapax_core::{
-    Call, Error, ErrorKind, Gate, Identity, Key, OnLapse, Owner, RecordKey, Repeatable, Result,
-    Rule, Scope, Seconds, Settings, State, Store, Token,
+    Call, Error, ErrorKind, Gate, Identity, Key, OnLapse, Owner, RecordKey, Repeatable, Result, Rule, Scope, Seconds,
+    Settings, State, Store, Token,
 };
 use tokio::sync::Notify;
 
@@ -33,9 +31,7 @@ fn call() -> Call {
     let identity = Identity::plain();
     let scope = Scope::tenant("tests", "acme").unwrap();
     let fingerprint = identity.fingerprint(Rule(1), &[b"the payload"]);
-    identity
-        .call(&scope, &Key::new("order-7").unwrap())
-        .fingerprint(fingerprint)
+    identity.call(&scope, &Key::new("order-7").unwrap()).fingerprint(fingerprint)
 }
 
 fn settings(on_lapse: OnLapse) -> Settings {
@@ -65,18 +61,9 @@ impl World {
 
     fn under(on_lapse: OnLapse) -> Self {
         let time = Stepped::new();
-        let store = Arc::new(Faulty::over(Memory::new(
-            Arc::clone(&time) as _,
-            MemorySettings::default(),
-        )));
-        let builder = Gate::builder(Arc::clone(&store) as _, settings(on_lapse))
-            .runtime(Arc::clone(&time) as _);
-        Self {
-            gate: builder.build().unwrap(),
-            store,
-            time,
-            runs: Arc::default(),
-        }
+        let store = Arc::new(Faulty::over(Memory::new(Arc::clone(&time) as _, MemorySettings::default())));
+        let builder = Gate::builder(Arc::clone(&store) as _, settings(on_lapse)).runtime(Arc::clone(&time) as _);
+        Self { gate: builder.build().unwrap(), store, time, runs: Arc::default() }
     }
 
     /// Runs a handler, and counts it.
@@ -89,8 +76,7 @@ impl World {
     }
 
     async fn answers(&self, answer: &'static str) -> Run {
-        self.run(move |_| async move { Ok(String::from(answer)) })
-            .await
+        self.run(move |_| async move { Ok(String::from(answer)) }).await
     }
 
     /// Starts an attempt whose handler waits for the word, and leaves it alone.
@@ -113,21 +99,12 @@ impl World {
     }
 
     async fn state(&self) -> State {
-        self.read()
-            .await
-            .live()
-            .expect("the record lives")
-            .state
-            .clone()
+        self.read().await.live().expect("the record lives").state.clone()
     }
 }
 
 /// Without a hold on the gate's store, so that what it gives can be dropped and awaited anywhere.
-async fn run_on<F>(
-    gate: Gate,
-    runs: Arc<AtomicU32>,
-    handler: impl FnOnce(Attempt) -> F + Send + 'static,
-) -> Run
+async fn run_on<F>(gate: Gate, runs: Arc<AtomicU32>, handler: impl FnOnce(Attempt) -> F + Send + 'static) -> Run
 where
     F: Future<Output = Handled> + Send + 'static,
 {
@@ -202,11 +179,7 @@ impl Faulty {
     }
 
     fn refuse_all_after_begin(&self, refuse: bool) {
-        for switch in [
-            &self.refuse_completes,
-            &self.refuse_renewals,
-            &self.refuse_swaps,
-        ] {
+        for switch in [&self.refuse_completes, &self.refuse_renewals, &self.refuse_swaps] {
             switch.store(refuse, Ordering::SeqCst);
         }
     }
@@ -221,9 +194,7 @@ impl Faulty {
 
 fn one_less(counter: &AtomicU32) -> bool {
     let one_less = |count: u32| count.checked_sub(1);
-    counter
-        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
-        .is_ok()
+    counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
 }
 
 fn unknown<T>() -> Result<T> {
@@ -238,11 +209,7 @@ impl Store for Faulty {
             return unknown();
         }
         let inserted = self.inner.begin(ask).await;
-        if one_less(&self.lose_begins) {
-            unknown()
-        } else {
-            inserted
-        }
+        if one_less(&self.lose_begins) { unknown() } else { inserted }
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
@@ -250,19 +217,11 @@ impl Store for Faulty {
         if self.hold_renewals.load(Ordering::SeqCst) {
             self.go_on.notified().await;
         }
-        if self.refuse_renewals.load(Ordering::SeqCst) {
-            unknown()
-        } else {
-            self.inner.renew(rk, claim).await
-        }
+        if self.refuse_renewals.load(Ordering::SeqCst) { unknown() } else { self.inner.renew(rk, claim).await }
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        if self.refuse_completes.load(Ordering::SeqCst) {
-            unknown()
-        } else {
-            self.inner.complete(rk, ask).await
-        }
+        if self.refuse_completes.load(Ordering::SeqCst) { unknown() } else { self.inner.complete(rk, ask).await }
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
@@ -270,11 +229,7 @@ impl Store for Faulty {
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        if self.refuse_swaps.load(Ordering::SeqCst) {
-            unknown()
-        } else {
-            self.inner.swap(rk, seen, next).await
-        }
+        if self.refuse_swaps.load(Ordering::SeqCst) { unknown() } else { self.inner.swap(rk, seen, next).await }
     }
 }
 
@@ -300,10 +255,7 @@ async fn an_attempt_knows_its_grant_and_its_ids() {
         Ok(attempt.grant().token.0.to_string())
     });
     let answer = run.await.expect("it ran").answer;
-    assert_eq!(
-        answer,
-        world.read().await.record.unwrap().token.0.to_string()
-    );
+    assert_eq!(answer, world.read().await.record.unwrap().token.0.to_string());
 }
 
 #[tokio::test]
@@ -339,26 +291,17 @@ async fn fifty_twins_run_the_handler_once() {
 
 #[test]
 fn fifty_twins_on_two_threads_run_the_handler_once() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_time()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async {
         let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
-        let gate = Gate::builder(Arc::new(store), Settings::default())
-            .build()
-            .unwrap();
+        let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
         let runs = Arc::<AtomicU32>::default();
         let answer = |_| async { Ok(String::from("the answer")) };
         let told = join_all((0..50).map(|_| run_on(gate.clone(), Arc::clone(&runs), answer))).await;
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         for told in told {
             let twin = matches!(&told, Ok(ran) if ran.answer == "the answer");
-            assert!(
-                twin || matches!(told, Err(Refused::Busy { .. })),
-                "{told:?}"
-            );
+            assert!(twin || matches!(told, Err(Refused::Busy { .. })), "{told:?}");
         }
     });
 }
@@ -368,10 +311,7 @@ async fn another_payload_is_a_mismatch() {
     let world = World::new();
     gave(world.answers("the answer").await, "the answer", How::Fresh);
     let other = call().fingerprint(Identity::plain().fingerprint(Rule(1), &[b"another payload"]));
-    let told = world
-        .gate
-        .run(other, |_| async { Ok(String::from("another")) })
-        .await;
+    let told = world.gate.run(other, |_| async { Ok(String::from("another")) }).await;
     assert!(matches!(told, Err(Refused::Mismatch)), "{told:?}");
 }
 
@@ -380,10 +320,7 @@ async fn a_caller_that_goes_away_stops_nothing() {
     let world = World::new();
     let go = Arc::new(Notify::new());
     world.leave(&go, "the answer").await;
-    assert!(
-        !world.gate.drain(Duration::ZERO).await,
-        "the attempt is tracked"
-    );
+    assert!(!world.gate.drain(Duration::ZERO).await, "the attempt is tracked");
     go.notify_one();
     settle().await;
     assert!(world.gate.drain(Duration::ZERO).await);
@@ -394,18 +331,10 @@ async fn a_caller_that_goes_away_stops_nothing() {
 #[tokio::test]
 async fn a_panic_is_unknown_and_held() {
     let world = World::new();
-    let told = world
-        .run(|_| async { panic!("a panic that a test asked for") })
-        .await;
-    assert!(
-        matches!(told, Err(Refused::Unknown(Told::Error(_)))),
-        "{told:?}"
-    );
+    let told = world.run(|_| async { panic!("a panic that a test asked for") }).await;
+    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
     let told = world.answers("another").await;
-    assert!(
-        matches!(told, Err(Refused::Indeterminate { .. })),
-        "{told:?}"
-    );
+    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -414,14 +343,8 @@ async fn a_panic_before_the_first_await_is_unknown_too() {
     let world = World::new();
     let panics = |_| -> std::future::Ready<Handled> { panic!("a panic that a test asked for") };
     let told = world.run(panics).await;
-    assert!(
-        matches!(told, Err(Refused::Unknown(Told::Error(_)))),
-        "{told:?}"
-    );
-    assert!(matches!(
-        world.answers("another").await,
-        Err(Refused::Indeterminate { .. })
-    ));
+    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
+    assert!(matches!(world.answers("another").await, Err(Refused::Indeterminate { .. })));
 }
 
 async fn fails_by_question_mark() -> Handled {
@@ -433,15 +356,10 @@ async fn fails_by_question_mark() -> Handled {
 async fn a_plain_question_mark_is_unknown_and_held() {
     let world = World::new();
     let told = world.run(|_| fails_by_question_mark()).await;
-    let Err(Refused::Unknown(Told::Error(error))) = told else {
-        panic!("unknown was expected, not {told:?}")
-    };
+    let Err(Refused::Unknown(Told::Error(error))) = told else { panic!("unknown was expected, not {told:?}") };
     assert_eq!(error.to_string(), "the line went dead");
     let told = world.answers("another").await;
-    assert!(
-        matches!(told, Err(Refused::Indeterminate { .. })),
-        "{told:?}"
-    );
+    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -471,12 +389,8 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
 #[tokio::test]
 async fn not_applied_frees_the_key() {
     let world = World::new();
-    let told = world
-        .run(|_| async { Err(Failure::not_applied(io::Error::other("no funds"))) })
-        .await;
-    let Err(Refused::NotApplied(Told::Error(error))) = told else {
-        panic!("not applied was expected, not {told:?}")
-    };
+    let told = world.run(|_| async { Err(Failure::not_applied(io::Error::other("no funds"))) }).await;
+    let Err(Refused::NotApplied(Told::Error(error))) = told else { panic!("not applied was expected, not {told:?}") };
     assert_eq!(error.to_string(), "no funds");
     let again = world.run(|attempt| async move {
         assert_eq!((attempt.number(), attempt.grant().takeover), (2, false));
@@ -488,34 +402,18 @@ async fn not_applied_frees_the_key() {
 #[tokio::test]
 async fn what_a_failure_tells_travels_to_the_caller_unchanged() {
     let world = World::new();
-    let told = world
-        .run(|_| async { Err(Failure::NotApplied(Told::Answer(String::from("later")))) })
-        .await;
-    assert!(
-        matches!(&told, Err(Refused::NotApplied(Told::Answer(told))) if told == "later"),
-        "{told:?}"
-    );
-    let told = world
-        .run(|_| async { Err(Failure::Unknown(Told::Answer(String::from("perhaps")))) })
-        .await;
-    assert!(
-        matches!(&told, Err(Refused::Unknown(Told::Answer(told))) if told == "perhaps"),
-        "{told:?}"
-    );
+    let told = world.run(|_| async { Err(Failure::NotApplied(Told::Answer(String::from("later")))) }).await;
+    assert!(matches!(&told, Err(Refused::NotApplied(Told::Answer(told))) if told == "later"), "{told:?}");
+    let told = world.run(|_| async { Err(Failure::Unknown(Told::Answer(String::from("perhaps")))) }).await;
+    assert!(matches!(&told, Err(Refused::Unknown(Told::Answer(told))) if told == "perhaps"), "{told:?}");
 }
 
 #[tokio::test]
 async fn a_final_failure_is_replayed() {
     let world = World::new();
-    let told = world
-        .run(|_| async { Err(Failure::finally(String::from("refused for ever"))) })
-        .await;
+    let told = world.run(|_| async { Err(Failure::finally(String::from("refused for ever"))) }).await;
     gave(told, "refused for ever", How::Fresh);
-    gave(
-        world.answers("another").await,
-        "refused for ever",
-        How::Replayed,
-    );
+    gave(world.answers("another").await, "refused for ever", How::Replayed);
     assert_eq!(world.runs(), 1);
 }
 
@@ -524,39 +422,23 @@ async fn an_aborted_handler_is_abandoned_and_not_released() {
     let world = World::new();
     world.leave(&Arc::new(Notify::new()), "never").await;
     world.time.abort_all().await;
-    let State::InProgress(holding) = world.state().await else {
-        panic!("a record in progress was expected")
-    };
+    let State::InProgress(holding) = world.state().await else { panic!("a record in progress was expected") };
     assert!(holding.abandoned(), "{holding:?}");
     let told = world.answers("another").await;
-    assert!(
-        matches!(told, Err(Refused::Indeterminate { .. })),
-        "{told:?}"
-    );
+    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
 #[test]
 fn a_runtime_that_ends_releases_nothing() {
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap()
-    };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let outer = runtime();
     let _in_outer = outer.enter();
     let time = Stepped::new();
-    let store = Arc::new(Memory::new(
-        Arc::clone(&time) as _,
-        MemorySettings::default(),
-    ));
+    let store = Arc::new(Memory::new(Arc::clone(&time) as _, MemorySettings::default()));
     let gate = |runtime: Arc<dyn Runtime>| {
         let store = Arc::clone(&store);
-        Gate::builder(store as _, settings(OnLapse::Hold))
-            .runtime(runtime)
-            .build()
-            .unwrap()
+        Gate::builder(store as _, settings(OnLapse::Hold)).runtime(runtime).build().unwrap()
     };
 
     let inner = runtime();
@@ -575,10 +457,7 @@ fn a_runtime_that_ends_releases_nothing() {
         let runs = Arc::<AtomicU32>::default();
         let answer = |_| async { Ok(String::from("a second run")) };
         let told = run_on(gate(Arc::clone(&time) as _), Arc::clone(&runs), answer).await;
-        assert!(
-            matches!(told, Err(Refused::Indeterminate { .. })),
-            "{told:?}"
-        );
+        assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
         assert_eq!(runs.load(Ordering::SeqCst), 0);
     });
 }
@@ -601,9 +480,7 @@ async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
     let world = World::new();
     world.store.lose_begins.store(2, Ordering::SeqCst);
     let told = world.answers("never").await;
-    let Err(Refused::Store(error)) = told else {
-        panic!("a store error was expected, not {told:?}")
-    };
+    let Err(Refused::Store(error)) = told else { panic!("a store error was expected, not {told:?}") };
     assert_eq!(error.kind(), ErrorKind::Unknown);
     settle().await;
     assert!(matches!(world.state().await, State::Released(_)));
@@ -615,10 +492,7 @@ async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
 async fn a_begin_carried_out_after_its_cancellation_is_cancelled_again() {
     let world = World::new();
     world.store.delay_begins.store(2, Ordering::SeqCst);
-    assert!(matches!(
-        world.answers("never").await,
-        Err(Refused::Store(_))
-    ));
+    assert!(matches!(world.answers("never").await, Err(Refused::Store(_))));
     settle().await;
     world.store.carry_out_delayed().await;
     assert!(matches!(world.state().await, State::InProgress(_)));
@@ -634,18 +508,13 @@ async fn an_answer_that_no_store_takes_is_unrecorded_after_the_lease() {
     world.store.refuse_all_after_begin(true);
     let run = world.answers("the answer");
     let told = beside(run, world.time.pass(LEASE * 3)).await;
-    let Err(Refused::Unrecorded(error)) = told else {
-        panic!("unrecorded was expected, not {told:?}")
-    };
+    let Err(Refused::Unrecorded(error)) = told else { panic!("unrecorded was expected, not {told:?}") };
     assert_eq!(error.kind(), ErrorKind::Unknown);
 
     world.store.refuse_all_after_begin(false);
     for _ in 0..3 {
         let told = world.answers("a second run").await;
-        assert!(
-            matches!(told, Err(Refused::Indeterminate { .. })),
-            "{told:?}"
-        );
+        assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
         world.time.pass(LEASE).await;
     }
     assert_eq!(world.runs(), 1);
@@ -680,10 +549,7 @@ async fn while_only_completions_fail_the_grant_is_kept_until_max_execution() {
     let told = beside(run, meanwhile).await;
     assert!(matches!(told, Err(Refused::Unrecorded(_))), "{told:?}");
     let told = world.answers("a second run").await;
-    assert!(
-        matches!(told, Err(Refused::Indeterminate { .. })),
-        "{told:?}"
-    );
+    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -700,20 +566,13 @@ async fn a_heartbeat_keeps_a_handler_alive_that_is_longer_than_its_lease() {
     }
     assert_eq!(world.read().await.record, before);
     let renewals = world.store.renewals.load(Ordering::SeqCst);
-    assert!(
-        (12..=17).contains(&renewals),
-        "{renewals} renewals in 5 leases"
-    );
+    assert!((12..=17).contains(&renewals), "{renewals} renewals in 5 leases");
 
     go.notify_one();
     settle().await;
     gave(world.answers("another").await, "the answer", How::Replayed);
     world.time.pass(LEASE * 3).await;
-    assert_eq!(
-        world.store.renewals.load(Ordering::SeqCst),
-        renewals,
-        "it has stopped"
-    );
+    assert_eq!(world.store.renewals.load(Ordering::SeqCst), renewals, "it has stopped");
     assert_eq!(world.runs(), 1);
 }
 
@@ -734,9 +593,7 @@ async fn a_heartbeat_outlives_renewals_that_fail() {
 }
 
 /// A handler that ends when it is told to stop, and then gives an answer all the same.
-fn until_told(
-    told: &Arc<AtomicBool>,
-) -> impl FnOnce(Attempt) -> BoxFuture<'static, Handled> + use<> {
+fn until_told(told: &Arc<AtomicBool>) -> impl FnOnce(Attempt) -> BoxFuture<'static, Handled> + use<> {
     let told = Arc::clone(told);
     move |attempt| {
         Box::pin(async move {
@@ -756,23 +613,15 @@ async fn a_lost_grant_tells_the_handler_and_its_answer_is_not_given() {
         settle().await;
         let record = world.read().await.record.unwrap();
         let owner = record.state.holding().unwrap().owner;
-        let claim = Claim {
-            owner,
-            token: record.token,
-        };
-        let buried = Protocol::over(&world.store.inner)
-            .bury(&call().record_key(), &claim, Seconds(60))
-            .await;
+        let claim = Claim { owner, token: record.token };
+        let buried = Protocol::over(&world.store.inner).bury(&call().record_key(), &claim, Seconds(60)).await;
         assert_eq!(buried.unwrap(), Settled::Yes);
         assert!(!stopped.load(Ordering::SeqCst));
         world.time.pass(LEASE / 2).await;
         assert!(stopped.load(Ordering::SeqCst), "the next renewal tells");
     };
     let told = beside(run, lose).await;
-    assert!(
-        matches!(told, Err(Refused::Unknown(Told::Error(_)))),
-        "{told:?}"
-    );
+    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
     assert!(matches!(world.answers("another").await, Err(Refused::Dead)));
 }
 
@@ -784,22 +633,11 @@ async fn a_handler_that_lost_to_a_recorded_answer_gives_that_one() {
     let lose = async {
         settle().await;
         let record = world.read().await.record.unwrap();
-        let other = Claim {
-            owner: Owner([7; 16]),
-            token: Token(record.token.0 - 1),
-        };
+        let other = Claim { owner: Owner([7; 16]), token: Token(record.token.0 - 1) };
         let answer = bytes::Bytes::from_static(b"the canonical answer");
         let fingerprint = record.fingerprint;
-        let ask = Complete {
-            claim: other,
-            fingerprint,
-            answer,
-            retention: Seconds(60),
-            age: Duration::ZERO,
-        };
-        let completed = Protocol::over(&world.store.inner)
-            .complete(&call().record_key(), &ask)
-            .await;
+        let ask = Complete { claim: other, fingerprint, answer, retention: Seconds(60), age: Duration::ZERO };
+        let completed = Protocol::over(&world.store.inner).complete(&call().record_key(), &ask).await;
         assert_eq!(completed.unwrap(), Completed::Done);
         world.time.pass(LEASE / 2).await;
     };
@@ -820,21 +658,14 @@ async fn a_handler_is_told_to_stop_at_max_execution_and_still_completes() {
     };
     let told = beside(run, wait).await;
     gave(told, "its own answer", How::Fresh);
-    gave(
-        world.answers("another").await,
-        "its own answer",
-        How::Replayed,
-    );
+    gave(world.answers("another").await, "its own answer", How::Replayed);
 }
 
 #[tokio::test]
 async fn an_abandonment_that_fails_goes_on_in_the_background() {
     let world = World::new();
     world.store.refuse_swaps.store(true, Ordering::SeqCst);
-    assert!(matches!(
-        world.run(|_| fails_by_question_mark()).await,
-        Err(Refused::Unknown(_))
-    ));
+    assert!(matches!(world.run(|_| fails_by_question_mark()).await, Err(Refused::Unknown(_))));
     assert!(matches!(world.state().await, State::InProgress(holding) if !holding.abandoned()));
     world.store.refuse_swaps.store(false, Ordering::SeqCst);
     world.time.pass(LEASE / 2).await;
@@ -845,8 +676,7 @@ async fn an_abandonment_that_fails_goes_on_in_the_background() {
 #[tokio::test]
 async fn a_renewal_under_way_is_awaited_before_the_grant_is_given_up() {
     let unknown: fn() -> Failure<String> = || Failure::unknown(io::Error::other("who knows"));
-    let not_applied: fn() -> Failure<String> =
-        || Failure::not_applied(io::Error::other("no funds"));
+    let not_applied: fn() -> Failure<String> = || Failure::not_applied(io::Error::other("no funds"));
     for failure in [unknown, not_applied] {
         let world = World::new();
         let go = Arc::new(Notify::new());
@@ -877,16 +707,13 @@ async fn a_renewal_under_way_is_awaited_before_the_grant_is_given_up() {
 #[tokio::test]
 async fn a_store_that_never_answers_runs_nothing() {
     let time = Stepped::new();
-    let builder =
-        Gate::builder(Arc::new(Silent), settings(OnLapse::Hold)).runtime(Arc::clone(&time) as _);
+    let builder = Gate::builder(Arc::new(Silent), settings(OnLapse::Hold)).runtime(Arc::clone(&time) as _);
     let gate = builder.build().unwrap();
     let runs = Arc::<AtomicU32>::default();
     let answer = |_| async { Ok(String::from("never")) };
     let run = run_on(gate, Arc::clone(&runs), answer);
     let told = beside(run, time.pass(Duration::from_secs(3))).await;
-    let Err(Refused::Store(error)) = told else {
-        panic!("a store error was expected, not {told:?}")
-    };
+    let Err(Refused::Store(error)) = told else { panic!("a store error was expected, not {told:?}") };
     assert_eq!(error.kind(), ErrorKind::Unknown);
     assert_eq!(runs.load(Ordering::SeqCst), 0);
 }
@@ -924,10 +751,7 @@ async fn settings_that_contradict_each_other_are_refused() {
     let refused = |change: fn(&mut Settings)| {
         let mut settings = Settings::default();
         change(&mut settings);
-        let error = Gate::builder(store(), settings)
-            .runtime(Stepped::new())
-            .build()
-            .expect_err("it is refused");
+        let error = Gate::builder(store(), settings).runtime(Stepped::new()).build().expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
     };
     refused(|settings| settings.store_timeout = Duration::ZERO);

@@ -12,10 +12,7 @@ const ELSEWHERE: &[(u8, &str)] = &[
         20,
         "it takes a connection to break: each adapter breaks its own; the one refusal of a store in order is part of clause 9",
     ),
-    (
-        22,
-        "a store that cannot be used has no set-up: each adapter tries its own",
-    ),
+    (22, "a store that cannot be used has no set-up: each adapter tries its own"),
 ];
 
 #[test]
@@ -28,10 +25,7 @@ fn names_are_unique() {
 
 #[test]
 fn every_clause_is_held_by_a_case_or_elsewhere() {
-    let clauses: Vec<u8> = CONTRACT
-        .lines()
-        .filter_map(|line| line.split_once(". ")?.0.parse().ok())
-        .collect();
+    let clauses: Vec<u8> = CONTRACT.lines().filter_map(|line| line.split_once(". ")?.0.parse().ok()).collect();
     assert_eq!(clauses, (1..=22).collect::<Vec<u8>>());
 
     let mut covered: Vec<u8> = cases().iter().map(|case| case.clause).collect();
@@ -39,25 +33,15 @@ fn every_clause_is_held_by_a_case_or_elsewhere() {
     covered.dedup();
     covered.extend(ELSEWHERE.iter().map(|(clause, _)| clause));
     covered.sort_unstable();
-    assert_eq!(
-        covered, clauses,
-        "neither missing, nor excepted and covered"
-    );
+    assert_eq!(covered, clauses, "neither missing, nor excepted and covered");
 }
 
 #[test]
 fn the_golden_call_has_the_ids_that_were_published() {
     let call = hapax_testkit::golden_call();
-    assert_eq!(
-        call.record_key().to_string(),
-        "74f4c5d81d49f5e68782b672506424636ec1674764f3f740d677a63a64df2fcc"
-    );
+    assert_eq!(call.record_key().to_string(), "74f4c5d81d49f5e68782b672506424636ec1674764f3f740d677a63a64df2fcc");
     let fingerprint = call.newest_fingerprint();
     assert_eq!(fingerprint.rule().0, 1);
-    let digits: String = fingerprint
-        .as_bytes()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digits: String = fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(digits, "6c51e1855b0d5bcd2b9aa36d");
 }

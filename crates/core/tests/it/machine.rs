@@ -5,8 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::machine::*;
 use hapax_core::{
-    Completion, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule, Seconds, State,
-    Timestamp, Token,
+    Completion, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Timestamp, Token,
 };
 
 const ANN: Owner = Owner([0xA; 16]);
@@ -28,101 +27,44 @@ const OTHER_PAYLOAD: Fingerprint = Fingerprint::from_parts(Rule(2), [3; 12]);
 const RK: RecordKey = RecordKey::from_bytes([9; 32]);
 
 /// Ann's first attempt.
-const HELD: Holding = Holding {
-    owner: ANN,
-    attempt: 1,
-    takeover: false,
-    lease: LEASE,
-    lifetime: UNKNOWN,
-};
-const TAKEN_OVER: Holding = Holding {
-    attempt: 2,
-    takeover: true,
-    ..HELD
-};
-const ABANDONED: Holding = Holding {
-    lease: Millis(0),
-    ..HELD
-};
+const HELD: Holding = Holding { owner: ANN, attempt: 1, takeover: false, lease: LEASE, lifetime: UNKNOWN };
+const TAKEN_OVER: Holding = Holding { attempt: 2, takeover: true, ..HELD };
+const ABANDONED: Holding = Holding { lease: Millis(0), ..HELD };
 
-const ANNS: Claim = Claim {
-    owner: ANN,
-    token: TOKEN,
-};
+const ANNS: Claim = Claim { owner: ANN, token: TOKEN };
 /// Claims that are not that of the record: each by one field, or both.
-const NOT_ANNS: [Claim; 3] = [
-    Claim {
-        owner: BOB,
-        token: TOKEN,
-    },
-    Claim {
-        owner: ANN,
-        token: OTHER,
-    },
-    Claim {
-        owner: BOB,
-        token: OTHER,
-    },
-];
+const NOT_ANNS: [Claim; 3] =
+    [Claim { owner: BOB, token: TOKEN }, Claim { owner: ANN, token: OTHER }, Claim { owner: BOB, token: OTHER }];
 
 fn record(state: State) -> Record {
-    Record {
-        token: TOKEN,
-        fingerprint: PAYLOAD,
-        state,
-    }
+    Record { token: TOKEN, fingerprint: PAYLOAD, state }
 }
 
 fn answered(answer: &'static str) -> State {
-    State::Completed(Completion {
-        answer: Bytes::from_static(answer.as_bytes()),
-        expiry: 6_000,
-    })
+    State::Completed(Completion { answer: Bytes::from_static(answer.as_bytes()), expiry: 6_000 })
 }
 
 /// Half of its lease and of its life are left.
 fn live(state: State) -> Observed {
-    let lifetime = state
-        .holding()
-        .map_or(RETENTION, |holding| holding.lifetime);
+    let lifetime = state.holding().map_or(RETENTION, |holding| holding.lifetime);
     let lease_left = match &state {
         State::InProgress(holding) => Duration::from(holding.lease) / 2,
-        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            Duration::ZERO
-        }
+        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
     };
     let life_left = Duration::from(lifetime) / 2;
-    Observed {
-        record: Some(record(state)),
-        lease_left,
-        life_left,
-        now: NOW,
-        mark: TOKEN,
-    }
+    Observed { record: Some(record(state)), lease_left, life_left, now: NOW, mark: TOKEN }
 }
 
 fn lapsed(state: State) -> Observed {
-    Observed {
-        lease_left: Duration::ZERO,
-        ..live(state)
-    }
+    Observed { lease_left: Duration::ZERO, ..live(state) }
 }
 
 fn expired(state: State) -> Observed {
-    Observed {
-        life_left: Duration::ZERO,
-        ..lapsed(state)
-    }
+    Observed { life_left: Duration::ZERO, ..lapsed(state) }
 }
 
 fn absent() -> Observed {
-    Observed {
-        record: None,
-        lease_left: Duration::ZERO,
-        life_left: Duration::ZERO,
-        now: NOW,
-        mark: TOKEN,
-    }
+    Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now: NOW, mark: TOKEN }
 }
 
 /// Every way in which there is no record.
@@ -154,35 +96,19 @@ fn presences() -> Vec<Observed> {
 
 fn is(observed: &Observed, tag: fn(Holding) -> State) -> bool {
     let wanted = tag(HELD).tag();
-    observed
-        .record
-        .as_ref()
-        .is_some_and(|record| record.state.tag() == wanted)
+    observed.record.as_ref().is_some_and(|record| record.state.tag() == wanted)
 }
 
 /// The change to this state under the same token.
 fn to(state: State, lifetime: Seconds) -> Change {
-    Change {
-        record: record(state),
-        lifetime,
-    }
+    Change { record: record(state), lifetime }
 }
 
 fn completed_under(token: Token, answer: &'static str) -> Change {
     let expiry = NOW.plus(RETENTION.into()).seconds();
-    let completion = Completion {
-        answer: Bytes::from_static(answer.as_bytes()),
-        expiry,
-    };
-    let record = Record {
-        token,
-        fingerprint: PAYLOAD,
-        state: State::Completed(completion),
-    };
-    Change {
-        record,
-        lifetime: RETENTION,
-    }
+    let completion = Completion { answer: Bytes::from_static(answer.as_bytes()), expiry };
+    let record = Record { token, fingerprint: PAYLOAD, state: State::Completed(completion) };
+    Change { record, lifetime: RETENTION }
 }
 
 mod a_begin {
@@ -190,20 +116,11 @@ mod a_begin {
 
     fn by(owner: Owner) -> Begin {
         let call = hapax_core::Call::new(RK).fingerprint(PAYLOAD);
-        Begin {
-            call,
-            owner,
-            lease: LEASE,
-            unknown_retention: UNKNOWN,
-            on_lapse: Lapse::Hold,
-        }
+        Begin { call, owner, lease: LEASE, unknown_retention: UNKNOWN, on_lapse: Lapse::Hold }
     }
 
     fn retry_by(owner: Owner) -> Begin {
-        Begin {
-            on_lapse: Lapse::Retry,
-            ..by(owner)
-        }
+        Begin { on_lapse: Lapse::Retry, ..by(owner) }
     }
 
     fn grant(holding: &Holding, token: Token) -> Grant {
@@ -218,14 +135,8 @@ mod a_begin {
     }
 
     fn granted(holding: Holding) -> Decision<Begun> {
-        let record = Record {
-            token: NEXT,
-            ..record(State::InProgress(holding))
-        };
-        let change = Change {
-            record,
-            lifetime: holding.lifetime,
-        };
+        let record = Record { token: NEXT, ..record(State::InProgress(holding)) };
+        let change = Change { record, lifetime: holding.lifetime };
         Decision::Change(change, Begun::Granted(grant(&holding, NEXT)))
     }
 
@@ -246,19 +157,8 @@ mod a_begin {
 
     #[test]
     fn takes_lease_and_lifetime_from_who_asks() {
-        let ask = Begin {
-            lease: Millis(1),
-            unknown_retention: Seconds(2),
-            ..by(ANN)
-        };
-        assert_eq!(
-            begin(&absent(), &ask),
-            granted(Holding {
-                lease: Millis(1),
-                lifetime: Seconds(2),
-                ..HELD
-            })
-        );
+        let ask = Begin { lease: Millis(1), unknown_retention: Seconds(2), ..by(ANN) };
+        assert_eq!(begin(&absent(), &ask), granted(Holding { lease: Millis(1), lifetime: Seconds(2), ..HELD }));
     }
 
     #[test]
@@ -266,10 +166,7 @@ mod a_begin {
         let other = by(ANN).call.fingerprint(OTHER_PAYLOAD);
         for seen in presences() {
             for ask in [by(ANN), by(BOB), retry_by(ANN), retry_by(BOB)] {
-                assert_eq!(
-                    begin(&seen, &Begin { call: other, ..ask }),
-                    Decision::Reply(Begun::Mismatch)
-                );
+                assert_eq!(begin(&seen, &Begin { call: other, ..ask }), Decision::Reply(Begun::Mismatch));
             }
         }
     }
@@ -277,22 +174,10 @@ mod a_begin {
     #[test]
     fn under_a_rule_that_the_record_does_not_know_is_a_mismatch() {
         let newer = Fingerprint::from_parts(Rule(3), *PAYLOAD.as_bytes());
-        let ask = Begin {
-            call: by(BOB).call.fingerprint(newer),
-            ..by(BOB)
-        };
-        assert_eq!(
-            begin(&live(State::Released(HELD)), &ask),
-            Decision::Reply(Begun::Mismatch)
-        );
-        let ask = Begin {
-            call: by(BOB).call.fingerprint(Fingerprint::NONE),
-            ..by(BOB)
-        };
-        assert_eq!(
-            begin(&live(State::Released(HELD)), &ask),
-            Decision::Reply(Begun::Mismatch)
-        );
+        let ask = Begin { call: by(BOB).call.fingerprint(newer), ..by(BOB) };
+        assert_eq!(begin(&live(State::Released(HELD)), &ask), Decision::Reply(Begun::Mismatch));
+        let ask = Begin { call: by(BOB).call.fingerprint(Fingerprint::NONE), ..by(BOB) };
+        assert_eq!(begin(&live(State::Released(HELD)), &ask), Decision::Reply(Begun::Mismatch));
     }
 
     #[test]
@@ -300,22 +185,14 @@ mod a_begin {
         let newer = Fingerprint::from_parts(Rule(3), [8; 12]);
         let call = by(BOB).call.fingerprint(newer).or_older(PAYLOAD);
         let decision = begin(&live(State::Released(HELD)), &Begin { call, ..by(BOB) });
-        assert_eq!(
-            decision,
-            granted(Holding {
-                owner: BOB,
-                attempt: 2,
-                ..HELD
-            })
-        );
+        assert_eq!(decision, granted(Holding { owner: BOB, attempt: 2, ..HELD }));
     }
 
     #[test]
     fn of_a_completed_record_replays_it() {
         for owner in [ANN, BOB] {
             for ask in [by(owner), retry_by(owner)] {
-                let Decision::Reply(Begun::Replay(completion)) = begin(&live(answered("it")), &ask)
-                else {
+                let Decision::Reply(Begun::Replay(completion)) = begin(&live(answered("it")), &ask) else {
                     panic!("a replay was expected");
                 };
                 assert_eq!(completion.answer, "it");
@@ -326,14 +203,9 @@ mod a_begin {
     #[test]
     fn of_its_own_grant_is_mine_and_arms_it_anew() {
         for holding in [HELD, TAKEN_OVER] {
-            for seen in [
-                live(State::InProgress(holding)),
-                lapsed(State::InProgress(holding)),
-            ] {
-                let mine = Decision::Change(
-                    to(State::InProgress(holding), UNKNOWN),
-                    Begun::Mine(grant(&holding, TOKEN)),
-                );
+            for seen in [live(State::InProgress(holding)), lapsed(State::InProgress(holding))] {
+                let mine =
+                    Decision::Change(to(State::InProgress(holding), UNKNOWN), Begun::Mine(grant(&holding, TOKEN)));
                 assert_eq!(begin(&seen, &by(ANN)), mine);
                 assert_eq!(begin(&seen, &retry_by(ANN)), mine);
             }
@@ -343,112 +215,58 @@ mod a_begin {
     #[test]
     fn of_its_own_abandoned_grant_is_not_mine() {
         let seen = lapsed(State::InProgress(ABANDONED));
-        let again = Holding {
-            lease: LEASE,
-            attempt: 2,
-            takeover: true,
-            ..HELD
-        };
+        let again = Holding { lease: LEASE, attempt: 2, takeover: true, ..HELD };
         assert_eq!(begin(&seen, &retry_by(ANN)), granted(again));
         let held = to(State::Indeterminate(ABANDONED), UNKNOWN);
-        assert_eq!(
-            begin(&seen, &by(ANN)),
-            Decision::Change(held, Begun::Indeterminate(NOW))
-        );
+        assert_eq!(begin(&seen, &by(ANN)), Decision::Change(held, Begun::Indeterminate(NOW)));
     }
 
     #[test]
     fn of_a_live_lease_is_busy_with_what_is_left() {
         let seen = live(State::InProgress(HELD));
         for ask in [by(BOB), retry_by(BOB)] {
-            assert_eq!(
-                begin(&seen, &ask),
-                Decision::Reply(Begun::Busy(Duration::from_secs(15)))
-            );
+            assert_eq!(begin(&seen, &ask), Decision::Reply(Begun::Busy(Duration::from_secs(15))));
         }
     }
 
     #[test]
     fn of_a_lease_just_armed_is_busy_and_changes_nothing() {
-        let seen = Observed {
-            lease_left: LEASE.into(),
-            ..live(State::InProgress(HELD))
-        };
-        assert_eq!(
-            begin(&seen, &by(BOB)),
-            Decision::Reply(Begun::Busy(LEASE.into()))
-        );
+        let seen = Observed { lease_left: LEASE.into(), ..live(State::InProgress(HELD)) };
+        assert_eq!(begin(&seen, &by(BOB)), Decision::Reply(Begun::Busy(LEASE.into())));
     }
 
     #[test]
     fn of_more_lease_than_there_can_be_arms_it_anew() {
         let lease_left = Duration::from(LEASE) + Duration::from_micros(1);
-        let seen = Observed {
-            lease_left,
-            ..live(State::InProgress(HELD))
-        };
+        let seen = Observed { lease_left, ..live(State::InProgress(HELD)) };
         for ask in [by(BOB), retry_by(BOB)] {
             let change = to(State::InProgress(HELD), UNKNOWN);
-            assert_eq!(
-                begin(&seen, &ask),
-                Decision::Change(change, Begun::Busy(LEASE.into()))
-            );
+            assert_eq!(begin(&seen, &ask), Decision::Change(change, Begun::Busy(LEASE.into())));
         }
     }
 
     #[test]
     fn of_an_abandoned_record_finds_it_lapsed_though_the_clock_stepped_back() {
         let lease_left = Duration::from_secs(60);
-        let seen = Observed {
-            lease_left,
-            ..live(State::InProgress(ABANDONED))
-        };
-        let next = Holding {
-            owner: BOB,
-            attempt: 2,
-            takeover: true,
-            ..HELD
-        };
+        let seen = Observed { lease_left, ..live(State::InProgress(ABANDONED)) };
+        let next = Holding { owner: BOB, attempt: 2, takeover: true, ..HELD };
         assert_eq!(begin(&seen, &retry_by(BOB)), granted(next));
         let held = to(State::Indeterminate(ABANDONED), UNKNOWN);
-        assert_eq!(
-            begin(&seen, &by(BOB)),
-            Decision::Change(held, Begun::Indeterminate(NOW))
-        );
+        assert_eq!(begin(&seen, &by(BOB)), Decision::Change(held, Begun::Indeterminate(NOW)));
     }
 
     #[test]
     fn of_a_lapsed_record_under_retry_takes_over() {
-        let next = Holding {
-            owner: BOB,
-            attempt: 2,
-            takeover: true,
-            ..HELD
-        };
-        assert_eq!(
-            begin(&lapsed(State::InProgress(HELD)), &retry_by(BOB)),
-            granted(next)
-        );
-        assert_eq!(
-            begin(&lapsed(State::InProgress(ABANDONED)), &retry_by(BOB)),
-            granted(next)
-        );
+        let next = Holding { owner: BOB, attempt: 2, takeover: true, ..HELD };
+        assert_eq!(begin(&lapsed(State::InProgress(HELD)), &retry_by(BOB)), granted(next));
+        assert_eq!(begin(&lapsed(State::InProgress(ABANDONED)), &retry_by(BOB)), granted(next));
     }
 
     #[test]
     fn of_a_lapsed_record_under_hold_makes_it_indeterminate() {
-        let ask = Begin {
-            unknown_retention: Seconds(77),
-            ..by(BOB)
-        };
+        let ask = Begin { unknown_retention: Seconds(77), ..by(BOB) };
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            let change = to(
-                State::Indeterminate(Holding {
-                    lifetime: Seconds(77),
-                    ..holding
-                }),
-                Seconds(77),
-            );
+            let change = to(State::Indeterminate(Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
             let held = Decision::Change(change, Begun::Indeterminate(NOW));
             assert_eq!(begin(&lapsed(State::InProgress(holding)), &ask), held);
         }
@@ -459,36 +277,23 @@ mod a_begin {
         let since = Timestamp(NOW.0 - 1_500_000_000);
         for ask in [by(ANN), retry_by(ANN), by(BOB), retry_by(BOB)] {
             let seen = live(State::Indeterminate(HELD));
-            assert_eq!(
-                begin(&seen, &ask),
-                Decision::Reply(Begun::Indeterminate(since))
-            );
+            assert_eq!(begin(&seen, &ask), Decision::Reply(Begun::Indeterminate(since)));
         }
     }
 
     #[test]
     fn of_a_dead_record_says_so() {
         for ask in [by(ANN), retry_by(ANN), by(BOB), retry_by(BOB)] {
-            assert_eq!(
-                begin(&live(State::Dead(HELD)), &ask),
-                Decision::Reply(Begun::Dead)
-            );
+            assert_eq!(begin(&live(State::Dead(HELD)), &ask), Decision::Reply(Begun::Dead));
         }
     }
 
     #[test]
     fn of_a_released_record_is_granted_again() {
-        let last = Holding {
-            takeover: true,
-            ..HELD
-        };
+        let last = Holding { takeover: true, ..HELD };
         for holding in [HELD, last] {
             for (owner, ask) in [(ANN, by(ANN)), (BOB, by(BOB)), (BOB, retry_by(BOB))] {
-                let next = Holding {
-                    owner,
-                    attempt: 2,
-                    ..HELD
-                };
+                let next = Holding { owner, attempt: 2, ..HELD };
                 assert_eq!(begin(&live(State::Released(holding)), &ask), granted(next));
             }
         }
@@ -496,28 +301,15 @@ mod a_begin {
 
     #[test]
     fn counts_attempts_up_to_the_largest_number() {
-        let holding = Holding {
-            attempt: u16::MAX,
-            ..HELD
-        };
-        let next = Holding {
-            owner: BOB,
-            ..holding
-        };
-        assert_eq!(
-            begin(&live(State::Released(holding)), &by(BOB)),
-            granted(next)
-        );
+        let holding = Holding { attempt: u16::MAX, ..HELD };
+        let next = Holding { owner: BOB, ..holding };
+        assert_eq!(begin(&live(State::Released(holding)), &by(BOB)), granted(next));
     }
 
     #[test]
     fn mints_above_the_record_the_mark_and_the_clock() {
         let minted = |record: u64, mark: u64, now: u64| {
-            let mut seen = Observed {
-                mark: Token(mark),
-                now: Timestamp(now),
-                ..live(State::Released(HELD))
-            };
+            let mut seen = Observed { mark: Token(mark), now: Timestamp(now), ..live(State::Released(HELD)) };
             seen.record.as_mut().unwrap().token = Token(record);
             let Decision::Change(change, Begun::Granted(grant)) = begin(&seen, &by(BOB)) else {
                 panic!("a grant was expected");
@@ -530,18 +322,9 @@ mod a_begin {
         assert_eq!(minted(40, 50, 51), 51);
         assert_eq!(minted(40, 50, 99), 99);
         assert_eq!(minted((1 << 53) + 1, 0, 0), (1 << 53) + 2);
-        let unswept = Observed {
-            mark: Token(0),
-            now: Timestamp(1),
-            ..expired(answered("it"))
-        };
-        let Decision::Change(change, _) = begin(&unswept, &by(BOB)) else {
-            panic!("a grant was expected")
-        };
-        assert!(
-            change.record.token > TOKEN,
-            "an expired record still counts"
-        );
+        let unswept = Observed { mark: Token(0), now: Timestamp(1), ..expired(answered("it")) };
+        let Decision::Change(change, _) = begin(&unswept, &by(BOB)) else { panic!("a grant was expected") };
+        assert!(change.record.token > TOKEN, "an expired record still counts");
     }
 }
 
@@ -551,10 +334,7 @@ mod a_renewal {
     #[test]
     fn of_an_own_grant_arms_it_anew() {
         for holding in [HELD, TAKEN_OVER] {
-            for seen in [
-                live(State::InProgress(holding)),
-                lapsed(State::InProgress(holding)),
-            ] {
+            for seen in [live(State::InProgress(holding)), lapsed(State::InProgress(holding))] {
                 let change = to(State::InProgress(holding), UNKNOWN);
                 assert_eq!(renew(&seen, &ANNS), Decision::Change(change, Renewed::Yes));
             }
@@ -563,18 +343,12 @@ mod a_renewal {
 
     #[test]
     fn of_an_abandoned_grant_is_lost() {
-        assert_eq!(
-            renew(&lapsed(State::InProgress(ABANDONED)), &ANNS),
-            Decision::Reply(Renewed::Lost)
-        );
+        assert_eq!(renew(&lapsed(State::InProgress(ABANDONED)), &ANNS), Decision::Reply(Renewed::Lost));
     }
 
     #[test]
     fn of_a_record_in_another_state_is_lost() {
-        for seen in presences()
-            .iter()
-            .filter(|seen| !is(seen, State::InProgress))
-        {
+        for seen in presences().iter().filter(|seen| !is(seen, State::InProgress)) {
             assert_eq!(renew(seen, &ANNS), Decision::Reply(Renewed::Lost));
         }
     }
@@ -601,13 +375,7 @@ mod a_completion {
 
     fn by(claim: Claim) -> Complete {
         let answer = Bytes::from_static(b"the answer");
-        Complete {
-            claim,
-            fingerprint: PAYLOAD,
-            answer,
-            retention: RETENTION,
-            age: Duration::ZERO,
-        }
+        Complete { claim, fingerprint: PAYLOAD, answer, retention: RETENTION, age: Duration::ZERO }
     }
 
     fn done(token: Token) -> Decision<Completed> {
@@ -621,28 +389,16 @@ mod a_completion {
     #[test]
     fn of_an_own_record_in_progress_is_done_lapsed_too() {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            assert_eq!(
-                complete(&live(State::InProgress(holding)), &by(ANNS)),
-                done(TOKEN)
-            );
-            assert_eq!(
-                complete(&lapsed(State::InProgress(holding)), &by(ANNS)),
-                done(TOKEN)
-            );
+            assert_eq!(complete(&live(State::InProgress(holding)), &by(ANNS)), done(TOKEN));
+            assert_eq!(complete(&lapsed(State::InProgress(holding)), &by(ANNS)), done(TOKEN));
         }
     }
 
     #[test]
     fn of_an_own_indeterminate_or_released_record_is_done() {
         for holding in [HELD, TAKEN_OVER] {
-            assert_eq!(
-                complete(&live(State::Indeterminate(holding)), &by(ANNS)),
-                done(TOKEN)
-            );
-            assert_eq!(
-                complete(&live(State::Released(holding)), &by(ANNS)),
-                done(TOKEN)
-            );
+            assert_eq!(complete(&live(State::Indeterminate(holding)), &by(ANNS)), done(TOKEN));
+            assert_eq!(complete(&live(State::Released(holding)), &by(ANNS)), done(TOKEN));
         }
     }
 
@@ -650,8 +406,7 @@ mod a_completion {
     fn of_an_absent_record_recreates_it_while_the_answer_is_young() {
         let age = Duration::from(RETENTION) - Duration::from_micros(1);
         for seen in absences() {
-            let recreated =
-                Decision::Change(completed_under(TOKEN, "the answer"), Completed::Recreated);
+            let recreated = Decision::Change(completed_under(TOKEN, "the answer"), Completed::Recreated);
             assert_eq!(complete(&seen, &Complete { age, ..by(ANNS) }), recreated);
         }
     }
@@ -660,48 +415,30 @@ mod a_completion {
     fn of_an_absent_record_is_gone_once_the_answer_is_old() {
         for age in [Duration::from(RETENTION), 2 * Duration::from(RETENTION)] {
             for seen in absences() {
-                assert_eq!(
-                    complete(&seen, &Complete { age, ..by(ANNS) }),
-                    Decision::Reply(Completed::Gone)
-                );
+                assert_eq!(complete(&seen, &Complete { age, ..by(ANNS) }), Decision::Reply(Completed::Gone));
             }
         }
     }
 
     #[test]
     fn asks_for_the_age_only_where_the_record_is_absent() {
-        let old = Complete {
-            age: Duration::MAX,
-            ..by(ANNS)
-        };
+        let old = Complete { age: Duration::MAX, ..by(ANNS) };
         assert_eq!(complete(&live(State::InProgress(HELD)), &old), done(TOKEN));
     }
 
     #[test]
     fn under_the_token_of_the_recorded_answer_is_already() {
         for claim in [ANNS, Claim { owner: BOB, ..ANNS }] {
-            assert_eq!(
-                complete(&live(answered("another")), &by(claim)),
-                Decision::Reply(Completed::Already)
-            );
+            assert_eq!(complete(&live(answered("another")), &by(claim)), Decision::Reply(Completed::Already));
         }
     }
 
     #[test]
     fn beats_whatever_is_under_another_token_but_an_answer() {
-        for seen in presences()
-            .iter()
-            .filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some())
-        {
+        for seen in presences().iter().filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some()) {
             for token in [OTHER, Token(TOKEN.0 + 1)] {
-                assert_eq!(
-                    complete(seen, &by(Claim { owner: BOB, token })),
-                    done(token)
-                );
-                assert_eq!(
-                    complete(seen, &by(Claim { owner: ANN, token })),
-                    done(token)
-                );
+                assert_eq!(complete(seen, &by(Claim { owner: BOB, token })), done(token));
+                assert_eq!(complete(seen, &by(Claim { owner: ANN, token })), done(token));
             }
         }
     }
@@ -709,13 +446,7 @@ mod a_completion {
     #[test]
     fn for_another_payload_under_another_token_is_lost() {
         for seen in presences() {
-            let other = Complete {
-                fingerprint: OTHER_PAYLOAD,
-                ..by(Claim {
-                    owner: BOB,
-                    token: OTHER,
-                })
-            };
+            let other = Complete { fingerprint: OTHER_PAYLOAD, ..by(Claim { owner: BOB, token: OTHER }) };
             assert_eq!(complete(&seen, &other), lost(&seen));
         }
     }
@@ -723,26 +454,8 @@ mod a_completion {
     #[test]
     fn never_beats_a_recorded_answer() {
         let seen = live(answered("another"));
-        assert_eq!(
-            complete(
-                &seen,
-                &by(Claim {
-                    owner: BOB,
-                    token: OTHER
-                })
-            ),
-            lost(&seen)
-        );
-        assert_eq!(
-            complete(
-                &seen,
-                &by(Claim {
-                    owner: ANN,
-                    token: Token(99)
-                })
-            ),
-            lost(&seen)
-        );
+        assert_eq!(complete(&seen, &by(Claim { owner: BOB, token: OTHER })), lost(&seen));
+        assert_eq!(complete(&seen, &by(Claim { owner: ANN, token: Token(99) })), lost(&seen));
     }
 
     #[test]
@@ -753,20 +466,8 @@ mod a_completion {
 
     #[test]
     fn by_another_owner_under_the_same_token_is_lost() {
-        for seen in presences()
-            .iter()
-            .filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some())
-        {
-            assert_eq!(
-                complete(
-                    seen,
-                    &by(Claim {
-                        owner: BOB,
-                        token: TOKEN
-                    })
-                ),
-                lost(seen)
-            );
+        for seen in presences().iter().filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some()) {
+            assert_eq!(complete(seen, &by(Claim { owner: BOB, token: TOKEN })), lost(seen));
         }
     }
 }
@@ -776,102 +477,54 @@ mod a_release {
 
     #[test]
     fn frees_an_own_grant_lapsed_too() {
-        let change = to(
-            State::Released(Holding {
-                lifetime: RELEASED,
-                ..HELD
-            }),
-            RELEASED,
-        );
-        for seen in [
-            live(State::InProgress(HELD)),
-            lapsed(State::InProgress(HELD)),
-        ] {
-            assert_eq!(
-                release(&seen, &ANNS, RELEASED),
-                Decision::Change(change.clone(), Settled::Yes)
-            );
+        let change = to(State::Released(Holding { lifetime: RELEASED, ..HELD }), RELEASED);
+        for seen in [live(State::InProgress(HELD)), lapsed(State::InProgress(HELD))] {
+            assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change.clone(), Settled::Yes));
         }
     }
 
     #[test]
     fn frees_an_own_abandoned_grant_that_knows_better() {
-        let change = to(
-            State::Released(Holding {
-                lifetime: RELEASED,
-                ..ABANDONED
-            }),
-            RELEASED,
-        );
+        let change = to(State::Released(Holding { lifetime: RELEASED, ..ABANDONED }), RELEASED);
         let seen = lapsed(State::InProgress(ABANDONED));
-        assert_eq!(
-            release(&seen, &ANNS, RELEASED),
-            Decision::Change(change, Settled::Yes)
-        );
+        assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
     }
 
     #[test]
     fn frees_an_own_indeterminate_record() {
-        let change = to(
-            State::Released(Holding {
-                lifetime: RELEASED,
-                ..HELD
-            }),
-            RELEASED,
-        );
+        let change = to(State::Released(Holding { lifetime: RELEASED, ..HELD }), RELEASED);
         let seen = live(State::Indeterminate(HELD));
-        assert_eq!(
-            release(&seen, &ANNS, RELEASED),
-            Decision::Change(change, Settled::Yes)
-        );
+        assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
     }
 
     #[test]
     fn of_a_takeover_is_an_abandonment() {
-        let abandoned = Holding {
-            lease: Millis(0),
-            ..TAKEN_OVER
-        };
+        let abandoned = Holding { lease: Millis(0), ..TAKEN_OVER };
         let change = to(State::InProgress(abandoned), UNKNOWN);
         let seen = live(State::InProgress(TAKEN_OVER));
-        assert_eq!(
-            release(&seen, &ANNS, RELEASED),
-            Decision::Change(change, Settled::Yes)
-        );
+        assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
         let seen = lapsed(State::InProgress(abandoned));
-        assert_eq!(
-            release(&seen, &ANNS, RELEASED),
-            Decision::Reply(Settled::Yes)
-        );
+        assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Yes));
     }
 
     #[test]
     fn of_an_indeterminate_takeover_leaves_it_so() {
         let seen = live(State::Indeterminate(TAKEN_OVER));
-        assert_eq!(
-            release(&seen, &ANNS, RELEASED),
-            Decision::Reply(Settled::Yes)
-        );
+        assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Yes));
     }
 
     #[test]
     fn repeated_is_yes() {
         for holding in [HELD, TAKEN_OVER] {
             let seen = live(State::Released(holding));
-            assert_eq!(
-                release(&seen, &ANNS, RELEASED),
-                Decision::Reply(Settled::Yes)
-            );
+            assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Yes));
         }
     }
 
     #[test]
     fn of_an_answer_or_a_dead_record_is_lost() {
         for seen in [live(answered("it")), live(State::Dead(HELD))] {
-            assert_eq!(
-                release(&seen, &ANNS, RELEASED),
-                Decision::Reply(Settled::Lost)
-            );
+            assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Lost));
         }
     }
 
@@ -879,10 +532,7 @@ mod a_release {
     fn by_another_is_lost() {
         for seen in presences() {
             for claim in NOT_ANNS {
-                assert_eq!(
-                    release(&seen, &claim, RELEASED),
-                    Decision::Reply(Settled::Lost)
-                );
+                assert_eq!(release(&seen, &claim, RELEASED), Decision::Reply(Settled::Lost));
             }
         }
     }
@@ -890,10 +540,7 @@ mod a_release {
     #[test]
     fn of_an_absent_record_is_lost() {
         for seen in absences() {
-            assert_eq!(
-                release(&seen, &ANNS, RELEASED),
-                Decision::Reply(Settled::Lost)
-            );
+            assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Lost));
         }
     }
 }
@@ -918,63 +565,33 @@ mod a_cancellation {
 
     #[test]
     fn frees_a_grant_and_an_indeterminate_record() {
-        let change = to(
-            State::Released(Holding {
-                lifetime: RELEASED,
-                ..HELD
-            }),
-            RELEASED,
-        );
+        let change = to(State::Released(Holding { lifetime: RELEASED, ..HELD }), RELEASED);
         for state in [State::InProgress(HELD), State::Indeterminate(HELD)] {
-            assert_eq!(
-                cancel(&live(state), ANN, RELEASED),
-                Decision::Change(change.clone(), Cancelled::Yes)
-            );
+            assert_eq!(cancel(&live(state), ANN, RELEASED), Decision::Change(change.clone(), Cancelled::Yes));
         }
     }
 
     #[test]
     fn of_a_takeover_leaves_it_unknown() {
-        let change = to(
-            State::InProgress(Holding {
-                lease: Millis(0),
-                ..TAKEN_OVER
-            }),
-            UNKNOWN,
-        );
+        let change = to(State::InProgress(Holding { lease: Millis(0), ..TAKEN_OVER }), UNKNOWN);
         let seen = live(State::InProgress(TAKEN_OVER));
-        assert_eq!(
-            cancel(&seen, ANN, RELEASED),
-            Decision::Change(change, Cancelled::Yes)
-        );
+        assert_eq!(cancel(&seen, ANN, RELEASED), Decision::Change(change, Cancelled::Yes));
         let seen = live(State::Indeterminate(TAKEN_OVER));
-        assert_eq!(
-            cancel(&seen, ANN, RELEASED),
-            Decision::Reply(Cancelled::Yes)
-        );
+        assert_eq!(cancel(&seen, ANN, RELEASED), Decision::Reply(Cancelled::Yes));
     }
 
     #[test]
     fn repeated_is_yes() {
-        assert_eq!(
-            cancel(&live(State::Released(HELD)), ANN, RELEASED),
-            Decision::Reply(Cancelled::Yes)
-        );
+        assert_eq!(cancel(&live(State::Released(HELD)), ANN, RELEASED), Decision::Reply(Cancelled::Yes));
     }
 
     #[test]
     fn by_another_owner_or_of_an_absent_record_is_gone() {
         for seen in presences() {
-            assert_eq!(
-                cancel(&seen, BOB, RELEASED),
-                Decision::Reply(Cancelled::Gone)
-            );
+            assert_eq!(cancel(&seen, BOB, RELEASED), Decision::Reply(Cancelled::Gone));
         }
         for seen in absences() {
-            assert_eq!(
-                cancel(&seen, ANN, RELEASED),
-                Decision::Reply(Cancelled::Gone)
-            );
+            assert_eq!(cancel(&seen, ANN, RELEASED), Decision::Reply(Cancelled::Gone));
         }
     }
 }
@@ -985,36 +602,17 @@ mod an_abandonment {
     #[test]
     fn ends_the_lease_for_good() {
         for holding in [HELD, TAKEN_OVER] {
-            for seen in [
-                live(State::InProgress(holding)),
-                lapsed(State::InProgress(holding)),
-            ] {
-                let change = to(
-                    State::InProgress(Holding {
-                        lease: Millis(0),
-                        ..holding
-                    }),
-                    UNKNOWN,
-                );
-                assert_eq!(
-                    abandon(&seen, &ANNS),
-                    Decision::Change(change, Settled::Yes)
-                );
+            for seen in [live(State::InProgress(holding)), lapsed(State::InProgress(holding))] {
+                let change = to(State::InProgress(Holding { lease: Millis(0), ..holding }), UNKNOWN);
+                assert_eq!(abandon(&seen, &ANNS), Decision::Change(change, Settled::Yes));
             }
         }
     }
 
     #[test]
     fn repeated_or_marked_since_is_yes() {
-        for state in [
-            State::InProgress(ABANDONED),
-            State::Indeterminate(HELD),
-            State::Indeterminate(TAKEN_OVER),
-        ] {
-            assert_eq!(
-                abandon(&lapsed(state), &ANNS),
-                Decision::Reply(Settled::Yes)
-            );
+        for state in [State::InProgress(ABANDONED), State::Indeterminate(HELD), State::Indeterminate(TAKEN_OVER)] {
+            assert_eq!(abandon(&lapsed(state), &ANNS), Decision::Reply(Settled::Yes));
         }
     }
 
@@ -1046,38 +644,20 @@ mod a_burial {
     use super::*;
 
     fn buried(holding: Holding) -> Decision<Settled> {
-        Decision::Change(
-            to(
-                State::Dead(Holding {
-                    lifetime: DEAD,
-                    ..holding
-                }),
-                DEAD,
-            ),
-            Settled::Yes,
-        )
+        Decision::Change(to(State::Dead(Holding { lifetime: DEAD, ..holding }), DEAD), Settled::Yes)
     }
 
     #[test]
     fn closes_an_own_grant() {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            assert_eq!(
-                bury(&live(State::InProgress(holding)), &ANNS, DEAD),
-                buried(holding)
-            );
-            assert_eq!(
-                bury(&lapsed(State::InProgress(holding)), &ANNS, DEAD),
-                buried(holding)
-            );
+            assert_eq!(bury(&live(State::InProgress(holding)), &ANNS, DEAD), buried(holding));
+            assert_eq!(bury(&lapsed(State::InProgress(holding)), &ANNS, DEAD), buried(holding));
         }
     }
 
     #[test]
     fn closes_an_own_indeterminate_record() {
-        assert_eq!(
-            bury(&live(State::Indeterminate(HELD)), &ANNS, DEAD),
-            buried(HELD)
-        );
+        assert_eq!(bury(&live(State::Indeterminate(HELD)), &ANNS, DEAD), buried(HELD));
     }
 
     #[test]
@@ -1088,10 +668,7 @@ mod a_burial {
 
     #[test]
     fn repeated_is_yes() {
-        assert_eq!(
-            bury(&live(State::Dead(HELD)), &ANNS, DEAD),
-            Decision::Reply(Settled::Yes)
-        );
+        assert_eq!(bury(&live(State::Dead(HELD)), &ANNS, DEAD), Decision::Reply(Settled::Yes));
     }
 
     #[test]
@@ -1124,42 +701,24 @@ mod a_hold {
     #[test]
     fn marks_a_lapsed_record_unknown() {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            let change = to(
-                State::Indeterminate(Holding {
-                    lifetime: Seconds(77),
-                    ..holding
-                }),
-                Seconds(77),
-            );
+            let change = to(State::Indeterminate(Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
             let seen = lapsed(State::InProgress(holding));
-            assert_eq!(
-                hold(&seen, TOKEN, Seconds(77)),
-                Decision::Change(change, Resolved::Yes)
-            );
+            assert_eq!(hold(&seen, TOKEN, Seconds(77)), Decision::Change(change, Resolved::Yes));
         }
     }
 
     #[test]
     fn of_an_abandoned_record_marks_it_though_the_clock_stepped_back() {
         let lease_left = Duration::from_secs(60);
-        let seen = Observed {
-            lease_left,
-            ..live(State::InProgress(ABANDONED))
-        };
+        let seen = Observed { lease_left, ..live(State::InProgress(ABANDONED)) };
         let change = to(State::Indeterminate(ABANDONED), UNKNOWN);
-        assert_eq!(
-            hold(&seen, TOKEN, UNKNOWN),
-            Decision::Change(change, Resolved::Yes)
-        );
+        assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Change(change, Resolved::Yes));
     }
 
     #[test]
     fn of_a_live_lease_is_stale() {
         let seen = live(State::InProgress(HELD));
-        assert_eq!(
-            hold(&seen, TOKEN, UNKNOWN),
-            Decision::Reply(Resolved::Stale)
-        );
+        assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Reply(Resolved::Stale));
     }
 
     #[test]
@@ -1172,10 +731,7 @@ mod a_hold {
     fn under_another_token_is_stale() {
         for seen in presences() {
             for token in [OTHER, Token(TOKEN.0 + 1)] {
-                assert_eq!(
-                    hold(&seen, token, UNKNOWN),
-                    Decision::Reply(Resolved::Stale)
-                );
+                assert_eq!(hold(&seen, token, UNKNOWN), Decision::Reply(Resolved::Stale));
             }
         }
     }
@@ -1185,10 +741,7 @@ mod a_hold {
         let mut others = absences();
         others.extend([answered("it"), State::Released(HELD), State::Dead(HELD)].map(live));
         for seen in others {
-            assert_eq!(
-                hold(&seen, TOKEN, UNKNOWN),
-                Decision::Reply(Resolved::Stale)
-            );
+            assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Reply(Resolved::Stale));
         }
     }
 }
@@ -1197,10 +750,7 @@ mod a_verdict {
     use super::*;
 
     fn done(answer: &'static str) -> Verdict {
-        Verdict::Done {
-            answer: Bytes::from_static(answer.as_bytes()),
-            retention: RETENTION,
-        }
+        Verdict::Done { answer: Bytes::from_static(answer.as_bytes()), retention: RETENTION }
     }
 
     const NOT_DONE: Verdict = Verdict::NotDone { lifetime: RELEASED };
@@ -1210,28 +760,16 @@ mod a_verdict {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
             let change = completed_under(NEXT, "the answer");
             let seen = live(State::Indeterminate(holding));
-            assert_eq!(
-                resolve(&seen, TOKEN, &done("the answer")),
-                Decision::Change(change, Resolved::Yes)
-            );
+            assert_eq!(resolve(&seen, TOKEN, &done("the answer")), Decision::Change(change, Resolved::Yes));
         }
     }
 
     #[test]
     fn of_not_done_releases_and_keeps_token_and_owner() {
         for holding in [HELD, TAKEN_OVER] {
-            let change = to(
-                State::Released(Holding {
-                    lifetime: RELEASED,
-                    ..holding
-                }),
-                RELEASED,
-            );
+            let change = to(State::Released(Holding { lifetime: RELEASED, ..holding }), RELEASED);
             let seen = live(State::Indeterminate(holding));
-            assert_eq!(
-                resolve(&seen, TOKEN, &NOT_DONE),
-                Decision::Change(change, Resolved::Yes)
-            );
+            assert_eq!(resolve(&seen, TOKEN, &NOT_DONE), Decision::Change(change, Resolved::Yes));
         }
     }
 
@@ -1240,76 +778,42 @@ mod a_verdict {
         for token in [OTHER, Token(TOKEN.0 + 1)] {
             for verdict in [done("the answer"), NOT_DONE] {
                 let seen = live(State::Indeterminate(HELD));
-                assert_eq!(
-                    resolve(&seen, token, &verdict),
-                    Decision::Reply(Resolved::Stale)
-                );
+                assert_eq!(resolve(&seen, token, &verdict), Decision::Reply(Resolved::Stale));
             }
         }
     }
 
     #[test]
     fn repeated_is_yes() {
-        assert_eq!(
-            resolve(&live(answered("it")), OTHER, &done("it")),
-            Decision::Reply(Resolved::Yes)
-        );
-        assert_eq!(
-            resolve(&live(State::Released(HELD)), TOKEN, &NOT_DONE),
-            Decision::Reply(Resolved::Yes)
-        );
+        assert_eq!(resolve(&live(answered("it")), OTHER, &done("it")), Decision::Reply(Resolved::Yes));
+        assert_eq!(resolve(&live(State::Released(HELD)), TOKEN, &NOT_DONE), Decision::Reply(Resolved::Yes));
     }
 
     #[test]
     fn of_another_answer_than_stands_is_stale() {
-        assert_eq!(
-            resolve(&live(answered("it")), OTHER, &done("that")),
-            Decision::Reply(Resolved::Stale)
-        );
-        assert_eq!(
-            resolve(&live(answered("it")), OTHER, &NOT_DONE),
-            Decision::Reply(Resolved::Stale)
-        );
+        assert_eq!(resolve(&live(answered("it")), OTHER, &done("that")), Decision::Reply(Resolved::Stale));
+        assert_eq!(resolve(&live(answered("it")), OTHER, &NOT_DONE), Decision::Reply(Resolved::Stale));
     }
 
     #[test]
     fn of_the_answer_that_stood_before_is_stale() {
         for expected in [TOKEN, Token(TOKEN.0 + 1)] {
-            assert_eq!(
-                resolve(&live(answered("it")), expected, &done("it")),
-                Decision::Reply(Resolved::Stale)
-            );
+            assert_eq!(resolve(&live(answered("it")), expected, &done("it")), Decision::Reply(Resolved::Stale));
         }
     }
 
     #[test]
     fn of_what_is_not_indeterminate_is_stale() {
         let mut others = absences();
-        others.extend(
-            [
-                State::InProgress(HELD),
-                State::InProgress(ABANDONED),
-                State::Dead(HELD),
-            ]
-            .map(lapsed),
-        );
+        others.extend([State::InProgress(HELD), State::InProgress(ABANDONED), State::Dead(HELD)].map(lapsed));
         for seen in others {
             for verdict in [done("the answer"), NOT_DONE] {
-                assert_eq!(
-                    resolve(&seen, TOKEN, &verdict),
-                    Decision::Reply(Resolved::Stale)
-                );
+                assert_eq!(resolve(&seen, TOKEN, &verdict), Decision::Reply(Resolved::Stale));
             }
         }
         let released = live(State::Released(HELD));
-        assert_eq!(
-            resolve(&released, TOKEN, &done("the answer")),
-            Decision::Reply(Resolved::Stale)
-        );
-        assert_eq!(
-            resolve(&released, OTHER, &NOT_DONE),
-            Decision::Reply(Resolved::Stale)
-        );
+        assert_eq!(resolve(&released, TOKEN, &done("the answer")), Decision::Reply(Resolved::Stale));
+        assert_eq!(resolve(&released, OTHER, &NOT_DONE), Decision::Reply(Resolved::Stale));
     }
 }
 
@@ -1318,68 +822,37 @@ mod a_reopening {
 
     #[test]
     fn frees_a_dead_record_under_a_new_token() {
-        let record = Record {
-            token: NEXT,
-            ..record(State::Released(Holding {
-                lifetime: RELEASED,
-                ..HELD
-            }))
-        };
-        let change = Change {
-            record,
-            lifetime: RELEASED,
-        };
+        let record = Record { token: NEXT, ..record(State::Released(Holding { lifetime: RELEASED, ..HELD })) };
+        let change = Change { record, lifetime: RELEASED };
         let seen = live(State::Dead(HELD));
-        assert_eq!(
-            reopen(&seen, TOKEN, RELEASED),
-            Decision::Change(change, Resolved::Yes)
-        );
+        assert_eq!(reopen(&seen, TOKEN, RELEASED), Decision::Change(change, Resolved::Yes));
     }
 
     #[test]
     fn repeated_is_yes() {
         let seen = live(State::Released(HELD));
-        assert_eq!(
-            reopen(&seen, OTHER, RELEASED),
-            Decision::Reply(Resolved::Yes)
-        );
+        assert_eq!(reopen(&seen, OTHER, RELEASED), Decision::Reply(Resolved::Yes));
     }
 
     #[test]
     fn under_another_token_is_stale() {
         for token in [OTHER, Token(TOKEN.0 + 1)] {
             let seen = live(State::Dead(HELD));
-            assert_eq!(
-                reopen(&seen, token, RELEASED),
-                Decision::Reply(Resolved::Stale)
-            );
+            assert_eq!(reopen(&seen, token, RELEASED), Decision::Reply(Resolved::Stale));
         }
         for token in [TOKEN, Token(TOKEN.0 + 1)] {
             let seen = live(State::Released(HELD));
-            assert_eq!(
-                reopen(&seen, token, RELEASED),
-                Decision::Reply(Resolved::Stale)
-            );
+            assert_eq!(reopen(&seen, token, RELEASED), Decision::Reply(Resolved::Stale));
         }
     }
 
     #[test]
     fn of_anything_else_is_stale() {
         let mut others = absences();
-        others.extend(
-            [
-                State::InProgress(HELD),
-                answered("it"),
-                State::Indeterminate(HELD),
-            ]
-            .map(lapsed),
-        );
+        others.extend([State::InProgress(HELD), answered("it"), State::Indeterminate(HELD)].map(lapsed));
         for seen in others {
             for expected in [TOKEN, OTHER] {
-                assert_eq!(
-                    reopen(&seen, expected, RELEASED),
-                    Decision::Reply(Resolved::Stale)
-                );
+                assert_eq!(reopen(&seen, expected, RELEASED), Decision::Reply(Resolved::Stale));
             }
         }
     }
@@ -1389,18 +862,9 @@ mod a_reopening {
 #[test]
 fn the_first_grant_is_that_of_a_begin() {
     let call = hapax_core::Call::new(RK).fingerprint(PAYLOAD);
-    let ask = Begin {
-        call,
-        owner: ANN,
-        lease: LEASE,
-        unknown_retention: UNKNOWN,
-        on_lapse: Lapse::Hold,
-    };
+    let ask = Begin { call, owner: ANN, lease: LEASE, unknown_retention: UNKNOWN, on_lapse: Lapse::Hold };
     for seen in absences() {
         let (change, grant) = first_grant(&ask, &seen);
-        assert_eq!(
-            begin(&seen, &ask),
-            Decision::Change(change, Begun::Granted(grant))
-        );
+        assert_eq!(begin(&seen, &ask), Decision::Change(change, Begun::Granted(grant)));
     }
 }

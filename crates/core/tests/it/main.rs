@@ -1,9 +1,6 @@
 //! What holds without a server: derivations, the machine row by row and under random sequences, and the gate.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test fails by a panic, also outside of its own function"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
 mod gate;
 mod list;

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::machine::{
-    self, Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Decision, Lapse, Observed,
-    Renewed, Resolved, Settled, Verdict,
+    self, Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Decision, Lapse, Observed, Renewed, Resolved,
+    Settled, Verdict,
 };
-use hapax_core::{
-    Call, Fingerprint, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Timestamp, Token,
-};
+use hapax_core::{Call, Fingerprint, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Timestamp, Token};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -147,12 +145,8 @@ impl Ask {
             Self::Abandon(claim) => wrap(machine::abandon(seen, claim), Reply::Settled),
             Self::Bury(claim) => wrap(machine::bury(seen, claim, DEAD), Reply::Settled),
             Self::Hold(expected) => wrap(machine::hold(seen, *expected, UNKNOWN), Reply::Resolved),
-            Self::Resolve(expected, verdict) => {
-                wrap(machine::resolve(seen, *expected, verdict), Reply::Resolved)
-            }
-            Self::Reopen(expected) => {
-                wrap(machine::reopen(seen, *expected, RELEASED), Reply::Resolved)
-            }
+            Self::Resolve(expected, verdict) => wrap(machine::resolve(seen, *expected, verdict), Reply::Resolved),
+            Self::Reopen(expected) => wrap(machine::reopen(seen, *expected, RELEASED), Reply::Resolved),
         }
     }
 }
@@ -178,17 +172,8 @@ struct World {
 impl World {
     fn starting_at(now: Timestamp) -> Self {
         // A claim and a token that never were, so that there is something to pick from.
-        let claim = Claim {
-            owner: owner(9),
-            token: Token(3),
-        };
-        Self {
-            slot: None,
-            now,
-            mark: Token(0),
-            claims: vec![(claim, payload(1))],
-            tokens: vec![Token(3)],
-        }
+        let claim = Claim { owner: owner(9), token: Token(3) };
+        Self { slot: None, now, mark: Token(0), claims: vec![(claim, payload(1))], tokens: vec![Token(3)] }
     }
 
     fn ask(&self, plan: &Plan) -> Ask {
@@ -196,11 +181,7 @@ impl World {
         let token = |pick: &Index| self.pick(&self.tokens, pick);
         let answer = |n: u8| Bytes::from(vec![n; usize::from(n)]);
         match plan {
-            Plan::Begin {
-                owner: by,
-                payload: of,
-                retry,
-            } => Ask::Begin(Begin {
+            Plan::Begin { owner: by, payload: of, retry } => Ask::Begin(Begin {
                 call: Call::new(RK).fingerprint(payload(*of)),
                 owner: owner(*by),
                 lease: LEASE,
@@ -210,38 +191,20 @@ impl World {
             Plan::Renew(by) => Ask::Renew(claim(by)),
             Plan::Complete { by, answer: n, old } => {
                 let (claim, fingerprint) = self.pick(&self.claims, by);
-                let age = if *old {
-                    Duration::from(RETENTION)
-                } else {
-                    Duration::ZERO
-                };
-                Ask::Complete(Complete {
-                    claim,
-                    fingerprint,
-                    answer: answer(*n),
-                    retention: RETENTION,
-                    age,
-                })
+                let age = if *old { Duration::from(RETENTION) } else { Duration::ZERO };
+                Ask::Complete(Complete { claim, fingerprint, answer: answer(*n), retention: RETENTION, age })
             }
             Plan::Release(by) => Ask::Release(claim(by)),
             Plan::Cancel(by) => Ask::Cancel(owner(*by)),
             Plan::Abandon(by) => Ask::Abandon(claim(by)),
             Plan::Bury(by) => Ask::Bury(claim(by)),
             Plan::Hold(expected) => Ask::Hold(token(expected)),
-            Plan::Resolve {
-                expected,
-                done: Some(n),
-            } => Ask::Resolve(
-                token(expected),
-                Verdict::Done {
-                    answer: answer(*n),
-                    retention: RETENTION,
-                },
-            ),
-            Plan::Resolve {
-                expected,
-                done: None,
-            } => Ask::Resolve(token(expected), Verdict::NotDone { lifetime: RELEASED }),
+            Plan::Resolve { expected, done: Some(n) } => {
+                Ask::Resolve(token(expected), Verdict::Done { answer: answer(*n), retention: RETENTION })
+            }
+            Plan::Resolve { expected, done: None } => {
+                Ask::Resolve(token(expected), Verdict::NotDone { lifetime: RELEASED })
+            }
             Plan::Reopen(expected) => Ask::Reopen(token(expected)),
         }
     }
@@ -258,9 +221,7 @@ impl World {
         let left = |end: Timestamp| end.since(self.now);
         let lease_left = slot.map_or(Duration::ZERO, |slot| match &slot.record.state {
             State::InProgress(holding) => left(slot.since.plus(holding.lease.into())),
-            State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-                Duration::ZERO
-            }
+            State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
         });
         Observed {
             record: slot.map(|slot| slot.record.clone()),
@@ -282,11 +243,7 @@ impl World {
         if self.tokens.last() != Some(&record.token) {
             self.tokens.push(record.token);
         }
-        self.slot = Some(Slot {
-            record,
-            since,
-            expires: since.plus(change.lifetime.into()),
-        });
+        self.slot = Some(Slot { record, since, expires: since.plus(change.lifetime.into()) });
     }
 
     fn note(&mut self, reply: &Reply) {
@@ -364,11 +321,7 @@ impl Judge {
 
     fn tokens_grow(&mut self, reply: &Reply) {
         if let Reply::Begun(Begun::Granted(grant)) = reply {
-            assert!(
-                grant.token > self.largest_grant,
-                "{grant:?} after {:?}",
-                self.largest_grant
-            );
+            assert!(grant.token > self.largest_grant, "{grant:?} after {:?}", self.largest_grant);
             self.largest_grant = grant.token;
         }
     }
@@ -384,17 +337,11 @@ impl Judge {
         let rank = rank(&record.state);
         let answered = rank == 4;
         if let Some(ranked) = self.ranks.insert(record.token, rank) {
-            assert!(
-                rank > ranked || answered,
-                "back to {record:?} from {before:?}"
-            );
+            assert!(rank > ranked || answered, "back to {record:?} from {before:?}");
         }
         if let Some(before) = before.filter(|before| before.record.token != record.token) {
             let wins = matches!(record.state, State::Completed(_));
-            assert!(
-                record.token > before.record.token || wins,
-                "{record:?} after {before:?}"
-            );
+            assert!(record.token > before.record.token || wins, "{record:?} after {before:?}");
         }
     }
 
@@ -405,9 +352,7 @@ impl Judge {
         let (claims, tokens) = (world.claims.len(), world.tokens.len());
         let expected = match reply {
             Reply::Begun(Begun::Granted(grant)) => Reply::Begun(Begun::Mine(*grant)),
-            Reply::Completed(Completed::Done | Completed::Recreated) => {
-                Reply::Completed(Completed::Already)
-            }
+            Reply::Completed(Completed::Done | Completed::Recreated) => Reply::Completed(Completed::Already),
             Reply::Begun(_)
             | Reply::Renewed(_)
             | Reply::Completed(_)
@@ -416,22 +361,14 @@ impl Judge {
             | Reply::Resolved(_) => reply.clone(),
         };
         assert_eq!(world.carry_out(ask), expected, "{ask:?} repeated");
-        assert_eq!(
-            world.live().map(|slot| slot.record.clone()),
-            before,
-            "{ask:?} repeated"
-        );
+        assert_eq!(world.live().map(|slot| slot.record.clone()), before, "{ask:?} repeated");
         assert_eq!((world.claims.len(), world.tokens.len()), (claims, tokens));
     }
 }
 
 fn answers_stand(before: Option<&Slot>, after: Option<&Slot>) {
     if let Some(before) = before.filter(|slot| matches!(slot.record.state, State::Completed(_))) {
-        assert_eq!(
-            after,
-            Some(before),
-            "a recorded answer stands as long as it lives"
-        );
+        assert_eq!(after, Some(before), "a recorded answer stands as long as it lives");
     }
 }
 
@@ -440,11 +377,7 @@ fn mismatch_comes_first(ask: &Ask, before: Option<&Slot>, after: Option<&Slot>, 
         return;
     };
     let differs = !ask.call.accepts(slot.record.fingerprint);
-    assert_eq!(
-        *reply == Reply::Begun(Begun::Mismatch),
-        differs,
-        "{ask:?} of {slot:?}"
-    );
+    assert_eq!(*reply == Reply::Begun(Begun::Mismatch), differs, "{ask:?} of {slot:?}");
     if differs {
         assert_eq!(after, before);
     }
@@ -452,20 +385,14 @@ fn mismatch_comes_first(ask: &Ask, before: Option<&Slot>, after: Option<&Slot>, 
 
 /// Apart from a begin and a known effect, who does not hold the record changes nothing.
 fn strangers_change_nothing(ask: &Ask, before: Option<&Slot>, after: Option<&Slot>) {
-    let holder = before
-        .and_then(|slot| slot.record.state.holding())
-        .map(|holding| holding.owner);
+    let holder = before.and_then(|slot| slot.record.state.holding()).map(|holding| holding.owner);
     let token = before.map(|slot| slot.record.token);
     let holds = |claim: &Claim| (Some(claim.owner), Some(claim.token)) == (holder, token);
     let may = match ask {
         Ask::Begin(_) | Ask::Complete(_) => true,
-        Ask::Renew(claim) | Ask::Release(claim) | Ask::Abandon(claim) | Ask::Bury(claim) => {
-            holds(claim)
-        }
+        Ask::Renew(claim) | Ask::Release(claim) | Ask::Abandon(claim) | Ask::Bury(claim) => holds(claim),
         Ask::Cancel(owner) => Some(*owner) == holder,
-        Ask::Hold(expected) | Ask::Resolve(expected, _) | Ask::Reopen(expected) => {
-            Some(*expected) == token
-        }
+        Ask::Hold(expected) | Ask::Resolve(expected, _) | Ask::Reopen(expected) => Some(*expected) == token,
     };
     if !may {
         assert_eq!(after, before, "{ask:?}");

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_core::machine::{
-    Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed, Settled,
-};
+use hapax_core::machine::{Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed, Settled};
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
 use hapax_core::{Call, ErrorKind, Millis, Owner, RecordKey, Result, Seconds, Store};
 use hapax_testkit::ManualClock;
@@ -38,11 +36,7 @@ impl Contended {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
         let inner = Memory::new(Arc::clone(&clock) as _, MemorySettings::default());
-        Self {
-            inner,
-            clock,
-            changes: AtomicU32::new(0),
-        }
+        Self { inner, clock, changes: AtomicU32::new(0) }
     }
 
     async fn granted(&self, owner: u8) -> Grant {
@@ -64,14 +58,8 @@ impl Contended {
     async fn arm_anew(&self) {
         self.clock.forward(Duration::from_millis(1));
         let seen = self.inner.read(&RK).await.unwrap();
-        let change = Change {
-            record: seen.record.clone().unwrap(),
-            lifetime: LIFE,
-        };
-        assert_eq!(
-            self.inner.swap(&RK, &seen, &change).await.unwrap(),
-            Swapped::Yes
-        );
+        let change = Change { record: seen.record.clone().unwrap(), lifetime: LIFE };
+        assert_eq!(self.inner.swap(&RK, &seen, &change).await.unwrap(), Swapped::Yes);
     }
 }
 
@@ -113,9 +101,7 @@ async fn an_operation_gets_through_at_the_eighth_try() {
     let store = Contended::new();
     let grant = store.granted(1).await;
     store.change_before(7);
-    let released = Protocol::over(&store)
-        .release(&RK, &Claim::from(&grant), LIFE)
-        .await;
+    let released = Protocol::over(&store).release(&RK, &Claim::from(&grant), LIFE).await;
     assert_eq!(released.unwrap(), Settled::Yes);
     store.change_before(7);
     assert_eq!(store.granted(2).await.attempt, 2);
@@ -127,13 +113,8 @@ async fn an_operation_whose_record_changes_under_eight_tries_is_not_applied() {
     let grant = store.granted(1).await;
     store.change_before(8);
     let before = store.inner.read(&RK).await.unwrap().record;
-    let released = Protocol::over(&store)
-        .release(&RK, &Claim::from(&grant), LIFE)
-        .await;
-    assert_eq!(
-        released.expect_err("it gives up").kind(),
-        ErrorKind::NotApplied
-    );
+    let released = Protocol::over(&store).release(&RK, &Claim::from(&grant), LIFE).await;
+    assert_eq!(released.expect_err("it gives up").kind(), ErrorKind::NotApplied);
     assert_eq!(store.inner.read(&RK).await.unwrap().record, before);
 }
 
@@ -141,9 +122,7 @@ async fn an_operation_whose_record_changes_under_eight_tries_is_not_applied() {
 async fn a_begin_whose_record_changes_under_eight_tries_is_busy() {
     let store = Contended::new();
     let grant = store.granted(1).await;
-    let released = Protocol::over(&store)
-        .release(&RK, &Claim::from(&grant), LIFE)
-        .await;
+    let released = Protocol::over(&store).release(&RK, &Claim::from(&grant), LIFE).await;
     assert_eq!(released.unwrap(), Settled::Yes);
     store.change_before(8);
     let begun = Protocol::over(&store).begin(&ask(2)).await.unwrap();
@@ -167,14 +146,8 @@ async fn a_completion_by_swap_gets_through_at_the_eighth_try_and_no_later() {
         };
         let completed = Protocol::over(&store).complete(&RK, &completion).await;
         match completed {
-            Ok(completed) => assert!(
-                gets_through && completed == Completed::Done,
-                "{completed:?}"
-            ),
-            Err(error) => assert!(
-                !gets_through && error.kind() == ErrorKind::NotApplied,
-                "{error:?}"
-            ),
+            Ok(completed) => assert!(gets_through && completed == Completed::Done, "{completed:?}"),
+            Err(error) => assert!(!gets_through && error.kind() == ErrorKind::NotApplied, "{error:?}"),
         }
     }
 }

@@ -30,11 +30,7 @@ impl Stepped {
     pub(crate) fn new() -> Arc<Self> {
         let tokio = Tokio::current();
         let start = tokio.wall();
-        Arc::new(Self {
-            tokio,
-            start,
-            state: Mutex::default(),
-        })
+        Arc::new(Self { tokio, start, state: Mutex::default() })
     }
 
     /// Lets time pass in steps short against any lease, and every task go on that this wakes.
@@ -56,9 +52,8 @@ impl Stepped {
     fn wake_up(&self) {
         let mut state = self.state.lock().unwrap();
         let passed = state.passed;
-        let (due, sleeping): (Vec<_>, Vec<_>) = std::mem::take(&mut state.sleepers)
-            .into_iter()
-            .partition(|(end, _)| *end <= passed);
+        let (due, sleeping): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.sleepers).into_iter().partition(|(end, _)| *end <= passed);
         state.sleepers = sleeping;
         drop(state);
         for (_, wake) in due {
@@ -99,9 +94,7 @@ impl Runtime for Stepped {
         state.sleepers.retain(|(_, sleeper)| !sleeper.is_closed());
         state.sleepers.push((end, wake));
         Box::pin(async move {
-            woken
-                .await
-                .expect("time goes on as long as somebody sleeps");
+            woken.await.expect("time goes on as long as somebody sleeps");
         })
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use hapax_core::{
-    Completion, ErrorKind, Fingerprint, Holding, Identity, Key, Millis, Owner, Record, RecordKey,
-    Rule, Scope, Seconds, State, Tag, Token,
+    Completion, ErrorKind, Fingerprint, Holding, Identity, Key, Millis, Owner, Record, RecordKey, Rule, Scope, Seconds,
+    State, Tag, Token,
 };
 
 const KEYS: &str = include_str!("../vectors/keys.txt");
@@ -16,20 +16,15 @@ struct Line(HashMap<&'static str, &'static str>);
 
 fn lines(file: &'static str, kind: &str) -> Vec<Line> {
     let lines = file.lines().filter(|line| !line.starts_with('#'));
-    let fields = |line: &'static str| {
-        line.split('\t')
-            .map(|field| field.split_once('=').expect("name=value"))
-            .collect()
-    };
+    let fields =
+        |line: &'static str| line.split('\t').map(|field| field.split_once('=').expect("name=value")).collect();
     let lines = lines.map(|line| Line(fields(line)));
     lines.filter(|line| line.text("kind") == kind).collect()
 }
 
 impl Line {
     fn text(&self, name: &str) -> &'static str {
-        self.0
-            .get(name)
-            .unwrap_or_else(|| panic!("the field {name} is missing"))
+        self.0.get(name).unwrap_or_else(|| panic!("the field {name} is missing"))
     }
 
     fn bytes(&self, name: &str) -> Vec<u8> {
@@ -37,9 +32,7 @@ impl Line {
     }
 
     fn array<const N: usize>(&self, name: &str) -> [u8; N] {
-        self.bytes(name)
-            .try_into()
-            .expect("the field has its length")
+        self.bytes(name).try_into().expect("the field has its length")
     }
 
     fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(&self, name: &str) -> T {
@@ -68,10 +61,7 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn every_line_is_of_a_known_kind() {
     let count = |file: &str| file.lines().filter(|line| !line.starts_with('#')).count();
-    let known: usize = ["record", "fingerprint", "tenant"]
-        .map(|kind| lines(KEYS, kind).len())
-        .iter()
-        .sum();
+    let known: usize = ["record", "fingerprint", "tenant"].map(|kind| lines(KEYS, kind).len()).iter().sum();
     assert_eq!(known, count(KEYS));
     assert_eq!(lines(RECORDS, "record_v1").len(), count(RECORDS));
 }
@@ -83,10 +73,7 @@ fn keys_derive_to_the_known_ids() {
         let namespace = String::from_utf8(line.bytes("namespace")).expect("a namespace is text");
         let tenant = line.bytes("tenant");
         if namespace.is_empty() {
-            for scope in [
-                Scope::untenanted(&namespace),
-                Scope::tenant(&namespace, "acme"),
-            ] {
+            for scope in [Scope::untenanted(&namespace), Scope::tenant(&namespace, "acme")] {
                 assert_eq!(scope.expect_err("it is empty").kind(), ErrorKind::Invalid);
             }
             let key = Key::new(line.bytes("key"));
@@ -95,26 +82,20 @@ fn keys_derive_to_the_known_ids() {
             continue;
         }
         let scope = if tenant.is_empty() {
-            let refusal = Scope::tenant(&namespace, &tenant)
-                .expect_err("a tenant is never empty by accident");
+            let refusal = Scope::tenant(&namespace, &tenant).expect_err("a tenant is never empty by accident");
             assert_eq!(refusal.kind(), ErrorKind::Invalid);
             Scope::untenanted(&namespace)
         } else {
             Scope::tenant(&namespace, &tenant)
         };
-        let scope = scope
-            .expect("the scope is valid")
-            .principal(line.bytes("principal"));
+        let scope = scope.expect("the scope is valid").principal(line.bytes("principal"));
         let key = Key::new(line.bytes("key")).expect("the key is valid");
         let rk = line.identity().record_key(&scope, &key);
         assert_eq!(rk.to_string(), line.text("rk"));
         let operation = rk.operation();
         assert_eq!(operation.to_string(), line.text("operation"));
         for n in [0, 1, u32::MAX] {
-            assert_eq!(
-                operation.event(n).to_string(),
-                line.text(&format!("event{n}"))
-            );
+            assert_eq!(operation.event(n).to_string(), line.text(&format!("event{n}")));
         }
         derived += 1;
     }
@@ -164,10 +145,9 @@ fn record(line: &Line) -> Option<Record> {
         return None;
     }
     let state = match tag {
-        Tag::Completed => State::Completed(Completion {
-            answer: line.bytes("answer").into(),
-            expiry: line.number("expiry_s"),
-        }),
+        Tag::Completed => {
+            State::Completed(Completion { answer: line.bytes("answer").into(), expiry: line.number("expiry_s") })
+        }
         Tag::InProgress | Tag::Released | Tag::Indeterminate | Tag::Dead => {
             let holding = Holding {
                 owner: Owner(line.array("owner")),
@@ -181,11 +161,7 @@ fn record(line: &Line) -> Option<Record> {
     };
     let fingerprint = Fingerprint::from_parts(Rule(line.number("rule")), line.array("fingerprint"));
     let token = Token(line.number("token"));
-    Some(Record {
-        token,
-        fingerprint,
-        state,
-    })
+    Some(Record { token, fingerprint, state })
 }
 
 /// The golden records that this release reads, with their keys and bytes.
@@ -194,18 +170,11 @@ fn golden() -> Vec<(RecordKey, Record, Bytes)> {
         let rk = RecordKey::from_bytes(line.array("rk"));
         record(&line).map(|record| (rk, record, Bytes::from(line.bytes("bytes"))))
     };
-    lines(RECORDS, "record_v1")
-        .into_iter()
-        .filter_map(read)
-        .collect()
+    lines(RECORDS, "record_v1").into_iter().filter_map(read).collect()
 }
 
 fn header_len(record: &Record) -> usize {
-    if record.state.tag() == Tag::Completed {
-        36
-    } else {
-        58
-    }
+    if record.state.tag() == Tag::Completed { 36 } else { 58 }
 }
 
 #[track_caller]
@@ -231,10 +200,7 @@ fn what_no_release_has_written_is_damaged() {
     let lines = lines(RECORDS, "record_v1");
     let refused: Vec<_> = lines.iter().filter(|line| record(line).is_none()).collect();
     for line in &refused {
-        is_damaged(
-            &RecordKey::from_bytes(line.array("rk")),
-            &line.bytes("bytes").into(),
-        );
+        is_damaged(&RecordKey::from_bytes(line.array("rk")), &line.bytes("bytes").into());
     }
     let names: Vec<_> = refused.iter().map(|line| line.text("name")).collect();
     assert_eq!(names, ["completed_takeover", "codec_largest"]);

@@ -38,10 +38,7 @@ pub(crate) enum End {
 
 impl From<&'static str> for Scripted {
     fn from(text: &'static str) -> Self {
-        Self {
-            pieces: vec![text],
-            end: End::Clean,
-        }
+        Self { pieces: vec![text], end: End::Clean }
     }
 }
 
@@ -49,10 +46,7 @@ impl Body for Scripted {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let body = self.get_mut();
         if body.pieces.is_empty() {
             return match body.end {
@@ -61,9 +55,7 @@ impl Body for Scripted {
                 End::Never => Poll::Pending,
             };
         }
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(
-            body.pieces.remove(0).as_bytes(),
-        )))))
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(body.pieces.remove(0).as_bytes())))))
     }
 }
 
@@ -83,38 +75,24 @@ pub(crate) struct Got {
 impl Got {
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.headers["content-type"], "application/problem+json");
-        let document: serde_json::Value =
-            serde_json::from_slice(&self.body).expect("problem details are JSON");
+        let document: serde_json::Value = serde_json::from_slice(&self.body).expect("problem details are JSON");
         assert_eq!(document["status"], self.status.as_u16());
-        let name = document["type"]
-            .as_str()
-            .and_then(|name| name.strip_prefix("/.well-known/idempotency#"));
+        let name = document["type"].as_str().and_then(|name| name.strip_prefix("/.well-known/idempotency#"));
         name.expect("the type is one of ours").to_owned()
     }
 
     pub(crate) fn replayed(&self) -> bool {
-        self.headers
-            .get("idempotent-replayed")
-            .is_some_and(|value| value == "true")
+        self.headers.get("idempotent-replayed").is_some_and(|value| value == "true")
     }
 }
 
 impl World {
     pub(crate) fn new() -> Self {
         let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
-        let gate = Gate::builder(Arc::new(store), Settings::default())
-            .build()
-            .expect("the settings are sound");
-        let scope =
-            TenantScope::new("it", Tenant::Authorization, Identity::plain()).expect("a namespace");
-        let layer = IdempotencyLayer::new(gate)
-            .scope(scope)
-            .max_request_body(LIMIT)
-            .max_stored_body(LIMIT);
-        Self {
-            layer,
-            runs: Arc::default(),
-        }
+        let gate = Gate::builder(Arc::new(store), Settings::default()).build().expect("the settings are sound");
+        let scope = TenantScope::new("it", Tenant::Authorization, Identity::plain()).expect("a namespace");
+        let layer = IdempotencyLayer::new(gate).scope(scope).max_request_body(LIMIT).max_stored_body(LIMIT);
+        Self { layer, runs: Arc::default() }
     }
 
     /// Sends a request through the layer to a service that answers as scripted.
@@ -123,8 +101,7 @@ impl World {
         request: Request<Full<Bytes>>,
         answer: impl FnOnce() -> Answer + Clone + Send + 'static,
     ) -> Got {
-        self.send_to(request, move |_| async move { Ok(answer()) })
-            .await
+        self.send_to(request, move |_| async move { Ok(answer()) }).await
     }
 
     pub(crate) async fn send_to<H, F>(&self, request: Request<Full<Bytes>>, handler: H) -> Got
@@ -137,12 +114,7 @@ impl World {
             runs.fetch_add(1, Ordering::SeqCst);
             handler.clone()(request)
         });
-        let response = self
-            .layer
-            .layer(inner)
-            .oneshot(request)
-            .await
-            .expect("the layer never fails");
+        let response = self.layer.layer(inner).oneshot(request).await.expect("the layer never fails");
         got(response).await
     }
 
@@ -156,13 +128,7 @@ impl World {
             let answer = answer.clone();
             async move { Ok::<_, Infallible>(answer()) }
         });
-        self.layer
-            .layer(inner)
-            .oneshot(request)
-            .await
-            .expect("the layer never fails")
-            .into_parts()
-            .0
+        self.layer.layer(inner).oneshot(request).await.expect("the layer never fails").into_parts().0
     }
 
     pub(crate) fn runs(&self) -> usize {
@@ -172,27 +138,14 @@ impl World {
 
 async fn got(response: Response<ResponseBody<Scripted>>) -> Got {
     let (head, body) = response.into_parts();
-    let body = body
-        .collect()
-        .await
-        .expect("what is given out is whole")
-        .to_bytes();
-    Got {
-        status: head.status,
-        headers: head.headers,
-        body,
-    }
+    let body = body.collect().await.expect("what is given out is whole").to_bytes();
+    Got { status: head.status, headers: head.headers, body }
 }
 
 /// A protected request of one tenant.
 pub(crate) fn post(key: &str, body: &'static str) -> Request<Full<Bytes>> {
-    let builder = Request::post("/charges")
-        .header("authorization", "Bearer a")
-        .header("idempotency-key", key);
-    builder
-        .header("content-type", "application/json")
-        .body(Full::from(body))
-        .expect("a request")
+    let builder = Request::post("/charges").header("authorization", "Bearer a").header("idempotency-key", key);
+    builder.header("content-type", "application/json").body(Full::from(body)).expect("a request")
 }
 
 pub(crate) fn created(body: &'static str) -> Answer {
@@ -205,8 +158,5 @@ pub(crate) fn created(body: &'static str) -> Answer {
 }
 
 pub(crate) fn status(status: u16) -> Answer {
-    Response::builder()
-        .status(status)
-        .body("told".into())
-        .expect("a response")
+    Response::builder().status(status).body("told".into()).expect("a response")
 }

@@ -28,33 +28,24 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
 }
 
 fn configure(connection: &Connection, path: &Path) -> Result<()> {
-    connection
-        .busy_timeout(OPENING_TIMEOUT)
-        .map_err(|error| unusable(path, error))?;
+    connection.busy_timeout(OPENING_TIMEOUT).map_err(|error| unusable(path, error))?;
     let mode = journal_mode(connection).map_err(|error| unusable(path, error))?;
     if mode != "wal" {
-        let message = format!(
-            "{}: SQLite cannot keep a write-ahead log there; choose a local file system",
-            path.display()
-        );
+        let message =
+            format!("{}: SQLite cannot keep a write-ahead log there; choose a local file system", path.display());
         return Err(Error::new(ErrorKind::Unusable, message));
     }
-    connection
-        .pragma_update(None, "synchronous", "full")
-        .map_err(|error| unusable(path, error))
+    connection.pragma_update(None, "synchronous", "full").map_err(|error| unusable(path, error))
 }
 
 /// The switch to a write-ahead log does not wait for its turn as other statements do.
 fn journal_mode(connection: &Connection) -> rusqlite::Result<String> {
     let mut tries = 0;
     loop {
-        let mode =
-            connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0));
+        let mode = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0));
         tries += 1;
         match mode {
-            Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < TRIES =>
-            {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < TRIES => {
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "opening a file blocks its caller, as `Sqlite::open` says"
@@ -76,15 +67,12 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::Unusable, message));
     }
-    connection
-        .busy_timeout(BUSY_TIMEOUT)
-        .map_err(|error| unusable(path, error))
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(|error| unusable(path, error))
 }
 
 fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let exists: bool =
-        transaction.query_row(include_str!("has_schema.sql"), [], |row| row.get(0))?;
+    let exists: bool = transaction.query_row(include_str!("has_schema.sql"), [], |row| row.get(0))?;
     if !exists {
         transaction.execute_batch(include_str!("schema.sql"))?;
     }
@@ -95,9 +83,7 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
 
 fn unusable(path: &Path, error: rusqlite::Error) -> Error {
     let remedy = match error.sqlite_error_code() {
-        Some(ErrorCode::CannotOpen) => {
-            "cannot be opened; does its directory exist, and may this user write there?"
-        }
+        Some(ErrorCode::CannotOpen) => "cannot be opened; does its directory exist, and may this user write there?",
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
             "cannot be written; give this user the right to, also for its directory"
         }

@@ -1,25 +1,19 @@
 use bytes::Bytes;
 use hapax_core::store::Armed;
 use hapax_core::{
-    Completion, Error, ErrorKind, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule,
-    Seconds, State, Tag, Timestamp, Token,
+    Completion, Error, ErrorKind, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Tag,
+    Timestamp, Token,
 };
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, params};
 
 /// Binds a record to `insert.sql` or `write.sql` and says how many rows it wrote.
-pub(super) fn execute(
-    statement: &mut Statement<'_>,
-    rk: &RecordKey,
-    armed: &Armed,
-) -> rusqlite::Result<usize> {
+pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, armed: &Armed) -> rusqlite::Result<usize> {
     let record = &armed.record;
     let holding = record.state.holding();
     let completion = match &record.state {
         State::Completed(completion) => Some(completion),
-        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            None
-        }
+        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => None,
     };
     statement.execute(params![
         rk.as_bytes(),
@@ -50,23 +44,16 @@ pub(super) fn armed(row: &Row<'_>) -> Result<Option<Armed>, Error> {
             answer: Bytes::from(column::<Vec<u8>>(row, "answer")?),
             expiry: column(row, "expiry_s")?,
         }),
-        Tag::InProgress | Tag::Released | Tag::Indeterminate | Tag::Dead => tag
-            .held_by(holding(row)?)
-            .ok_or_else(|| damaged("a record is in no known state"))?,
+        Tag::InProgress | Tag::Released | Tag::Indeterminate | Tag::Dead => {
+            tag.held_by(holding(row)?).ok_or_else(|| damaged("a record is in no known state"))?
+        }
     };
     let record = Record {
         token: Token(column::<i64>(row, "token")?.cast_unsigned()),
-        fingerprint: Fingerprint::from_parts(
-            Rule(column(row, "rule")?),
-            column(row, "fingerprint")?,
-        ),
+        fingerprint: Fingerprint::from_parts(Rule(column(row, "rule")?), column(row, "fingerprint")?),
         state,
     };
-    Ok(Some(Armed {
-        record,
-        since: time(row, "since")?,
-        expires: time(row, "expires_at")?,
-    }))
+    Ok(Some(Armed { record, since: time(row, "since")?, expires: time(row, "expires_at")? }))
 }
 
 fn holding(row: &Row<'_>) -> Result<Holding, Error> {
@@ -81,21 +68,17 @@ fn holding(row: &Row<'_>) -> Result<Holding, Error> {
 
 fn time(row: &Row<'_>, name: &'static str) -> Result<Timestamp, Error> {
     let micros = column::<i64>(row, name)?;
-    u64::try_from(micros)
-        .map(Timestamp)
-        .map_err(|_| damaged("a record has an instant before 1970"))
+    u64::try_from(micros).map(Timestamp).map_err(|_| damaged("a record has an instant before 1970"))
 }
 
 /// A column that does not hold what it should is damage, not absence.
 fn column<T: FromSql>(row: &Row<'_>, name: &'static str) -> Result<T, Error> {
-    row.get(name)
-        .map_err(|error| damaged("a record's columns do not fit its state").caused_by(error))
+    row.get(name).map_err(|error| damaged("a record's columns do not fit its state").caused_by(error))
 }
 
 /// The token in the first column.
 pub(super) fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
-    row.get::<_, i64>(0)
-        .map(|stored| Token(stored.cast_unsigned()))
+    row.get::<_, i64>(0).map(|stored| Token(stored.cast_unsigned()))
 }
 
 /// A token in SQLite's signed integers: all 64 bits kept, the order only up to 2^63.

@@ -23,32 +23,19 @@ pub(super) fn group(connection: Connection, runtime: Arc<dyn Runtime>) -> impl F
 }
 
 /// The reader thread: each caller by itself, on what is committed.
-pub(super) fn snapshot(
-    connection: Connection,
-    runtime: Arc<dyn Runtime>,
-) -> impl FnOnce(Jobs) + Send {
+pub(super) fn snapshot(connection: Connection, runtime: Arc<dyn Runtime>) -> impl FnOnce(Jobs) + Send {
     move |mut jobs| {
         while let Some(group) = jobs.next(1) {
             for mut job in group {
-                let mut step = Step {
-                    connection: &connection,
-                    now: runtime.wall(),
-                    mark: Token(0),
-                };
-                let read = job
-                    .carry_out(&mut step)
-                    .map_err(|error| trouble(error, ErrorKind::NotApplied));
+                let mut step = Step { connection: &connection, now: runtime.wall(), mark: Token(0) };
+                let read = job.carry_out(&mut step).map_err(|error| trouble(error, ErrorKind::NotApplied));
                 job.reply(&read);
             }
         }
     }
 }
 
-fn commit(
-    connection: &Connection,
-    runtime: &dyn Runtime,
-    group: &mut [Box<dyn Job>],
-) -> Result<(), Trouble> {
+fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Job>]) -> Result<(), Trouble> {
     if !connection.is_autocommit() {
         // An earlier rollback failed.
         run(connection, "rollback").map_err(|error| trouble(error, ErrorKind::NotApplied))?;
@@ -66,26 +53,12 @@ fn commit(
     committed
 }
 
-fn carry_out(
-    connection: &Connection,
-    now: Timestamp,
-    group: &mut [Box<dyn Job>],
-) -> rusqlite::Result<()> {
-    let mark = connection
-        .prepare_cached(include_str!("mark.sql"))?
-        .query_row([], row::token)?;
-    let mut step = Step {
-        connection,
-        now,
-        mark,
-    };
-    group
-        .iter_mut()
-        .try_for_each(|job| job.carry_out(&mut step))?;
+fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+    let mark = connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)?;
+    let mut step = Step { connection, now, mark };
+    group.iter_mut().try_for_each(|job| job.carry_out(&mut step))?;
     if step.mark > mark {
-        connection
-            .prepare_cached(include_str!("raise_mark.sql"))?
-            .execute([row::stored_token(step.mark)])?;
+        connection.prepare_cached(include_str!("raise_mark.sql"))?.execute([row::stored_token(step.mark)])?;
     }
     Ok(())
 }
@@ -100,11 +73,7 @@ fn trouble(error: rusqlite::Error, kind: ErrorKind) -> Trouble {
         Some(DatabaseCorrupt | NotADatabase) => (ErrorKind::Damaged, "the SQLite file is damaged"),
         Some(_) | None => (kind, "SQLite refused"),
     };
-    Trouble {
-        kind,
-        message,
-        source: Arc::new(error),
-    }
+    Trouble { kind, message, source: Arc::new(error) }
 }
 
 /// A commit that failed may have reached the disk, unless it could not even get its turn.
@@ -167,12 +136,7 @@ impl Step<'_> {
         Ok(observe(armed.as_ref(), self.now, mark))
     }
 
-    pub(super) fn swap(
-        &mut self,
-        rk: &RecordKey,
-        seen: &Observed,
-        next: &Change,
-    ) -> Result<Swapped, Fault> {
+    pub(super) fn swap(&mut self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped, Fault> {
         if !unchanged(self.find(rk)?.0.as_ref(), seen, self.now) {
             return Ok(Swapped::Changed);
         }
@@ -185,9 +149,7 @@ impl Step<'_> {
         let mut statement = self.connection.prepare_cached(include_str!("read.sql"))?;
         let mut rows = statement.query([rk.as_bytes()])?;
         let Some(row) = rows.next()? else {
-            return Err(Fault::Record(row::damaged(
-                "the SQLite store has lost its own row",
-            )));
+            return Err(Fault::Record(row::damaged("the SQLite store has lost its own row")));
         };
         let mark = row::token(row)?.max(self.mark);
         Ok((row::armed(row).map_err(Fault::Record)?, mark))
@@ -196,8 +158,7 @@ impl Step<'_> {
     /// Writes a change, armed from now; says whether the statement did write.
     fn put(&mut self, statement: &str, rk: &RecordKey, change: &Change) -> rusqlite::Result<bool> {
         let armed = Armed::at(self.now, change);
-        let written =
-            row::execute(&mut *self.connection.prepare_cached(statement)?, rk, &armed)? == 1;
+        let written = row::execute(&mut *self.connection.prepare_cached(statement)?, rk, &armed)? == 1;
         if written {
             self.mark = self.mark.max(change.record.token);
         }
@@ -205,9 +166,7 @@ impl Step<'_> {
     }
 
     pub(super) fn expired(&self, from: i64, rows: usize, most: usize) -> Result<Window, Fault> {
-        let mut statement = self
-            .connection
-            .prepare_cached(include_str!("expired.sql"))?;
+        let mut statement = self.connection.prepare_cached(include_str!("expired.sql"))?;
         let limit = i64::try_from(rows).unwrap_or(i64::MAX);
         let mut found = statement.query((from, limit, row::stored_time(self.now)))?;
         let (mut expired, mut seen, mut next) = (Vec::new(), 0, from);
@@ -217,16 +176,10 @@ impl Step<'_> {
                 expired.push(next);
             }
             if expired.len() == most {
-                return Ok(Window {
-                    expired,
-                    next: Some(next),
-                });
+                return Ok(Window { expired, next: Some(next) });
             }
         }
-        Ok(Window {
-            expired,
-            next: (seen == rows).then_some(next),
-        })
+        Ok(Window { expired, next: (seen == rows).then_some(next) })
     }
 
     pub(super) fn delete(&mut self, expired: &[i64]) -> Result<usize, Fault> {
@@ -239,10 +192,6 @@ impl Step<'_> {
     }
 
     pub(super) fn synchronous(&self) -> Result<i64, Fault> {
-        Ok(self
-            .connection
-            .query_row("pragma synchronous", [], |row| row.get(0))
-            .optional()?
-            .unwrap_or_default())
+        Ok(self.connection.query_row("pragma synchronous", [], |row| row.get(0)).optional()?.unwrap_or_default())
     }
 }

@@ -16,21 +16,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(
-        runtime: &dyn Runtime,
-        name: &str,
-        body: impl FnOnce(Jobs) + Send + 'static,
-    ) -> Result<Self> {
+    pub(super) fn start(runtime: &dyn Runtime, name: &str, body: impl FnOnce(Jobs) + Send + 'static) -> Result<Self> {
         let (jobs, queue) = mpsc::channel(QUEUE);
-        runtime
-            .thread(name, Box::new(move || body(Jobs(queue))))
-            .map_err(|source| {
-                Error::new(
-                    ErrorKind::Unusable,
-                    "the system has no thread left for the SQLite store",
-                )
-                .caused_by(source)
-            })?;
+        runtime.thread(name, Box::new(move || body(Jobs(queue)))).map_err(|source| {
+            Error::new(ErrorKind::Unusable, "the system has no thread left for the SQLite store").caused_by(source)
+        })?;
         Ok(Self { jobs })
     }
 
@@ -44,23 +34,11 @@ impl Worker {
         W: FnOnce(&mut Step<'_>) -> Result<T, Fault> + Send + 'static,
     {
         let (reply, replied) = oneshot::channel();
-        let job = Box::new(Call {
-            work: Some(work),
-            result: None,
-            reply,
-        });
+        let job = Box::new(Call { work: Some(work), result: None, reply });
         if self.jobs.send(job).await.is_err() {
-            return Err(Error::new(
-                ErrorKind::NotApplied,
-                "the SQLite store's thread has ended",
-            ));
+            return Err(Error::new(ErrorKind::NotApplied, "the SQLite store's thread has ended"));
         }
-        let ended = || {
-            Error::new(
-                ErrorKind::Unknown,
-                "the SQLite store's thread ended in mid-step",
-            )
-        };
+        let ended = || Error::new(ErrorKind::Unknown, "the SQLite store's thread ended in mid-step");
         replied.await.unwrap_or_else(|_| Err(ended()))
     }
 }
@@ -129,10 +107,7 @@ where
         let result = match (committed, self.result) {
             (Ok(()), Some(result)) => result,
             (Err(trouble), _) => Err(trouble.error()),
-            (Ok(()), None) => Err(Error::new(
-                ErrorKind::NotApplied,
-                "the step was not carried out",
-            )),
+            (Ok(()), None) => Err(Error::new(ErrorKind::NotApplied, "the step was not carried out")),
         };
         // The caller may have gone; the step stands.
         let _ = self.reply.send(result);

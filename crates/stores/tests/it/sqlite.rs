@@ -36,10 +36,7 @@ fn refusal(path: &Path) -> String {
 async fn a_missing_directory_is_named_with_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let message = refusal(&directory.path().join("absent/hapax.db"));
-    assert!(
-        message.contains("absent/hapax.db") && message.contains("does its directory exist"),
-        "{message}"
-    );
+    assert!(message.contains("absent/hapax.db") && message.contains("does its directory exist"), "{message}");
 }
 
 #[tokio::test]
@@ -58,15 +55,9 @@ async fn a_newer_schema_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hapax.db");
     drop(open(&path).unwrap());
-    Connection::open(&path)
-        .unwrap()
-        .execute("update hapax_store set version = 2", [])
-        .unwrap();
+    Connection::open(&path).unwrap().execute("update hapax_store set version = 2", []).unwrap();
     let message = refusal(&path);
-    assert!(
-        message.contains("version 2") && message.contains("knows 1"),
-        "{message}"
-    );
+    assert!(message.contains("version 2") && message.contains("knows 1"), "{message}");
 }
 
 #[tokio::test]
@@ -89,12 +80,8 @@ async fn a_record_outlives_the_process_that_wrote_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hapax.db");
     let first = open(&path).unwrap().begin(&begin(1)).await.unwrap();
-    let Inserted::Granted(grant) = first else {
-        panic!("{first:?}")
-    };
-    let Inserted::Found(seen) = open(&path).unwrap().begin(&begin(1)).await.unwrap() else {
-        panic!("granted twice")
-    };
+    let Inserted::Granted(grant) = first else { panic!("{first:?}") };
+    let Inserted::Found(seen) = open(&path).unwrap().begin(&begin(1)).await.unwrap() else { panic!("granted twice") };
     assert_eq!(seen.live().unwrap().token, grant.token);
 }
 
@@ -106,10 +93,8 @@ async fn two_stores_on_one_file_grant_a_key_once() {
     for key in 0..50 {
         let ask = begin(key);
         let (left, right) = tokio::join!(one.begin(&ask), two.begin(&ask));
-        let granted = [left.unwrap(), right.unwrap()]
-            .iter()
-            .filter(|begun| matches!(begun, Inserted::Granted(_)))
-            .count();
+        let granted =
+            [left.unwrap(), right.unwrap()].iter().filter(|begun| matches!(begun, Inserted::Granted(_))).count();
         assert_eq!(granted, 1, "key {key}");
     }
 }
@@ -128,14 +113,8 @@ async fn a_sweep_goes_through_the_table_in_bounded_looks() {
     }
     assert_eq!(store.sweep(1000).await.unwrap(), 0, "all still live");
     clock.forward(std::time::Duration::from_secs(1800));
-    let (first, second, third) = (
-        store.sweep(60).await.unwrap(),
-        store.sweep(60).await.unwrap(),
-        store.sweep(60).await.unwrap(),
-    );
+    let (first, second, third) =
+        (store.sweep(60).await.unwrap(), store.sweep(60).await.unwrap(), store.sweep(60).await.unwrap());
     assert_eq!((first, second, third), (60, 40, 0));
-    assert!(
-        matches!(store.begin(&begin(120)).await.unwrap(), Inserted::Found(_)),
-        "what lives was left alone"
-    );
+    assert!(matches!(store.begin(&begin(120)).await.unwrap(), Inserted::Found(_)), "what lives was left alone");
 }

@@ -12,13 +12,8 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 
 pub(crate) fn backend() -> Backend {
-    Backend::new("sqlite", || async {
-        Box::new(SqliteSetup::new()) as Box<dyn Setup>
-    })
-    .lacking(&[(
-        Capability::RoomToComplete,
-        "a full disk refuses completions as well; the gate keeps them",
-    )])
+    Backend::new("sqlite", || async { Box::new(SqliteSetup::new()) as Box<dyn Setup> })
+        .lacking(&[(Capability::RoomToComplete, "a full disk refuses completions as well; the gate keeps them")])
 }
 
 struct SqliteSetup {
@@ -34,19 +29,12 @@ impl SqliteSetup {
         let path = directory.path().join("hapax.db");
         let clock = Arc::new(ManualClock::new());
         let store = Sqlite::open(&path, Arc::clone(&clock) as _).expect("the file can be made");
-        Self {
-            path,
-            clock,
-            store: Arc::new(store),
-            _directory: directory,
-        }
+        Self { path, clock, store: Arc::new(store), _directory: directory }
     }
 
     fn meddle(&self, sql: &str, parameters: impl rusqlite::Params) {
         let connection = Connection::open(&self.path).expect("the file is there");
-        let changed = connection
-            .execute(sql, parameters)
-            .expect("the statement fits the schema");
+        let changed = connection.execute(sql, parameters).expect("the statement fits the schema");
         assert_eq!(changed, 1, "the meddling met one row");
     }
 }
@@ -79,10 +67,7 @@ impl Setup for SqliteSetup {
     }
 
     async fn corrupt(&self, rk: &RecordKey) {
-        self.meddle(
-            "update hapax_record set fingerprint = x'00' where rk = ?1",
-            [rk.as_bytes()],
-        );
+        self.meddle("update hapax_record set fingerprint = x'00' where rk = ?1", [rk.as_bytes()]);
     }
 
     async fn put_golden(&self) {

@@ -20,18 +20,8 @@ pub(super) async fn begin_grants_absent(setup: &dyn Setup) {
     assert_eq!((holding.attempt, grant.attempt), (1, 1));
     assert!(!holding.takeover && !grant.takeover);
     assert_eq!(
-        (
-            record.token,
-            grant.rk,
-            record.fingerprint,
-            grant.fingerprint
-        ),
-        (
-            grant.token,
-            operation.rk(),
-            payload("the payload"),
-            payload("the payload")
-        )
+        (record.token, grant.rk, record.fingerprint, grant.fingerprint),
+        (grant.token, operation.rk(), payload("the payload"), payload("the payload"))
     );
     assert!(seen.mark >= grant.token, "{seen:?}");
     assert_left(seen.lease_left, LEASE);
@@ -147,10 +137,7 @@ pub(super) async fn begin_lapsed_retry_takes_over(setup: &dyn Setup) {
     let second = granted(operation.retry(SECOND).await);
 
     assert!(second.takeover && second.token > first.token, "{second:?}");
-    assert_eq!(
-        (second.owner, second.attempt, second.fingerprint),
-        (SECOND, 2, first.fingerprint)
-    );
+    assert_eq!((second.owner, second.attempt, second.fingerprint), (SECOND, 2, first.fingerprint));
     let seen = operation.read().await;
     let record = seen.live().expect("the record lives");
     let holding = in_progress(record);
@@ -198,19 +185,14 @@ pub(super) async fn begin_expired_ignores_old_fp(setup: &dyn Setup) {
     expire_all(setup, &operations).await;
     for operation in operations {
         let grant = granted(operation.other_payload(SECOND).await);
-        assert_eq!(
-            (grant.attempt, grant.takeover, grant.fingerprint),
-            (1, false, payload("another payload"))
-        );
+        assert_eq!((grant.attempt, grant.takeover, grant.fingerprint), (1, false, payload("another payload")));
         assert_eq!(operation.begin(FIRST).await, Begun::Mismatch);
     }
 }
 
 pub(super) async fn begin_100_racers_one_grant(setup: &dyn Setup) {
     for operation in Operation::many(setup, 4) {
-        let begun = race(&operation, 100, |operation, owner| async move {
-            operation.begin(owner).await
-        });
+        let begun = race(&operation, 100, |operation, owner| async move { operation.begin(owner).await });
         let grant = only_grant(begun.await);
         assert_eq!((grant.attempt, grant.takeover), (1, false));
         assert_eq!(in_progress(&operation.record().await).owner, grant.owner);
@@ -221,9 +203,7 @@ pub(super) async fn begin_takeover_100_racers_one_winner(setup: &dyn Setup) {
     for operation in Operation::many(setup, 4) {
         let first = operation.granted(FIRST).await;
         setup.lapse(&operation.rk()).await;
-        let begun = race(&operation, 100, |operation, owner| async move {
-            operation.retry(owner).await
-        });
+        let begun = race(&operation, 100, |operation, owner| async move { operation.retry(owner).await });
         let grant = only_grant(begun.await);
         assert!(grant.takeover && grant.token > first.token, "{grant:?}");
         assert_eq!(grant.attempt, 2);
@@ -264,11 +244,7 @@ async fn begin_in_some_state(setup: &dyn Setup, n: u32) -> Begun {
     match n % 6 {
         0 => {}
         1 | 2 => drop(operation.granted(FIRST).await),
-        3 | 4 => drop(
-            operation
-                .completed(FIRST, &format!("answer {}", n % BATCH))
-                .await,
-        ),
+        3 | 4 => drop(operation.completed(FIRST, &format!("answer {}", n % BATCH)).await),
         _ => {
             let grant = operation.granted(FIRST).await;
             assert_eq!(operation.release(&grant).await, Settled::Yes);
@@ -340,9 +316,7 @@ pub(super) async fn begin_batches_opposite_order_no_deadlock(setup: &dyn Setup) 
 
 pub(super) async fn begin_row_vanishes_mid_way(setup: &dyn Setup) {
     let operations = Operation::many(setup, 50);
-    let olds = each(&operations, |operation| async move {
-        operation.completed(FIRST, "the answer").await
-    });
+    let olds = each(&operations, |operation| async move { operation.completed(FIRST, "the answer").await });
     let olds = olds.await;
     expire_all(setup, &operations).await;
 

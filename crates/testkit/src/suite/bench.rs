@@ -1,9 +1,6 @@
 //! What the cases are written with: one operation, the attempts at it, and what they ask of the store.
 
-#![expect(
-    clippy::needless_pass_by_value,
-    reason = "a case hands a reply on as it comes, without a name for it"
-)]
+#![expect(clippy::needless_pass_by_value, reason = "a case hands a reply on as it comes, without a name for it")]
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,13 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use hapax_core::machine::{
-    Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed,
-    Resolved, Settled, Verdict,
+    Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed, Resolved, Settled,
+    Verdict,
 };
 use hapax_core::store::{Protocol, Swapped};
 use hapax_core::{
-    Call, Completion, Fingerprint, Holding, Identity, Key, Millis, Owner, Record, RecordKey, Rule,
-    Scope, Seconds, State, Store, Timestamp, Token,
+    Call, Completion, Fingerprint, Holding, Identity, Key, Millis, Owner, Record, RecordKey, Rule, Scope, Seconds,
+    State, Store, Timestamp, Token,
 };
 
 use crate::setup::{Setup, Step};
@@ -95,10 +92,7 @@ impl Operation {
 
     /// The operation with this record key.
     pub(super) fn under(setup: &dyn Setup, rk: RecordKey) -> Self {
-        Self {
-            store: setup.store(),
-            call: Call::new(rk).fingerprint(payload("the payload")),
-        }
+        Self { store: setup.store(), call: Call::new(rk).fingerprint(payload("the payload")) }
     }
 
     pub(super) fn store(&self) -> &dyn Store {
@@ -119,29 +113,17 @@ impl Operation {
 
     /// A begin by this owner, under Hold.
     pub(super) fn ask(&self, owner: Owner) -> Begin {
-        Begin {
-            call: self.call,
-            owner,
-            lease: LEASE,
-            unknown_retention: UNKNOWN,
-            on_lapse: Lapse::Hold,
-        }
+        Begin { call: self.call, owner, lease: LEASE, unknown_retention: UNKNOWN, on_lapse: Lapse::Hold }
     }
 
     /// A begin by this owner, under Retry.
     pub(super) fn ask_retry(&self, owner: Owner) -> Begin {
-        Begin {
-            on_lapse: Lapse::Retry,
-            ..self.ask(owner)
-        }
+        Begin { on_lapse: Lapse::Retry, ..self.ask(owner) }
     }
 
     /// A begin by this owner for another payload, under Retry.
     pub(super) fn ask_other_payload(&self, owner: Owner) -> Begin {
-        Begin {
-            call: self.call.fingerprint(payload("another payload")),
-            ..self.ask_retry(owner)
-        }
+        Begin { call: self.call.fingerprint(payload("another payload")), ..self.ask_retry(owner) }
     }
 
     pub(super) async fn begin_as(&self, ask: &Begin) -> Begun {
@@ -207,8 +189,7 @@ impl Operation {
     }
 
     pub(super) async fn complete(&self, grant: &Grant, answer: &str) -> Completed {
-        self.complete_as(&self.completion(grant, answer.to_owned()))
-            .await
+        self.complete_as(&self.completion(grant, answer.to_owned())).await
     }
 
     pub(super) async fn renew_as(&self, claim: &Claim) -> Renewed {
@@ -259,14 +240,12 @@ impl Operation {
     pub(super) async fn resolve_done(&self, expected: Token, answer: &str) -> Resolved {
         let answer = Bytes::from(answer.to_owned());
         let retention = RETENTION;
-        self.resolve_as(expected, &Verdict::Done { answer, retention })
-            .await
+        self.resolve_as(expected, &Verdict::Done { answer, retention }).await
     }
 
     pub(super) async fn resolve_not_done(&self, expected: Token) -> Resolved {
         let lifetime = RELEASED;
-        self.resolve_as(expected, &Verdict::NotDone { lifetime })
-            .await
+        self.resolve_as(expected, &Verdict::NotDone { lifetime }).await
     }
 
     pub(super) async fn reopen(&self, expected: Token) -> Resolved {
@@ -372,10 +351,7 @@ pub(super) fn in_progress(record: &Record) -> Holding {
 #[track_caller]
 pub(super) fn assert_left(left: Duration, expected: impl Into<Duration>) {
     let expected = expected.into();
-    assert!(
-        left <= expected && left + SLACK > expected,
-        "{left:?} is left, not {expected:?}"
-    );
+    assert!(left <= expected && left + SLACK > expected, "{left:?} is left, not {expected:?}");
 }
 
 #[track_caller]
@@ -422,11 +398,7 @@ where
 }
 
 /// Runs as many racers at once, in tasks of their own, at one operation.
-pub(super) async fn race<T, F>(
-    operation: &Operation,
-    racers: u32,
-    body: impl Fn(Operation, Owner) -> F,
-) -> Vec<T>
+pub(super) async fn race<T, F>(operation: &Operation, racers: u32, body: impl Fn(Operation, Owner) -> F) -> Vec<T>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
@@ -442,9 +414,7 @@ where
 {
     let tasks: Vec<_> = bodies.into_iter().map(tokio::spawn).collect();
     let ended = soon(join_all(tasks)).await;
-    let ended = ended
-        .into_iter()
-        .map(|ended| ended.expect("no instance panics"));
+    let ended = ended.into_iter().map(|ended| ended.expect("no instance panics"));
     ended.collect()
 }
 

@@ -100,18 +100,12 @@ pub(super) async fn complete_missing_recreates(setup: &dyn Setup) {
     expire_all(setup, &operations).await;
     sweep_all(setup).await;
 
-    let old = Complete {
-        age: RETENTION.into(),
-        ..operations[0].completion(&grants[0], "the answer")
-    };
+    let old = Complete { age: RETENTION.into(), ..operations[0].completion(&grants[0], "the answer") };
     assert_eq!(operations[0].complete_as(&old).await, Completed::Gone);
     assert_eq!(operations[0].read().await.live(), None);
 
     let age = Duration::from(RETENTION) - Duration::from_secs(1);
-    let young = Complete {
-        age,
-        ..operations[1].completion(&grants[1], "the answer")
-    };
+    let young = Complete { age, ..operations[1].completion(&grants[1], "the answer") };
     let recreated = operations[1].complete_as(&young).await;
     assert_eq!(recreated, Completed::Recreated);
     let again = operations[1].complete_as(&young).await;
@@ -149,17 +143,10 @@ pub(super) async fn complete_never_downgrades(setup: &dyn Setup) {
 }
 
 pub(super) async fn complete_sets_result_retention(setup: &dyn Setup) {
-    for (n, retention) in [
-        (0, Seconds(60)),
-        (1, RETENTION),
-        (2, Seconds(90 * 24 * 3600)),
-    ] {
+    for (n, retention) in [(0, Seconds(60)), (1, RETENTION), (2, Seconds(90 * 24 * 3600))] {
         let operation = Operation::nth(setup, n);
         let grant = operation.granted(FIRST).await;
-        let completion = Complete {
-            retention,
-            ..operation.completion(&grant, "the answer")
-        };
+        let completion = Complete { retention, ..operation.completion(&grant, "the answer") };
         assert_eq!(operation.complete_as(&completion).await, Completed::Done);
         let seen = operation.read().await;
         assert_left(seen.life_left, retention);
@@ -212,9 +199,7 @@ pub(super) async fn complete_binary_body_with_nul(setup: &dyn Setup) {
 }
 
 pub(super) async fn complete_1_mib_body(setup: &dyn Setup) {
-    let body: Vec<u8> = (0..1u32 << 20)
-        .map(|n| n.wrapping_mul(0x9E37_79B1).to_be_bytes()[0])
-        .collect();
+    let body: Vec<u8> = (0..1u32 << 20).map(|n| n.wrapping_mul(0x9E37_79B1).to_be_bytes()[0]).collect();
     comes_back(setup, body.into()).await;
 }
 

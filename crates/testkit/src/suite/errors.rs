@@ -1,8 +1,6 @@
 //! What is damaged, dropped or old.
 
-use hapax_core::machine::{
-    Begin, Begun, Claim, Completed, Decision, Renewed, Settled, first_grant, release,
-};
+use hapax_core::machine::{Begin, Begun, Claim, Completed, Decision, Renewed, Settled, first_grant, release};
 use hapax_core::store::Swapped;
 use hapax_core::{Call, ErrorKind, Identity, Key, Result, Rule, Scope, State};
 
@@ -21,9 +19,7 @@ pub fn golden_call() -> Call {
     let identity = Identity::plain();
     let scope = Scope::tenant("golden", "acme").expect("the scope is valid");
     let key = Key::new("order-1").expect("the key is valid");
-    identity
-        .call(&scope, &key)
-        .fingerprint(identity.fingerprint(Rule(1), &[b"golden payload"]))
+    identity.call(&scope, &key).fingerprint(identity.fingerprint(Rule(1), &[b"golden payload"]))
 }
 
 /// The answer in the golden record.
@@ -31,10 +27,7 @@ pub const GOLDEN_ANSWER: &[u8] = b"golden answer";
 
 pub(super) async fn corrupt_record_is_error_not_absent(setup: &dyn Setup) {
     let operations = Operation::many(setup, 2);
-    let grants = [
-        operations[0].granted(FIRST).await,
-        operations[1].completed(FIRST, "the answer").await,
-    ];
+    let grants = [operations[0].granted(FIRST).await, operations[1].completed(FIRST, "the answer").await];
     for (operation, grant) in operations.iter().zip(&grants) {
         let seen = operation.read().await;
         let (change, _) = first_grant(&operation.ask(SECOND), &seen);
@@ -107,10 +100,7 @@ async fn drops_every_step(operation: Operation, polls: u32) {
 pub(super) async fn golden_v1_readable(setup: &dyn Setup) {
     setup.put_golden().await;
     let operation = Operation::under(setup, golden_call().record_key());
-    let golden = Begin {
-        call: golden_call(),
-        ..operation.ask(FIRST)
-    };
+    let golden = Begin { call: golden_call(), ..operation.ask(FIRST) };
     let replay = replayed(operation.begin_as(&golden).await);
     assert_eq!(replay.answer, GOLDEN_ANSWER);
     assert_eq!(operation.other_payload(FIRST).await, Begun::Mismatch);

@@ -26,25 +26,13 @@ pub(super) async fn keys_differ_by_unicode_form(setup: &dyn Setup) {
 }
 
 pub(super) async fn keys_differ_by_tenant(setup: &dyn Setup) {
-    let tenants = [
-        ("acme", "1-order"),
-        ("acme1", "-order"),
-        ("emca", "1-order"),
-    ];
+    let tenants = [("acme", "1-order"), ("acme1", "-order"), ("emca", "1-order")];
     let of_tenant = |(tenant, key): (&str, &str)| scoped("conformance", tenant, key.as_bytes());
     apart(setup, tenants.map(of_tenant)).await;
 }
 
 pub(super) async fn keys_with_nul_and_emoji(setup: &dyn Setup) {
-    let keys = [
-        "a",
-        "a\0",
-        "a\0b",
-        "\0a",
-        "\0",
-        "\u{1F469}\u{200D}\u{1F680}",
-        "\u{1F469}",
-    ];
+    let keys = ["a", "a\0", "a\0b", "\0a", "\0", "\u{1F469}\u{200D}\u{1F680}", "\u{1F469}"];
     apart(setup, keys.map(of_text)).await;
     // Record keys that begin or end with NUL, or are no text at all.
     let first = |byte| {
@@ -66,11 +54,7 @@ pub(super) async fn key_255_bytes(setup: &dyn Setup) {
 }
 
 pub(super) async fn namespace_isolation(setup: &dyn Setup) {
-    let namespaces = [
-        ("payments", "x-order"),
-        ("paymentsx", "-order"),
-        ("Payments", "x-order"),
-    ];
+    let namespaces = [("payments", "x-order"), ("paymentsx", "-order"), ("Payments", "x-order")];
     let of_namespace = |(namespace, key): (&str, &str)| scoped(namespace, "acme", key.as_bytes());
     apart(setup, namespaces.map(of_namespace)).await;
 }

@@ -29,11 +29,7 @@ pub(super) async fn release_wrong_token_noop(setup: &dyn Setup) {
     let second = operation.taken_over(setup, SECOND).await;
     forward(setup, WHILE).await;
     let before = operation.read().await;
-    for (owner, token) in [
-        (FIRST, first.token),
-        (FIRST, second.token),
-        (SECOND, first.token),
-    ] {
+    for (owner, token) in [(FIRST, first.token), (FIRST, second.token), (SECOND, first.token)] {
         let claim = Claim { owner, token };
         assert_eq!(operation.release_as(&claim).await, Settled::Lost);
     }

@@ -31,10 +31,7 @@ pub(super) async fn renew_wrong_token_lost(setup: &dyn Setup) {
     forward(setup, WHILE).await;
     let before = operation.read().await;
     for token in [grant.token.0 - 1, grant.token.0 + 1, 0, u64::MAX] {
-        let claim = Claim {
-            token: Token(token),
-            owner: FIRST,
-        };
+        let claim = Claim { token: Token(token), owner: FIRST };
         assert_eq!(operation.renew_as(&claim).await, Renewed::Lost);
     }
     operation.is_as(&before).await;
@@ -45,10 +42,7 @@ pub(super) async fn renew_wrong_owner_lost(setup: &dyn Setup) {
     let grant = operation.granted(FIRST).await;
     forward(setup, WHILE).await;
     let before = operation.read().await;
-    let claim = Claim {
-        token: grant.token,
-        owner: SECOND,
-    };
+    let claim = Claim { token: grant.token, owner: SECOND };
     assert_eq!(operation.renew_as(&claim).await, Renewed::Lost);
     operation.is_as(&before).await;
 }
@@ -59,19 +53,13 @@ pub(super) async fn renew_after_complete_lost_and_retention_untouched(setup: &dy
     forward(setup, WHILE).await;
     let before = operation.read().await;
     assert_eq!(operation.renew(&grant).await, Renewed::Lost);
-    assert_left(
-        operation.read().await.life_left,
-        Duration::from(RETENTION) - WHILE,
-    );
+    assert_left(operation.read().await.life_left, Duration::from(RETENTION) - WHILE);
     operation.is_as(&before).await;
 }
 
 pub(super) async fn renew_missing_gone(setup: &dyn Setup) {
     let operation = Operation::on(setup);
-    let claim = Claim {
-        owner: FIRST,
-        token: Token(7),
-    };
+    let claim = Claim { owner: FIRST, token: Token(7) };
     assert_eq!(operation.renew_as(&claim).await, Renewed::Gone);
     let grant = operation.granted(FIRST).await;
     setup.expire(&operation.rk()).await;

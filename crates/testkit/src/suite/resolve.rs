@@ -92,10 +92,7 @@ pub(super) async fn resolve_other_answer_is_stale(setup: &dyn Setup) {
     assert_eq!(found_out, Resolved::Yes);
     let other = operation.resolve_done(grant.token, "another answer").await;
     assert_eq!(other, Resolved::Stale);
-    assert_eq!(
-        operation.resolve_not_done(grant.token).await,
-        Resolved::Stale
-    );
+    assert_eq!(operation.resolve_not_done(grant.token).await, Resolved::Stale);
     operation.replays("the answer").await;
 }
 

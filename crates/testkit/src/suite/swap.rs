@@ -1,8 +1,7 @@
 //! A swap writes over what was seen, and over nothing else.
 
 use hapax_core::machine::{
-    Cancelled, Change, Completed, Decision, Grant, Observed, Renewed, Resolved, Settled,
-    first_grant, release,
+    Cancelled, Change, Completed, Decision, Grant, Observed, Renewed, Resolved, Settled, first_grant, release,
 };
 use hapax_core::store::Swapped;
 

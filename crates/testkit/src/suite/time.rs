@@ -16,9 +16,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 pub(super) async fn lapse_uses_store_clock_not_client(setup: &dyn Setup) {
     let operations = Operation::many(setup, INSTANCES);
-    let grants = each(&operations, |operation| async move {
-        operation.granted(FIRST).await
-    });
+    let grants = each(&operations, |operation| async move { operation.granted(FIRST).await });
     grants.await;
     let client = Arc::new(ManualClock::new());
     let gate = gate(setup, &client);
@@ -40,9 +38,7 @@ async fn run_all(gate: &Gate, operations: &[Operation]) -> Vec<Result<(), Refuse
     let ran = each(operations, |operation| {
         let gate = gate.clone();
         async move {
-            let ran = gate.run(operation.call(), |_| async {
-                Ok(String::from("run twice"))
-            });
+            let ran = gate.run(operation.call(), |_| async { Ok(String::from("run twice")) });
             ran.await.map(|ran| panic!("nothing was to run: {ran:?}"))
         }
     });
@@ -125,9 +121,7 @@ pub(super) async fn store_clock_forward_fences_old_holder(setup: &dyn Setup) {
 
 pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
     let operations = Operation::many(setup, INSTANCES);
-    let completed = each(&operations, |operation| async move {
-        operation.completed(FIRST, "the answer").await
-    });
+    let completed = each(&operations, |operation| async move { operation.completed(FIRST, "the answer").await });
     let completed = completed.await;
     forward(setup, Duration::from(RETENTION) - HOUR).await;
     let early = each(&operations, |operation| async move {
@@ -136,9 +130,7 @@ pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
     early.await;
 
     expire_all(setup, &operations).await;
-    let begun = each(&operations, |operation| async move {
-        join_all((0..4).map(|n| operation.begin(racer(n)))).await
-    });
+    let begun = each(&operations, |operation| async move { join_all((0..4).map(|n| operation.begin(racer(n)))).await });
     for (old, begun) in completed.iter().zip(begun.await) {
         let mut grants = 0;
         for begun in begun {
@@ -178,10 +170,7 @@ pub(super) async fn retention_config_change_does_not_bend_age(setup: &dyn Setup)
     other.granted(FIRST).await;
     let since = other.marked_unknown(setup, SECOND).await;
     forward(setup, HOUR).await;
-    let ask = Begin {
-        unknown_retention: Seconds(120),
-        ..other.ask(THIRD)
-    };
+    let ask = Begin { unknown_retention: Seconds(120), ..other.ask(THIRD) };
     assert_same_time(indeterminate(other.begin_as(&ask).await), since);
     let life_left = Duration::from(UNKNOWN) - HOUR;
     assert_left(other.read().await.life_left, life_left);

@@ -93,20 +93,7 @@ pub(super) async fn token_exact_above_2_pow_50(setup: &dyn Setup) {
 }
 
 fn in_progress_under(token: Token) -> Change {
-    let holding = Holding {
-        owner: FIRST,
-        attempt: u16::MAX - 1,
-        takeover: false,
-        lease: LEASE,
-        lifetime: UNKNOWN,
-    };
-    let record = Record {
-        token,
-        fingerprint: payload("the payload"),
-        state: State::InProgress(holding),
-    };
-    Change {
-        record,
-        lifetime: UNKNOWN,
-    }
+    let holding = Holding { owner: FIRST, attempt: u16::MAX - 1, takeover: false, lease: LEASE, lifetime: UNKNOWN };
+    let record = Record { token, fingerprint: payload("the payload"), state: State::InProgress(holding) };
+    Change { record, lifetime: UNKNOWN }
 }

@@ -54,11 +54,7 @@ impl Answer {
         let status = head.status;
         if status.is_success() || status == StatusCode::PAYMENT_REQUIRED {
             let replayed = head.headers.contains_key("idempotent-replayed");
-            return Self::Told(Told {
-                status,
-                body,
-                replayed,
-            });
+            return Self::Told(Told { status, body, replayed });
         }
         let problem = problem(&body);
         match (status, problem.as_deref()) {
@@ -80,11 +76,7 @@ impl Answer {
 
     /// What it says of the payment, if it settles it.
     pub(super) fn told(&self) -> Option<&Told> {
-        if let Self::Told(told) = self {
-            Some(told)
-        } else {
-            None
-        }
+        if let Self::Told(told) = self { Some(told) } else { None }
     }
 
     /// Whether a request was sent at all.
@@ -125,11 +117,7 @@ impl fmt::Display for Answer {
 
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.is_charged() {
-            "charged"
-        } else {
-            "declined"
-        };
+        let what = if self.is_charged() { "charged" } else { "declined" };
         write!(f, "{} {what}", self.status.as_u16())?;
         if self.replayed {
             f.write_str(" (first answer repeated)")?;
@@ -154,10 +142,7 @@ mod tests {
 
     fn read(status: u16, body: &'static str) -> Answer {
         let response = Response::builder().status(status).body(()).unwrap();
-        Answer::read(
-            &response.into_parts().0,
-            Bytes::from_static(body.as_bytes()),
-        )
+        Answer::read(&response.into_parts().0, Bytes::from_static(body.as_bytes()))
     }
 
     #[test]
@@ -165,40 +150,17 @@ mod tests {
         let cases = [
             (201, "{}", "201 charged", true),
             (402, "{}", "402 declined", true),
-            (
-                409,
-                r#"{"type":"/x#in-progress"}"#,
-                "409 still running, ask again",
-                false,
-            ),
-            (
-                409,
-                r#"{"type":"/x#outcome-unknown"}"#,
-                "409 outcome unknown",
-                true,
-            ),
-            (
-                422,
-                r#"{"type":"/x#key-reused"}"#,
-                "422 key used for another request",
-                true,
-            ),
+            (409, r#"{"type":"/x#in-progress"}"#, "409 still running, ask again", false),
+            (409, r#"{"type":"/x#outcome-unknown"}"#, "409 outcome unknown", true),
+            (422, r#"{"type":"/x#key-reused"}"#, "422 key used for another request", true),
             (422, "no problem", "422 unprocessable entity", true),
-            (
-                503,
-                r#"{"type":"/x#store-unavailable"}"#,
-                "503 store-unavailable",
-                false,
-            ),
+            (503, r#"{"type":"/x#store-unavailable"}"#, "503 store-unavailable", false),
             (500, "", "500 internal server error", false),
             (400, r#"{"type":"/x#key-missing"}"#, "400 key-missing", true),
         ];
         for (status, body, kind, is_final) in cases {
             let answer = read(status, body);
-            assert_eq!(
-                (answer.to_string().as_str(), answer.is_final()),
-                (kind, is_final)
-            );
+            assert_eq!((answer.to_string().as_str(), answer.is_final()), (kind, is_final));
         }
     }
 }

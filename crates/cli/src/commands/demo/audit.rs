@@ -102,9 +102,7 @@ impl Audit {
 
     /// The findings of one kind.
     pub(super) fn found(&self, damage: Damage) -> impl Iterator<Item = &Finding> {
-        self.findings
-            .iter()
-            .filter(move |finding| finding.damage == damage)
+        self.findings.iter().filter(move |finding| finding.damage == damage)
     }
 
     fn charges(&mut self, log: &str) -> HashMap<u32, Vec<Charge>> {
@@ -112,10 +110,7 @@ impl Audit {
         for line in log.lines() {
             self.charges += 1;
             match Charge::read(line) {
-                Some(charge) => charges
-                    .entry(charge.order.payment)
-                    .or_default()
-                    .push(charge),
+                Some(charge) => charges.entry(charge.order.payment).or_default().push(charge),
                 None => self.find(Damage::Wrong, 0, format!("the log says: {line}")),
             }
         }
@@ -164,36 +159,21 @@ impl Audit {
             return;
         };
         if !extra.is_empty() {
-            let what = format!(
-                "charged {} times: {}",
-                case.charges.len(),
-                ids(&case.charges)
-            );
+            let what = format!("charged {} times: {}", case.charges.len(), ids(&case.charges));
             self.find(Damage::Duplicate, case.number(), what);
         }
-        self.charged_too_much += extra
-            .iter()
-            .map(|charge| charge.order.amount_cents)
-            .sum::<u64>();
+        self.charged_too_much += extra.iter().map(|charge| charge.order.amount_cents).sum::<u64>();
     }
 
     fn find_wrong_charges(&mut self, case: &Case<'_>) {
         let payment = &case.note.payment;
-        for charge in case
-            .charges
-            .iter()
-            .filter(|charge| charge.order != payment.order)
-        {
+        for charge in case.charges.iter().filter(|charge| charge.order != payment.order) {
             let which = if charge.order == payment.changed {
                 "the changed order under the same key"
             } else {
                 "something that nobody ordered"
             };
-            self.find(
-                Damage::Wrong,
-                case.number(),
-                format!("{} charged {which}", charge.id),
-            );
+            self.find(Damage::Wrong, case.number(), format!("{} charged {which}", charge.id));
         }
     }
 
@@ -217,16 +197,10 @@ impl Audit {
         let explains = |answer: &Answer| match answer {
             Answer::Broken | Answer::HungUp => true,
             Answer::Other(other) => other.status.is_server_error(),
-            Answer::Told(_) | Answer::InProgress | Answer::OutcomeUnknown | Answer::KeyReused => {
-                false
-            }
+            Answer::Told(_) | Answer::InProgress | Answer::OutcomeUnknown | Answer::KeyReused => false,
             Answer::NotSent => false,
         };
-        let explained = case
-            .note
-            .exchanges
-            .iter()
-            .any(|exchange| explains(&exchange.answer));
+        let explained = case.note.exchanges.iter().any(|exchange| explains(&exchange.answer));
         if case.told().is_none() && case.was_unknown() && !explained {
             let what = "reported as unknown, though no request for it was cut short".into();
             self.find(Damage::Unexplained, case.number(), what);
@@ -243,10 +217,6 @@ impl Audit {
     }
 
     fn find(&mut self, damage: Damage, payment: u32, what: String) {
-        self.findings.push(Finding {
-            damage,
-            payment,
-            what,
-        });
+        self.findings.push(Finding { damage, payment, what });
     }
 }

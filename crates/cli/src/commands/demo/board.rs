@@ -133,12 +133,7 @@ impl fmt::Display for Board {
         let asked_again = self.asked_again.load(Ordering::Relaxed);
         let requests = self.requests.load(Ordering::Relaxed);
         write!(f, "{:>4} s", self.elapsed().as_secs())?;
-        write!(
-            f,
-            "   payments {}/{}",
-            grouped(settled),
-            grouped(self.payments)
-        )?;
+        write!(f, "   payments {}/{}", grouped(settled), grouped(self.payments))?;
         write!(f, "   requests {}", grouped(requests))?;
         if self.crashes_due > 0 {
             write!(f, "   crashes {}/{}", self.crashes(), self.crashes_due)?;
@@ -157,11 +152,7 @@ enum Screen {
 
 impl Screen {
     fn of_this_process() -> Self {
-        if io::stderr().is_terminal() {
-            Self::Terminal
-        } else {
-            Self::Lines
-        }
+        if io::stderr().is_terminal() { Self::Terminal } else { Self::Lines }
     }
 
     fn pause(&self) -> Duration {

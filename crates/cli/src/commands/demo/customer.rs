@@ -39,22 +39,17 @@ impl Crowd {
 
     /// Every client pays.
     pub(super) async fn pay(&self) -> anyhow::Result<()> {
-        self.some_at_a_time(|customer| async move { customer.pay().await })
-            .await
+        self.some_at_a_time(|customer| async move { customer.pay().await }).await
     }
 
     /// Every client asks once more, long after.
     pub(super) async fn ask_once_more(&self) -> anyhow::Result<()> {
-        self.some_at_a_time(|customer| async move { customer.ask_once_more().await })
-            .await
+        self.some_at_a_time(|customer| async move { customer.ask_once_more().await }).await
     }
 
     /// What they wrote down.
     pub(super) fn notes(&self) -> Vec<Note> {
-        self.0
-            .iter()
-            .map(|customer| customer.note().clone())
-            .collect()
+        self.0.iter().map(|customer| customer.note().clone()).collect()
     }
 
     async fn some_at_a_time<F>(&self, visit: fn(Arc<Customer>) -> F) -> anyhow::Result<()>
@@ -91,12 +86,7 @@ pub(super) struct World {
 impl World {
     /// Requests go over the wire; when they reach the service matters to clients that time their mischief.
     pub(super) fn new(wire: Wire, service: Arc<Service>, board: Arc<Board>) -> Arc<Self> {
-        Arc::new(Self {
-            wire,
-            service,
-            board,
-            moments: AtomicU64::new(0),
-        })
+        Arc::new(Self { wire, service, board, moments: AtomicU64::new(0) })
     }
 
     fn moment(&self) -> u64 {
@@ -204,12 +194,7 @@ impl Customer {
 
     fn write_down(&self, asked: Asked, sent: u64, answer: Answer) {
         let heard = self.world.moment();
-        self.note().exchanges.push(Exchange {
-            asked,
-            answer,
-            sent,
-            heard,
-        });
+        self.note().exchanges.push(Exchange { asked, answer, sent, heard });
     }
 
     /// As long as the server asks for, but a demo is short; else a moment.

@@ -32,12 +32,7 @@ impl Gateway {
     /// Starts a gateway in front of `upstream` that keeps its files in `folder`.
     pub(super) async fn start(upstream: SocketAddr, folder: &Path) -> Result<Self> {
         let [listen, admin] = free_addresses()?;
-        let place = Place {
-            upstream,
-            listen,
-            admin,
-            folder: folder.to_owned(),
-        };
+        let place = Place { upstream, listen, admin, folder: folder.to_owned() };
         let child = place.spawn()?;
         let mut gateway = Self { place, child };
         gateway.ready().await?;
@@ -86,8 +81,7 @@ impl Gateway {
     /// Waits until it says that it is ready.
     async fn ready(&mut self) -> Result<()> {
         let uri = Uri::try_from(format!("http://{}/readyz", self.place.admin))?;
-        let client: Client<HttpConnector, Empty<Bytes>> =
-            Client::builder(TokioExecutor::new()).build_http();
+        let client: Client<HttpConnector, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
         let started = Instant::now();
         while started.elapsed() < STARTS_WITHIN {
             let answer = timeout(Duration::from_secs(1), client.get(uri.clone())).await;
@@ -132,10 +126,7 @@ struct Place {
 
 impl Place {
     fn spawn(&self) -> Result<Child> {
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.log())?;
+        let log = OpenOptions::new().create(true).append(true).open(self.log())?;
         let program = env::current_exe().context("cannot tell which program this is")?;
         let mut command = Command::new(program);
         forget_settings(&mut command);

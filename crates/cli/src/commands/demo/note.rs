@@ -37,26 +37,17 @@ pub(super) struct Exchange {
 impl Note {
     /// An empty note.
     pub(super) fn new(payment: Payment) -> Self {
-        Self {
-            payment,
-            exchanges: Vec::new(),
-            gave_up: false,
-        }
+        Self { payment, exchanges: Vec::new(), gave_up: false }
     }
 
     /// The exchanges in which this was asked.
     pub(super) fn about(&self, asked: Asked) -> impl Iterator<Item = &Exchange> {
-        self.exchanges
-            .iter()
-            .filter(move |exchange| exchange.asked == asked)
+        self.exchanges.iter().filter(move |exchange| exchange.asked == asked)
     }
 
     /// How many requests were sent.
     pub(super) fn requests(&self) -> usize {
-        let sent = self
-            .exchanges
-            .iter()
-            .filter(|exchange| exchange.answer.was_sent());
+        let sent = self.exchanges.iter().filter(|exchange| exchange.answer.was_sent());
         sent.count()
     }
 }

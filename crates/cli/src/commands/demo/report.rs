@@ -7,11 +7,7 @@ use super::board::Board;
 /// Says what will happen.
 pub(super) fn introduce(script: &Script) {
     let payments = grouped(script.payments);
-    let way = if script.direct {
-        "to it directly"
-    } else {
-        "through the gateway"
-    };
+    let way = if script.direct { "to it directly" } else { "through the gateway" };
     println!("A sample payment service charges a card for every request that it receives.");
     println!("{payments} payments are sent {way}, by clients that ask again, send twins at");
     println!("the same moment, hang up in mid-request, and change the amount of a retry.");
@@ -20,10 +16,7 @@ pub(super) fn introduce(script: &Script) {
         println!("Meanwhile the gateway is killed (kill -9) and started again, {times} times.");
     }
     println!("Then the service's own log of charges is held against what clients were told.");
-    println!(
-        "Seed {0}; the same traffic again: --seed {0}\n",
-        script.seed
-    );
+    println!("Seed {0}; the same traffic again: --seed {0}\n", script.seed);
 }
 
 /// Shows what was found.
@@ -46,9 +39,7 @@ pub(super) fn conclude(script: &Script, audit: &Audit, holds: bool) {
             money(audit.charged_too_much),
         );
     } else if holds {
-        println!(
-            "\nThe audit holds: every payment was charged once, declined, or reported as unknown."
-        );
+        println!("\nThe audit holds: every payment was charged once, declined, or reported as unknown.");
     } else {
         println!("\nThe audit FAILS.");
     }
@@ -75,11 +66,7 @@ fn show_payments(audit: &Audit) {
     let remark = format!("{charged} of them charged once, {not_charged} not charged");
     row("  reported as unknown", audit.unknown(), &remark);
     if audit.settled_late > 0 {
-        row(
-            "  unknown at first, settled later",
-            audit.settled_late,
-            "counted above",
-        );
+        row("  unknown at first, settled later", audit.settled_late, "counted above");
     }
     row("  damaged", audit.damaged(), "");
     row("charges made", audit.charges, "");
@@ -96,27 +83,11 @@ fn show_damage(audit: &Audit) {
 }
 
 const KINDS: [(Damage, &str, &str); 5] = [
-    (
-        Damage::Duplicate,
-        "duplicates",
-        "payments charged more than once",
-    ),
+    (Damage::Duplicate, "duplicates", "payments charged more than once"),
     (Damage::Lost, "lost", "confirmed, but never charged"),
-    (
-        Damage::Wrong,
-        "wrong answers",
-        "not the payment's own answer or charge",
-    ),
-    (
-        Damage::Unexplained,
-        "unknown without a reason",
-        "reported as unknown, though nothing had happened",
-    ),
-    (
-        Damage::Stuck,
-        "stuck",
-        "clients without an answer that settles it",
-    ),
+    (Damage::Wrong, "wrong answers", "not the payment's own answer or charge"),
+    (Damage::Unexplained, "unknown without a reason", "reported as unknown, though nothing had happened"),
+    (Damage::Stuck, "stuck", "clients without an answer that settles it"),
 ];
 
 /// How many findings of a kind are shown in full.
@@ -150,12 +121,7 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        let cases = [
-            (0, "0"),
-            (999, "999"),
-            (1_000, "1,000"),
-            (1_234_567, "1,234,567"),
-        ];
+        let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")];
         for (number, text) in cases {
             assert_eq!(grouped(number as u64), text);
         }

@@ -46,11 +46,7 @@ impl Service {
         let desk = Arc::new(Desk::new(seed, log));
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(listener, Arc::clone(&desk)));
-        Ok(Self {
-            address,
-            desk,
-            _accepting: accepting,
-        })
+        Ok(Self { address, desk, _accepting: accepting })
     }
 
     /// Where it listens.
@@ -85,32 +81,22 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>) -> Infallible {
 async fn serve(stream: TcpStream, desk: Arc<Desk>) {
     let service = service_fn(move |request| answer(request, Arc::clone(&desk)));
     // The error is the caller's hanging up, which is part of the show.
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    desk: Arc<Desk>,
-) -> Result<Response<Full<Bytes>>, hyper::Error> {
+async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     if head.method != Method::POST || head.uri.path() != "/charges" {
         return Ok(response(StatusCode::NOT_FOUND, &json!({})));
     }
     // A body that is cut off is no request: it fails here, and nothing is charged.
     let body = body.collect().await?.to_bytes();
-    let Some(order) = serde_json::from_slice(&body)
-        .ok()
-        .and_then(|json| Order::read(&json))
-    else {
+    let Some(order) = serde_json::from_slice(&body).ok().and_then(|json| Order::read(&json)) else {
         return Ok(response(StatusCode::BAD_REQUEST, &json!({})));
     };
     // In a task of its own: a card is charged to the end although the caller has hung up.
     let desk_of_task = Arc::clone(&desk);
-    let charging = desk
-        .tasks
-        .spawn(async move { desk_of_task.charge(order, &head.headers).await });
+    let charging = desk.tasks.spawn(async move { desk_of_task.charge(order, &head.headers).await });
     Ok(charging.await.unwrap_or_else(|_| failure()))
 }
 
@@ -149,11 +135,7 @@ impl Desk {
             Conduct::Decline => return declined(&number, &order),
             Conduct::Charge | Conduct::ChargeAndFail => {}
         }
-        let charge = Charge {
-            id: format!("ch_{number}"),
-            order,
-            operation: text(headers, "hapax-operation"),
-        };
+        let charge = Charge { id: format!("ch_{number}"), order, operation: text(headers, "hapax-operation") };
         if self.append(&charge).is_err() {
             return failure();
         }
@@ -213,10 +195,7 @@ impl Charge {
         Some(Self {
             id: json.get("charge")?.as_str()?.to_owned(),
             order: Order::read(&json)?,
-            operation: json
-                .get("operation")
-                .and_then(Value::as_str)
-                .map(str::to_owned),
+            operation: json.get("operation").and_then(Value::as_str).map(str::to_owned),
         })
     }
 
@@ -248,9 +227,7 @@ fn busy() -> Response<Full<Bytes>> {
     let told = json!({ "error": "too busy, nothing was charged" });
     let mut response = response(StatusCode::SERVICE_UNAVAILABLE, &told);
     let in_a_second = header::HeaderValue::from_static("1");
-    response
-        .headers_mut()
-        .insert(header::RETRY_AFTER, in_a_second);
+    response.headers_mut().insert(header::RETRY_AFTER, in_a_second);
     response
 }
 

@@ -117,11 +117,7 @@ const MERCHANTS: u32 = 4;
 
 impl Order {
     fn new(payment: u32, chance: &mut Chance) -> Self {
-        Self {
-            payment,
-            amount_cents: chance.between(100, 50_000),
-            nonce: format!("{:016x}", chance.draw()),
-        }
+        Self { payment, amount_cents: chance.between(100, 50_000), nonce: format!("{:016x}", chance.draw()) }
     }
 
     /// The body of the request.
@@ -148,12 +144,8 @@ impl Manner {
     fn new(chance: &mut Chance) -> Self {
         match chance.between(0, 99) {
             0..=19 => Self::Plain,
-            20..=44 => Self::Again {
-                times: count(chance, 1, 3),
-            },
-            45..=64 => Self::Twins {
-                count: count(chance, 2, 5),
-            },
+            20..=44 => Self::Again { times: count(chance, 1, 3) },
+            45..=64 => Self::Twins { count: count(chance, 2, 5) },
             65..=72 => Self::ChangedAfter,
             73..=79 => Self::ChangedMeanwhile,
             _ => Self::HangUp(HangUp::new(chance)),

@@ -40,9 +40,7 @@ impl Wire {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(Duration::from_secs(1)));
         // Whether to ask again is the client's decision, and is counted.
-        let client = Client::builder(TokioExecutor::new())
-            .retry_canceled_requests(false)
-            .build(connector);
+        let client = Client::builder(TokioExecutor::new()).retry_canceled_requests(false).build(connector);
         Self { target, client }
     }
 
@@ -98,10 +96,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Reply {
     /// No answer.
     pub(super) fn none(answer: Answer) -> Self {
-        Self {
-            answer,
-            retry_after: None,
-        }
+        Self { answer, retry_after: None }
     }
 }
 
@@ -110,10 +105,7 @@ async fn read(response: Response<Incoming>) -> Reply {
     let Ok(body) = body.collect().await else {
         return Reply::none(Answer::Broken);
     };
-    Reply {
-        answer: Answer::read(&head, body.to_bytes()),
-        retry_after: seconds(head.headers.get(header::RETRY_AFTER)),
-    }
+    Reply { answer: Answer::read(&head, body.to_bytes()), retry_after: seconds(head.headers.get(header::RETRY_AFTER)) }
 }
 
 fn seconds(retry_after: Option<&HeaderValue>) -> Option<Duration> {

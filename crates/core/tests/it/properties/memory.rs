@@ -23,17 +23,11 @@ impl Pair {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
         let world = World::starting_at(clock.wall());
-        Self {
-            store: Memory::new(Arc::clone(&clock) as _, MemorySettings::default()),
-            clock,
-            world,
-        }
+        Self { store: Memory::new(Arc::clone(&clock) as _, MemorySettings::default()), clock, world }
     }
 
     async fn ask(&mut self, ask: &Ask) {
-        let told = told(&self.store, ask)
-            .await
-            .expect("the memory store answers");
+        let told = told(&self.store, ask).await.expect("the memory store answers");
         assert_eq!(told, self.world.carry_out(ask), "{ask:?}");
         self.same().await;
     }
@@ -44,10 +38,7 @@ impl Pair {
         assert_eq!((seen.now, seen.mark), (expected.now, expected.mark));
         assert_eq!(seen.live(), expected.live());
         if seen.live().is_some() {
-            assert_eq!(
-                (seen.lease_left, seen.life_left),
-                (expected.lease_left, expected.life_left)
-            );
+            assert_eq!((seen.lease_left, seen.life_left), (expected.lease_left, expected.life_left));
         }
     }
 
@@ -101,9 +92,7 @@ async fn told(store: &Memory, ask: &Ask) -> Result<Reply> {
         Ask::Abandon(claim) => Reply::Settled(protocol.abandon(&RK, claim).await?),
         Ask::Bury(claim) => Reply::Settled(protocol.bury(&RK, claim, DEAD).await?),
         Ask::Hold(expected) => Reply::Resolved(protocol.hold(&RK, *expected, UNKNOWN).await?),
-        Ask::Resolve(expected, verdict) => {
-            Reply::Resolved(protocol.resolve(&RK, *expected, verdict).await?)
-        }
+        Ask::Resolve(expected, verdict) => Reply::Resolved(protocol.resolve(&RK, *expected, verdict).await?),
         Ask::Reopen(expected) => Reply::Resolved(protocol.reopen(&RK, *expected, RELEASED).await?),
     })
 }
@@ -127,22 +116,13 @@ proptest! {
 #[tokio::test]
 async fn a_swap_of_what_expired_since_it_was_seen_is_changed() {
     let mut pair = Pair::new();
-    let begin = pair.world.ask(&super::Plan::Begin {
-        owner: 1,
-        payload: 1,
-        retry: false,
-    });
+    let begin = pair.world.ask(&super::Plan::Begin { owner: 1, payload: 1, retry: false });
     pair.ask(&begin).await;
     let seen = pair.store.read(&RK).await.unwrap();
     let claim = pair.world.claims.last().unwrap().0;
-    let Decision::Change(change, _) = Ask::Release(claim).judge(&seen) else {
-        panic!("it can be released")
-    };
+    let Decision::Change(change, _) = Ask::Release(claim).judge(&seen) else { panic!("it can be released") };
     pair.pass(&Pass::Expire).await;
-    assert_eq!(
-        pair.store.swap(&RK, &seen, &change).await.unwrap(),
-        Swapped::Changed
-    );
+    assert_eq!(pair.store.swap(&RK, &seen, &change).await.unwrap(), Swapped::Changed);
     assert_eq!(pair.store.read(&RK).await.unwrap().live(), None);
 }
 
@@ -150,28 +130,15 @@ async fn a_swap_of_what_expired_since_it_was_seen_is_changed() {
 #[tokio::test]
 async fn a_swap_of_what_was_expired_and_lives_again_is_changed() {
     let mut pair = Pair::new();
-    let begin = pair.world.ask(&super::Plan::Begin {
-        owner: 1,
-        payload: 1,
-        retry: false,
-    });
+    let begin = pair.world.ask(&super::Plan::Begin { owner: 1, payload: 1, retry: false });
     pair.ask(&begin).await;
     pair.pass(&Pass::Expire).await;
     let seen = pair.store.read(&RK).await.unwrap();
-    let other = pair.world.ask(&super::Plan::Begin {
-        owner: 2,
-        payload: 2,
-        retry: false,
-    });
-    let Decision::Change(change, _) = other.judge(&seen) else {
-        panic!("it would be granted")
-    };
+    let other = pair.world.ask(&super::Plan::Begin { owner: 2, payload: 2, retry: false });
+    let Decision::Change(change, _) = other.judge(&seen) else { panic!("it would be granted") };
     pair.clock.back(Duration::from_secs(1));
     let before = pair.store.read(&RK).await.unwrap();
     assert!(before.live().is_some());
-    assert_eq!(
-        pair.store.swap(&RK, &seen, &change).await.unwrap(),
-        Swapped::Changed
-    );
+    assert_eq!(pair.store.swap(&RK, &seen, &change).await.unwrap(), Swapped::Changed);
     assert_eq!(pair.store.read(&RK).await.unwrap(), before);
 }

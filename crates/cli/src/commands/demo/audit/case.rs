@@ -26,9 +26,7 @@ impl Case<'_> {
 
     /// Whether the client was told that nobody knows the outcome.
     pub(super) fn was_unknown(&self) -> bool {
-        self.note
-            .about(Asked::Order)
-            .any(|exchange| exchange.answer == Answer::OutcomeUnknown)
+        self.note.about(Asked::Order).any(|exchange| exchange.answer == Answer::OutcomeUnknown)
     }
 
     /// What is wrong with an answer to the order itself.
@@ -55,20 +53,16 @@ impl Case<'_> {
     }
 
     fn settled(&self) -> Option<&Exchange> {
-        self.note
-            .about(Asked::Order)
-            .find(|exchange| exchange.answer.told().is_some())
+        self.note.about(Asked::Order).find(|exchange| exchange.answer.told().is_some())
     }
 
     fn is_first(&self, exchange: &Exchange) -> bool {
-        self.settled()
-            .is_some_and(|first| std::ptr::eq(first, exchange))
+        self.settled().is_some_and(|first| std::ptr::eq(first, exchange))
     }
 
     /// A later moment of hearing proves nothing: the answer may have been given before. Only the request counts.
     fn was_settled_before(&self, exchange: &Exchange) -> bool {
-        self.settled()
-            .is_some_and(|settled| settled.heard < exchange.sent)
+        self.settled().is_some_and(|settled| settled.heard < exchange.sent)
     }
 
     fn contradiction(&self, told: &Told) -> Option<String> {
@@ -76,41 +70,24 @@ impl Case<'_> {
         if (first.status, &first.body) == (told.status, &told.body) {
             return None;
         }
-        Some(format!(
-            "told {}, and another time {}",
-            text(first),
-            text(told)
-        ))
+        Some(format!("told {}, and another time {}", text(first), text(told)))
     }
 
     fn wrong_in_the_log(&self, told: &Told) -> Option<(Damage, String)> {
         let text = text(told);
         if !told.is_charged() {
-            let what = || {
-                (
-                    Damage::Wrong,
-                    format!("told {text}, but {} made", ids(&self.charges)),
-                )
-            };
+            let what = || (Damage::Wrong, format!("told {text}, but {} made", ids(&self.charges)));
             return (!self.charges.is_empty()).then(what);
         }
         if self.charges.is_empty() {
-            return Some((
-                Damage::Lost,
-                format!("told {text}, and nothing was charged"),
-            ));
+            return Some((Damage::Lost, format!("told {text}, and nothing was charged")));
         }
         let receipt = serde_json::from_slice(&told.body).ok();
-        let is_true = |charge: &Charge| {
-            charge.order == self.note.payment.order && receipt == Some(charge.receipt())
-        };
+        let is_true = |charge: &Charge| charge.order == self.note.payment.order && receipt == Some(charge.receipt());
         if self.charges.iter().any(is_true) {
             return None;
         }
-        Some((
-            Damage::Wrong,
-            format!("told {text}, but {} made", ids(&self.charges)),
-        ))
+        Some((Damage::Wrong, format!("told {text}, but {} made", ids(&self.charges))))
     }
 }
 

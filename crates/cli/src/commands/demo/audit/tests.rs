@@ -23,10 +23,7 @@ impl Scene {
     /// Charged, but not told so.
     fn untold() -> Self {
         let payment = Payment::new(1, 7);
-        Self {
-            log: vec![charge("ch_1", &payment.order)],
-            note: Note::new(payment),
-        }
+        Self { log: vec![charge("ch_1", &payment.order)], note: Note::new(payment) }
     }
 
     fn hear(&mut self, answer: Answer) {
@@ -35,20 +32,11 @@ impl Scene {
 
     fn exchange(&mut self, asked: Asked, answer: Answer) {
         let sent = 2 * self.note.exchanges.len() as u64;
-        self.note.exchanges.push(Exchange {
-            asked,
-            answer,
-            sent,
-            heard: sent + 1,
-        });
+        self.note.exchanges.push(Exchange { asked, answer, sent, heard: sent + 1 });
     }
 
     fn audit(&self) -> Audit {
-        let lines: Vec<String> = self
-            .log
-            .iter()
-            .map(|charge| charge.line().to_string())
-            .collect();
+        let lines: Vec<String> = self.log.iter().map(|charge| charge.line().to_string()).collect();
         Audit::new(&lines.join("\n"), std::slice::from_ref(&self.note))
     }
 
@@ -56,20 +44,12 @@ impl Scene {
     fn damage(&self) -> Vec<Damage> {
         let audit = self.audit();
         assert_eq!(audit.holds(), audit.findings.is_empty());
-        audit
-            .findings
-            .iter()
-            .map(|finding| finding.damage)
-            .collect()
+        audit.findings.iter().map(|finding| finding.damage).collect()
     }
 }
 
 fn charge(id: &str, order: &Order) -> Charge {
-    Charge {
-        id: id.to_owned(),
-        order: order.clone(),
-        operation: None,
-    }
+    Charge { id: id.to_owned(), order: order.clone(), operation: None }
 }
 
 fn told(status: u16, charge: &Charge) -> Answer {
@@ -81,10 +61,7 @@ fn told(status: u16, charge: &Charge) -> Answer {
 }
 
 fn other(status: u16) -> Answer {
-    Answer::Other(Other {
-        status: StatusCode::from_u16(status).unwrap(),
-        problem: None,
-    })
+    Answer::Other(Other { status: StatusCode::from_u16(status).unwrap(), problem: None })
 }
 
 #[test]
@@ -128,13 +105,7 @@ fn an_outcome_that_becomes_known_holds_and_is_counted() {
 #[test]
 fn answers_that_settle_nothing_do_no_harm() {
     let mut scene = Scene::untold();
-    for answer in [
-        Answer::NotSent,
-        Answer::HungUp,
-        Answer::Broken,
-        Answer::InProgress,
-        other(503),
-    ] {
+    for answer in [Answer::NotSent, Answer::HungUp, Answer::Broken, Answer::InProgress, other(503)] {
         scene.hear(answer);
     }
     scene.hear(told(201, &scene.log[0]));
@@ -150,10 +121,7 @@ fn a_second_charge_is_found_also_when_nobody_was_told_of_it() {
     let mut scene = Scene::new();
     scene.log.push(charge("ch_2", &scene.note.payment.order));
     assert_eq!(scene.damage(), [Damage::Duplicate]);
-    assert_eq!(
-        scene.audit().charged_too_much,
-        scene.note.payment.order.amount_cents
-    );
+    assert_eq!(scene.audit().charged_too_much, scene.note.payment.order.amount_cents);
 }
 
 #[test]
