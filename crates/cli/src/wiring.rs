@@ -1,5 +1,6 @@
 //! The only place that knows the names of all backends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -27,7 +28,7 @@ impl Opened {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
     Memory,
-    Sqlite(std::path::PathBuf),
+    Sqlite(PathBuf),
 }
 
 /// What `--store` takes, for help and errors.
@@ -50,6 +51,21 @@ impl std::str::FromStr for StoreUrl {
                 Ok(Self::Sqlite(path.into()))
             }
             _ => bail!("no store is called {scheme:?}; this build has {SCHEMES}"),
+        }
+    }
+}
+
+impl StoreUrl {
+    /// Where a gateway on this store keeps what the store does not take, if there is a natural place. Each store has its own: what is
+    /// left there must not be recorded in another.
+    pub(crate) fn data_dir(&self) -> Option<PathBuf> {
+        match self {
+            Self::Memory => None,
+            Self::Sqlite(path) => {
+                let mut directory = path.clone().into_os_string();
+                directory.push(".spill");
+                Some(directory.into())
+            }
         }
     }
 }

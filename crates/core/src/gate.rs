@@ -11,39 +11,45 @@
 //! All of it happens in a task of its own: whoever stops waiting for [`Gate::run`] stops nothing.
 
 mod attempt;
+mod begin;
+mod breaker;
+mod flights;
 mod heartbeat;
+mod lead;
 mod outcome;
+mod permits;
 mod settle;
+mod spill;
 mod tasks;
 
 use std::fmt;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use tokio::sync::oneshot;
-
 use crate::error::{Error, ErrorKind, Result};
+use crate::journal::Journal;
 use crate::key::Call;
-use crate::machine::{Begin, Begun};
 use crate::record::Owner;
 use crate::runtime::{Runtime, within};
-use crate::settings::{Policy, Settings, Terms};
+use crate::settings::{OnBusy, Policy, Settings, Terms};
 use crate::store::{Protocol, Store};
-use heartbeat::Heartbeat;
-use settle::Held;
+use crate::telemetry;
+use breaker::Breaker;
+use flights::{Ended, Flights, Role, Stage, Twin};
+use heartbeat::Heartbeats;
+use permits::Permits;
+use spill::Spill;
 use tasks::Tasks;
 
 pub use attempt::Attempt;
-pub use outcome::{Answer, Failure, How, Ran, Refused, Told};
+pub use outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
 
 /// Runs operations once. Cheap to clone; all clones share their store and their tasks.
 #[derive(Clone)]
 pub struct Gate {
     shared: Arc<Shared>,
-    terms: Terms,
+    terms: Arc<Terms>,
 }
 
 struct Shared {
@@ -51,6 +57,11 @@ struct Shared {
     runtime: Arc<dyn Runtime>,
     store_timeout: Duration,
     tasks: Tasks,
+    permits: Arc<Permits>,
+    flights: Arc<Flights>,
+    heartbeats: Heartbeats,
+    breaker: Breaker,
+    spill: Spill,
 }
 
 impl fmt::Debug for Gate {
@@ -65,6 +76,7 @@ pub struct Builder {
     store: Arc<dyn Store>,
     settings: Settings,
     runtime: Option<Arc<dyn Runtime>>,
+    journal: Option<Arc<dyn Journal>>,
 }
 
 impl Builder {
@@ -72,6 +84,13 @@ impl Builder {
     #[must_use]
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = Some(runtime);
+        self
+    }
+
+    /// Keeps the completions that the store does not confirm in this journal, and takes over what it holds from before.
+    #[must_use]
+    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.journal = Some(journal);
         self
     }
 
@@ -86,9 +105,21 @@ impl Builder {
         self.settings.validate()?;
         let terms = Terms::try_from(&self.settings.policy)?;
         let runtime = self.runtime.map_or_else(current_runtime, Ok)?;
-        let shared =
-            Shared { store: self.store, runtime, store_timeout: self.settings.store_timeout, tasks: Tasks::default() };
-        Ok(Gate { shared: Arc::new(shared), terms })
+        let settings = self.settings;
+        let shared = Arc::new(Shared {
+            store: self.store,
+            runtime,
+            store_timeout: settings.store_timeout,
+            tasks: Tasks::default(),
+            permits: Arc::new(Permits::new(settings.max_in_flight, settings.max_in_flight_per_tenant)),
+            flights: Arc::new(Flights::new(settings.max_twins, settings.max_twins_per_key)),
+            heartbeats: Heartbeats::new(&terms),
+            breaker: Breaker::default(),
+            spill: Spill::new(self.journal),
+        });
+        heartbeat::start(&shared)?;
+        spill::start(&shared);
+        Ok(Gate { shared, terms: Arc::new(terms) })
     }
 }
 
@@ -125,7 +156,7 @@ impl Gate {
     /// # }
     /// ```
     pub fn builder(store: Arc<dyn Store>, settings: Settings) -> Builder {
-        Builder { store, settings, runtime: None }
+        Builder { store, settings, runtime: None, journal: None }
     }
 
     /// The same gate under another policy, for one route.
@@ -133,7 +164,9 @@ impl Gate {
     /// # Errors
     /// `Invalid` for a policy that contradicts itself, with the remedy.
     pub fn with(&self, policy: &Policy) -> Result<Self> {
-        Ok(Self { shared: Arc::clone(&self.shared), terms: Terms::try_from(policy)? })
+        let terms = Terms::try_from(policy)?;
+        self.shared.heartbeats.expect(&terms);
+        Ok(Self { shared: Arc::clone(&self.shared), terms: Arc::new(terms) })
     }
 
     /// Runs the handler once for this call, and gives every copy of the call the same answer.
@@ -152,17 +185,10 @@ impl Gate {
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
-        let (tell, told) = oneshot::channel();
-        let gate = self.clone();
-        self.shared.spawn(async move {
-            let ended = gate.attempt(call, handler).await;
-            // Nobody may be waiting any more; the record has the answer.
-            let _ = tell.send(ended);
-        });
-        told.await.unwrap_or_else(|_| {
-            let message = "the attempt ended without a word";
-            Err(Refused::Unknown(Told::Error(Error::new(ErrorKind::Unknown, message).into())))
-        })
+        let ran = self.lead_or_follow(call, handler).await;
+        let (outcome, caught) = outcome::label(&ran);
+        telemetry::call_ended(outcome, caught);
+        ran
     }
 
     /// Waits until every attempt has ended and every release and abandonment is through, or until time is up.
@@ -174,63 +200,43 @@ impl Gate {
         within(&*self.shared.runtime, limit, self.shared.tasks.ended()).await.is_some()
     }
 
-    async fn attempt<A, H, F>(self, call: Call, handler: H) -> Result<Ran<A>, Refused<A>>
+    async fn lead_or_follow<A, H, F>(&self, call: Call, handler: H) -> Result<Ran<A>, Refused<A>>
     where
         A: Answer,
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
-        let (begun, sent) = self.begin(call).await.map_err(Refused::Store)?;
-        let grant = match begun {
-            Begun::Granted(grant) | Begun::Mine(grant) => grant,
-            Begun::Replay(completion) => return Ran::recorded(completion, How::Replayed),
-            Begun::Busy(retry_after) => return Err(Refused::Busy { retry_after }),
-            Begun::Mismatch => return Err(Refused::Mismatch),
-            Begun::Indeterminate(since) => return Err(Refused::Indeterminate { since }),
-            Begun::Dead => return Err(Refused::Dead),
-        };
-        let held = Held::new(self, grant, sent);
-        let attempt = Attempt::new(grant);
-        let heartbeat = Heartbeat::start(&held, attempt.cancellation());
-        let ran = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
-        match ran {
-            Ok(Ok(answer) | Err(Failure::Final(answer))) => held.complete(answer, heartbeat).await,
-            Ok(Err(Failure::NotApplied(told))) => {
-                held.release(heartbeat).await;
-                Err(Refused::NotApplied(told))
-            }
-            Ok(Err(Failure::Unknown(told))) => {
-                held.abandon(heartbeat).await;
-                Err(Refused::Unknown(told))
-            }
-            Err(_panic) => {
-                held.abandon(heartbeat).await;
-                Err(Refused::Unknown(Told::Error(Error::new(ErrorKind::Unknown, "the handler panicked").into())))
+        loop {
+            let twin = match self.shared.flights.join(&call) {
+                Role::Leader(leading) => return self.lead(call, Some(leading), handler).await,
+                Role::Alone => return self.lead(call, None, handler).await,
+                Role::Mismatch => return Err(Refused::Mismatch),
+                Role::TooMany => {
+                    return Err(Refused::Busy { retry_after: self.terms.lease.into() });
+                }
+                Role::Twin(twin) => twin,
+            };
+            if let Some(ended) = self.follow(twin).await {
+                return ended.into_result();
             }
         }
     }
 
-    /// Begins, twice with the same owner where the first outcome is unknown, and cancels what an unknown begin may have left.
-    /// With the reply comes when the begin was sent that got it, on the boot clock.
-    async fn begin(&self, call: Call) -> Result<(Begun, Duration)> {
-        let ask = Begin {
-            call,
-            owner: self.shared.owner(),
-            lease: self.terms.lease,
-            unknown_retention: self.terms.unknown_retention,
-            on_lapse: self.terms.on_lapse,
+    /// What became of the leader, or of the wait; nothing if it ended with nothing applied, and this copy is to begin for itself.
+    async fn follow(&self, mut twin: Twin) -> Option<Ended> {
+        let busy = || Ended::Busy(self.terms.lease.into());
+        let stage = match (twin.decided().await, self.terms.on_busy) {
+            (Stage::Granted, OnBusy::Reject) => return Some(busy()),
+            (Stage::Granted, OnBusy::Wait(budget)) => {
+                within(&*self.shared.runtime, budget, twin.ended()).await.unwrap_or(Stage::Ended(busy()))
+            }
+            (decided @ (Stage::Beginning | Stage::Ended(_)), _) => decided,
         };
-        let sent = self.shared.runtime.boot();
-        let first = self.shared.ask(|protocol| protocol.begin(&ask)).await;
-        if !matches!(&first, Err(error) if error.kind() == ErrorKind::Unknown) {
-            return first.map(|begun| (begun, sent));
+        match stage {
+            Stage::Ended(Ended::NotApplied) => None,
+            Stage::Ended(ended) => Some(ended),
+            Stage::Beginning | Stage::Granted => Some(busy()),
         }
-        let sent = self.shared.runtime.boot();
-        let second = self.shared.ask(|protocol| protocol.begin(&ask)).await;
-        if !matches!(second, Ok(Begun::Granted(_) | Begun::Mine(_))) {
-            settle::cancel(self.clone(), &ask);
-        }
-        second.map(|begun| (begun, sent))
     }
 }
 

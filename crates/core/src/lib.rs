@@ -6,11 +6,18 @@
 //! machine.rs  the whole protocol, pure: what was observed + what is asked → reply or change
 //! store.rs    what a backend must be able to do: five operations, each one conditional step
 //! gate.rs     layer 1: begin → run → complete → answer
+//! journal.rs  where unconfirmed completions are kept
 //! runtime.rs  every clock, spawn and random byte
+//! settings.rs what can be set, and the parts that a policy brings
+//! telemetry.rs every event and metric
 //! ```
 //!
 //! There is no HTTP type, driver or broker name in here.
 
+#[cfg(feature = "chaos")]
+pub mod chaos;
+#[cfg(not(feature = "chaos"))]
+mod chaos;
 mod error;
 mod key;
 mod record;
@@ -19,12 +26,15 @@ pub mod machine;
 pub mod store;
 
 pub mod gate;
+pub mod journal;
 pub mod runtime;
 pub mod settings;
+pub mod telemetry;
 
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use gate::Gate;
+pub use journal::Journal;
 pub use key::{Call, EventId, Fingerprint, Identity, Key, OperationId, RecordKey, Rule, Scope};
 pub use record::{Completion, Holding, Millis, Owner, Record, Seconds, State, Tag, Timestamp, Token};
-pub use settings::{OnLapse, Policy, Repeatable, Settings};
+pub use settings::{Found, OnBusy, OnLapse, OnStoreDown, Policy, Probe, Repeatable, Settings};
 pub use store::{Inspect, Store};

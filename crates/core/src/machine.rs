@@ -46,6 +46,12 @@ impl Observed {
         self.record.as_ref().filter(|_| !self.life_left.is_zero())
     }
 
+    /// Whether an attempt runs, as far as its lease tells.
+    pub fn runs(&self) -> bool {
+        let in_progress = matches!(self.live().map(|record| &record.state), Some(State::InProgress(_)));
+        in_progress && !self.lease_left.is_zero()
+    }
+
     /// When the record came to its state or was last renewed, by the age of its life.
     fn since(&self, holding: &Holding) -> Timestamp {
         let age = Duration::from(holding.lifetime).saturating_sub(self.life_left);
@@ -134,6 +140,10 @@ pub enum Begun {
 
 /// Judges a begin. Expired counts as absent, here and for every operation.
 pub fn begin(seen: &Observed, ask: &Begin) -> Decision<Begun> {
+    #[cfg(feature = "chaos")]
+    if let Some(wrong) = crate::chaos::begin(seen, ask) {
+        return wrong;
+    }
     let Some(record) = seen.live() else {
         let (change, grant) = first_grant(ask, seen);
         return Decision::Change(change, Begun::Granted(grant));
@@ -193,7 +203,11 @@ fn granted(ask: &Begin, token: Token, fingerprint: Fingerprint, attempt: u16, ta
     let holding = Holding { owner: ask.owner, attempt, takeover, lease: ask.lease, lifetime: ask.unknown_retention };
     let record = Record { token, fingerprint, state: State::InProgress(holding) };
     let grant = grant_of(ask.call.record_key(), &record, &holding);
-    (Change { record, lifetime: holding.lifetime }, grant)
+    #[cfg_attr(not(feature = "chaos"), expect(unused_mut, reason = "a bug may shorten its life"))]
+    let mut change = Change { record, lifetime: holding.lifetime };
+    #[cfg(feature = "chaos")]
+    crate::chaos::granted(&mut change);
+    (change, grant)
 }
 
 fn grant_of(rk: RecordKey, record: &Record, holding: &Holding) -> Grant {
@@ -261,6 +275,10 @@ pub enum Renewed {
 
 /// Judges a renewal.
 pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
+    #[cfg(feature = "chaos")]
+    if let Some(wrong) = crate::chaos::renew(seen, claim) {
+        return wrong;
+    }
     let Some(record) = seen.live() else {
         return Decision::Reply(Renewed::Gone);
     };
@@ -306,6 +324,10 @@ pub enum Completed {
 
 /// Judges a completion: a known effect beats everything but a recorded answer.
 pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
+    #[cfg(feature = "chaos")]
+    if let Some(wrong) = crate::chaos::complete(seen, ask) {
+        return wrong;
+    }
     let token = ask.claim.token;
     let change = || completed(ask.fingerprint, token, &ask.answer, ask.retention, seen.now);
     let Some(record) = seen.live() else {
@@ -349,6 +371,10 @@ pub enum Settled {
 ///
 /// After a takeover the attempt before is still unknown, so nothing is released: the record is abandoned, or stays indeterminate.
 pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
+    #[cfg(feature = "chaos")]
+    if let Some(wrong) = crate::chaos::release(seen, claim, lifetime) {
+        return wrong;
+    }
     let Some(record) = seen.live() else {
         return Decision::Reply(Settled::Lost);
     };

@@ -5,10 +5,13 @@ mod tokio;
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use futures_util::poll;
 
 use crate::record::Timestamp;
 
@@ -29,11 +32,17 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// Safe to drop.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 
-    /// Runs a blocking body on a thread of its own.
+    /// Drives a task on a thread of its own, with an executor of its own: it goes on while all others are blocked.
     ///
     /// # Errors
     /// What the system says when it has no thread to give.
-    fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<()>;
+    fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> io::Result<()>;
+
+    /// Runs a body that blocks on a thread of its own.
+    ///
+    /// # Errors
+    /// What the system says when it has no thread to give.
+    fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
     /// The time since some fixed point in the past, counting also while the machine sleeps. For measuring spans.
     fn boot(&self) -> Duration;
@@ -50,7 +59,12 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
 /// # Cancel safety
 /// As the future's own. When time is up the future is dropped.
 pub async fn within<T>(runtime: &dyn Runtime, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
-    match select(pin!(future), runtime.sleep(limit)).await {
+    let mut future = pin!(future);
+    // Most calls to a store in this process are ready at once: a timer would cost more than they do.
+    if let Poll::Ready(output) = poll!(future.as_mut()) {
+        return Some(output);
+    }
+    match select(future, runtime.sleep(limit)).await {
         Either::Left((output, _)) => Some(output),
         Either::Right(((), _)) => None,
     }

@@ -1,8 +1,14 @@
 //! What can be set: plain data with units, validated as a whole.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::error::{BoxError, Error, ErrorKind, Result};
+use crate::key::OperationId;
 use crate::machine::Lapse;
 use crate::record::{Millis, Seconds};
 
@@ -12,13 +18,28 @@ use crate::record::{Millis, Seconds};
 pub struct Settings {
     /// How long one call to the store may take before its outcome counts as unknown. 1 s.
     pub store_timeout: Duration,
+    /// How many attempts may run at once; further calls are refused as overloaded. 4,096.
+    pub max_in_flight: usize,
+    /// How many of them may be one tenant's. 1,024.
+    pub max_in_flight_per_tenant: usize,
+    /// How many copies of calls under way in this process may wait for them. 10,000.
+    pub max_twins: usize,
+    /// How many of them may wait for one key. 1,000.
+    pub max_twins_per_key: usize,
     /// The policy of calls that bring none of their own.
     pub policy: Policy,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { store_timeout: Duration::from_secs(1), policy: Policy::default() }
+        Self {
+            store_timeout: Duration::from_secs(1),
+            max_in_flight: 4096,
+            max_in_flight_per_tenant: 1024,
+            max_twins: 10_000,
+            max_twins_per_key: 1000,
+            policy: Policy::default(),
+        }
     }
 }
 
@@ -38,6 +59,10 @@ pub struct Policy {
     pub max_execution: Duration,
     /// What follows when a lease runs out. Hold.
     pub on_lapse: OnLapse,
+    /// What a copy gets while the first still runs. Reject.
+    pub on_busy: OnBusy,
+    /// What happens while the store cannot be asked. Reject.
+    pub on_store_down: OnStoreDown,
 }
 
 impl Default for Policy {
@@ -49,6 +74,8 @@ impl Default for Policy {
             released_retention: Duration::from_secs(600),
             max_execution: Duration::from_secs(15 * 60),
             on_lapse: OnLapse::Hold,
+            on_busy: OnBusy::Reject,
+            on_store_down: OnStoreDown::Reject,
         }
     }
 }
@@ -61,6 +88,55 @@ pub enum OnLapse {
     Hold,
     /// The next call runs the handler again.
     Retry(Repeatable),
+    /// The next call asks whether it happened, and goes on from there.
+    Resolve(Arc<dyn Probe>),
+}
+
+/// Finds out whether an operation happened: asks the processor of the effect, by the operation's derived id for instance.
+#[async_trait]
+pub trait Probe: fmt::Debug + Send + Sync + 'static {
+    /// What is known of the operation. Asked once at a time for each key of a process.
+    ///
+    /// `NotDone` makes it run again: say it only when the attempt before can no longer act, since a request that is still under way
+    /// may arrive after the question.
+    ///
+    /// # Errors
+    /// Any; counts as [`Found::Unknown`].
+    ///
+    /// # Cancel safety
+    /// Dropped when it takes longer than the policy's lease.
+    async fn probe(&self, operation: OperationId) -> Result<Found, BoxError>;
+}
+
+/// What a probe found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It happened, and this is its answer, encoded as the gate's [`Answer`](crate::gate::Answer) encodes it.
+    Done(Bytes),
+    /// It did not happen.
+    NotDone,
+    /// Not known yet.
+    Unknown,
+}
+
+/// What a copy of a call gets while the first still runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnBusy {
+    /// It is told to come back.
+    #[default]
+    Reject,
+    /// It waits for the answer, at most this long, and is told to come back then.
+    Wait(Duration),
+}
+
+/// What happens while the store cannot be asked.
+#[derive(Clone, Debug, Default)]
+pub enum OnStoreDown {
+    /// Calls are refused.
+    #[default]
+    Reject,
+    /// The handler runs without a record, once per copy.
+    Pass(Repeatable),
 }
 
 /// The word of whoever owns a route that its effect may safely be run again.
@@ -92,12 +168,15 @@ impl Settings {
                 "store_timeout is zero; give it the time one call to the store may take, 1 s for instance",
             ));
         }
+        if self.max_in_flight == 0 || self.max_in_flight_per_tenant == 0 {
+            return Err(invalid("max_in_flight or max_in_flight_per_tenant is zero; nothing could ever run"));
+        }
         Terms::try_from(&self.policy).map(drop)
     }
 }
 
 /// A policy in the units of records, validated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) lease: Millis,
     pub(crate) retention: Seconds,
@@ -105,6 +184,10 @@ pub(crate) struct Terms {
     pub(crate) released_retention: Seconds,
     pub(crate) max_execution: Duration,
     pub(crate) on_lapse: Lapse,
+    pub(crate) probe: Option<Arc<dyn Probe>>,
+    pub(crate) on_busy: OnBusy,
+    /// Whether calls run without a record while the store is down.
+    pub(crate) pass: bool,
 }
 
 impl TryFrom<&Policy> for Terms {
@@ -129,9 +212,15 @@ impl TryFrom<&Policy> for Terms {
             )?,
             max_execution: policy.max_execution,
             on_lapse: match policy.on_lapse {
-                OnLapse::Hold => Lapse::Hold,
+                OnLapse::Hold | OnLapse::Resolve(_) => Lapse::Hold,
                 OnLapse::Retry(_) => Lapse::Retry,
             },
+            probe: match &policy.on_lapse {
+                OnLapse::Resolve(probe) => Some(Arc::clone(probe)),
+                OnLapse::Hold | OnLapse::Retry(_) => None,
+            },
+            on_busy: policy.on_busy,
+            pass: matches!(policy.on_store_down, OnStoreDown::Pass(_)),
         })
     }
 }

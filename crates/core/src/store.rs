@@ -10,10 +10,12 @@ mod memory;
 mod protocol;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::chaos;
 use crate::error::Result;
 use crate::key::RecordKey;
 use crate::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed};
@@ -51,6 +53,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// See [`Store::begin`].
     async fn read(&self, rk: &RecordKey) -> Result<Observed>;
+
+    /// A handle to the same store that shares no connection with this one, for a caller who must get through when this one is
+    /// congested. It belongs to the executor that it is asked for on.
+    ///
+    /// # Errors
+    /// `NotApplied` if no further connection can be had for now.
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>>;
 
     /// Writes a change if nothing changed since `seen` was read; a renewal is a change.
     ///
@@ -144,7 +153,8 @@ pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> boo
         (None, None) => true,
         (Some(armed), None) => armed.expired(now) && seen.record.as_ref() == Some(&armed.record),
         (Some(armed), Some(record)) => {
-            !armed.expired(now) && armed.expires == seen.now.plus(seen.life_left) && armed.record == *record
+            let same_life = armed.expires == seen.now.plus(seen.life_left) || chaos::on("swap_ignores_renewal");
+            !armed.expired(now) && same_life && armed.record == *record
         }
         (None, Some(_)) => false,
     }

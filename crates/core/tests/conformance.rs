@@ -162,6 +162,10 @@ impl Store for Values {
         kept.write(rk, now, next);
         Ok(Swapped::Yes)
     }
+
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(self)
+    }
 }
 
 #[async_trait]

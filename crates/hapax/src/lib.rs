@@ -27,9 +27,10 @@
 //! | `sqlite` | `stores::Sqlite`: records in one file |
 
 pub use hapax_core::{
-    BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Gate, Holding, Identity, Inspect, Key, Millis,
-    OnLapse, OperationId, Owner, Policy, Record, RecordKey, Repeatable, Result, Rule, Scope, Seconds, Settings, State,
-    Store, Tag, Timestamp, Token, gate, machine, runtime, settings, store,
+    BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity, Inspect,
+    Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown, OperationId, Owner, Policy, Probe, Record, RecordKey,
+    Repeatable, Result, Rule, Scope, Seconds, Settings, State, Store, Tag, Timestamp, Token, gate, journal, machine,
+    runtime, settings, store, telemetry,
 };
 
 #[cfg(feature = "http")]

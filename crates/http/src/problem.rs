@@ -38,6 +38,8 @@ pub enum Problem {
     UpstreamTimeout,
     /// 503: the store cannot be asked.
     StoreUnavailable,
+    /// 503: too many requests run, in all or of this tenant.
+    Overloaded,
     /// 500: the record of the request cannot be read.
     RecordDamaged,
     /// 500: the effect happened and could not be recorded.
@@ -102,6 +104,9 @@ impl Problem {
                 "Requests cannot be protected at the moment",
                 SameKey,
             ),
+            Self::Overloaded => {
+                (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests are running", SameKey)
+            }
             Self::RecordDamaged => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "record-damaged",
@@ -133,6 +138,7 @@ impl Problem {
             Self::UpstreamUnreachable => "The service behind cannot be reached. This request did not get there.".into(),
             Self::UpstreamTimeout => "The service behind did not answer; whether the request had its effect is unknown.".into(),
             Self::StoreUnavailable => "The record of requests cannot be reached. This request was not run.".into(),
+            Self::Overloaded => "Too many requests are running, in all or of this caller. Nothing was done.".into(),
             Self::RecordDamaged => {
                 "What is recorded of this request cannot be read. It is not run again until an operator has mended it.".into()
             }
@@ -150,7 +156,7 @@ impl Problem {
                 let spread = rk.map_or(1, |rk| 1 + u64::from(rk.as_bytes()[0] & 1));
                 Some(remaining.clamp(1, spread))
             }
-            Self::StoreUnavailable | Self::UpstreamUnreachable => Some(1),
+            Self::StoreUnavailable | Self::Overloaded | Self::UpstreamUnreachable => Some(1),
             Self::KeyMissing
             | Self::KeyMalformed(_)
             | Self::CallerUnknown(_)

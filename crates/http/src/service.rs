@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hapax_core::gate::{Attempt, Failure, How, Ran, Refused};
+use hapax_core::gate::{Attempt, Failure, How, Ran, Recorded, Refused};
 use hapax_core::runtime::BoxFuture;
 use hapax_core::{BoxError, Call, Error, ErrorKind, RecordKey, Rule};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, response};
+use http::{HeaderName, HeaderValue, Request, Response, response};
 use http_body::Body;
 use tower_service::Service;
 
@@ -146,7 +146,7 @@ where
     R: Body<Data = Bytes>,
     R::Error: Into<BoxError>,
 {
-    let rk = attempt.grant().rk;
+    let rk = attempt.record_key();
     request.extensions_mut().insert(attempt);
     let (head, body) = match inner.call(request).await {
         Ok(response) => response.into_parts(),
@@ -234,7 +234,9 @@ fn answer<R, E>(
 ) -> Result<Response<ResponseBody<R>>, E> {
     let rk = call.record_key();
     let problem = match (ran, live) {
-        (Ok(Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => return Ok(response),
+        (Ok(Ran { how: How::Fresh, recorded, .. }), Some(Answered::ToRecord(response))) => {
+            return Ok(marked(response, recorded));
+        }
         (Err(Refused::NotApplied(_) | Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
             return response;
         }
@@ -267,9 +269,21 @@ fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
         Refused::Indeterminate { .. } | Refused::Dead => Problem::OutcomeUnknown,
         Refused::NotApplied(_) | Refused::Unknown(_) => Problem::OutcomeUnknown,
         Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
+        Refused::Overloaded => Problem::Overloaded,
         Refused::Store(error) => {
             tracing::error!(?rk, ?error, "the store cannot be used");
             if error.kind() == ErrorKind::Damaged { Problem::RecordDamaged } else { Problem::StoreUnavailable }
         }
     }
+}
+
+/// Says where the store does not have the answer.
+fn marked<R>(mut response: Response<R>, recorded: Recorded) -> Response<R> {
+    let mark = match recorded {
+        Recorded::Yes => return response,
+        Recorded::Pending => ("hapax-recorded", "pending"),
+        Recorded::No => ("hapax-unrecorded", "true"),
+    };
+    response.headers_mut().insert(HeaderName::from_static(mark.0), HeaderValue::from_static(mark.1));
+    response
 }

@@ -89,6 +89,11 @@ impl Store for Sqlite {
         self.reader.run(move |step| step.read(&rk)).await
     }
 
+    /// The store itself: its threads depend on no executor, and a renewal shares the next commit whoever else waits.
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(self)
+    }
+
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (rk, seen, next) = (*rk, seen.clone(), next.clone());
         self.writer.run(move |step| step.swap(&rk, &seen, &next)).await

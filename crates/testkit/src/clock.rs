@@ -57,8 +57,12 @@ impl Runtime for ManualClock {
         self.inner.sleep(duration)
     }
 
-    fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        self.inner.thread(name, body)
+    fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> io::Result<()> {
+        self.inner.thread(name, task)
+    }
+
+    fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.inner.blocking(name, body)
     }
 
     fn boot(&self) -> Duration {

@@ -7,11 +7,18 @@
 //!     hapax_testkit::main(&[sqlite::backend()])
 //! }
 //! ```
+//!
+//! Beside it, what a test of a whole engine needs: [`Faulty`], a store that fails where it is told to, and [`VirtualTime`], a world
+//! in which leases and timeouts cost no time.
 
 mod clock;
+mod faulty;
 mod setup;
 mod suite;
+mod virtual_time;
 
 pub use clock::ManualClock;
+pub use faulty::{Fault, Faulty, Operation, When};
 pub use setup::{Backend, Capability, Case, Setup, Step, main};
 pub use suite::{GOLDEN_ANSWER, cases, golden_call};
+pub use virtual_time::{Choose, Process, Started, VirtualTime};

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::Severity;
 use hapax::{Gate, Identity, OnLapse, Repeatable, Settings};
@@ -31,6 +33,9 @@ pub(crate) struct GatewayArgs {
     admin: SocketAddr,
     #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite://hapax.db", help = format!("Where records are kept: {SCHEMES}"))]
     store: StoreUrl,
+    /// Where answers are kept that the store does not take; by default beside a SQLite file, FILE.spill. One directory a store.
+    #[arg(long, env = "HAPAX_DATA_DIR", value_name = "DIRECTORY")]
+    data_dir: Option<PathBuf>,
     /// The service whose keys these are; services that share a store have one each.
     #[arg(long, env = "HAPAX_NAMESPACE", value_name = "NAME", default_value = "default")]
     namespace: String,
@@ -100,7 +105,11 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain()).map_err(Failure::usage)?;
     let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
     check(&opened).await?;
-    let gate = Gate::builder(Arc::clone(&opened.store), settings).runtime(runtime);
+    let mut gate = Gate::builder(Arc::clone(&opened.store), settings).runtime(Arc::clone(&runtime));
+    if let Some(directory) = args.data_dir.clone().or_else(|| args.store.data_dir()) {
+        let journal = FileJournal::open(&directory, runtime, FileJournalSettings::default());
+        gate = gate.journal(Arc::new(journal.map_err(Failure::cannot_start)?));
+    }
     let gate = gate.build().map_err(Failure::cannot_start)?;
     let service = IdempotencyLayer::new(gate.clone())
         .scope(scope)
@@ -154,7 +163,7 @@ fn explain(args: &GatewayArgs) {
             "keys belong to the Authorization field; a retry with a renewed credential is a new request (--tenant header:NAME is the remedy)"
         ),
         Tenant::None => {
-            tracing::warn!("all callers share their keys and can be given each other's answers (--tenant none)")
+            tracing::warn!("all callers share their keys and can be given each other's answers (--tenant none)");
         }
         Tenant::Header(ref name) => {
             tracing::info!(%name, "keys belong to the tenant in this header; only a trusted proxy may set it");

@@ -70,7 +70,7 @@ impl Forward {
             return status(StatusCode::METHOD_NOT_ALLOWED);
         }
         let attempt = request.extensions_mut().remove::<Attempt>();
-        let rk = attempt.as_ref().map(|attempt| attempt.grant().rk);
+        let rk = attempt.as_ref().map(Attempt::record_key);
         self.address(&mut request);
         strip(request.headers_mut());
         request.headers_mut().remove(EXPECT);
@@ -127,16 +127,15 @@ fn strip(headers: &mut HeaderMap) {
 
 /// Tells the API which attempt this is. An answer that is kept must be readable for every later client: no encoding.
 fn introduce(headers: &mut HeaderMap, attempt: &Attempt) {
-    let grant = attempt.grant();
-    let fingerprint: String = grant.fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    for (name, value) in [
-        ("hapax-operation", attempt.operation().to_string()),
-        ("hapax-token", grant.token.0.to_string()),
-        ("hapax-attempt", grant.attempt.to_string()),
-        ("hapax-fingerprint", fingerprint),
-    ] {
+    let mut tell = |name, value: String| {
         let value = HeaderValue::from_str(&value).expect("digits and hyphens make a header");
         headers.insert(HeaderName::from_static(name), value);
+    };
+    tell("hapax-operation", attempt.operation().to_string());
+    tell("hapax-attempt", attempt.number().to_string());
+    if let Some(grant) = attempt.grant() {
+        tell("hapax-token", grant.token.0.to_string());
+        tell("hapax-fingerprint", grant.fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect());
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }

@@ -1,6 +1,9 @@
 use std::net::TcpListener;
+use std::path::Path;
 
-use crate::world::{Api, Gateway, free_address, hapax, sqlite};
+use rusqlite::Connection;
+
+use crate::world::{Api, Gateway, free_address, hapax, sqlite, until};
 
 /// Kills a gateway while the API runs a request, and starts another on the same file.
 async fn killed_in_mid_request(api: &Api, store: &str, on_lapse: &str) -> Gateway {
@@ -52,6 +55,54 @@ async fn an_answer_outlives_the_process_that_recorded_it() {
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
     let retry = gateway.post("/charges", "key-1", "{}").await.unwrap();
     assert!(retry.replayed() && retry.body == "answer 1");
+}
+
+/// Holds the file's write lock until it is dropped, as a backup or another program may.
+fn locked(directory: &Path) -> Connection {
+    let connection = Connection::open(directory.join("hapax.db")).unwrap();
+    connection.execute_batch("begin immediate").unwrap();
+    connection
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_store_does_not_take_is_given_and_recorded_later() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--lease", "1s"]).await;
+    let (first, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.has_seen(1).await;
+        let lock = locked(directory.path());
+        api.let_go();
+        lock
+    });
+    let first = first.unwrap();
+    assert_eq!((first.status.as_u16(), first.body.as_str()), (201, "answer 1"));
+    assert_eq!(first.headers["hapax-recorded"], "pending");
+    drop(lock);
+    let retry = gateway.settled("/slow", "key-1", "{}").await;
+    assert!(retry.replayed() && retry.body == "answer 1", "{}", retry.body);
+    assert_eq!(api.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_in_the_journal_of_a_killed_process_is_recorded_by_the_next() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let store = sqlite(directory.path());
+    let mut gateway = Gateway::start(api.address, &store, &["--lease", "1s"]).await;
+    let (first, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.has_seen(1).await;
+        let lock = locked(directory.path());
+        api.let_go();
+        lock
+    });
+    assert_eq!(first.unwrap().headers["hapax-recorded"], "pending");
+    gateway.kill();
+    drop(lock);
+    let gateway = Gateway::start(api.address, &store, &["--lease", "1s"]).await;
+    until("the answer is recorded", async || {
+        gateway.post("/slow", "key-1", "{}").await.is_some_and(|got| got.replayed() && got.body == "answer 1")
+    })
+    .await;
+    assert_eq!(api.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,29 +1,39 @@
 use tokio_util::sync::CancellationToken;
 
-use crate::key::{EventId, OperationId};
+use crate::key::{EventId, OperationId, RecordKey};
 use crate::machine::Grant;
 
 /// What a handler is told about the attempt it runs.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    grant: Grant,
+    rk: RecordKey,
+    grant: Option<Grant>,
     operation: OperationId,
     cancellation: CancellationToken,
 }
 
 impl Attempt {
-    pub(super) fn new(grant: Grant) -> Self {
-        Self { grant, operation: grant.rk.operation(), cancellation: CancellationToken::new() }
+    pub(super) fn granted(grant: Grant) -> Self {
+        Self { grant: Some(grant), ..Self::unprotected(grant.rk) }
     }
 
-    /// The grant: its token fences whatever the handler writes to.
-    pub fn grant(&self) -> &Grant {
-        &self.grant
+    pub(super) fn unprotected(rk: RecordKey) -> Self {
+        Self { rk, grant: None, operation: rk.operation(), cancellation: CancellationToken::new() }
     }
 
-    /// Which attempt this is, from 1.
+    /// The record key of the call.
+    pub fn record_key(&self) -> RecordKey {
+        self.rk
+    }
+
+    /// The grant: its token fences whatever the handler writes to. None while the store is down and calls are let pass.
+    pub fn grant(&self) -> Option<&Grant> {
+        self.grant.as_ref()
+    }
+
+    /// Which attempt this is, from 1, as far as is known.
     pub fn number(&self) -> u16 {
-        self.grant.attempt
+        self.grant.map_or(1, |grant| grant.attempt)
     }
 
     /// The operation's derived id, the same in every attempt: the transaction id and idempotency key to use downstream.

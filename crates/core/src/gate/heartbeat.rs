@@ -1,111 +1,289 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+//! Renewals, on a thread and a store handle of their own: a blocked executor must not lose a lease.
+//!
+//! The thread looks at all attempts a few times per lease. An attempt that ends before its first renewal is due, and nearly every
+//! one does, costs an entry in a map.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use std::pin::pin;
-use tokio::sync::oneshot;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
-use crate::error::Result;
-use crate::gate::Shared;
-use crate::gate::settle::Held;
+use crate::chaos;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gate::{Gate, Shared};
 use crate::machine::{Claim, Grant, Renewed};
-use crate::record::Millis;
-use crate::store::Protocol;
+use crate::runtime::{BoxFuture, Runtime, within};
+use crate::settings::Terms;
+use crate::store::{Protocol, Store};
+use crate::telemetry;
 
-/// Renews a grant every third of its lease, until it is stopped or dropped, the grant is lost, or the handler ran for too long.
-pub(super) struct Heartbeat {
-    stop: DropGuard,
-    ended: oneshot::Receiver<()>,
-    confirmed: Arc<AtomicU64>,
+/// How often the thread looks, in parts of the shortest lease: a renewal is due after a third of it.
+const LOOKS_PER_LEASE: u32 = 12;
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// All attempts of a gate that hold a grant.
+#[derive(Default)]
+pub(super) struct Heartbeats {
+    beats: Mutex<Beats>,
+    /// The shortest lease of any policy of the gate, in milliseconds.
+    shortest_lease: AtomicU64,
+}
+
+#[derive(Default)]
+struct Beats {
+    by_number: BTreeMap<u64, Arc<Beat>>,
+    next_number: u64,
+}
+
+impl Heartbeats {
+    pub(super) fn new(terms: &Terms) -> Self {
+        let heartbeats = Self { beats: Mutex::default(), shortest_lease: AtomicU64::new(u64::MAX) };
+        heartbeats.expect(terms);
+        heartbeats
+    }
+
+    /// Looks often enough for these terms, too.
+    pub(super) fn expect(&self, terms: &Terms) {
+        self.shortest_lease.fetch_min(terms.lease.0.into(), Ordering::AcqRel);
+    }
+
+    fn pause(&self) -> Duration {
+        let lease = Duration::from_millis(self.shortest_lease.load(Ordering::Acquire));
+        (lease / LOOKS_PER_LEASE).min(LONGEST_PAUSE)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Beats> {
+        // Never left half-changed by a panic: each change is one call of the map.
+        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be renewed now. Fires the cancellation of every attempt that is past its deadline.
+    fn due(&self, now: Duration) -> Vec<Arc<Beat>> {
+        let beats = self.lock();
+        beats.by_number.values().filter(|beat| beat.look(now)).map(Arc::clone).collect()
+    }
+}
+
+impl fmt::Debug for Heartbeats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Heartbeats({})", self.lock().by_number.len())
+    }
+}
+
+/// Starts the thread. It ends when the gate is gone.
+pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
+    let (gate, runtime) = (Arc::downgrade(shared), Arc::clone(&shared.runtime));
+    shared.runtime.thread("hapax-heartbeat", Box::pin(beat(gate, runtime))).map_err(|source| {
+        Error::new(ErrorKind::Unusable, "the system has no thread left for the heartbeat").caused_by(source)
+    })
+}
+
+async fn beat(gate: Weak<Shared>, runtime: Arc<dyn Runtime>) {
+    let mut handle: Option<Arc<dyn Store>> = None;
+    let mut asked = FuturesUnordered::<BoxFuture<'static, Heard>>::new();
+    let mut asking_for_handle = false;
+    loop {
+        let Some(shared) = gate.upgrade() else { return };
+        let limit = shared.store_timeout;
+        if handle.is_none() && !asking_for_handle {
+            asking_for_handle = true;
+            asked.push(Box::pin(ask_for_handle(Arc::clone(&shared.store), Arc::clone(&runtime), limit)));
+        }
+        // Until there is a handle of its own the gate's must do: no renewal waits for a connection.
+        let store = handle.as_ref().unwrap_or(&shared.store);
+        for beat in shared.heartbeats.due(runtime.boot()) {
+            asked.push(Box::pin(beat.renew(Arc::clone(store), Arc::clone(&runtime), limit)));
+        }
+        let due = runtime.boot() + shared.heartbeats.pause();
+        let mut pause = runtime.sleep(shared.heartbeats.pause());
+        drop(shared);
+        while let Either::Right((heard, rest)) = select(pause, pin!(next(&mut asked))).await {
+            pause = rest;
+            if let Heard::Handle(given) = heard {
+                asking_for_handle = false;
+                handle = given;
+            }
+        }
+        telemetry::heartbeat_late(runtime.boot().saturating_sub(due));
+    }
+}
+
+/// What the thread asked the store for has ended.
+enum Heard {
+    Renewal,
+    Handle(Option<Arc<dyn Store>>),
+}
+
+async fn ask_for_handle(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, limit: Duration) -> Heard {
+    Heard::Handle(within(&*runtime, limit, store.dedicated()).await.and_then(Result::ok))
+}
+
+/// The next thing to be heard; waits for ever when nothing was asked.
+async fn next(asked: &mut FuturesUnordered<BoxFuture<'static, Heard>>) -> Heard {
+    match asked.next().await {
+        Some(heard) => heard,
+        None => std::future::pending().await,
+    }
+}
+
+/// One attempt that holds a grant.
+struct Beat {
+    grant: Grant,
     lease: Duration,
+    /// When it will have run for too long, on the boot clock.
+    ends: Duration,
+    cancellation: CancellationToken,
+    /// When the last call was sent that the store confirmed, in microseconds on the boot clock.
+    confirmed: AtomicU64,
+    /// When the next renewal is due, likewise.
+    due: AtomicU64,
+    renewing: AtomicBool,
+    /// Lost, or run for too long: not renewed any more.
+    over: AtomicBool,
+    renewed: Notify,
+}
+
+impl Beat {
+    /// Whether a renewal is to be sent; then the caller sends it.
+    fn look(&self, now: Duration) -> bool {
+        if now >= self.deadline() {
+            self.cancellation.cancel();
+        }
+        if chaos::on("no_heartbeat")
+            || self.over.load(Ordering::Acquire)
+            || self.renewing.load(Ordering::Acquire)
+            || micros(now) < self.due.load(Ordering::Acquire)
+        {
+            return false;
+        }
+        if now >= self.ends {
+            telemetry::ran_too_long(&self.grant);
+            self.end();
+            return false;
+        }
+        self.renewing.store(true, Ordering::Release);
+        true
+    }
+
+    /// Past this the attempt must start nothing new: the lease, counted from when the last confirmed call was *sent*, less a margin.
+    fn deadline(&self) -> Duration {
+        deadline(Duration::from_micros(self.confirmed.load(Ordering::Acquire)), self.lease)
+    }
+
+    async fn renew(self: Arc<Self>, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, limit: Duration) -> Heard {
+        let sent = runtime.boot();
+        let claim = Claim::from(&self.grant);
+        let renewal = Protocol::over(&*store).renew(&self.grant.rk, &claim);
+        match within(&*runtime, limit, renewal).await {
+            Some(Ok(Renewed::Yes)) => {
+                self.confirmed.store(micros(sent), Ordering::Release);
+                self.due.store(micros(sent + interval(&*runtime, self.lease)), Ordering::Release);
+            }
+            Some(Ok(Renewed::Lost)) => {
+                telemetry::grant_lost(&self.grant);
+                self.end();
+            }
+            // The store forgot: nobody can be asked, so the attempt goes on and its answer recreates the record.
+            Some(Ok(Renewed::Gone)) => {
+                telemetry::forgotten(&self.grant);
+                self.due.store(micros(sent + interval(&*runtime, self.lease)), Ordering::Release);
+            }
+            // Due again at the next look.
+            Some(Err(error)) => telemetry::renewal_failed(&self.grant, Some(&error)),
+            None => telemetry::renewal_failed(&self.grant, None),
+        }
+        self.renewing.store(false, Ordering::Release);
+        self.renewed.notify_waiters();
+        Heard::Renewal
+    }
+
+    /// Waits until no renewal is under way.
+    async fn idle(&self) {
+        loop {
+            // Made before the look: it hears of a renewal that ends after it.
+            let renewed = self.renewed.notified();
+            if !self.renewing.load(Ordering::Acquire) {
+                return;
+            }
+            renewed.await;
+        }
+    }
+
+    fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.cancellation.cancel();
+    }
+}
+
+/// Until when a grant may be acted on whose confirmed call was sent then.
+pub(super) fn deadline(sent: Duration, lease: Duration) -> Duration {
+    sent + lease - lease / 10
+}
+
+/// A third of the lease, give or take a tenth of it, so that attempts begun together are not renewed together.
+fn interval(runtime: &dyn Runtime, lease: Duration) -> Duration {
+    let mut byte = [0];
+    runtime.fill(&mut byte);
+    (lease / 3).mul_f64(0.9 + 0.2 * f64::from(byte[0]) / 255.0)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Keeps one attempt's grant renewed until it is stopped or dropped.
+pub(super) struct Heartbeat {
+    beat: Arc<Beat>,
+    number: u64,
+    shared: Arc<Shared>,
 }
 
 impl Heartbeat {
-    /// Starts it. `cancellation` is fired when the handler should stop.
-    pub(super) fn start(held: &Held, cancellation: CancellationToken) -> Self {
-        let stop = CancellationToken::new();
-        let (end, ended) = oneshot::channel();
-        let shared = Arc::clone(&held.gate().shared);
-        let confirmed = Arc::new(AtomicU64::new(millis(held.begun())));
-        let beat = Beat {
-            grant: held.grant(),
-            lease: held.gate().terms.lease,
-            ends: held.begun().saturating_add(held.gate().terms.max_execution),
-            confirmed: Arc::clone(&confirmed),
+    /// `sent` is when the begin was sent that got the grant. `cancellation` is fired when the handler should stop.
+    pub(super) fn start(gate: &Gate, grant: Grant, cancellation: CancellationToken, sent: Duration) -> Self {
+        let (shared, lease) = (&gate.shared, Duration::from(gate.terms.lease));
+        let beat = Arc::new(Beat {
+            grant,
+            lease,
+            ends: sent.saturating_add(gate.terms.max_execution),
             cancellation,
-        };
-        let stopped = stop.clone();
-        held.gate().shared.spawn(async move {
-            beat.run(&shared, stopped).await;
-            let _ = end.send(());
+            confirmed: AtomicU64::new(micros(sent)),
+            due: AtomicU64::new(micros(sent + lease / 3)),
+            renewing: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            renewed: Notify::new(),
         });
-        Self { stop: stop.drop_guard(), ended, confirmed, lease: held.gate().terms.lease.into() }
+        let mut beats = shared.heartbeats.lock();
+        let number = beats.next_number;
+        beats.next_number += 1;
+        beats.by_number.insert(number, Arc::clone(&beat));
+        drop(beats);
+        Self { beat, number, shared: Arc::clone(shared) }
     }
 
-    /// Until when, on the boot clock, the store is known to have believed the grant: counted from when the last confirmed
-    /// call was sent.
+    /// Until when, on the boot clock, the store is known to believe the grant.
     pub(super) fn believed_until(&self) -> Duration {
-        Duration::from_millis(self.confirmed.load(Ordering::Acquire)) + self.lease
+        Duration::from_micros(self.beat.confirmed.load(Ordering::Acquire)) + self.beat.lease
     }
 
     /// Stops it and waits for a renewal that is under way, so that none arrives after what follows.
     pub(super) async fn stop(self) {
-        drop(self.stop);
-        let _ = self.ended.await;
+        self.shared.heartbeats.lock().by_number.remove(&self.number);
+        // A renewal ends within one store timeout; a thread that died must not hold its attempts.
+        let limit = 2 * self.shared.store_timeout;
+        within(&*self.shared.runtime, limit, self.beat.idle()).await;
     }
 }
 
-struct Beat {
-    grant: Grant,
-    lease: Millis,
-    ends: Duration,
-    confirmed: Arc<AtomicU64>,
-    cancellation: CancellationToken,
-}
-
-impl Beat {
-    async fn run(self, shared: &Shared, stopped: CancellationToken) {
-        loop {
-            let pause = shared.runtime.sleep(self.interval(shared));
-            if let Either::Left(_) = select(pin!(stopped.cancelled()), pause).await {
-                return;
-            }
-            let sent = shared.runtime.boot();
-            if sent >= self.ends {
-                tracing::warn!(rk = ?self.grant.rk, "a handler ran for longer than max_execution; its lease is no longer renewed");
-                return self.cancellation.cancel();
-            }
-            match self.renew(shared).await {
-                Ok(Renewed::Yes) => self.confirmed.store(millis(sent), Ordering::Release),
-                Ok(Renewed::Lost) => {
-                    tracing::warn!(rk = ?self.grant.rk, token = self.grant.token.0, "a grant was lost while its handler ran");
-                    return self.cancellation.cancel();
-                }
-                // The store forgot: nobody else can be told, so the attempt goes on and its answer recreates the record.
-                Ok(Renewed::Gone) => {
-                    tracing::warn!(rk = ?self.grant.rk, "the store has forgotten a record that is in progress");
-                }
-                Err(error) => tracing::warn!(rk = ?self.grant.rk, ?error, "a renewal failed"),
-            }
-        }
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.shared.heartbeats.lock().by_number.remove(&self.number);
     }
-
-    async fn renew(&self, shared: &Shared) -> Result<Renewed> {
-        let claim = Claim::from(&self.grant);
-        shared.ask(|protocol: Protocol<'_>| protocol.renew(&self.grant.rk, &claim)).await
-    }
-
-    /// A third of the lease, give or take a tenth of it, so that attempts begun together do not renew together.
-    fn interval(&self, shared: &Shared) -> Duration {
-        let mut byte = [0];
-        shared.runtime.fill(&mut byte);
-        let third = Duration::from(self.lease) / 3;
-        third.mul_f64(0.9 + 0.2 * f64::from(byte[0]) / 255.0)
-    }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::{BoxError, Error, ErrorKind};
-use crate::record::{Completion, Timestamp};
+use crate::record::Timestamp;
 
 /// An answer that can be recorded and given again.
 pub trait Answer: Sized + Send + 'static {
@@ -96,6 +96,8 @@ pub struct Ran<A> {
     pub answer: A,
     /// Where it comes from.
     pub how: How,
+    /// Whether the store has it.
+    pub recorded: Recorded,
 }
 
 /// Where an answer comes from.
@@ -103,16 +105,28 @@ pub struct Ran<A> {
 pub enum How {
     /// The handler gave it just now.
     Fresh,
-    /// It was recorded before.
+    /// It was recorded before, or given to a copy at the same time.
     Replayed,
     /// The handler ran, but another attempt had recorded an answer first: this one.
     Canonical,
 }
 
+/// Whether a store has an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// It has.
+    Yes,
+    /// It is in the journal of this process, which tries until the store has it.
+    Pending,
+    /// The handler ran without a record while the store was down, as the policy allows.
+    No,
+}
+
 impl<A: Answer> Ran<A> {
-    pub(super) fn recorded(completion: Completion, how: How) -> Result<Self, Refused<A>> {
-        match A::decode(completion.answer) {
-            Ok(answer) => Ok(Self { answer, how }),
+    /// An answer as it is recorded.
+    pub(super) fn recorded(answer: Bytes, how: How) -> Result<Self, Refused<A>> {
+        match A::decode(answer) {
+            Ok(answer) => Ok(Self { answer, how, recorded: Recorded::Yes }),
             Err(source) => {
                 let error = Error::new(ErrorKind::Damaged, "a recorded answer cannot be read").caused_by(source);
                 Err(Refused::Store(error))
@@ -138,6 +152,8 @@ pub enum Refused<A> {
     },
     /// Closed after too many attempts.
     Dead,
+    /// Too many attempts run in this process, or too many of this tenant; nothing was done.
+    Overloaded,
     /// The handler ran and said that nothing was applied.
     NotApplied(Told<A>),
     /// The handler ran and nobody knows whether it was applied.
@@ -155,6 +171,7 @@ impl<A> fmt::Display for Refused<A> {
             Self::Mismatch => "the key was used for another payload",
             Self::Indeterminate { .. } => "the outcome of an earlier attempt is unknown",
             Self::Dead => "closed after too many attempts",
+            Self::Overloaded => "too many attempts are running",
             Self::NotApplied(_) => "not applied",
             Self::Unknown(_) => "the outcome is unknown",
             Self::Unrecorded(_) => "applied, but the answer could not be recorded",
@@ -169,7 +186,25 @@ impl<A: fmt::Debug> StdError for Refused<A> {
             Self::NotApplied(Told::Error(error)) | Self::Unknown(Told::Error(error)) => Some(error.as_ref()),
             Self::Unrecorded(error) | Self::Store(error) => Some(error),
             Self::NotApplied(Told::Answer(_)) | Self::Unknown(Told::Answer(_)) => None,
-            Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead => None,
+            Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead | Self::Overloaded => None,
         }
+    }
+}
+
+/// How a call ended, as the metrics name it, and whether a copy was caught: it asked for what ran, or had run, before.
+pub(super) fn label<A>(ran: &Result<Ran<A>, Refused<A>>) -> (&'static str, bool) {
+    match ran {
+        Ok(Ran { how: How::Fresh, .. }) => ("fresh", false),
+        Ok(Ran { how: How::Replayed, .. }) => ("replayed", true),
+        Ok(Ran { how: How::Canonical, .. }) => ("canonical", false),
+        Err(Refused::Busy { .. }) => ("busy", true),
+        Err(Refused::Mismatch) => ("mismatch", false),
+        Err(Refused::Indeterminate { .. }) => ("indeterminate", true),
+        Err(Refused::Dead) => ("dead", true),
+        Err(Refused::Overloaded) => ("overloaded", false),
+        Err(Refused::NotApplied(_)) => ("not_applied", false),
+        Err(Refused::Unknown(_)) => ("unknown", false),
+        Err(Refused::Unrecorded(_)) => ("unrecorded", false),
+        Err(Refused::Store(_)) => ("store_error", false),
     }
 }

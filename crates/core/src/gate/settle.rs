@@ -1,14 +1,22 @@
+//! From what a handler said to what the store is told: complete, release or abandon.
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
+use crate::gate::begin::Won;
 use crate::gate::heartbeat::Heartbeat;
-use crate::gate::outcome::{Answer, How, Ran, Refused, Told};
+use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
 use crate::gate::{Gate, Shared};
+use crate::journal::Spilled;
 use crate::key::RecordKey;
-use crate::machine::{Begin, Claim, Complete, Completed, Grant};
+use crate::machine::{Claim, Complete, Completed};
 use crate::record::{Owner, Record, Seconds, State};
 use crate::store::Protocol;
+use crate::telemetry;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -16,92 +24,146 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A grant that this process holds. Dropped before it was settled, it is abandoned: a dropped handler means *unknown*.
 pub(super) struct Held {
     gate: Gate,
-    grant: Grant,
-    begun: Duration,
+    won: Won,
+    heartbeat: Option<Heartbeat>,
     settled: bool,
 }
 
 impl Held {
-    /// `begun` is when the begin was sent that got the grant, on the boot clock.
-    pub(super) fn new(gate: Gate, grant: Grant, begun: Duration) -> Self {
-        Self { gate, grant, begun, settled: false }
+    pub(super) fn new(gate: Gate, won: Won, cancellation: CancellationToken) -> Self {
+        let heartbeat = Heartbeat::start(&gate, won.grant, cancellation, won.sent);
+        Self { gate, won, heartbeat: Some(heartbeat), settled: false }
     }
 
-    pub(super) fn gate(&self) -> &Gate {
-        &self.gate
+    /// Tells the store what the handler said, and only then the caller.
+    pub(super) async fn settle<A: Answer>(mut self, said: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
+        let told = match said {
+            Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
+            Err(Failure::NotApplied(told)) => {
+                self.give_back(self.released()).await;
+                if self.won.ambiguous {
+                    // The earlier begin may come after this release, and would be granted to nobody.
+                    cancel(self.gate.clone(), self.won.grant.rk, self.won.grant.owner, self.won.sent);
+                }
+                Err(Refused::NotApplied(told))
+            }
+            Err(Failure::Unknown(told)) => {
+                let wrong = chaos::on("release_on_unknown").then(|| self.released());
+                self.give_back(wrong.unwrap_or(self.abandoned())).await;
+                Err(Refused::Unknown(told))
+            }
+        };
+        self.settled = true;
+        told
     }
 
-    pub(super) fn grant(&self) -> Grant {
-        self.grant
+    fn released(&self) -> GiveBack {
+        GiveBack::Release(Claim::from(&self.won.grant), self.gate.terms.released_retention)
     }
 
-    pub(super) fn begun(&self) -> Duration {
-        self.begun
+    fn abandoned(&self) -> GiveBack {
+        GiveBack::Abandon(Claim::from(&self.won.grant))
     }
 
-    /// Records the answer, and only then gives it out. Tries until the store was last known to believe the grant.
-    pub(super) async fn complete<A: Answer>(mut self, answer: A, heartbeat: Heartbeat) -> Result<Ran<A>, Refused<A>> {
+    /// Records the answer. What the store does not confirm within a lease, and while it is known to believe the grant, is spilled.
+    async fn complete<A: Answer>(&mut self, answer: A) -> Result<Ran<A>, Refused<A>> {
         let shared = Arc::clone(&self.gate.shared);
-        let ended = shared.runtime.boot();
+        let (ended, ended_at) = (shared.runtime.boot(), shared.runtime.wall());
         let mut ask = Complete {
-            claim: Claim::from(&self.grant),
-            fingerprint: self.grant.fingerprint,
+            claim: Claim::from(&self.won.grant),
+            fingerprint: self.won.grant.fingerprint,
             answer: answer.encode(),
             retention: self.gate.terms.retention,
             age: Duration::ZERO,
         };
+        if chaos::on("answer_before_record") {
+            let (gate, rk) = (self.gate.clone(), self.won.grant.rk);
+            shared.spawn(async move {
+                gate.shared.runtime.sleep(FIRST_PAUSE).await;
+                drop(gate.shared.ask(|protocol| protocol.complete(&rk, &ask)).await);
+            });
+            return Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes });
+        }
         let mut pause = FIRST_PAUSE;
-        let completed = loop {
-            match shared.ask(|protocol| protocol.complete(&self.grant.rk, &ask)).await {
-                Ok(completed) => break completed,
-                Err(error) if hopeless(&error) || shared.runtime.boot() >= heartbeat.believed_until() => {
-                    self.settled = true;
-                    tracing::error!(rk = ?self.grant.rk, ?error, "an answer could not be recorded");
-                    return Err(Refused::Unrecorded(error));
-                }
-                Err(error) => {
-                    tracing::warn!(rk = ?self.grant.rk, ?error, "an answer is not recorded yet; trying again");
-                }
+        loop {
+            let error = match shared.ask(|protocol| protocol.complete(&self.won.grant.rk, &ask)).await {
+                Ok(completed) => return self.completed(answer, completed),
+                Err(error) => error,
+            };
+            let now = shared.runtime.boot();
+            let waited_for_a_lease = now >= ended + Duration::from(self.gate.terms.lease);
+            if hopeless(&error) || waited_for_a_lease || self.disbelieved(now) {
+                let spilled = Spilled {
+                    rk: self.won.grant.rk,
+                    complete: ask,
+                    unknown_retention: self.gate.terms.unknown_retention,
+                    ended: ended_at,
+                };
+                return self.spill(answer, spilled, error).await;
             }
+            telemetry::completion_retried(self.won.grant.rk, &error);
             shared.runtime.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             ask.age = shared.runtime.boot().saturating_sub(ended);
-        };
-        self.settled = true;
+        }
+    }
+
+    /// Whether the lease may be over.
+    fn disbelieved(&self, now: Duration) -> bool {
+        self.heartbeat.as_ref().is_none_or(|heartbeat| now >= heartbeat.believed_until())
+    }
+
+    fn completed<A: Answer>(&self, answer: A, completed: Completed) -> Result<Ran<A>, Refused<A>> {
+        let rk = self.won.grant.rk;
         match completed {
-            Completed::Done | Completed::Already => Ok(Ran { answer, how: How::Fresh }),
+            Completed::Done | Completed::Already => Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes }),
             Completed::Recreated => {
-                tracing::warn!(rk = ?self.grant.rk, "the store had forgotten a record; its answer is recorded anew");
-                Ok(Ran { answer, how: How::Fresh })
+                telemetry::recreated(rk);
+                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes })
+            }
+            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => {
+                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes })
             }
             Completed::Lost(record) => self.lost(record),
             Completed::Gone => Err(unknown("the store forgot the record, and the answer is past its retention")),
         }
     }
 
-    fn lost<A: Answer>(&self, record: Record) -> Result<Ran<A>, Refused<A>> {
-        tracing::error!(rk = ?self.grant.rk, token = self.grant.token.0, other = record.token.0, "two attempts had an effect");
-        match record.state {
-            State::Completed(completion) => Ran::recorded(completion, How::Canonical),
+    fn lost<A: Answer>(&self, other: Record) -> Result<Ran<A>, Refused<A>> {
+        telemetry::divergent(self.won.grant.rk, self.won.grant.token.0, &other);
+        match other.state {
+            State::Completed(completion) => Ran::recorded(completion.answer, How::Canonical),
             State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
                 Err(unknown("the grant was lost before the answer could be recorded"))
             }
         }
     }
 
-    /// Known not applied: gives the key back.
-    pub(super) async fn release(mut self, heartbeat: Heartbeat) {
-        self.settled = true;
-        heartbeat.stop().await;
-        let how = GiveBack::Release(Claim::from(&self.grant), self.gate.terms.released_retention);
-        give_back(&self.gate, self.grant.rk, how).await;
+    /// Hands the completion, and the heartbeat with it, to the journal; only what is safe there is answered.
+    async fn spill<A: Answer>(&mut self, answer: A, spilled: Spilled, cause: Error) -> Result<Ran<A>, Refused<A>> {
+        match self.gate.shared.spill.take(spilled, &mut self.heartbeat).await {
+            Ok(()) => {
+                telemetry::spilled(self.won.grant.rk, &cause);
+                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Pending })
+            }
+            Err(error) => {
+                telemetry::unrecorded(self.won.grant.rk, &cause, &error);
+                Err(Refused::Unrecorded(cause))
+            }
+        }
     }
 
-    /// Unknown: ends the lease for good. The renewal under way is awaited first.
-    pub(super) async fn abandon(mut self, heartbeat: Heartbeat) {
-        self.settled = true;
-        heartbeat.stop().await;
-        give_back(&self.gate, self.grant.rk, GiveBack::Abandon(Claim::from(&self.grant))).await;
+    /// Gives the grant back once the renewal under way has ended. Awaits the first try; what is not confirmed by then goes on in
+    /// the background.
+    async fn give_back(&mut self, how: GiveBack) {
+        if let Some(heartbeat) = self.heartbeat.take() {
+            heartbeat.stop().await;
+        }
+        let rk = self.won.grant.rk;
+        if how.once(&self.gate.shared, &rk).await.is_err() {
+            let gate = self.gate.clone();
+            self.gate.shared.spawn(async move { how.until_definite(&gate, rk).await });
+        }
     }
 }
 
@@ -110,32 +172,33 @@ impl Drop for Held {
         if self.settled {
             return;
         }
-        let (gate, rk, how) = (self.gate.clone(), self.grant.rk, GiveBack::Abandon(Claim::from(&self.grant)));
-        self.gate.shared.spawn(async move { how.until_definite(&gate, rk).await });
+        let wrong = chaos::on("drop_releases").then(|| self.released());
+        let (gate, rk, how) = (self.gate.clone(), self.won.grant.rk, wrong.unwrap_or(self.abandoned()));
+        let heartbeat = self.heartbeat.take();
+        self.gate.shared.spawn(async move {
+            if let Some(heartbeat) = heartbeat {
+                heartbeat.stop().await;
+            }
+            how.until_definite(&gate, rk).await;
+        });
     }
 }
 
-/// Cancels an attempt whose begin was ambiguous and whose handler was not started: now, and once more one lease after the
+/// Cancels an attempt whose begin was ambiguous and that applied nothing: now, and once more one lease after the
 /// begin was sent, because a begin can be carried out after its cancellation, and is taken to die in the network within a lease.
-pub(super) fn cancel(gate: Gate, ask: &Begin) {
-    let (rk, lease) = (ask.call.record_key(), Duration::from(ask.lease));
-    let how = GiveBack::Cancel(ask.owner, gate.terms.released_retention);
+pub(super) fn cancel(gate: Gate, rk: RecordKey, owner: Owner, sent: Duration) {
+    if chaos::on("no_cancel") {
+        return;
+    }
+    let lease = Duration::from(gate.terms.lease);
+    let how = GiveBack::Cancel(owner, gate.terms.released_retention);
     let shared = Arc::clone(&gate.shared);
     shared.spawn(async move {
-        let sent = gate.shared.runtime.boot();
         how.until_definite(&gate, rk).await;
         let waited = gate.shared.runtime.boot().saturating_sub(sent);
         gate.shared.runtime.sleep(lease.saturating_sub(waited)).await;
         how.until_definite(&gate, rk).await;
     });
-}
-
-/// Awaits the first try; what is not confirmed by then goes on in the background.
-async fn give_back(gate: &Gate, rk: RecordKey, how: GiveBack) {
-    if how.once(&gate.shared, &rk).await.is_err() {
-        let gate_too = gate.clone();
-        gate.shared.spawn(async move { how.until_definite(&gate_too, rk).await });
-    }
 }
 
 /// How a grant is given back without an answer.
@@ -166,7 +229,7 @@ impl GiveBack {
         let mut pause = FIRST_PAUSE;
         while let Err(error) = self.once(shared, &rk).await {
             if hopeless(&error) || shared.runtime.boot() >= ends {
-                tracing::error!(?rk, ?error, how = ?self, "a grant could not be given back");
+                telemetry::not_given_back(rk, &error);
                 return;
             }
             shared.runtime.sleep(pause).await;
@@ -176,7 +239,7 @@ impl GiveBack {
 }
 
 /// Whether trying again cannot help.
-fn hopeless(error: &Error) -> bool {
+pub(super) fn hopeless(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Unusable | ErrorKind::Invalid)
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 
 use crate::record::Timestamp;
 use crate::runtime::{BoxFuture, Runtime};
@@ -38,7 +38,12 @@ impl Runtime for Tokio {
         Box::pin(tokio::time::sleep(duration))
     }
 
-    fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> io::Result<()> {
+        let executor = Builder::new_current_thread().enable_all().build()?;
+        self.blocking(name, Box::new(move || executor.block_on(task)))
+    }
+
+    fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         thread::Builder::new().name(name.into()).spawn(body).map(drop)
     }
 

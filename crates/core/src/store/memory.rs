@@ -136,6 +136,10 @@ impl Store for Memory {
         Ok(observe(self.shard(rk).slots.get(rk), now, self.mark()))
     }
 
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(self)
+    }
+
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let mut shard = self.shard(rk);
         let now = self.runtime.wall();

@@ -45,6 +45,14 @@ impl<'a> Protocol<'a> {
         Ok(Begun::Busy(ask.lease.into()))
     }
 
+    /// Shows the record.
+    ///
+    /// # Errors
+    /// See [`Protocol::begin`].
+    pub async fn read(self, rk: RecordKey) -> Result<Observed> {
+        self.store.read(&rk).await
+    }
+
     /// Arms the lease anew.
     ///
     /// # Errors

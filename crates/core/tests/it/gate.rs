@@ -21,20 +21,20 @@ use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
 
-const LEASE: Duration = Duration::from_secs(1);
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
 const MAX_EXECUTION: Duration = Duration::from_secs(20);
 
-type Run = std::result::Result<Ran<String>, Refused<String>>;
-type Handled = std::result::Result<String, Failure<String>>;
+pub(crate) type Run = std::result::Result<Ran<String>, Refused<String>>;
+pub(crate) type Handled = std::result::Result<String, Failure<String>>;
 
-fn call() -> Call {
+pub(crate) fn call() -> Call {
     let identity = Identity::plain();
     let scope = Scope::tenant("tests", "acme").unwrap();
     let fingerprint = identity.fingerprint(Rule(1), &[b"the payload"]);
     identity.call(&scope, &Key::new("order-7").unwrap()).fingerprint(fingerprint)
 }
 
-fn settings(on_lapse: OnLapse) -> Settings {
+pub(crate) fn settings(on_lapse: OnLapse) -> Settings {
     let mut settings = Settings::default();
     settings.policy.lease = LEASE;
     settings.policy.max_execution = MAX_EXECUTION;
@@ -42,32 +42,39 @@ fn settings(on_lapse: OnLapse) -> Settings {
     settings
 }
 
-fn retry() -> OnLapse {
+pub(crate) fn retry() -> OnLapse {
     OnLapse::Retry(Repeatable::declared("the handler only counts"))
 }
 
 /// A gate, the store behind it, and how often its handlers ran.
-struct World {
-    gate: Gate,
-    store: Arc<Faulty>,
-    time: Arc<Stepped>,
-    runs: Arc<AtomicU32>,
+pub(crate) struct World {
+    pub(crate) gate: Gate,
+    pub(crate) store: Arc<Faulty>,
+    pub(crate) time: Arc<Stepped>,
+    pub(crate) runs: Arc<AtomicU32>,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::under(OnLapse::Hold)
     }
 
-    fn under(on_lapse: OnLapse) -> Self {
+    pub(crate) fn under(on_lapse: OnLapse) -> Self {
         let time = Stepped::new();
         let store = Arc::new(Faulty::over(Memory::new(Arc::clone(&time) as _, MemorySettings::default())));
-        let builder = Gate::builder(Arc::clone(&store) as _, settings(on_lapse)).runtime(Arc::clone(&time) as _);
-        Self { gate: builder.build().unwrap(), store, time, runs: Arc::default() }
+        Self { gate: gate_over(&store, &time, settings(on_lapse)), store, time, runs: Arc::default() }
+    }
+
+    /// The same store and time, under other settings.
+    pub(crate) fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = settings(OnLapse::Hold);
+        change(&mut settings);
+        self.gate = gate_over(&self.store, &self.time, settings);
+        self
     }
 
     /// Runs a handler, and counts it.
-    fn run<H, F>(&self, handler: H) -> impl Future<Output = Run> + use<H, F>
+    pub(crate) fn run<H, F>(&self, handler: H) -> impl Future<Output = Run> + use<H, F>
     where
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Handled> + Send + 'static,
@@ -75,12 +82,12 @@ impl World {
         run_on(self.gate.clone(), Arc::clone(&self.runs), handler)
     }
 
-    async fn answers(&self, answer: &'static str) -> Run {
+    pub(crate) async fn answers(&self, answer: &'static str) -> Run {
         self.run(move |_| async move { Ok(String::from(answer)) }).await
     }
 
     /// Starts an attempt whose handler waits for the word, and leaves it alone.
-    async fn leave(&self, go: &Arc<Notify>, answer: &'static str) {
+    pub(crate) async fn leave(&self, go: &Arc<Notify>, answer: &'static str) {
         let go = Arc::clone(go);
         let run = self.run(move |_| async move {
             go.notified().await;
@@ -90,17 +97,22 @@ impl World {
         settle().await;
     }
 
-    fn runs(&self) -> u32 {
+    pub(crate) fn runs(&self) -> u32 {
         self.runs.load(Ordering::SeqCst)
     }
 
-    async fn read(&self) -> Observed {
+    pub(crate) async fn read(&self) -> Observed {
         self.store.inner.read(&call().record_key()).await.unwrap()
     }
 
-    async fn state(&self) -> State {
+    pub(crate) async fn state(&self) -> State {
         self.read().await.live().expect("the record lives").state.clone()
     }
+}
+
+fn gate_over(store: &Arc<Faulty>, time: &Arc<Stepped>, settings: Settings) -> Gate {
+    let builder = Gate::builder(Arc::clone(store) as _, settings);
+    builder.runtime(Arc::clone(time) as _).build().unwrap()
 }
 
 /// Without a hold on the gate's store, so that what it gives can be dropped and awaited anywhere.
@@ -116,14 +128,14 @@ where
 }
 
 /// Polls once, which starts the attempt, and drops the caller.
-async fn dropped_at_once(run: impl Future<Output = Run>) {
+pub(crate) async fn dropped_at_once(run: impl Future<Output = Run>) {
     let mut run = Box::pin(run);
     let ended = poll_fn(|context| Poll::Ready(run.as_mut().poll(context).is_ready())).await;
     assert!(!ended, "the attempt runs in a task of its own");
 }
 
 /// Waits for both; by the time that the second has ended, the attempt must have.
-async fn beside(run: impl Future<Output = Run>, second: impl Future<Output = ()>) -> Run {
+pub(crate) async fn beside(run: impl Future<Output = Run>, second: impl Future<Output = ()>) -> Run {
     let ended = AtomicBool::new(false);
     let run = async {
         let told = run.await;
@@ -139,31 +151,34 @@ async fn beside(run: impl Future<Output = Run>, second: impl Future<Output = ()>
 }
 
 #[track_caller]
-fn gave(run: Run, answer: &str, how: How) {
+pub(crate) fn gave(run: Run, answer: &str, how: How) {
     let ran = run.expect("it ran");
     assert_eq!((ran.answer.as_str(), ran.how), (answer, how));
 }
 
 /// A store that answers only in part.
 #[derive(Debug)]
-struct Faulty {
-    inner: Memory,
+pub(crate) struct Faulty {
+    pub(crate) inner: Memory,
     /// So many begins are carried out, and their replies lost.
-    lose_begins: AtomicU32,
+    pub(crate) lose_begins: AtomicU32,
     /// So many begins are answered with an error, and kept to be carried out later.
-    delay_begins: AtomicU32,
-    delayed: Mutex<Vec<Begin>>,
-    refuse_completes: AtomicBool,
-    refuse_renewals: AtomicBool,
-    refuse_swaps: AtomicBool,
+    pub(crate) delay_begins: AtomicU32,
+    pub(crate) delayed: Mutex<Vec<Begin>>,
+    pub(crate) refuse_completes: AtomicBool,
+    pub(crate) refuse_renewals: AtomicBool,
+    pub(crate) refuse_swaps: AtomicBool,
     /// Renewals wait for a word before they are carried out.
-    hold_renewals: AtomicBool,
-    go_on: Notify,
-    renewals: AtomicU32,
+    pub(crate) hold_renewals: AtomicBool,
+    pub(crate) go_on: Notify,
+    pub(crate) renewals: AtomicU32,
+    pub(crate) begins: AtomicU32,
+    /// Nothing gets through.
+    pub(crate) down: AtomicBool,
 }
 
 impl Faulty {
-    fn over(inner: Memory) -> Self {
+    pub(crate) fn over(inner: Memory) -> Self {
         Self {
             inner,
             lose_begins: AtomicU32::new(0),
@@ -175,16 +190,18 @@ impl Faulty {
             hold_renewals: AtomicBool::new(false),
             go_on: Notify::new(),
             renewals: AtomicU32::new(0),
+            begins: AtomicU32::new(0),
+            down: AtomicBool::new(false),
         }
     }
 
-    fn refuse_all_after_begin(&self, refuse: bool) {
+    pub(crate) fn refuse_all_after_begin(&self, refuse: bool) {
         for switch in [&self.refuse_completes, &self.refuse_renewals, &self.refuse_swaps] {
             switch.store(refuse, Ordering::SeqCst);
         }
     }
 
-    async fn carry_out_delayed(&self) {
+    pub(crate) async fn carry_out_delayed(&self) {
         let delayed = std::mem::take(&mut *self.delayed.lock().unwrap());
         for ask in delayed {
             self.inner.begin(&ask).await.unwrap();
@@ -192,7 +209,17 @@ impl Faulty {
     }
 }
 
-fn one_less(counter: &AtomicU32) -> bool {
+impl Faulty {
+    /// Carries delayed begins out as a store with a fast path and a swap does: a released record is granted again.
+    pub(crate) async fn carry_out_delayed_by_protocol(&self) {
+        let delayed = std::mem::take(&mut *self.delayed.lock().unwrap());
+        for ask in delayed {
+            Protocol::over(&self.inner).begin(&ask).await.unwrap();
+        }
+    }
+}
+
+pub(crate) fn one_less(counter: &AtomicU32) -> bool {
     let one_less = |count: u32| count.checked_sub(1);
     counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
 }
@@ -204,6 +231,10 @@ fn unknown<T>() -> Result<T> {
 #[async_trait]
 impl Store for Faulty {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
+        self.begins.fetch_add(1, Ordering::SeqCst);
+        if self.down.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::NotApplied, "the store is down"));
+        }
         if one_less(&self.delay_begins) {
             self.delayed.lock().unwrap().push(*ask);
             return unknown();
@@ -231,6 +262,10 @@ impl Store for Faulty {
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         if self.refuse_swaps.load(Ordering::SeqCst) { unknown() } else { self.inner.swap(rk, seen, next).await }
     }
+
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(self)
+    }
 }
 
 #[tokio::test]
@@ -249,10 +284,10 @@ async fn an_attempt_knows_its_grant_and_its_ids() {
     let world = World::new();
     let run = world.run(|attempt| async move {
         assert_eq!(attempt.number(), 1);
-        assert_eq!(attempt.grant().rk, call().record_key());
+        assert_eq!(attempt.record_key(), call().record_key());
         assert_eq!(attempt.operation(), call().record_key().operation());
         assert_eq!(attempt.event_id(3), attempt.operation().event(3));
-        Ok(attempt.grant().token.0.to_string())
+        Ok(attempt.grant().unwrap().token.0.to_string())
     });
     let answer = run.await.expect("it ran").answer;
     assert_eq!(answer, world.read().await.record.unwrap().token.0.to_string());
@@ -369,14 +404,14 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
     let first = Arc::new(Mutex::new(None));
     let seen = Arc::clone(&first);
     let told = world.run(move |attempt| async move {
-        *seen.lock().unwrap() = Some(*attempt.grant());
+        *seen.lock().unwrap() = attempt.grant().copied();
         fails_by_question_mark().await
     });
     assert!(matches!(told.await, Err(Refused::Unknown(_))));
 
     let first: Grant = first.lock().unwrap().expect("the first attempt ran");
     let again = world.run(move |attempt| async move {
-        let grant = attempt.grant();
+        let grant = attempt.grant().unwrap();
         assert!(grant.token > first.token && grant.takeover, "{grant:?}");
         assert_eq!(attempt.number(), 2);
         assert_eq!(attempt.operation(), first.rk.operation());
@@ -393,7 +428,7 @@ async fn not_applied_frees_the_key() {
     let Err(Refused::NotApplied(Told::Error(error))) = told else { panic!("not applied was expected, not {told:?}") };
     assert_eq!(error.to_string(), "no funds");
     let again = world.run(|attempt| async move {
-        assert_eq!((attempt.number(), attempt.grant().takeover), (2, false));
+        assert_eq!((attempt.number(), attempt.grant().unwrap().takeover), (2, false));
         Ok(String::from("the answer"))
     });
     gave(again.await, "the answer", How::Fresh);
@@ -536,18 +571,19 @@ async fn an_answer_is_tried_until_the_store_takes_it() {
 }
 
 #[tokio::test]
-async fn while_only_completions_fail_the_grant_is_kept_until_max_execution() {
+async fn while_only_completions_fail_they_are_tried_for_a_lease() {
     let world = World::new();
     world.store.refuse_completes.store(true, Ordering::SeqCst);
     let run = world.answers("the answer");
     let meanwhile = async {
-        world.time.pass(MAX_EXECUTION / 2).await;
+        world.time.pass(LEASE / 2).await;
         let told = world.answers("a second run").await;
         assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
-        world.time.pass(MAX_EXECUTION / 2 + LEASE * 3).await;
+        world.time.pass(LEASE * 2).await;
     };
     let told = beside(run, meanwhile).await;
     assert!(matches!(told, Err(Refused::Unrecorded(_))), "{told:?}");
+    world.time.pass(LEASE).await;
     let told = world.answers("a second run").await;
     assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
@@ -742,6 +778,10 @@ impl Store for Silent {
 
     async fn swap(&self, _: &RecordKey, _: &Observed, _: &Change) -> Result<Swapped> {
         pending().await
+    }
+
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(self)
     }
 }
 

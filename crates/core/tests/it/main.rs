@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
+mod engine;
 mod gate;
+mod journal;
 mod list;
 mod machine;
 mod memory;

@@ -94,6 +94,10 @@ impl Store for Contended {
         }
         self.inner.swap(rk, seen, next).await
     }
+
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(self)
+    }
 }
 
 #[tokio::test]

@@ -98,8 +98,14 @@ impl Runtime for Stepped {
         })
     }
 
-    fn thread(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        self.tokio.thread(name, body)
+    /// One more task: nothing blocks here, and all of them must come to a stop together.
+    fn thread(&self, _: &str, task: BoxFuture<'static, ()>) -> io::Result<()> {
+        self.spawn(task);
+        Ok(())
+    }
+
+    fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.tokio.blocking(name, body)
     }
 
     fn boot(&self) -> Duration {

@@ -140,7 +140,7 @@ async fn the_handler_gets_the_whole_body_and_its_attempt() {
         .send_to(post("k", "{\"amount\":5}"), |request| async move {
             let (head, body) = request.into_parts();
             let attempt: Attempt = head.extensions.get().cloned().expect("an attempt");
-            assert_eq!((attempt.number(), attempt.operation()), (1, attempt.grant().rk.operation()));
+            assert_eq!((attempt.number(), attempt.operation()), (1, attempt.record_key().operation()));
             assert_eq!(body.collect().await.unwrap().to_bytes(), "{\"amount\":5}");
             Ok(status(200))
         })

@@ -18,7 +18,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn start(runtime: &dyn Runtime, name: &str, body: impl FnOnce(Jobs) + Send + 'static) -> Result<Self> {
         let (jobs, queue) = mpsc::channel(QUEUE);
-        runtime.thread(name, Box::new(move || body(Jobs(queue)))).map_err(|source| {
+        runtime.blocking(name, Box::new(move || body(Jobs(queue)))).map_err(|source| {
             Error::new(ErrorKind::Unusable, "the system has no thread left for the SQLite store").caused_by(source)
         })?;
         Ok(Self { jobs })

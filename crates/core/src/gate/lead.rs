@@ -1,0 +1,143 @@
+//! The leader of a call: one attempt from its begin to its end, in a task of its own.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::oneshot;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::gate::attempt::Attempt;
+use crate::gate::begin::Permission;
+use crate::gate::flights::{Ended, Leading};
+use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
+use crate::gate::permits::Permit;
+use crate::gate::settle::Held;
+use crate::gate::{Gate, Shared};
+use crate::key::Call;
+use crate::runtime::Runtime;
+use crate::telemetry;
+
+impl Gate {
+    /// Runs the call in a task of its own.
+    pub(super) async fn lead<A, H, F>(
+        &self,
+        call: Call,
+        leading: Option<Leading>,
+        handler: H,
+    ) -> Result<Ran<A>, Refused<A>>
+    where
+        A: Answer,
+        H: FnOnce(Attempt) -> F + Send + 'static,
+        F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
+    {
+        let Some(permit) = self.shared.permits.take(call.tenant()) else {
+            return Err(Refused::Overloaded);
+        };
+        let (tell, told) = oneshot::channel();
+        let flight = Flight { leading, _permit: permit };
+        let gate = self.clone();
+        #[cfg(feature = "chaos")]
+        if crate::chaos::on("handler_dies_with_caller") {
+            return Box::pin(gate.attempt(call, flight, handler)).await;
+        }
+        self.shared.spawn(async move {
+            let ended = gate.attempt(call, flight, handler).await;
+            // Nobody may be waiting any more; the record has the answer.
+            let _ = tell.send(ended);
+        });
+        told.await.unwrap_or_else(|_| {
+            let message = "the attempt ended without a word";
+            Err(Refused::Unknown(Told::Error(Error::new(ErrorKind::Unknown, message).into())))
+        })
+    }
+
+    /// The whole of one attempt; its end is told to the twins, too.
+    async fn attempt<A, H, F>(self, call: Call, mut flight: Flight, handler: H) -> Result<Ran<A>, Refused<A>>
+    where
+        A: Answer,
+        H: FnOnce(Attempt) -> F + Send + 'static,
+        F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
+    {
+        let clock = Clock::start(&self.shared);
+        let begun = self.begin(call).await;
+        telemetry::begun(clock.lap());
+        let ran = match begun {
+            Ok(Permission::Granted(won)) => {
+                flight.granted();
+                let attempt = Attempt::granted(won.grant);
+                let held = Held::new(self, won, attempt.cancellation());
+                let said = guarded(attempt, handler).await;
+                telemetry::handled(clock.lap());
+                let ran = held.settle(said).await;
+                telemetry::completed(clock.lap());
+                ran
+            }
+            Ok(Permission::Unprotected) => unprotected(guarded(Attempt::unprotected(call.record_key()), handler).await),
+            Ok(Permission::Over(ended)) => ended.into_result(),
+            Err(error) => Err(Refused::Store(error)),
+        };
+        flight.ended(&ran);
+        ran
+    }
+}
+
+/// The handler's word; a panic means that the outcome is unknown.
+async fn guarded<A, H, F>(attempt: Attempt, handler: H) -> Result<A, Failure<A>>
+where
+    H: FnOnce(Attempt) -> F,
+    F: Future<Output = Result<A, Failure<A>>>,
+{
+    let said = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
+    said.unwrap_or_else(|_panic| Err(Failure::unknown(Error::new(ErrorKind::Unknown, "the handler panicked"))))
+}
+
+/// Measures the parts of an attempt.
+struct Clock {
+    runtime: Arc<dyn Runtime>,
+    since: Cell<Duration>,
+}
+
+impl Clock {
+    fn start(shared: &Shared) -> Self {
+        Self { runtime: Arc::clone(&shared.runtime), since: Cell::new(shared.runtime.boot()) }
+    }
+
+    /// The time since the start, or the lap before.
+    fn lap(&self) -> Duration {
+        let now = self.runtime.boot();
+        now.saturating_sub(self.since.replace(now))
+    }
+}
+
+/// What an attempt holds in this process beside its grant.
+struct Flight {
+    leading: Option<Leading>,
+    _permit: Permit,
+}
+
+impl Flight {
+    fn granted(&mut self) {
+        if let Some(leading) = &mut self.leading {
+            leading.granted();
+        }
+    }
+
+    fn ended<A: Answer>(self, ran: &Result<Ran<A>, Refused<A>>) {
+        if let Some(leading) = self.leading {
+            leading.ended(|| Ended::of(ran));
+        }
+    }
+}
+
+/// The end of a handler that ran without a record.
+fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
+    match ran {
+        Ok(answer) | Err(Failure::Final(answer)) => Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No }),
+        Err(Failure::NotApplied(told)) => Err(Refused::NotApplied(told)),
+        Err(Failure::Unknown(told)) => Err(Refused::Unknown(told)),
+    }
+}

@@ -1,0 +1,321 @@
+//! The stored form of a journal: a header, then frames, one after the other.
+//!
+//! ```text
+//! file    0  "hapaxjnl"            every integer is big-endian
+//!         8  mark, 16
+//!        24  check, 8
+//!        32  frames
+//!
+//! frame   0  mark, 16              entry   0  rk, 32              done   0  position of the entry, 8
+//!        16  version = 1                  32  owner, 16
+//!        17  kind: 1 entry, 2 done        48  token, 8
+//!        18  zero, 2                      56  fingerprint rule, 1
+//!        20  length of the body, 4        57  fingerprint, 12
+//!        24  check of the header, 8       69  retention in s, 4
+//!        32  body                         73  unknown retention in s, 4
+//!         …  check of the frame, 8        77  ended in µs, 8
+//!                                         85  age in µs, 8
+//!                                         93  the answer
+//! ```
+//!
+//! The mark is drawn at random for each file. It tells where a frame begins when what stands before it is damaged, and nobody
+//! who has a say in an answer can know it: an answer that contains a frame is not taken for one. A check is the start of SHA-256
+//! over the position of the frame and all that stands before the check. Header and checks are the same in every version.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::journal::Spilled;
+use crate::key::{Fingerprint, RecordKey, Rule};
+use crate::machine::{Claim, Complete};
+use crate::record::{Owner, Seconds, Timestamp, Token};
+use crate::runtime::Runtime;
+
+/// Tells the frames of one file from everything else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark([u8; 16]);
+
+const MAGIC: &[u8; 8] = b"hapaxjnl";
+const VERSION: u8 = 1;
+const ENTRY: u8 = 1;
+const DONE: u8 = 2;
+const HEADER_LEN: usize = 32;
+const CHECK_LEN: usize = 8;
+const ENTRY_LEN: usize = 93;
+
+impl Mark {
+    pub(super) fn draw(runtime: &dyn Runtime) -> Self {
+        let mut bytes = [0; 16];
+        runtime.fill(&mut bytes);
+        Self(bytes)
+    }
+
+    fn file_header(self) -> [u8; HEADER_LEN] {
+        let mut header = [0; HEADER_LEN];
+        header[..8].copy_from_slice(MAGIC);
+        header[8..24].copy_from_slice(&self.0);
+        let check = check(0, &header[..24]);
+        header[24..].copy_from_slice(&check);
+        header
+    }
+}
+
+/// Where an entry stands, and its age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) position: u64,
+    pub(super) len: u64,
+    pub(super) ended: Timestamp,
+}
+
+/// Frames on their way to the end of a file.
+pub(super) struct Frames {
+    mark: Mark,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Frames {
+    /// Begins where the file ends; an empty one gets its header.
+    pub(super) fn after(end: u64, mark: Mark) -> Self {
+        let bytes = if end == 0 { mark.file_header().to_vec() } else { Vec::new() };
+        Self { mark, start: end, bytes }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How long the file would be with one more entry; none for an answer that no frame can hold.
+    pub(super) fn end_with(&self, spilled: &Spilled) -> Option<u64> {
+        let body = ENTRY_LEN as u64 + spilled.complete.answer.len() as u64;
+        let fits = u32::try_from(body).is_ok();
+        fits.then_some(self.end() + (HEADER_LEN + CHECK_LEN) as u64 + body)
+    }
+
+    pub(super) fn entry(&mut self, spilled: &Spilled) -> Place {
+        let complete = &spilled.complete;
+        let mut fields = Vec::with_capacity(ENTRY_LEN);
+        fields.extend_from_slice(spilled.rk.as_bytes());
+        fields.extend_from_slice(&complete.claim.owner.0);
+        fields.extend_from_slice(&complete.claim.token.0.to_be_bytes());
+        fields.push(complete.fingerprint.rule().0);
+        fields.extend_from_slice(complete.fingerprint.as_bytes());
+        fields.extend_from_slice(&complete.retention.0.to_be_bytes());
+        fields.extend_from_slice(&spilled.unknown_retention.0.to_be_bytes());
+        fields.extend_from_slice(&spilled.ended.0.to_be_bytes());
+        let age = u64::try_from(complete.age.as_micros()).unwrap_or(u64::MAX);
+        fields.extend_from_slice(&age.to_be_bytes());
+        let position = self.end();
+        self.frame(ENTRY, &fields, &complete.answer);
+        Place { position, len: self.end() - position, ended: spilled.ended }
+    }
+
+    pub(super) fn done(&mut self, entry: &Place) {
+        self.frame(DONE, &entry.position.to_be_bytes(), &[]);
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    fn frame(&mut self, kind: u8, fields: &[u8], answer: &[u8]) {
+        let position = self.end();
+        let len = u32::try_from(fields.len() + answer.len()).expect("end_with has refused what is longer");
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&self.mark.0);
+        self.bytes.extend_from_slice(&[VERSION, kind, 0, 0]);
+        self.bytes.extend_from_slice(&len.to_be_bytes());
+        let of_header = check(position, &self.bytes[start..]);
+        self.bytes.extend_from_slice(&of_header);
+        self.bytes.extend_from_slice(fields);
+        self.bytes.extend_from_slice(answer);
+        let of_frame = check(position, &self.bytes[start..]);
+        self.bytes.extend_from_slice(&of_frame);
+    }
+}
+
+/// What a file holds.
+#[derive(Debug)]
+pub(super) struct Scan {
+    /// None for a file that holds no frame to know it by.
+    pub(super) mark: Option<Mark>,
+    /// What is not done, by position.
+    pub(super) undone: BTreeMap<u64, Place>,
+    /// Where the next frame goes; what stands there is the start of a frame that was never finished.
+    pub(super) end: u64,
+    /// Where the first damage is.
+    pub(super) damage: Option<u64>,
+    /// Whether a later release wrote something that this one does not know.
+    pub(super) unknown: bool,
+}
+
+/// Reads a whole file, and goes on behind what is damaged.
+pub(super) fn scan(file: &[u8]) -> Scan {
+    let mut scan = Scan { mark: None, undone: BTreeMap::new(), end: 0, damage: None, unknown: false };
+    if file.len() < HEADER_LEN || is_zero(file) {
+        return scan;
+    }
+    scan.mark = mark_of_header(file);
+    if scan.mark.is_none() {
+        scan.damage = Some(0);
+        scan.mark = mark_of_first_frame(file);
+    }
+    let Some(mark) = scan.mark else {
+        scan.end = file.len() as u64;
+        return scan;
+    };
+    let mut at = HEADER_LEN;
+    while at < file.len() {
+        at = match read(&file[at..], at as u64, mark) {
+            Some((frame, len)) => {
+                scan.take(frame, at, len);
+                at + len
+            }
+            None => match next(file, at, mark) {
+                Some(next) => {
+                    scan.damage.get_or_insert(at as u64);
+                    next
+                }
+                None if is_torn(&file[at..], at as u64, mark) => break,
+                None => {
+                    scan.damage.get_or_insert(at as u64);
+                    file.len()
+                }
+            },
+        };
+    }
+    scan.end = at as u64;
+    scan
+}
+
+impl Scan {
+    fn take(&mut self, frame: Frame<'_>, at: usize, len: usize) {
+        let position = at as u64;
+        match frame {
+            Frame::Entry(fields, _) => {
+                let place =
+                    Place { position, len: len as u64, ended: Timestamp(u64::from_be_bytes(array(fields, 77))) };
+                self.undone.insert(position, place);
+            }
+            Frame::Done(entry) => drop(self.undone.remove(&entry)),
+            Frame::Unknown => self.unknown = true,
+        }
+    }
+}
+
+/// Reads one entry back; nothing if it is not what was written.
+pub(super) fn read_entry(frame: &Bytes, position: u64, mark: Mark) -> Option<Spilled> {
+    let (Frame::Entry(fields, answer), _) = read(frame, position, mark)? else {
+        return None;
+    };
+    let claim = Claim { owner: Owner(array(fields, 32)), token: Token(u64::from_be_bytes(array(fields, 48))) };
+    let complete = Complete {
+        claim,
+        fingerprint: Fingerprint::from_parts(Rule(fields[56]), array(fields, 57)),
+        answer: frame.slice_ref(answer),
+        retention: Seconds(u32::from_be_bytes(array(fields, 69))),
+        age: Duration::from_micros(u64::from_be_bytes(array(fields, 85))),
+    };
+    Some(Spilled {
+        rk: RecordKey::from_bytes(array(fields, 0)),
+        complete,
+        unknown_retention: Seconds(u32::from_be_bytes(array(fields, 73))),
+        ended: Timestamp(u64::from_be_bytes(array(fields, 77))),
+    })
+}
+
+enum Frame<'a> {
+    /// The fields, and the answer.
+    Entry(&'a [u8], &'a [u8]),
+    /// The position of the entry that is done.
+    Done(u64),
+    Unknown,
+}
+
+/// The frame that begins here, and its length; nothing if it is cut short or altered.
+fn read(rest: &[u8], position: u64, mark: Mark) -> Option<(Frame<'_>, usize)> {
+    let header = Header::read(rest, position, mark)?;
+    let end = HEADER_LEN.checked_add(header.len)?;
+    let body = rest.get(HEADER_LEN..end)?;
+    let stored = rest.get(end..end.checked_add(CHECK_LEN)?)?;
+    if check(position, &rest[..end]) != stored {
+        return None;
+    }
+    let frame = match (header.version, header.kind) {
+        (VERSION, ENTRY) => {
+            let (fields, answer) = body.split_at_checked(ENTRY_LEN)?;
+            Frame::Entry(fields, answer)
+        }
+        (VERSION, DONE) => Frame::Done(u64::from_be_bytes(body.try_into().ok()?)),
+        _ => Frame::Unknown,
+    };
+    Some((frame, end + CHECK_LEN))
+}
+
+struct Header {
+    version: u8,
+    kind: u8,
+    len: usize,
+}
+
+impl Header {
+    fn read(rest: &[u8], position: u64, mark: Mark) -> Option<Self> {
+        let (header, stored) = rest.get(..HEADER_LEN)?.split_at(HEADER_LEN - CHECK_LEN);
+        if header[..16] != mark.0 || check(position, header) != stored {
+            return None;
+        }
+        Some(Self {
+            version: header[16],
+            kind: header[17],
+            len: usize::try_from(u32::from_be_bytes(array(header, 20))).ok()?,
+        })
+    }
+}
+
+fn mark_of_header(file: &[u8]) -> Option<Mark> {
+    let mark = Mark(array(file, 8));
+    file.starts_with(&mark.file_header()).then_some(mark)
+}
+
+/// For a file whose header is damaged. The place is fixed, so that no answer can stand there.
+fn mark_of_first_frame(file: &[u8]) -> Option<Mark> {
+    let rest = &file[HEADER_LEN..];
+    let mark = Mark(*rest.first_chunk()?);
+    Header::read(rest, HEADER_LEN as u64, mark).map(|_| mark)
+}
+
+/// Where the next frame may begin behind one that cannot be read.
+fn next(file: &[u8], at: usize, mark: Mark) -> Option<usize> {
+    let behind = at + 1;
+    let found = file[behind..].windows(mark.0.len()).position(|window| window == mark.0)?;
+    Some(behind + found)
+}
+
+/// Whether this is what a crash leaves of an append: the start of a frame, or room that was never filled. A whole frame that
+/// cannot be read is damaged instead: it may have been confirmed.
+fn is_torn(rest: &[u8], position: u64, mark: Mark) -> bool {
+    let is_cut_short = |header: Header| rest.len() - HEADER_LEN < header.len + CHECK_LEN;
+    rest.len() < HEADER_LEN || is_zero(rest) || Header::read(rest, position, mark).is_some_and(is_cut_short)
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+fn check(position: u64, bytes: &[u8]) -> [u8; CHECK_LEN] {
+    let mut hash = Sha256::new();
+    hash.update(position.to_be_bytes());
+    hash.update(bytes);
+    array(&hash.finalize(), 0)
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("the range has N bytes")
+}

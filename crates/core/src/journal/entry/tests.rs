@@ -1,0 +1,157 @@
+use super::*;
+
+const MARK: Mark = Mark(*b"sixteen of these");
+
+fn spilled(answer: &[u8], ended: u64) -> Spilled {
+    let claim = Claim { owner: Owner([0xa0; 16]), token: Token(0x0102_0304_0506_0708) };
+    let complete = Complete {
+        claim,
+        fingerprint: Fingerprint::from_parts(Rule(7), [0xf0; 12]),
+        answer: Bytes::copy_from_slice(answer),
+        retention: Seconds(86_400),
+        age: Duration::from_micros(1_500_000),
+    };
+    Spilled {
+        rk: RecordKey::from_bytes([0xee; 32]),
+        complete,
+        unknown_retention: Seconds(2_592_000),
+        ended: Timestamp(ended),
+    }
+}
+
+/// A file with three entries, and where they are.
+fn three() -> (Vec<u8>, Vec<Place>) {
+    let mut frames = Frames::after(0, MARK);
+    let places = [b"one".as_slice(), b"", b"three"].map(|answer| frames.entry(&spilled(answer, 5))).to_vec();
+    (frames.bytes().to_vec(), places)
+}
+
+fn is_in(place: &Place, at: usize) -> bool {
+    (place.position..place.position + place.len).contains(&(at as u64))
+}
+
+fn undone(scan: &Scan) -> Vec<Place> {
+    scan.undone.values().copied().collect()
+}
+
+/// A frame as the format says, made without the code under test.
+fn frame(position: u64, version: u8, kind: u8, body: &[u8]) -> Vec<u8> {
+    let seal = |bytes: &mut Vec<u8>| {
+        let mut sealed = position.to_be_bytes().to_vec();
+        sealed.extend_from_slice(bytes);
+        bytes.extend_from_slice(&Sha256::digest(sealed)[..8]);
+    };
+    let mut bytes = b"sixteen of these".to_vec();
+    bytes.extend_from_slice(&[version, kind, 0, 0]);
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
+    seal(&mut bytes);
+    bytes.extend_from_slice(body);
+    seal(&mut bytes);
+    bytes
+}
+
+#[test]
+fn the_stored_form_is_as_the_format_says() {
+    let mut frames = Frames::after(0, MARK);
+    let place = frames.entry(&spilled(b"the answer", 9));
+    frames.done(&place);
+
+    let mut file = b"hapaxjnlsixteen of these".to_vec();
+    let sealed = [&[0; 8], file.as_slice()].concat();
+    file.extend_from_slice(&Sha256::digest(sealed)[..8]);
+    let mut body = vec![0xee; 32];
+    body.extend_from_slice(&[0xa0; 16]);
+    body.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8, 7]);
+    body.extend_from_slice(&[0xf0; 12]);
+    body.extend_from_slice(&[0, 1, 0x51, 0x80, 0, 0x27, 0x8d, 0]);
+    body.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0x16, 0xe3, 0x60]);
+    body.extend_from_slice(b"the answer");
+    file.extend_from_slice(&frame(32, 1, 1, &body));
+    file.extend_from_slice(&frame(file.len() as u64, 1, 2, &[0, 0, 0, 0, 0, 0, 0, 32]));
+    assert_eq!(frames.bytes(), file);
+}
+
+#[test]
+fn the_end_is_known_before_an_entry_is_added() {
+    let mut frames = Frames::after(0, MARK);
+    let entry = spilled(b"the answer", 9);
+    let end = frames.end_with(&entry).unwrap();
+    frames.entry(&entry);
+    assert_eq!(frames.bytes().len() as u64, end);
+}
+
+#[test]
+fn a_flipped_byte_loses_only_the_entry_it_is_in() {
+    let (file, places) = three();
+    for at in 0..file.len() {
+        let mut file = file.clone();
+        file[at] ^= 0x10;
+        let scan = scan(&file);
+        let left: Vec<Place> = places.iter().filter(|place| !is_in(place, at)).copied().collect();
+        assert_eq!(undone(&scan), left, "flipped at {at}");
+        assert!(scan.damage.is_some(), "flipped at {at}");
+        assert_eq!(scan.end, file.len() as u64, "flipped at {at}");
+    }
+}
+
+#[test]
+fn a_file_cut_short_loses_only_the_entry_it_is_cut_in() {
+    let (file, places) = three();
+    for len in 0..file.len() {
+        let scan = scan(&file[..len]);
+        let left: Vec<Place> =
+            places.iter().filter(|place| place.position + place.len <= len as u64).copied().collect();
+        let end = left.last().map_or(32, |place| place.position + place.len);
+        assert_eq!(undone(&scan), left, "cut at {len}");
+        assert_eq!(scan.damage, None, "cut at {len}");
+        assert_eq!(scan.end, if len < 32 { 0 } else { end }, "cut at {len}");
+    }
+}
+
+#[test]
+fn room_that_a_crash_left_unfilled_is_no_damage() {
+    let (mut file, places) = three();
+    let end = file.len() as u64;
+    file.resize(file.len() + 4096, 0);
+    let scan = scan(&file);
+    assert_eq!((undone(&scan), scan.end), (places, end));
+    assert_eq!(scan.damage, None);
+}
+
+/// Whoever answers may know the format, but not the mark.
+#[test]
+fn an_answer_that_looks_like_a_frame_is_not_taken_for_one_behind_damage() {
+    let bait = frame(32 + 32 + 93, 1, 1, &[0; 93]);
+    let mut frames = Frames::after(0, Mark(*b"some other mark!"));
+    let first = frames.entry(&spilled(&bait, 5));
+    let second = frames.entry(&spilled(b"two", 5));
+    let mut file = frames.bytes().to_vec();
+    file[usize::try_from(first.position).unwrap()] ^= 1;
+    assert_eq!(undone(&scan(&file)), [second]);
+}
+
+#[test]
+fn a_frame_that_was_moved_is_damaged() {
+    let (file, places) = three();
+    let [from, to] = [0, 1].map(|n| usize::try_from(places[n].position).unwrap());
+    let moved = [&file[..32], &file[to..], &file[from..to]].concat();
+    let scan = scan(&moved);
+    assert_eq!((undone(&scan), scan.damage), (vec![], Some(32)));
+}
+
+#[test]
+fn what_a_later_release_wrote_is_passed_over_and_told() {
+    for (version, kind) in [(2, 1), (1, 3)] {
+        let (mut file, places) = three();
+        file.extend_from_slice(&frame(file.len() as u64, version, kind, b"new"));
+        let scan = scan(&file);
+        assert_eq!(undone(&scan), places);
+        assert!(scan.unknown && scan.damage.is_none());
+    }
+}
+
+#[test]
+fn a_file_of_something_else_is_damaged() {
+    let scan = scan(&[b'x'; 1000]);
+    assert_eq!((scan.damage, scan.end), (Some(0), 1000));
+}
