@@ -1,5 +1,6 @@
 //! `cargo xtask <verb>`: the commands of this repository. It uses the standard library only, so it builds in seconds.
 
+mod mutants;
 mod tally;
 mod test;
 mod tidy;
@@ -12,9 +13,11 @@ const USAGE: &str = "\
 usage: cargo xtask <verb>
 
 verbs:
-  test   everything a change must pass: format, tidy, clippy, documentation, tests
-  tidy   only the rules about the tree itself, in a second
-  help   this page
+  test           everything a change must pass: format, tidy, clippy, documentation, tests, mutants
+  tidy           only the rules about the tree itself, in a second
+  mutants        turns published bugs on, one at a time; each must be seen by a harness
+  bench core [S] measures the library beside its limits; only subjects whose name contains S
+  help           this page
 ";
 
 const FAILED: u8 = 1;
@@ -26,12 +29,14 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["test"] => exit(test::run(&root())),
         ["tidy"] => exit(tidy::run(&root())),
+        ["mutants"] => exit(mutants::run(&root())),
+        ["bench", rest @ ..] => exit(test::bench(&root(), rest)),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             ExitCode::SUCCESS
         }
         [] => misused("a verb is missing"),
-        ["test" | "tidy" | "help", extra, ..] => misused(&format!("unexpected argument `{extra}`")),
+        ["test" | "tidy" | "mutants" | "help", extra, ..] => misused(&format!("unexpected argument `{extra}`")),
         [verb, ..] => misused(&format!("unknown verb `{verb}`")),
     }
 }

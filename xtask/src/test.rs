@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::mutants;
 use crate::tally::Tally;
 use crate::tidy;
 
@@ -15,7 +16,14 @@ pub(crate) fn run(root: &Path) -> bool {
         && step(&TIDY, || Ok(tidy::run(root)))
         && step(&CLIPPY, || succeeds(&CLIPPY, root))
         && step(&DOC, || succeeds(&DOC, root))
-        && tests_pass(root)
+        && tests_pass(root, mutants::run)
+}
+
+/// Runs the benchmarks, optimised.
+pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
+    let mut command = Command::new("cargo");
+    command.args(["run", "--release", "--quiet", "--package", "hapax-bench", "--"]);
+    command.args(arguments).current_dir(root).status().is_ok_and(|status| status.success())
 }
 
 const FORMAT: Line = Line::new("cargo fmt --all --check");
@@ -64,8 +72,8 @@ fn step(line: &Line, body: impl FnOnce() -> io::Result<bool>) -> bool {
     passed
 }
 
-/// Runs the tests, which have more to say than whether they passed.
-fn tests_pass(root: &Path) -> bool {
+/// Runs the tests, which have more to say than whether they passed, and then asks whether they can fail. The summary comes last.
+fn tests_pass(root: &Path, can_fail: impl FnOnce(&Path) -> bool) -> bool {
     let Some((ended_well, output)) = timed(&TESTS, || stream(&TESTS, root)) else {
         ask_for(&TESTS);
         return false;
@@ -77,8 +85,9 @@ fn tests_pass(root: &Path) -> bool {
         println!("{why}");
         ask_for(&TESTS);
     }
+    let passed = verdict.is_ok() && can_fail(root);
     println!("{}", tally.summary());
-    verdict.is_ok()
+    passed
 }
 
 /// Prints the line, runs the body and prints how long it took; nothing when the body could not even start.

@@ -1,0 +1,152 @@
+//! `cargo xtask mutants`: turns each published bug on and shows which harness sees it, and how fast. A survivor is a failure.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Where the bugs are listed, one a line: `("name", "what it does"),`.
+const LIST: &str = "crates/core/src/chaos.rs";
+
+/// The harnesses, quickest first: a test binary of the core, and arguments.
+const HARNESSES: &[(&str, &str, &[&str])] = &[
+    ("suite", "conformance", &[]),
+    ("unit", "it", &["--skip", "properties", "--skip", "blocked_executor"]),
+    ("sweeps", "sweeps", &["drops::the_", "drops::every_", "panics", "protocol"]),
+    ("properties", "it", &["properties"]),
+];
+
+/// A bug that takes longer to be seen counts as not seen.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A harness, ready to run.
+struct Harness {
+    name: &'static str,
+    binary: String,
+    arguments: &'static [&'static str],
+}
+
+/// Runs every harness against every bug; says whether each was seen.
+pub(crate) fn run(root: &Path) -> bool {
+    println!("\n$ cargo xtask mutants");
+    match prepare(root) {
+        Ok((mutants, harnesses)) => all_seen(root, &mutants, &harnesses),
+        Err(why) => {
+            println!("cannot run the mutants: {why}");
+            false
+        }
+    }
+}
+
+fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
+    let list = fs::read_to_string(root.join(LIST)).map_err(|error| format!("{LIST}: {error}"))?;
+    let mutants = names(&list);
+    let messages = build(root).map_err(|error| format!("cargo: {error}"))?;
+    let harness = |&(name, target, arguments): &(&'static str, &str, &'static [&'static str])| {
+        let binary = executable(&messages, target).ok_or(format!("cargo built no test `{target}` of hapax-core"))?;
+        Ok(Harness { name, binary, arguments })
+    };
+    let harnesses = HARNESSES.iter().map(harness).collect::<Result<Vec<_>, String>>()?;
+    for harness in &harnesses {
+        // A harness that fails without a bug would see every bug.
+        if seen(root, harness, None) != Some(false) {
+            return Err(format!("the harness `{}` does not pass without a bug", harness.name));
+        }
+    }
+    if list.contains("\n    (\n") {
+        return Err(format!("{LIST} has an entry of more than one line"));
+    }
+    if mutants.is_empty() { Err(format!("{LIST} lists no bug")) } else { Ok((mutants, harnesses)) }
+}
+
+fn all_seen(root: &Path, mutants: &[String], harnesses: &[Harness]) -> bool {
+    let mut survivors = Vec::new();
+    for mutant in mutants {
+        let begun = Instant::now();
+        let by = harnesses.iter().find(|harness| seen(root, harness, Some(mutant)) == Some(true));
+        match by {
+            Some(harness) => {
+                println!("  {mutant:<26} seen by {:<11} {:>5.1} s", harness.name, begun.elapsed().as_secs_f64());
+            }
+            None => {
+                println!("  {mutant:<26} NOT SEEN");
+                survivors.push(mutant.as_str());
+            }
+        }
+    }
+    println!("mutants: {} of {} seen", mutants.len() - survivors.len(), mutants.len());
+    survivors.is_empty()
+}
+
+/// Whether the harness fails; nothing when it neither passed nor failed in time.
+fn seen(root: &Path, harness: &Harness, mutant: Option<&str>) -> Option<bool> {
+    let mut command = Command::new(&harness.binary);
+    command.args(harness.arguments).current_dir(root.join("crates/core")).env_remove("HAPAX_CHAOS");
+    command.envs(mutant.map(|mutant| ("HAPAX_CHAOS", mutant)));
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+    // What a harness needs without a bug is its own affair.
+    let limit = if mutant.is_some() { LIMIT } else { 10 * LIMIT };
+    ended(child, limit)
+}
+
+fn ended(mut child: Child, limit: Duration) -> Option<bool> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if let Some(status) = child.try_wait().ok()? {
+            return Some(!status.success());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().ok()?;
+    child.wait().ok()?;
+    None
+}
+
+/// The same build as that of `cargo xtask test`: nothing is compiled twice.
+fn build(root: &Path) -> io::Result<String> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--workspace", "--all-features", "--no-run", "--message-format", "json", "--quiet"]);
+    let output = command.current_dir(root).stderr(Stdio::inherit()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The binary of a test of hapax-core, from cargo's messages: one JSON object a line.
+fn executable(messages: &str, target: &str) -> Option<String> {
+    let ours = |line: &&str| line.contains("#hapax-core@") && line.contains("\"kind\":[\"test\"]");
+    let named = format!("\"name\":\"{target}\"");
+    let line = messages.lines().filter(ours).find(|line| line.contains(&named))?;
+    let (_, rest) = line.split_once("\"executable\":\"")?;
+    Some(rest.split_once('"')?.0.to_owned())
+}
+
+/// The first string of each line that is a pair of strings.
+fn names(list: &str) -> Vec<String> {
+    let name = |line: &str| Some(line.trim().strip_prefix("(\"")?.split_once("\", \"")?.0.to_owned());
+    list.lines().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_first_of_each_pair() {
+        let list = "pub const MUTANTS: &[(&str, &str)] = &[\n    (\"one\", \"does this\"),\n    (\"two\", \"does that\"),\n];\non(\"three\")";
+        assert_eq!(names(list), ["one", "two"]);
+    }
+
+    #[test]
+    fn the_binary_is_that_of_the_core() {
+        let of = |package: &str, name: &str, path: &str| {
+            format!(
+                "{{\"package_id\":\"path+file:///a/{package}#hapax-{package}@0.1.0\",\"target\":{{\"kind\":[\"test\"],\"name\":\"{name}\"}},\"executable\":\"{path}\"}}\n"
+            )
+        };
+        let messages =
+            of("http", "it", "/t/wrong") + &of("core", "conformance", "/t/conformance") + &of("core", "it", "/t/it");
+        assert_eq!(executable(&messages, "it").as_deref(), Some("/t/it"));
+        assert_eq!(executable(&messages, "sweeps"), None);
+    }
+}
