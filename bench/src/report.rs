@@ -1,0 +1,81 @@
+//! `docs/performance.md`, and the lines on the terminal.
+
+use std::fmt::Write;
+use std::fs;
+use std::process::Command;
+
+use crate::harness::Measured;
+
+/// A subject in one line.
+pub(crate) fn line(measured: &Measured) -> String {
+    let mut line = format!("{:>12}", rounded(measured.rate));
+    if let Some(against) = &measured.against {
+        let verdict = if against.ratio >= against.at_least { "reached" } else { "MISSED" };
+        let _ = write!(
+            line,
+            ", {:.2} of {} ({}); {} asked: {verdict}",
+            against.ratio,
+            rounded(against.rate),
+            against.what,
+            against.at_least
+        );
+    }
+    if !measured.note.is_empty() {
+        let _ = write!(line, "; {}", measured.note);
+    }
+    line
+}
+
+/// Three digits say all that a noisy machine knows.
+fn rounded(rate: f64) -> String {
+    let digits = rate.max(1.0).log10() as i32 - 2;
+    let unit = 10_f64.powi(digits.max(0));
+    let whole = ((rate / unit).round() * unit) as u64;
+    let digits: Vec<char> = whole.to_string().chars().rev().collect();
+    digits.chunks(3).map(|group| group.iter().collect::<String>()).collect::<Vec<_>>().join(",").chars().rev().collect()
+}
+
+/// Writes the page of this set of subjects.
+pub(crate) fn write(set: &str, all: &[Measured]) -> anyhow::Result<()> {
+    let mut page = String::from("# Performance\n\nMeasured by `cargo xtask bench ");
+    let _ = writeln!(page, "{set}` on {}.\n", machine());
+    page.push_str("A subject and its limit are measured in turn, five times; the ratio is the median of the pairs. Absolute figures orient only.\n\n");
+    page.push_str(
+        "| subject | what one operation is | per second | limit | ratio | asked |\n|---|---|---:|---|---:|---:|\n",
+    );
+    for measured in all {
+        let against = measured.against.as_ref();
+        let limit = against.map_or("–".into(), |against| format!("{}: {}", against.what, rounded(against.rate)));
+        let ratio = against.map_or("–".into(), |against| format!("{:.2}", against.ratio));
+        let asked = against.map_or("–".into(), |against| format!("{:.2}", against.at_least));
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {limit} | {ratio} | {asked} |",
+            measured.name,
+            measured.what,
+            rounded(measured.rate)
+        );
+    }
+    page.push_str("\nBeside the rates:\n\n");
+    for measured in all.iter().filter(|measured| !measured.note.is_empty()) {
+        let _ = writeln!(page, "- {}: {}", measured.name, measured.note);
+    }
+    fs::create_dir_all("docs")?;
+    fs::write("docs/performance.md", page)?;
+    println!("written: docs/performance.md");
+    Ok(())
+}
+
+fn machine() -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("a CPU", |(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let rustc = Command::new("rustc")
+        .arg("--version")
+        .output()
+        .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    format!("{cores} cores of {model}, {}, {}", std::env::consts::OS, rustc.unwrap_or_default())
+}

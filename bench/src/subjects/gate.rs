@@ -1,0 +1,80 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::store::{Memory, MemorySettings};
+use hapax_core::{Gate, Identity, Scope, Settings};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+
+use crate::harness::{Limit, Subject, per_second};
+use crate::subjects::call;
+
+const OPERATIONS: usize = 200_000;
+const AT_ONCE: usize = 64;
+const ANSWER: Bytes = Bytes::from_static(b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}");
+
+/// `Gate::run` over the memory store, beside the parts that any such call has: ids, a task, an owner from the kernel.
+pub(crate) fn run() -> Subject {
+    Subject {
+        name: "gate.run on memory",
+        what: "a new key: ids, own task, kernel-drawn owner, begin, complete; one core",
+        run: Box::new(|| per_second(OPERATIONS, || on_one_core(gated))),
+        limit: Some(Limit {
+            what: "ids, own task, kernel-drawn owner, and nothing else",
+            run: Box::new(|| per_second(OPERATIONS, || on_one_core(bare))),
+            at_least: 0.6,
+        }),
+    }
+}
+
+fn on_one_core<F: Future<Output = anyhow::Result<()>>>(all: impl FnOnce() -> F) -> anyhow::Result<()> {
+    Builder::new_current_thread().enable_all().build()?.block_on(all())
+}
+
+async fn gated() -> anyhow::Result<()> {
+    let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+    let workers = (0..AT_ONCE).map(|worker| {
+        let gate = gate.clone();
+        tokio::spawn(async move {
+            let (identity, scope) = (Identity::plain(), Scope::tenant("bench", "acme")?);
+            for number in 0..OPERATIONS / AT_ONCE {
+                let call = call(&identity, &scope, (worker * OPERATIONS + number) as u64);
+                gate.run(call, |_attempt| async { Ok(ANSWER) }).await?;
+            }
+            anyhow::Ok(())
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await??;
+    }
+    Ok(())
+}
+
+async fn bare() -> anyhow::Result<()> {
+    let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+    let workers = (0..AT_ONCE).map(|worker| {
+        let runtime = Arc::clone(&runtime);
+        tokio::spawn(async move {
+            let (identity, scope) = (Identity::plain(), Scope::tenant("bench", "acme")?);
+            for number in 0..OPERATIONS / AT_ONCE {
+                let call = call(&identity, &scope, (worker * OPERATIONS + number) as u64);
+                let (tell, told) = oneshot::channel();
+                let random = Arc::clone(&runtime);
+                let task = async move {
+                    let mut owner = [0; 16];
+                    random.fill(&mut owner);
+                    let _ = tell.send((call, owner, ANSWER));
+                };
+                runtime.spawn(Box::pin(task));
+                told.await?;
+            }
+            anyhow::Ok(())
+        })
+    });
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await??;
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hapax_core::machine::{Begin, Claim, Complete, Lapse};
+use hapax_core::runtime::Tokio;
+use hapax_core::store::Inserted;
+use hapax_core::{Call, Millis, Owner, Seconds, Store};
+use hapax_stores::Sqlite;
+use rusqlite::{Connection, params};
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+use crate::harness::{Figures, Limit, Run, Subject, per_second};
+use crate::subjects::Calls;
+
+/// How many records the file holds before anything is measured.
+const ROWS: usize = 1_000_000;
+const OPERATIONS: usize = 30_000;
+const IN_FLIGHT: usize = 256;
+const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
+
+/// Begin and complete with a sync before each answer, beside the same statements in a bare loop on a file of the same size.
+pub(crate) fn durable() -> Subject {
+    let directory = Arc::new(tempfile::tempdir().expect("a directory"));
+    Subject {
+        name: "SQLite, durable",
+        what: "begin + complete of a new key, 256 in flight, fsync before each answer, file of 1,000,000 records",
+        run: through_the_store(Arc::clone(&directory)),
+        limit: Some(Limit {
+            what: "the same two statements, 256 to a transaction, by one thread",
+            run: in_a_bare_loop(directory),
+            at_least: 0.7,
+        }),
+    }
+}
+
+fn through_the_store(directory: Arc<TempDir>) -> Run {
+    let mut prepared: Option<(PathBuf, Calls)> = None;
+    Box::new(move || {
+        if prepared.is_none() {
+            let path = directory.path().join("store.db");
+            prepared = Some((path.clone(), filled(&path)?));
+        }
+        let (path, calls) = prepared.as_mut().expect("it was just prepared");
+        let calls = calls.take(OPERATIONS);
+        let mut latencies = Vec::new();
+        let Figures { rate, .. } = per_second(OPERATIONS, || {
+            latencies = Builder::new_current_thread().enable_all().build()?.block_on(cycles(path, calls))?;
+            Ok(())
+        })?;
+        latencies.sort_unstable();
+        let p99 = latencies[latencies.len() * 99 / 100];
+        Ok(Figures { rate, note: format!("p99 of a full cycle {:.1} ms", p99.as_secs_f64() * 1000.0) })
+    })
+}
+
+async fn cycles(path: &Path, calls: Vec<Call>) -> anyhow::Result<Vec<Duration>> {
+    let store = Arc::new(Sqlite::open(path, Arc::new(Tokio::current()))?);
+    let workers: Vec<_> = calls
+        .chunks(OPERATIONS.div_ceil(IN_FLIGHT))
+        .map(|calls| {
+            let (store, calls) = (Arc::clone(&store), calls.to_vec());
+            tokio::spawn(async move {
+                let mut latencies = Vec::with_capacity(calls.len());
+                for call in calls {
+                    let started = Instant::now();
+                    cycle(&*store, call).await?;
+                    latencies.push(started.elapsed());
+                }
+                anyhow::Ok(latencies)
+            })
+        })
+        .collect();
+    let mut latencies = Vec::with_capacity(OPERATIONS);
+    for worker in workers {
+        latencies.extend(worker.await??);
+    }
+    Ok(latencies)
+}
+
+async fn cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
+    let begin = Begin {
+        call,
+        owner: Owner([7; 16]),
+        lease: Millis(30_000),
+        unknown_retention: Seconds(2_592_000),
+        on_lapse: Lapse::Hold,
+    };
+    let Inserted::Granted(grant) = store.begin(&begin).await? else { anyhow::bail!("a new key is granted") };
+    let complete = Complete {
+        claim: Claim::from(&grant),
+        fingerprint: grant.fingerprint,
+        answer: Bytes::from_static(ANSWER),
+        retention: Seconds(86_400),
+        age: Duration::ZERO,
+    };
+    store.complete(&call.record_key(), &complete).await?;
+    Ok(())
+}
+
+/// A file with its rows; the calls that follow have other keys.
+fn filled(path: &Path) -> anyhow::Result<Calls> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(async { Sqlite::open(path, Arc::new(Tokio::current())).map(drop) })?;
+    let mut connection = Connection::open(path)?;
+    connection.pragma_update(None, "synchronous", "off")?;
+    let mut calls = Calls::new();
+    let transaction = connection.transaction()?;
+    {
+        let mut statement = transaction.prepare(include_str!("sqlite/insert.sql"))?;
+        for call in calls.take(ROWS) {
+            statement.execute(params![
+                call.record_key().as_bytes(),
+                call.newest_fingerprint().as_bytes(),
+                2,
+                None::<&[u8]>,
+                ANSWER
+            ])?;
+        }
+    }
+    transaction.commit()?;
+    Ok(calls)
+}
+
+fn in_a_bare_loop(directory: Arc<TempDir>) -> Run {
+    let mut prepared: Option<(Connection, Calls)> = None;
+    Box::new(move || {
+        if prepared.is_none() {
+            let path = directory.path().join("bare.db");
+            let calls = filled(&path)?;
+            let connection = Connection::open(&path)?;
+            connection.pragma_update(None, "journal_mode", "wal")?;
+            connection.pragma_update(None, "synchronous", "full")?;
+            prepared = Some((connection, calls));
+        }
+        let (connection, calls) = prepared.as_mut().expect("it was just prepared");
+        let calls = calls.take(OPERATIONS);
+        per_second(OPERATIONS, || calls.chunks(IN_FLIGHT).try_for_each(|group| bare_cycle(connection, group)))
+    })
+}
+
+fn bare_cycle(connection: &mut Connection, group: &[Call]) -> anyhow::Result<()> {
+    let transaction = connection.transaction()?;
+    for call in group {
+        let mut statement = transaction.prepare_cached(include_str!("sqlite/insert.sql"))?;
+        statement.execute(params![
+            call.record_key().as_bytes(),
+            call.newest_fingerprint().as_bytes(),
+            1,
+            [7_u8; 16],
+            None::<&[u8]>
+        ])?;
+    }
+    transaction.commit()?;
+    let transaction = connection.transaction()?;
+    for call in group {
+        let mut statement = transaction.prepare_cached(include_str!("sqlite/complete.sql"))?;
+        statement.execute(params![call.record_key().as_bytes(), ANSWER])?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
