@@ -5,4 +5,5 @@
 mod demo;
 mod gateway;
 mod lifecycle;
+mod torture;
 mod world;

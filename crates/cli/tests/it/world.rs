@@ -6,8 +6,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -119,6 +121,7 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 /// A gateway process. Killed when dropped.
 pub(crate) struct Gateway {
     child: Child,
+    logs: Option<JoinHandle<String>>,
     pub(crate) public: SocketAddr,
     pub(crate) admin: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -141,9 +144,18 @@ impl Got {
     }
 }
 
-/// An address that was free a moment ago.
+/// An address that was free a moment ago, and is out of the range from which connections get theirs: a gateway that starts again
+/// finds it free still.
 pub(crate) fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    loop {
+        let offset = start.wrapping_add(NEXT.fetch_add(1, Ordering::SeqCst)) % 12_000;
+        let port = u16::try_from(20_000 + offset).expect("a port");
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }
 
 pub(crate) fn hapax() -> Command {
@@ -155,17 +167,40 @@ pub(crate) fn hapax() -> Command {
 impl Gateway {
     /// Starts a gateway and waits until it is ready.
     pub(crate) async fn start(upstream: SocketAddr, store: &str, more: &[&str]) -> Self {
-        let (public, admin) = (free_address(), free_address());
+        Self::start_at(upstream, store, more, free_address()).await
+    }
+
+    pub(crate) async fn start_at(upstream: SocketAddr, store: &str, more: &[&str], public: SocketAddr) -> Self {
+        let admin = free_address();
         let mut command = hapax();
         command.args(["gateway", "--upstream", &format!("http://{upstream}"), "--store", store]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
-        let child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
-        let gateway = Self { child, public, admin, client: Client::builder(TokioExecutor::new()).build_http() };
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut stderr = child.stderr.take().unwrap();
+        // Read as it comes: a process whose logs nobody reads would come to a stop.
+        let logs = std::thread::spawn(move || {
+            let mut logs = String::new();
+            stderr.read_to_string(&mut logs).unwrap();
+            logs
+        });
+        let gateway =
+            Self { child, logs: Some(logs), public, admin, client: Client::builder(TokioExecutor::new()).build_http() };
         until("the gateway is ready", async || {
             gateway.get(admin, "/readyz").await.is_some_and(|got| got.status == 200)
         })
         .await;
         gateway
+    }
+
+    /// Kills it and tells where it listened.
+    pub(crate) fn stopped(&mut self) -> SocketAddr {
+        self.kill();
+        self.public
+    }
+
+    /// Somebody who can send requests to this address, whoever listens there.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { public: self.public, client: self.client.clone() }
     }
 
     pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> Option<Got> {
@@ -175,15 +210,11 @@ impl Gateway {
 
     /// Nothing when the connection failed.
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Option<Got> {
-        let (head, body) = self.client.request(request).await.ok()?.into_parts();
-        let body = body.collect().await.ok()?.to_bytes();
-        Some(Got { status: head.status, headers: head.headers, body: String::from_utf8(body.into()).unwrap() })
+        self.caller().send(request).await
     }
 
     pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<Got> {
-        let request =
-            Request::post(format!("http://{}{path}", self.public)).header("authorization", "Bearer tenant-secret");
-        self.send(request.header("idempotency-key", key).body(Full::from(body)).unwrap()).await
+        self.caller().post(path, key, body).await
     }
 
     /// Asks again until the answer is no longer "in progress".
@@ -212,9 +243,28 @@ impl Gateway {
 
     /// Waits for the end: the exit code, and everything that was logged.
     pub(crate) fn ended(mut self) -> (Option<i32>, String) {
-        let mut logs = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut logs).unwrap();
-        (self.child.wait().unwrap().code(), logs)
+        let code = self.child.wait().unwrap().code();
+        (code, self.logs.take().unwrap().join().unwrap())
+    }
+}
+
+/// A client of one address.
+pub(crate) struct Caller {
+    public: SocketAddr,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Caller {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Option<Got> {
+        let (head, body) = self.client.request(request).await.ok()?.into_parts();
+        let body = body.collect().await.ok()?.to_bytes();
+        Some(Got { status: head.status, headers: head.headers, body: String::from_utf8(body.into()).unwrap() })
+    }
+
+    pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<Got> {
+        let request =
+            Request::post(format!("http://{}{path}", self.public)).header("authorization", "Bearer tenant-secret");
+        self.send(request.header("idempotency-key", key).body(Full::from(body)).unwrap()).await
     }
 }
 
