@@ -3,11 +3,13 @@
 //! ```text
 //! begin, renew, complete, swap ─► writer thread: BEGIN IMMEDIATE, all callers that wait, COMMIT (fsync), then the replies
 //! read, the search of a sweep  ─► reader thread: what is committed, without waiting for the writer
+//!                                checkpoint thread: moves the log into the file, while the writer goes on
 //! ```
 //!
 //! A group of callers shares one transaction and one fsync, and no caller hears of its step before that fsync.
 //! The store's clock is the runtime's wall clock.
 
+mod checkpoint;
 mod connection;
 mod row;
 mod step;
@@ -23,6 +25,7 @@ use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{RecordKey, Result};
 
+use checkpoint::Checkpoints;
 use worker::Worker;
 
 /// A store in one SQLite file.
@@ -59,8 +62,10 @@ impl Sqlite {
         let mut writer = connection::open(path)?;
         connection::prepare(&mut writer, path)?;
         let reader = connection::open(path)?;
+        let checkpoints = Checkpoints::start(connection::open(path)?, &*runtime)?;
+        let write = step::group(writer, checkpoints, Arc::clone(&runtime));
         Ok(Self {
-            writer: Worker::start(&*runtime, "hapax-sqlite-writer", step::group(writer, Arc::clone(&runtime)))?,
+            writer: Worker::start(&*runtime, "hapax-sqlite-writer", write)?,
             reader: Worker::start(&*runtime, "hapax-sqlite-reader", step::snapshot(reader, Arc::clone(&runtime)))?,
             swept_to: AtomicI64::new(0),
         })

@@ -22,6 +22,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection to the file, made if need be, in write-ahead mode and with a sync before every reply.
 pub(super) fn open(path: &Path) -> Result<Connection> {
+    refuse_network(path)?;
     let connection = Connection::open(path).map_err(|error| unusable(path, error))?;
     configure(&connection, path)?;
     Ok(connection)
@@ -35,7 +36,36 @@ fn configure(connection: &Connection, path: &Path) -> Result<()> {
             format!("{}: SQLite cannot keep a write-ahead log there; choose a local file system", path.display());
         return Err(Error::new(ErrorKind::Unusable, message));
     }
+    connection.pragma_update(None, "wal_autocheckpoint", 0).map_err(|error| unusable(path, error))?;
     connection.pragma_update(None, "synchronous", "full").map_err(|error| unusable(path, error))
+}
+
+/// The log is shared memory: on a file system of another host it is no log, and locks there are not to be relied on.
+#[cfg(target_os = "linux")]
+fn refuse_network(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A directory that cannot be looked at is refused for better reasons when the file is opened.
+    match rustix::fs::statfs(directory) {
+        Ok(found) if is_network(found.f_type) => {
+            let message = format!("{} is on a network file system; choose a local one", path.display());
+            Err(Error::new(ErrorKind::Unusable, message))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn refuse_network(_path: &Path) -> Result<()> {
+    Ok(())
+}
+
+/// By the numbers of linux/magic.h: NFS, SMB, CIFS, SMB2, AFS, Coda, NCP and Ceph.
+#[cfg(target_os = "linux")]
+fn is_network(file_system: impl Into<i64>) -> bool {
+    // Its type differs from one architecture to the next.
+    let file_system = file_system.into();
+    const NETWORK: [u32; 8] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42, 0x5346_414F, 0x7375_7245, 0x564C, 0x00C3_6400];
+    NETWORK.iter().any(|number| i64::from(*number) == file_system || i64::from(number.cast_signed()) == file_system)
 }
 
 /// The switch to a write-ahead log does not wait for its turn as other statements do.
@@ -95,4 +125,19 @@ fn unusable(path: &Path, error: rusqlite::Error) -> Error {
         Some(_) | None => "cannot be used",
     };
     Error::new(ErrorKind::Unusable, format!("{} {remedy}", path.display())).caused_by(error)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_told_from_local_ones() {
+        for network in [0x6969_i64, 0xFF53_4D42, 0xFE53_4D42, i64::from(0xFE53_4D42_u32.cast_signed())] {
+            assert!(is_network(network), "{network:x}");
+        }
+        for local in [0xEF53_i64, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630] {
+            assert!(!is_network(local), "{local:x}");
+        }
+    }
 }

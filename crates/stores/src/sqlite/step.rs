@@ -6,6 +6,7 @@ use hapax_core::store::{Armed, Inserted, Swapped, observe, unchanged};
 use hapax_core::{ErrorKind, RecordKey, Timestamp, Token};
 use rusqlite::{Connection, OptionalExtension};
 
+use crate::sqlite::checkpoint::Checkpoints;
 use crate::sqlite::row;
 use crate::sqlite::worker::{Fault, Job, Jobs, Trouble};
 
@@ -13,10 +14,15 @@ use crate::sqlite::worker::{Fault, Job, Jobs, Trouble};
 const GROUP: usize = 512;
 
 /// The writer thread: one transaction for all who wait, and no reply before its commit.
-pub(super) fn group(connection: Connection, runtime: Arc<dyn Runtime>) -> impl FnOnce(Jobs) + Send {
+pub(super) fn group(
+    connection: Connection,
+    mut checkpoints: Checkpoints,
+    runtime: Arc<dyn Runtime>,
+) -> impl FnOnce(Jobs) + Send {
     move |mut jobs| {
         while let Some(mut group) = jobs.next(GROUP) {
             let committed = commit(&connection, &*runtime, &mut group);
+            checkpoints.committed(group.len());
             group.into_iter().for_each(|job| job.reply(&committed));
         }
     }

@@ -118,3 +118,41 @@ async fn a_sweep_goes_through_the_table_in_bounded_looks() {
     assert_eq!((first, second, third), (60, 40, 0));
     assert!(matches!(store.begin(&begin(120)).await.unwrap(), Inserted::Found(_)), "what lives was left alone");
 }
+
+/// How long the log is, in pages of 4 KiB.
+fn log_pages(path: &Path) -> u64 {
+    let log = path.with_file_name("hapax.db-wal");
+    std::fs::metadata(log).map_or(0, |log| log.len() / 4096)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_moved_into_the_file_while_the_writer_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    let store = Arc::new(open(&path).unwrap());
+    // Far more than one checkpoint's worth. Without any the log would hold every page that was written.
+    for round in 0..60_u32 {
+        let group = (0..500).map(|key| {
+            let (store, ask) = (Arc::clone(&store), begin(round * 500 + key));
+            async move { store.begin(&ask).await.unwrap() }
+        });
+        futures_util::future::join_all(group).await;
+    }
+    let file = std::fs::metadata(&path).unwrap().len() / 4096;
+    assert!(file > 1000, "{file} pages have reached the file");
+    assert!(log_pages(&path) < 16_384, "{} pages are in the log", log_pages(&path));
+}
+
+#[tokio::test]
+async fn what_the_database_refuses_is_not_applied_and_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    let store = open(&path).unwrap();
+    let meddler = Connection::open(&path).unwrap();
+    let refuse = "create trigger refuse before insert on hapax_record begin select raise(abort, 'no'); end";
+    meddler.execute_batch(refuse).unwrap();
+    let error = store.begin(&begin(1)).await.expect_err("it is refused");
+    assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
+    meddler.execute_batch("drop trigger refuse").unwrap();
+    assert!(matches!(store.begin(&begin(1)).await.unwrap(), Inserted::Granted(_)), "nothing of it was kept");
+}
