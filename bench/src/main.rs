@@ -16,6 +16,10 @@ use anyhow::bail;
 fn main() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
     let (set, filter) = (words.next(), words.next().unwrap_or_default());
+    if set.as_deref() == Some("resident") {
+        println!("{}", subjects::resident_bytes(Some(&filter))?);
+        return Ok(());
+    }
     let subjects = match set.as_deref() {
         Some("core") => subjects::core(),
         Some(_) | None => bail!("name what to measure: core"),

@@ -9,6 +9,8 @@ use hapax_core::{Call, Identity, Key, Rule, Scope};
 
 use crate::harness::Subject;
 
+pub(crate) use twins::resident_bytes;
+
 /// Every subject of the library.
 pub(crate) fn core() -> Vec<Subject> {
     vec![memory::store_alone(), gate::run(), twins::of_one_key(), twins::waiting(), sqlite::durable()]

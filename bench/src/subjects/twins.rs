@@ -1,9 +1,10 @@
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
@@ -41,19 +42,29 @@ pub(crate) fn of_one_key() -> Subject {
 /// What a call takes that waits for its twin, and one that runs.
 pub(crate) fn waiting() -> Subject {
     let run = || {
-        let waiting = Builder::new_current_thread().enable_all().build()?.block_on(bytes_each(true))?;
-        let running = Builder::new_current_thread().enable_all().build()?.block_on(bytes_each(false))?;
-        let note = format!(
-            "{waiting:.0} bytes a waiting call, {running:.0} a running one, of resident memory, tasks of the caller included"
-        );
+        let (waiting, running) = (in_a_fresh_process("waiting")?, in_a_fresh_process("running")?);
+        let note =
+            format!("{waiting:.0} bytes a waiting call, {running:.0} a running one, the caller's own task included");
         Ok(Figures { rate: waiting, note })
     };
-    Subject {
-        name: "memory of a waiting call",
-        what: "bytes, not a rate: resident memory per waiting call",
-        run: Box::new(run),
-        limit: None,
-    }
+    let what = "bytes, not a rate: resident memory per waiting call";
+    Subject { name: "memory of a call", what, run: Box::new(run), limit: None }
+}
+
+/// Memory that earlier subjects gave back would hide what is measured.
+fn in_a_fresh_process(which: &str) -> anyhow::Result<f64> {
+    let output = Command::new(std::env::current_exe()?).args(["resident", which]).output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().parse()?)
+}
+
+/// What the fresh process prints: bytes per call.
+pub(crate) fn resident_bytes(which: Option<&str>) -> anyhow::Result<f64> {
+    let one_key = match which {
+        Some("waiting") => true,
+        Some("running") => false,
+        Some(_) | None => bail!("name what to hold: waiting or running"),
+    };
+    Builder::new_current_thread().enable_all().build()?.block_on(bytes_each(one_key))
 }
 
 fn gate(store: Arc<dyn Store>) -> anyhow::Result<Gate> {
