@@ -105,10 +105,10 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain()).map_err(Failure::usage)?;
     let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
     check(&opened).await?;
-    let mut gate = Gate::builder(Arc::clone(&opened.store), settings).runtime(Arc::clone(&runtime));
-    if let Some(directory) = args.data_dir.clone().or_else(|| args.store.data_dir()) {
-        let journal = FileJournal::open(&directory, runtime, FileJournalSettings::default());
-        gate = gate.journal(Arc::new(journal.map_err(Failure::cannot_start)?));
+    let journal = open_journal(&args, &runtime)?;
+    let mut gate = Gate::builder(Arc::clone(&opened.store), settings).runtime(runtime);
+    if let Some(journal) = &journal {
+        gate = gate.journal(Arc::clone(journal) as _);
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
     let service = IdempotencyLayer::new(gate.clone())
@@ -126,7 +126,19 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     } else {
         tracing::warn!("stopped; what still ran will lapse, and answer as the policy says");
     }
+    if let Some(journal) = journal {
+        journal.close().await;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where answers are kept that the store does not take.
+fn open_journal(args: &GatewayArgs, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, Failure> {
+    let Some(directory) = args.data_dir.clone().or_else(|| args.store.data_dir()) else {
+        return Ok(None);
+    };
+    let journal = FileJournal::open(&directory, Arc::clone(runtime), FileJournalSettings::default());
+    journal.map(|journal| Some(Arc::new(journal))).map_err(Failure::cannot_start)
 }
 
 fn settings(args: &GatewayArgs) -> Result<Settings, hapax::Error> {
