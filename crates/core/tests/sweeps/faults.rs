@@ -20,8 +20,16 @@ const TIGHT: Terms = Terms { lease: Duration::from_secs(1), ..HOLD };
 /// A call to the store may take longer than the lease.
 const SLOW: Terms = Terms { timeout: Duration::from_secs(3), ..TIGHT };
 
-pub(crate) const FRESH: Scenario =
-    Scenario { name: "fresh", terms: HOLD, earlier: None, act: Act::APPLIES, twins: 0, rivals: 0, journal: false };
+pub(crate) const FRESH: Scenario = Scenario {
+    name: "fresh",
+    terms: HOLD,
+    earlier: None,
+    act: Act::APPLIES,
+    twins: 0,
+    rivals: 0,
+    later: Duration::ZERO,
+    journal: false,
+};
 
 const HANGS: Act = Act::APPLIES.says(Word::Nothing);
 
@@ -73,6 +81,13 @@ pub(crate) fn scenarios(terms: Terms) -> Vec<Scenario> {
         ("unknown after a lapse", HANGS, applies.says(Word::Unknown)),
     ];
     scenarios.extend(earlier.map(|(name, earlier, act)| Scenario { name, earlier: Some(earlier), act, ..base }));
+    let later = lease + Duration::from_secs(1);
+    let overtaken = [
+        ("a rival after a lease, careless", applies.lasting(2 * lease, Duration::ZERO).careless()),
+        ("a rival after a lease, after the effect", applies.lasting(Duration::ZERO, 2 * lease)),
+        ("a rival after a lease, not applied", applies.says(Word::NotApplied).lasting(2 * lease, Duration::ZERO)),
+    ];
+    scenarios.extend(overtaken.map(|(name, act)| Scenario { name, act, rivals: 1, later, ..base }));
     let waiting = Terms { wait: Some(lease / 2), ..terms };
     for terms in [terms, waiting] {
         let takes_a_second = applies.lasting(Duration::from_secs(1), Duration::ZERO);
@@ -105,7 +120,7 @@ fn one_fault_at_every_call(name: &'static str, terms: Terms) {
 /// So many calls in a row go wrong in the same way.
 fn outages() -> Vec<(usize, Fault)> {
     let mut outages = Vec::new();
-    for calls in [2, 3, 6, 12, 40] {
+    for calls in [2, 6, 20] {
         outages.extend([
             (calls, Fault::FailBefore(ErrorKind::NotApplied)),
             (calls, Fault::FailBefore(ErrorKind::Unknown)),
@@ -150,6 +165,45 @@ fn a_fault_at_every_store_call_under_the_shortest_lease_and_retry() {
 #[test]
 fn a_fault_at_every_store_call_of_a_store_that_is_slower_than_the_lease() {
     one_fault_at_every_call("a fault at every store call, a store slower than the lease", SLOW);
+}
+
+/// Whether the handler of a scenario goes on for longer than a lease.
+fn lasts(scenario: &Scenario) -> bool {
+    scenario.act.before + scenario.act.after > scenario.terms.lease
+}
+
+/// The store is down from the call on, until it is back just before the lease ends, or just after it, or much later.
+#[test]
+fn an_outage_of_any_length_from_every_store_call_on() {
+    let mut sweep = Sweep::new("an outage of any length from every store call on");
+    for scenario in [HOLD, RETRY, RESOLVE, TIGHT].into_iter().flat_map(scenarios).filter(lasts) {
+        for call in 0..sweep.points(&scenario, |covered| covered.calls) {
+            for calls in 1..=20 {
+                for fault in [Fault::FailBefore(ErrorKind::NotApplied), Fault::SwallowAfter] {
+                    sweep.run(&scenario, &Mishap::of((call..call + calls).map(|call| (call, fault))));
+                }
+            }
+        }
+    }
+    sweep.ends(300, 10_000);
+}
+
+/// The last call before an outage is answered late, or is late itself, or is carried out twice.
+#[test]
+fn a_fault_at_every_store_call_and_an_outage_from_there_on() {
+    let mut sweep = Sweep::new("a fault at every store call and an outage from there on");
+    for scenario in [HOLD, RETRY, RESOLVE, SLOW].into_iter().flat_map(scenarios).filter(lasts) {
+        for call in 0..sweep.points(&scenario, |covered| covered.calls) {
+            for fault in faults(scenario.terms) {
+                for calls in [10, 60] {
+                    let down = |call| (call, Fault::FailBefore(ErrorKind::NotApplied));
+                    let outage = (call + 1..=call + calls).map(down);
+                    sweep.run(&scenario, &Mishap::of(outage.chain([(call, fault)])));
+                }
+            }
+        }
+    }
+    sweep.ends(300, 20_000);
 }
 
 #[test]

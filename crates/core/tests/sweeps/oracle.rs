@@ -17,8 +17,10 @@ use hapax_core::store::Memory;
 use hapax_core::{BoxError, OperationId, RecordKey, State, Store, Token};
 
 use crate::act::{Handled, handled, turn};
+use crate::world::Terms;
 use history::{Attempted, Event, Known, answer_under};
 
+pub(crate) use history::CUT_OFF;
 pub(crate) use words::{Lapse, Told, Weather, Word};
 
 /// The history of one key, and what it breaks.
@@ -28,12 +30,15 @@ pub(crate) struct Oracle {
     lapse: Lapse,
     /// How well the store answers.
     weather: Weather,
+    /// How long a caller may wait once its handler has ended.
+    patience: Duration,
     known: Mutex<Known>,
 }
 
 impl Oracle {
-    pub(crate) fn new(rk: RecordKey, store: Arc<Memory>, lapse: Lapse, weather: Weather) -> Arc<Self> {
-        Arc::new(Self { rk, store, lapse, weather, known: Mutex::default() })
+    pub(crate) fn new(rk: RecordKey, store: Arc<Memory>, terms: Terms, weather: Weather) -> Arc<Self> {
+        let (lapse, patience) = (terms.lapse, terms.lease + 3 * terms.timeout + Duration::from_secs(1));
+        Arc::new(Self { rk, store, lapse, weather, patience, known: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -81,6 +86,7 @@ impl Oracle {
             had_its_effect: false,
             ended: false,
             said: None,
+            said_at: Duration::ZERO,
         });
         drop(known);
         Running { oracle: self, number, token }
@@ -91,11 +97,14 @@ impl Oracle {
         let seen = self.observed();
         let mut known = self.lock();
         known.push(Event::Told { call, told: told.clone() });
+        known.hears(call, told, self.patience);
         match told {
             Told::Answer(answer, how, recorded) => known.told_answer(call, answer, *how, *recorded),
             Told::NotApplied => {
                 let in_vain = known.effects == 0 || !self.lapse.runs_once();
                 known.hold_to(in_vain, "a caller was told `not applied` after an effect");
+                let ran = known.attempts.iter().any(|attempted| attempted.call == call);
+                known.hold_to(ran, "a caller was told `not applied` though its handler did not run");
                 self.hold_back(&mut known, call, &seen);
             }
             Told::Unknown => self.hold_back(&mut known, call, &seen),
@@ -136,10 +145,22 @@ impl Oracle {
         known.hold_to(effects <= 1 || !self.lapse.runs_once(), "two effects, and not under Retry");
         let lost = known.answer.as_ref().is_some_and(|(answer, recorded)| *recorded && !stands(&seen, answer));
         known.hold_to(!lost, "a caller was told an answer that the record does not have");
-        let token = seen.live().filter(|_| !seen.runs()).map(|record| record.token);
-        let lapsed = known.attempts.iter().any(|one| !one.ended && Some(one.token()) == token);
+        self.hold_grants(&mut known, &seen);
+    }
+
+    /// Whoever runs has a grant that the store believes, or was told to stop. A recorded answer ends the attempt that still ran,
+    /// which learns of it with its next renewal.
+    fn hold_grants(&self, known: &mut Known, seen: &Observed) {
+        if matches!(seen.live().map(|record| &record.state), Some(State::Completed(_))) {
+            return;
+        }
+        let token = seen.live().filter(|_| seen.runs()).map(|record| record.token);
+        let lapsed = |one: &&Attempted| !one.ended && Some(one.token()) != token;
         let stormy = self.weather == Weather::Storm;
-        known.hold_to(!lapsed || stormy, "a lease ran out while its handler ran");
+        let kept = !known.attempts.iter().any(|one| lapsed(&one));
+        let stopped = known.attempts.iter().filter(lapsed).all(Attempted::was_told_to_stop);
+        known.hold_to(kept || stormy, "a lease ran out while its handler ran");
+        known.hold_to(stopped, "a handler was not told to stop though the store does not believe its grant");
     }
 
     /// Holds the end to what must be true of it.
@@ -227,7 +248,9 @@ impl Running {
         let answer = answer_under(self.token);
         let mut known = self.oracle.lock();
         known.push(Event::Says { token: self.token, word });
+        let now = known.now;
         known.attempts[self.number].said = Some((word, answer.clone()));
+        known.attempts[self.number].said_at = now;
         if word == Word::Unknown {
             known.reason.get_or_insert("a handler does not know");
         }

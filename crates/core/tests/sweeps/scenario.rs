@@ -8,7 +8,7 @@ use hapax_core::journal::{Journal, MemoryJournal};
 use hapax_testkit::Fault;
 
 use crate::act::Act;
-use crate::oracle::{Told, Weather};
+use crate::oracle::{CUT_OFF, Told, Weather};
 use crate::world::{Terms, World};
 
 /// What is to happen when nothing goes wrong.
@@ -22,8 +22,10 @@ pub(crate) struct Scenario {
     pub(crate) act: Act,
     /// How many copies arrive at once in the same process.
     pub(crate) twins: usize,
-    /// How many arrive at once in another process.
+    /// How many arrive in another process, whose handlers are always careful.
     pub(crate) rivals: usize,
+    /// How much later.
+    pub(crate) later: Duration,
     /// Whether the process where it arrives has a journal.
     pub(crate) journal: bool,
 }
@@ -120,7 +122,7 @@ fn go_through(world: &mut World, scenario: &Scenario, mishap: &Mishap) -> Covere
     let calls = world.faulty.calls().len();
     world.oracle.note("everything is well again");
     world.faulty.heal();
-    world.run_for(2 * scenario.terms.lease + Duration::from_secs(2));
+    world.run_for(scenario.terms.lease + 3 * scenario.terms.timeout);
     let last = sites.map(|site| last_word(world, site));
     close(world, last);
     Covered { calls, steps, broken_off: world.oracle.broken_off() }
@@ -129,7 +131,7 @@ fn go_through(world: &mut World, scenario: &Scenario, mishap: &Mishap) -> Covere
 /// A process begins, and ends in the middle of it; then its lease runs out.
 fn happen_earlier(world: &mut World, act: Act) {
     let site = world.open(Arc::clone(&world.memory) as _, None);
-    let _caller = world.send(site, act);
+    let _caller = world.send(site, act, Duration::ZERO);
     world.run_for(Duration::from_secs(1));
     world.crash(site);
     world.run_for(world.terms.lease);
@@ -141,7 +143,14 @@ fn first_calls(world: &mut World, scenario: &Scenario, blow: Option<(usize, Blow
         .into_iter()
         .zip(sites)
         .flat_map(|(copies, site)| vec![site; copies])
-        .map(|site| (site, world.send(site, scenario.act)))
+        .map(|site| {
+            let (act, delay) = if site == sites[0] {
+                (scenario.act, Duration::ZERO)
+            } else {
+                (Act { careful: true, ..scenario.act }, scenario.later)
+            };
+            (site, world.send(site, act, delay))
+        })
         .collect();
     let (mut heard, mut steps) = (vec![false; callers.len()], 0);
     loop {
@@ -177,7 +186,7 @@ fn strike_down(world: &mut World, site: usize, blow: Blow) {
     match blow {
         Blow::Crash => world.crash(site),
         Blow::Abort | Blow::Hangup => {
-            world.oracle.excuse("all tasks of a process were dropped");
+            world.oracle.excuse(CUT_OFF);
             world.sites[site].process.abort_tasks();
         }
     }

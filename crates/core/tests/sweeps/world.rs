@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::runtime::Runtime;
 use hapax_core::store::{Memory, MemorySettings};
 use hapax_core::{Call, Gate, Identity, Journal, Key, OnBusy, OnLapse, Repeatable, Rule, Scope, Settings, Store};
 use hapax_testkit::{Faulty, Process, Started, VirtualTime};
@@ -66,7 +67,7 @@ impl World {
         let time = VirtualTime::new(1);
         let server = time.process();
         let memory = Arc::new(Memory::new(Arc::clone(&server) as _, MemorySettings::default()));
-        let oracle = Oracle::new(call().record_key(), Arc::clone(&memory), terms.lapse, weather);
+        let oracle = Oracle::new(call().record_key(), Arc::clone(&memory), terms, weather);
         let faulty = Faulty::over(Arc::clone(&memory) as _, server, terms.lease);
         Self { time, memory, faulty, oracle, sites: Vec::new(), terms, calls: 0 }
     }
@@ -83,13 +84,15 @@ impl World {
         self.sites.len() - 1
     }
 
-    /// Sends the call to a process.
-    pub(crate) fn send(&mut self, site: usize, act: Act) -> Started<()> {
+    /// Sends the call to a process, after a while.
+    pub(crate) fn send(&mut self, site: usize, act: Act, delay: Duration) -> Started<()> {
         let Site { process, gate, .. } = &self.sites[site];
         let (gate, oracle) = (gate.clone(), Arc::clone(&self.oracle));
         let (inside, number) = (Arc::clone(process), self.calls);
         self.calls += 1;
+        let sleep = process.sleep(delay);
         process.start(async move {
+            sleep.await;
             let hears = Arc::clone(&oracle);
             let ran = gate.run(call(), move |attempt| act.run(number, attempt, oracle, inside)).await;
             hears.told(number, &Told::from(ran));

@@ -9,6 +9,9 @@ use hapax_core::{Record, State, Token};
 
 use super::words::{Told, Word};
 
+/// Why a caller may hear nothing from its own handler.
+pub(crate) const CUT_OFF: &str = "all tasks of a process were dropped";
+
 /// One line of a history.
 #[derive(Clone, Debug)]
 #[expect(dead_code, reason = "a trace shows them")]
@@ -62,6 +65,7 @@ pub(super) struct Attempted {
     pub(super) had_its_effect: bool,
     pub(super) ended: bool,
     pub(super) said: Option<(Word, String)>,
+    pub(super) said_at: Duration,
 }
 
 impl Attempted {
@@ -110,6 +114,17 @@ impl Known {
         self.hold_to(alone, "a handler started while another ran that was not told to stop");
         let newest = self.attempts.iter().map(Attempted::token).max();
         self.hold_to(newest < Some(token), "a grant's token does not grow");
+    }
+
+    /// Nobody waits for ever for what is known, nor is told anything else.
+    pub(super) fn hears(&mut self, call: usize, told: &Told, patience: Duration) {
+        let mine = self.attempts.iter().find(|attempted| attempted.call == call && attempted.said.is_some());
+        let soon = mine.is_none_or(|mine| self.now <= mine.said_at + patience);
+        let known = mine.is_some_and(|mine| matches!(mine.said, Some((Word::Applied | Word::Final, _))));
+        let told_so = matches!(told, Told::Answer(..) | Told::Unrecorded);
+        let cut_off = self.reason == Some(CUT_OFF);
+        self.hold_to(soon, "a caller waited for longer than a lease for what its handler had said");
+        self.hold_to(!known || told_so || cut_off, "a caller was told less than its handler knew");
     }
 
     /// A caller was told that its handler did not run.
