@@ -263,7 +263,10 @@ fn failed(kind: ErrorKind) -> Error {
 }
 
 /// Lets every other task have a turn.
-async fn turn() {
+///
+/// # Cancel safety
+/// Safe to drop.
+pub async fn turn() {
     let mut had = false;
     poll_fn(|cx| {
         if had {

@@ -4,14 +4,13 @@ use std::future::{Future, poll_fn};
 use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use hapax_core::gate::{Attempt, Failure};
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind};
-use hapax_testkit::Process;
+use hapax_testkit::{Process, turn};
 
 use crate::oracle::{Oracle, Running, Word};
 
@@ -115,18 +114,4 @@ pub(crate) fn handled(word: Word, answer: String) -> Handled {
         Word::NotApplied => Err(Failure::not_applied(told())),
         Word::Unknown | Word::Nothing => Err(Failure::unknown(told())),
     }
-}
-
-/// Lets every other task have a turn.
-pub(crate) async fn turn() {
-    let mut had = false;
-    poll_fn(|cx| {
-        if had {
-            return Poll::Ready(());
-        }
-        had = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

@@ -15,8 +15,9 @@ use hapax_core::machine::Observed;
 use hapax_core::settings::{Found, Probe};
 use hapax_core::store::Memory;
 use hapax_core::{BoxError, OperationId, RecordKey, State, Store, Token};
+use hapax_testkit::turn;
 
-use crate::act::{Handled, handled, turn};
+use crate::act::{Handled, handled};
 use crate::world::Terms;
 use history::{Attempted, Event, Known, answer_under};
 

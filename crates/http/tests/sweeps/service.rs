@@ -1,7 +1,6 @@
 //! A service with several awaits before its effect and after it, and bodies that come in pieces.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hapax_core::BoxError;
 use hapax_http::RequestBody;
+use hapax_testkit::turn;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
@@ -112,18 +112,4 @@ impl Body for Pieces {
         let piece = body.left.pop_front().map(str::as_bytes).map(Bytes::from_static);
         Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
     }
-}
-
-/// Lets every other task have a turn.
-async fn turn() {
-    let mut had = false;
-    poll_fn(|cx| {
-        if had {
-            return Poll::Ready(());
-        }
-        had = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
