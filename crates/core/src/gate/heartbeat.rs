@@ -163,7 +163,7 @@ impl Beat {
         {
             return false;
         }
-        if now >= self.ends {
+        if now >= self.ends && !chaos::on("never_too_long") {
             telemetry::ran_too_long(&self.grant);
             self.end();
             return false;
@@ -183,12 +183,15 @@ impl Beat {
         let renewal = Protocol::over(&*store).renew(&self.grant.rk, &claim);
         match within(&*runtime, limit, renewal).await {
             Some(Ok(Renewed::Yes)) => {
+                let sent = if chaos::on("deadline_by_reply") { runtime.boot() } else { sent };
                 self.confirmed.store(micros(sent), Ordering::Release);
                 self.due.store(micros(sent + interval(&*runtime, self.lease)), Ordering::Release);
             }
             Some(Ok(Renewed::Lost)) => {
                 telemetry::grant_lost(&self.grant);
-                self.end();
+                if !chaos::on("lost_goes_unheard") {
+                    self.end();
+                }
             }
             // The store forgot: nobody can be asked, so the attempt goes on and its answer recreates the record.
             Some(Ok(Renewed::Gone)) => {
@@ -276,6 +279,9 @@ impl Heartbeat {
     /// Stops it and waits for a renewal that is under way, so that none arrives after what follows.
     pub(super) async fn stop(self) {
         self.shared.heartbeats.lock().by_number.remove(&self.number);
+        if chaos::on("abandon_races_renewal") {
+            return;
+        }
         // A renewal ends within one store timeout; a thread that died must not hold its attempts.
         let limit = 2 * self.shared.store_timeout;
         within(&*self.shared.runtime, limit, self.beat.idle()).await;

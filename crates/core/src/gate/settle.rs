@@ -37,11 +37,14 @@ impl Held {
 
     /// Tells the store what the handler said, and only then the caller.
     pub(super) async fn settle<A: Answer>(mut self, said: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
+        if chaos::on("heartbeat_stops_early") {
+            self.heartbeat = None;
+        }
         let told = match said {
             Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
             Err(Failure::NotApplied(told)) => {
                 self.give_back(self.released()).await;
-                if self.won.ambiguous {
+                if self.won.ambiguous && !chaos::on("release_without_cancel") {
                     // The earlier begin may come after this release, and would be granted to nobody.
                     cancel(self.gate.clone(), self.won.grant.rk, self.won.grant.owner, self.won.sent);
                 }
@@ -86,6 +89,9 @@ impl Held {
         }
         let mut pause = FIRST_PAUSE;
         loop {
+            if chaos::on("breaker_blocks_completion") && !shared.breaker.admits(shared.runtime.boot()) {
+                return Err(Refused::Unrecorded(Error::new(ErrorKind::NotApplied, "the breaker is open")));
+            }
             let error = match shared.ask(|protocol| protocol.complete(&self.won.grant.rk, &ask)).await {
                 Ok(completed) => return self.completed(answer, completed),
                 Err(error) => error,
@@ -195,6 +201,9 @@ pub(super) fn cancel(gate: Gate, rk: RecordKey, owner: Owner, sent: Duration) {
     let shared = Arc::clone(&gate.shared);
     shared.spawn(async move {
         how.until_definite(&gate, rk).await;
+        if chaos::on("cancel_once") {
+            return;
+        }
         let waited = gate.shared.runtime.boot().saturating_sub(sent);
         gate.shared.runtime.sleep(lease.saturating_sub(waited)).await;
         how.until_definite(&gate, rk).await;

@@ -1,3 +1,4 @@
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::machine::{
@@ -153,10 +154,16 @@ impl<'a> Protocol<'a> {
     async fn carry_out<R>(self, rk: &RecordKey, seen: &Observed, decision: Decision<R>) -> Result<Option<R>> {
         match decision {
             Decision::Reply(reply) => Ok(Some(reply)),
-            Decision::Change(next, reply) => match self.store.swap(rk, seen, &next).await? {
-                Swapped::Yes => Ok(Some(reply)),
-                Swapped::Changed => Ok(None),
-            },
+            Decision::Change(next, reply) => {
+                if chaos::on("hold_does_not_compare") && matches!(next.record.state, State::Indeterminate(_)) {
+                    while self.store.swap(rk, &self.store.read(rk).await?, &next).await? == Swapped::Changed {}
+                    return Ok(Some(reply));
+                }
+                match self.store.swap(rk, seen, &next).await? {
+                    Swapped::Yes => Ok(Some(reply)),
+                    Swapped::Changed => Ok(None),
+                }
+            }
         }
     }
 }
