@@ -48,10 +48,10 @@ impl Gate {
         let mut asked = Asked::default();
         let mut begun = self.ask_to_begin(&ask, &mut asked).await;
         if let (Ok(Begun::Busy(_)), OnBusy::Wait(budget)) = (&begun, self.terms.on_busy) {
-            begun = self.wait_and_begin(&ask, &mut asked, budget).await;
+            begun = Box::pin(self.wait_and_begin(&ask, &mut asked, budget)).await;
         }
         if let (Ok(Begun::Indeterminate(_)), Some(probe)) = (&begun, &self.terms.probe)
-            && self.find_out(call, &**probe).await
+            && Box::pin(self.find_out(call, &**probe)).await
         {
             begun = self.ask_to_begin(&ask, &mut asked).await;
         }

@@ -1,6 +1,7 @@
 //! Twins: copies of one call in one process. The first leads and asks the store; the others share what becomes of it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -124,9 +125,12 @@ impl Flights {
         let rk = call.record_key();
         let mut under_way = self.lock();
         let all_twins = under_way.twins;
-        let Some(flight) = under_way.by_key.get_mut(&rk) else {
-            under_way.by_key.insert(rk, Flight { call: *call, stage: Stage::Beginning, told: None });
-            return Role::Leader(Leading { flights: Arc::clone(self), rk, granted: false, ended: false });
+        let flight = match under_way.by_key.entry(rk) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Flight { call: *call, stage: Stage::Beginning, told: None });
+                return Role::Leader(Leading { flights: Arc::clone(self), rk, granted: false, ended: false });
+            }
+            Entry::Occupied(occupied) => occupied.into_mut(),
         };
         if chaos::on("twin_runs_too") {
             return Role::Alone;

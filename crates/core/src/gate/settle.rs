@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
+use crate::gate::attempt::Cancellation;
 use crate::gate::begin::Won;
 use crate::gate::heartbeat::Heartbeat;
 use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
@@ -30,7 +29,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(gate: Gate, won: Won, cancellation: CancellationToken) -> Self {
+    pub(super) fn new(gate: Gate, won: Won, cancellation: Arc<Cancellation>) -> Self {
         let heartbeat = Heartbeat::start(&gate, won.grant, cancellation, won.sent);
         Self { gate, won, heartbeat: Some(heartbeat), settled: false }
     }
@@ -43,7 +42,7 @@ impl Held {
         let told = match said {
             Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
             Err(Failure::NotApplied(told)) => {
-                self.give_back(self.released()).await;
+                Box::pin(self.give_back(self.released())).await;
                 if self.won.ambiguous && !chaos::on("release_without_cancel") {
                     // The earlier begin may come after this release, and would be granted to nobody.
                     cancel(self.gate.clone(), self.won.grant.rk, self.won.grant.owner, self.won.sent);
@@ -52,7 +51,7 @@ impl Held {
             }
             Err(Failure::Unknown(told)) => {
                 let wrong = chaos::on("release_on_unknown").then(|| self.released());
-                self.give_back(wrong.unwrap_or(self.abandoned())).await;
+                Box::pin(self.give_back(wrong.unwrap_or(self.abandoned()))).await;
                 Err(Refused::Unknown(told))
             }
         };
@@ -105,7 +104,7 @@ impl Held {
                     unknown_retention: self.gate.terms.unknown_retention,
                     ended: ended_at,
                 };
-                return self.spill(answer, spilled, error).await;
+                return Box::pin(self.spill(answer, spilled, error)).await;
             }
             telemetry::completion_retried(self.won.grant.rk, &error);
             shared.runtime.sleep(pause).await;

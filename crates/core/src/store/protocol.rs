@@ -39,7 +39,8 @@ impl<'a> Protocol<'a> {
                 Inserted::Granted(grant) => return Ok(Begun::Granted(grant)),
                 Inserted::Found(seen) => seen,
             };
-            if let Some(begun) = self.carry_out(&rk, &seen, machine::begin(&seen, ask)).await? {
+            // Boxed: most begins are granted at once, and need no room for more.
+            if let Some(begun) = Box::pin(self.carry_out(&rk, &seen, machine::begin(&seen, ask))).await? {
                 return Ok(begun);
             }
         }
@@ -76,7 +77,7 @@ impl<'a> Protocol<'a> {
                 return Ok(found);
             }
             let seen = self.store.read(rk).await?;
-            if let Some(completed) = self.carry_out(rk, &seen, machine::complete(&seen, ask)).await? {
+            if let Some(completed) = Box::pin(self.carry_out(rk, &seen, machine::complete(&seen, ask))).await? {
                 return Ok(completed);
             }
         }
