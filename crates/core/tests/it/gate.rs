@@ -799,5 +799,7 @@ async fn settings_that_contradict_each_other_are_refused() {
     refused(|settings| settings.policy.unknown_retention = settings.policy.lease);
     refused(|settings| settings.policy.retention = Duration::from_millis(999));
     refused(|settings| settings.policy.released_retention = Duration::ZERO);
+    refused(|settings| settings.policy.retention = settings.policy.lease - Duration::from_millis(1));
+    refused(|settings| settings.policy.released_retention = settings.policy.lease - Duration::from_millis(1));
     refused(|settings| settings.policy.unknown_retention = Duration::MAX);
 }
