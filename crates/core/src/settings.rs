@@ -188,6 +188,8 @@ pub(crate) struct Terms {
     pub(crate) on_busy: OnBusy,
     /// Whether calls run without a record while the store is down.
     pub(crate) pass: bool,
+    /// As it was given.
+    pub(crate) policy: Policy,
 }
 
 impl TryFrom<&Policy> for Terms {
@@ -231,6 +233,7 @@ impl TryFrom<&Policy> for Terms {
             },
             on_busy: policy.on_busy,
             pass: matches!(policy.on_store_down, OnStoreDown::Pass(_)),
+            policy: policy.clone(),
         })
     }
 }

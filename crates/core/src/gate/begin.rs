@@ -70,7 +70,7 @@ impl Gate {
                 }
                 Ok(Permission::Granted(Won { grant, sent: asked.sent, ambiguous: asked.ambiguous }))
             }
-            Ok(Begun::Replay(completion)) => Ok(Permission::Over(Ended::Answer(completion.answer))),
+            Ok(Begun::Replay(completion)) => Ok(Permission::Over(Ended::Recorded(completion))),
             Ok(Begun::Busy(retry_after)) => Ok(Permission::Over(Ended::Busy(retry_after))),
             Ok(Begun::Mismatch) => Ok(Permission::Over(Ended::Mismatch)),
             Ok(Begun::Indeterminate(since)) => Ok(Permission::Over(Ended::Indeterminate(since))),

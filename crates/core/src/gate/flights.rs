@@ -11,9 +11,9 @@ use tokio::sync::watch;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind};
-use crate::gate::outcome::{Answer, How, Ran, Refused};
+use crate::gate::outcome::{Answer, How, Ran, Recorded, Refused};
 use crate::key::{Call, RecordKey};
-use crate::record::Timestamp;
+use crate::record::{Completion, Timestamp};
 use crate::telemetry;
 
 /// Every call that is under way in this process.
@@ -50,8 +50,10 @@ pub(super) enum Stage {
 /// What became of a leader.
 #[derive(Clone, Debug)]
 pub(super) enum Ended {
-    /// There is an answer, as it is recorded.
-    Answer(Bytes),
+    /// There is an answer, as it is stored, or is to be; the rest as in [`Ran`].
+    Answer { answer: Bytes, recorded: Recorded, expiry: Option<u32> },
+    /// There was one already.
+    Recorded(Completion),
     /// Nothing was applied: each twin begins for itself.
     NotApplied,
     /// Nobody knows.
@@ -71,7 +73,7 @@ pub(super) enum Ended {
 impl Ended {
     pub(super) fn of<A: Answer>(ran: &Result<Ran<A>, Refused<A>>) -> Self {
         match ran {
-            Ok(ran) => Self::Answer(ran.answer.encode()),
+            Ok(ran) => Self::Answer { answer: ran.answer.encode(), recorded: ran.recorded, expiry: ran.expiry },
             Err(Refused::NotApplied(_) | Refused::Overloaded) => Self::NotApplied,
             Err(Refused::Unknown(_) | Refused::Unrecorded(_)) => Self::Unknown,
             Err(Refused::Busy { retry_after }) => Self::Busy(*retry_after),
@@ -86,7 +88,10 @@ impl Ended {
     pub(super) fn into_result<A: Answer>(self) -> Result<Ran<A>, Refused<A>> {
         let error = |kind, message| Error::new(kind, message);
         match self {
-            Self::Answer(answer) => Ran::recorded(answer, How::Replayed),
+            Self::Answer { answer, recorded, expiry } => {
+                Ran::decoded(answer, |answer| Ran { answer, how: How::Replayed, recorded, expiry })
+            }
+            Self::Recorded(completion) => Ran::recorded(completion, How::Replayed),
             Self::NotApplied => {
                 Err(Refused::NotApplied(error(ErrorKind::NotApplied, "a copy of this call was not applied").into()))
             }

@@ -77,7 +77,7 @@ impl Gate {
                     && let Ok(answer) = &said
                     && let Some(leading) = flight.leading.take()
                 {
-                    leading.ended(|| Ended::Answer(answer.encode()));
+                    leading.ended(|| Ended::Answer { answer: answer.encode(), recorded: Recorded::Yes, expiry: None });
                 }
                 let ran = held.settle(said).await;
                 telemetry::completed(clock.lap());
@@ -146,7 +146,9 @@ impl Flight {
 /// The end of a handler that ran without a record.
 fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
     match ran {
-        Ok(answer) | Err(Failure::Final(answer)) => Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No }),
+        Ok(answer) | Err(Failure::Final(answer)) => {
+            Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No, expiry: None })
+        }
         Err(Failure::NotApplied(told)) => Err(Refused::NotApplied(told)),
         Err(Failure::Unknown(told)) => Err(Refused::Unknown(told)),
     }

@@ -84,7 +84,7 @@ impl Held {
                 gate.shared.runtime.sleep(FIRST_PAUSE).await;
                 drop(gate.shared.ask(|protocol| protocol.complete(&rk, &ask)).await);
             });
-            return Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes });
+            return Ok(self.fresh(answer, Recorded::Yes));
         }
         let mut pause = FIRST_PAUSE;
         loop {
@@ -118,17 +118,21 @@ impl Held {
         self.heartbeat.as_ref().is_none_or(|heartbeat| now >= heartbeat.believed_until())
     }
 
+    /// This attempt's own answer.
+    fn fresh<A>(&self, answer: A, recorded: Recorded) -> Ran<A> {
+        let expiry = self.gate.shared.runtime.wall().plus(self.gate.terms.retention.into()).seconds();
+        Ran { answer, how: How::Fresh, recorded, expiry: Some(expiry) }
+    }
+
     fn completed<A: Answer>(&self, answer: A, completed: Completed) -> Result<Ran<A>, Refused<A>> {
         let rk = self.won.grant.rk;
         match completed {
-            Completed::Done | Completed::Already => Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes }),
+            Completed::Done | Completed::Already => Ok(self.fresh(answer, Recorded::Yes)),
             Completed::Recreated => {
                 telemetry::recreated(rk);
-                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes })
+                Ok(self.fresh(answer, Recorded::Yes))
             }
-            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => {
-                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes })
-            }
+            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => Ok(self.fresh(answer, Recorded::Yes)),
             Completed::Lost(record) => self.lost(record),
             Completed::Gone => Err(unknown("the store forgot the record, and the answer is past its retention")),
         }
@@ -137,7 +141,7 @@ impl Held {
     fn lost<A: Answer>(&self, other: Record) -> Result<Ran<A>, Refused<A>> {
         telemetry::divergent(self.won.grant.rk, self.won.grant.token.0, &other);
         match other.state {
-            State::Completed(completion) => Ran::recorded(completion.answer, How::Canonical),
+            State::Completed(completion) => Ran::recorded(completion, How::Canonical),
             State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
                 Err(unknown("the grant was lost before the answer could be recorded"))
             }
@@ -149,7 +153,7 @@ impl Held {
         match self.gate.shared.spill.take(spilled, &mut self.heartbeat).await {
             Ok(()) => {
                 telemetry::spilled(self.won.grant.rk, &cause);
-                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Pending })
+                Ok(self.fresh(answer, Recorded::Pending))
             }
             Err(error) => {
                 telemetry::unrecorded(self.won.grant.rk, &cause, &error);

@@ -307,6 +307,24 @@ async fn an_answer_that_the_store_does_not_take_is_given_from_the_journal_and_re
 }
 
 #[tokio::test]
+async fn a_twin_is_told_that_the_answer_is_not_recorded_yet() {
+    let mut world = World::new();
+    let mut wait = settings(OnLapse::Hold);
+    wait.policy.on_busy = OnBusy::Wait(LEASE * 5);
+    world.gate = with_journal(&world, &Arc::new(MemoryJournal::new())).with(&wait.policy).unwrap();
+    world.store.refuse_all_after_begin(true);
+    let go = Arc::new(Notify::new());
+    world.leave(&go, "the answer").await;
+    let meanwhile = async {
+        settle().await;
+        go.notify_one();
+        world.time.pass(LEASE * 3).await;
+    };
+    let twin = beside(world.answers("a second run"), meanwhile).await.expect("there is an answer");
+    assert_eq!((twin.answer.as_str(), twin.how, twin.recorded), ("the answer", How::Replayed, Recorded::Pending));
+}
+
+#[tokio::test]
 async fn while_an_answer_is_in_the_journal_its_lease_is_kept() {
     let (mut world, journal) = (World::new(), Arc::new(MemoryJournal::new()));
     world.gate = with_journal(&world, &journal);

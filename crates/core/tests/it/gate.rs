@@ -280,6 +280,15 @@ async fn a_call_runs_once_and_is_replayed() {
 }
 
 #[tokio::test]
+async fn every_copy_is_told_the_same_expiry() {
+    let world = World::new();
+    let fresh = world.answers("the answer").await.expect("it ran").expiry;
+    world.time.pass(LEASE).await;
+    let replayed = world.answers("another").await.expect("it is replayed").expiry;
+    assert!(fresh.is_some() && fresh == replayed, "{fresh:?} {replayed:?}");
+}
+
+#[tokio::test]
 async fn an_attempt_knows_its_grant_and_its_ids() {
     let world = World::new();
     let run = world.run(|attempt| async move {
