@@ -141,10 +141,15 @@ impl Held {
     fn lost<A: Answer>(&self, other: Record) -> Result<Ran<A>, Refused<A>> {
         telemetry::divergent(self.won.grant.rk, self.won.grant.token.0, &other);
         match other.state {
-            State::Completed(completion) => Ran::recorded(completion, How::Canonical),
-            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-                Err(unknown("the grant was lost before the answer could be recorded"))
+            // A store that forgot the record may hold another payload's by now: that answer is not for this caller.
+            State::Completed(completion) if other.fingerprint == self.won.grant.fingerprint => {
+                Ran::recorded(completion, How::Canonical)
             }
+            State::Completed(_)
+            | State::InProgress(_)
+            | State::Released(_)
+            | State::Indeterminate(_)
+            | State::Dead(_) => Err(unknown("the grant was lost before the answer could be recorded")),
         }
     }
 

@@ -692,6 +692,29 @@ async fn a_handler_that_lost_to_a_recorded_answer_gives_that_one() {
 }
 
 #[tokio::test]
+async fn a_handler_that_lost_to_another_payload_does_not_give_its_answer() {
+    let world = World::new().set(|settings| settings.policy.unknown_retention = LEASE * 2);
+    let go = Arc::new(Notify::new());
+    let waits = Arc::clone(&go);
+    let run = world.run(move |_| async move {
+        waits.notified().await;
+        Ok(String::from("the answer"))
+    });
+    let lose = async {
+        settle().await;
+        let fingerprint = Identity::plain().fingerprint(Rule(1), &[b"another payload"]);
+        world.store.refuse_renewals.store(true, Ordering::SeqCst);
+        world.time.pass(LEASE * 3).await;
+        let elsewhere = gate_over(&world.store, &world.time, settings(OnLapse::Hold));
+        let other = elsewhere.run(call().fingerprint(fingerprint), |_| async { Ok(String::from("another answer")) });
+        gave(other.await, "another answer", How::Fresh);
+        go.notify_one();
+    };
+    let told = beside(run, lose).await;
+    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
+}
+
+#[tokio::test]
 async fn a_handler_is_told_to_stop_at_max_execution_and_still_completes() {
     let world = World::new();
     let stopped = Arc::<AtomicBool>::default();
