@@ -233,6 +233,23 @@ async fn while_the_store_is_down_a_route_may_let_calls_pass() {
     assert!(world.read().await.live().is_none(), "nothing was recorded");
 }
 
+#[tokio::test]
+async fn a_copy_of_a_call_without_a_record_hears_that_there_is_none() {
+    let world = World::new().set(|settings| {
+        settings.policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("the handler only counts"));
+    });
+    world.store.down.store(true, Ordering::SeqCst);
+    let go = Arc::new(Notify::new());
+    world.leave(&go, "the answer").await;
+    let release = async {
+        settle().await;
+        go.notify_one();
+    };
+    let ran = beside(world.answers("a second run"), release).await.unwrap();
+    assert_eq!((ran.answer.as_str(), ran.how, ran.recorded), ("the answer", How::Replayed, Recorded::No));
+    assert_eq!(world.runs(), 1);
+}
+
 #[derive(Debug)]
 struct Knows {
     found: Found,
