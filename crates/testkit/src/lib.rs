@@ -21,4 +21,4 @@ pub use clock::ManualClock;
 pub use faulty::{Fault, Faulty, Operation, When, turn};
 pub use setup::{Backend, Capability, Case, Setup, Step, main};
 pub use suite::{GOLDEN_ANSWER, cases, golden_call};
-pub use virtual_time::{Choose, Process, Started, VirtualTime};
+pub use virtual_time::{Choose, Clocks, Part, Process, Started, VirtualTime};

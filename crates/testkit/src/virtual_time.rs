@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use hapax_core::runtime::BoxFuture;
 
-pub use process::{Process, Started};
+pub use process::{Clocks, Part, Process, Started};
 
-/// Which of so many runnable tasks goes on, counted from the one that was woken first.
+/// Which of so many runnable tasks goes on, counted from the one that was spawned first.
 pub type Choose = Box<dyn FnMut(usize) -> usize + Send>;
 
 /// More steps than this without any time passing: the tasks wake each other for ever.
@@ -25,27 +25,32 @@ pub struct VirtualTime(Arc<World>);
 impl VirtualTime {
     /// A world whose random bytes follow from the seed, and whose tasks go on in the order in which they were woken.
     pub fn new(seed: u64) -> Self {
-        Self::choosing(seed, Box::new(|_| 0))
+        Self::ordered(seed, Order::Woken)
     }
 
-    /// A world with an order of its own.
+    /// A world with an order of its own. It does not depend on who was woken first: primitives that wake many at once
+    /// may do so in any order.
     pub fn choosing(seed: u64, choose: Choose) -> Self {
+        Self::ordered(seed, Order::Chosen(choose))
+    }
+
+    fn ordered(seed: u64, order: Order) -> Self {
         Self(Arc::new(World(Mutex::new(State {
             now: Duration::ZERO,
             tasks: BTreeMap::new(),
             runnable: Vec::new(),
             timers: BTreeMap::new(),
             crashed: BTreeSet::new(),
+            paused: BTreeSet::new(),
             last_number: 0,
             random: seed,
-            choose,
+            order,
         }))))
     }
 
     /// A process of this world: a runtime whose tasks can end all at once.
     pub fn process(&self) -> Arc<Process> {
-        let number = self.0.lock().number();
-        Arc::new(Process { world: Arc::clone(&self.0), number })
+        World::process(&self.0)
     }
 
     /// How much time has passed.
@@ -124,13 +129,23 @@ struct World(Mutex<State>);
 struct State {
     now: Duration,
     tasks: BTreeMap<u64, Task>,
-    /// In the order in which they were woken.
+    /// In the order in which they were woken, or spawned where one is chosen.
     runnable: Vec<u64>,
     timers: BTreeMap<(Duration, u64), Waker>,
     crashed: BTreeSet<u64>,
+    /// Processes whose tasks do not go on for now, and those whose threads do not.
+    paused: BTreeSet<(u64, bool)>,
     last_number: u64,
     random: u64,
-    choose: Choose,
+    order: Order,
+}
+
+/// Who goes on next.
+enum Order {
+    /// Whoever was woken first.
+    Woken,
+    /// Whoever is chosen.
+    Chosen(Choose),
 }
 
 struct Task {
@@ -148,6 +163,11 @@ impl World {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn process(self: &Arc<Self>) -> Arc<Process> {
+        let number = self.lock().number();
+        Arc::new(Process { world: Arc::clone(self), number, clocks: Mutex::default() })
+    }
+
     fn spawn(self: &Arc<Self>, process: u64, thread: bool, future: BoxFuture<'static, ()>) -> Option<u64> {
         let mut state = self.lock();
         if state.crashed.contains(&process) {
@@ -158,7 +178,7 @@ impl World {
         let number = state.number();
         let waker = Waker::from(Arc::new(Alarm { world: Arc::downgrade(self), task: number }));
         state.tasks.insert(number, Task { process, thread, future: Some(future), waker });
-        state.runnable.push(number);
+        state.woken(number);
         Some(number)
     }
 
@@ -197,18 +217,41 @@ impl State {
         self.last_number
     }
 
+    fn woken(&mut self, number: u64) {
+        let place = match &self.order {
+            Order::Woken if self.runnable.contains(&number) => return,
+            Order::Woken => self.runnable.len(),
+            Order::Chosen(_) => match self.runnable.binary_search(&number) {
+                Ok(_) => return,
+                Err(place) => place,
+            },
+        };
+        self.runnable.insert(place, number);
+    }
+
     fn next_task(&mut self) -> Option<(u64, BoxFuture<'static, ()>, Waker)> {
-        while !self.runnable.is_empty() {
-            let chosen = (self.choose)(self.runnable.len());
-            let number = self.runnable.remove(chosen);
-            let Some(task) = self.tasks.get_mut(&number) else {
-                continue;
-            };
-            if let Some(future) = task.future.take() {
+        self.runnable.retain(|number| self.tasks.contains_key(number));
+        while let Some(place) = self.next_place() {
+            let number = self.runnable.remove(place);
+            if let Some(task) = self.tasks.get_mut(&number)
+                && let Some(future) = task.future.take()
+            {
                 return Some((number, future, task.waker.clone()));
             }
         }
         None
+    }
+
+    /// The place of the task that goes on next, among those that can.
+    fn next_place(&mut self) -> Option<usize> {
+        let (tasks, paused) = (&self.tasks, &self.paused);
+        let can = |number: &u64| tasks.get(number).is_some_and(|task| !paused.contains(&(task.process, task.thread)));
+        let can: Vec<usize> = (0..self.runnable.len()).filter(|place| can(&self.runnable[*place])).collect();
+        match &mut self.order {
+            Order::Woken => can.first().copied(),
+            Order::Chosen(_) if can.is_empty() => None,
+            Order::Chosen(choose) => Some(can[choose(can.len())]),
+        }
     }
 
     /// SplitMix64.
@@ -238,9 +281,6 @@ impl Wake for Alarm {
         let Some(world) = self.world.upgrade() else {
             return;
         };
-        let mut state = world.lock();
-        if !state.runnable.contains(&self.task) {
-            state.runnable.push(self.task);
-        }
+        world.lock().woken(self.task);
     }
 }

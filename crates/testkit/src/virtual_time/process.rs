@@ -10,14 +10,35 @@ use hapax_core::runtime::{BoxFuture, Runtime};
 
 use super::World;
 
+/// How the clocks of a process differ from the world's time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clocks {
+    /// How far the wall clock is ahead, or behind, in microseconds.
+    pub wall_ahead: i64,
+    /// How far the boot clock is ahead.
+    pub boot_ahead: Duration,
+    /// How much faster than the world's time the boot clock runs, in millionths.
+    pub drift: i32,
+}
+
+/// What of a process can stand still while the rest goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Everything but its threads: the executor is blocked.
+    Tasks,
+    /// Its threads.
+    Threads,
+}
+
 /// When the world begins, by its wall clock: the first second of 2026.
 const START: Timestamp = Timestamp(1_767_225_600_000_000);
 
-/// A process of a world. Its clocks are the world's.
+/// A process of a world. Its clocks are the world's, until they are set.
 #[derive(Debug)]
 pub struct Process {
     pub(super) world: Arc<World>,
     pub(super) number: u64,
+    pub(super) clocks: Mutex<Clocks>,
 }
 
 impl Process {
@@ -29,6 +50,35 @@ impl Process {
     /// Drops every task where it stands, but threads. What that spawns goes on.
     pub fn abort_tasks(&self) {
         self.world.drop_tasks(|_, task| task.process == self.number && !task.thread);
+    }
+
+    /// Lets a part of it stand still. Time passes meanwhile, and what wakes it waits until it is resumed.
+    pub fn pause(&self, part: Part) {
+        self.world.lock().paused.insert((self.number, part == Part::Threads));
+    }
+
+    /// Lets a part go on that stood still.
+    pub fn resume(&self, part: Part) {
+        self.world.lock().paused.remove(&(self.number, part == Part::Threads));
+    }
+
+    /// Sets its clocks. A boot clock that goes back is nothing a system shows.
+    pub fn set_clocks(&self, clocks: Clocks) {
+        *self.clocks.lock().unwrap_or_else(PoisonError::into_inner) = clocks;
+    }
+
+    /// Moves its wall clock by so many microseconds.
+    pub fn steps_wall(&self, by: i64) {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner).wall_ahead += by;
+    }
+
+    /// Another process of the same world.
+    pub fn sibling(&self) -> Arc<Self> {
+        World::process(&self.world)
+    }
+
+    fn clocks(&self) -> Clocks {
+        *self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many of its tasks have not ended, threads not counted.
@@ -71,11 +121,14 @@ impl Runtime for Process {
     }
 
     fn boot(&self) -> Duration {
-        self.world.lock().now
+        let (now, clocks) = (self.world.lock().now, self.clocks());
+        let drifted = now * clocks.drift.unsigned_abs() / 1_000_000;
+        clocks.boot_ahead + if clocks.drift < 0 { now - drifted } else { now + drifted }
     }
 
     fn wall(&self) -> Timestamp {
-        START.plus(self.boot())
+        let now = START.plus(self.world.lock().now);
+        Timestamp(now.0.saturating_add_signed(self.clocks().wall_ahead))
     }
 
     fn fill(&self, bytes: &mut [u8]) {
