@@ -1,6 +1,7 @@
 //! `cargo xtask <verb>`: the commands of this repository. It uses the standard library only, so it builds in seconds.
 
 mod mutants;
+mod prove;
 mod tally;
 mod test;
 mod tidy;
@@ -16,6 +17,7 @@ verbs:
   test           everything a change must pass: format, tidy, clippy, documentation, tests, mutants
   tidy           only the rules about the tree itself, in a second
   mutants        turns published bugs on, one at a time; each must be seen by a harness
+  prove sim      very many worlds of the simulation: --seeds N [--from S], goes on where it was stopped; --seed N shows one
   bench core [S] measures the library beside its limits; only subjects whose name contains S
   help           this page
 ";
@@ -30,6 +32,10 @@ fn main() -> ExitCode {
         ["test"] => exit(test::run(&root())),
         ["tidy"] => exit(tidy::run(&root())),
         ["mutants"] => exit(mutants::run(&root())),
+        ["prove", rest @ ..] => match prove::run(&root(), rest) {
+            Ok(held) => exit(held),
+            Err(what) => misused(&what),
+        },
         ["bench", rest @ ..] => exit(test::bench(&root(), rest)),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

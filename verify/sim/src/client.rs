@@ -1,0 +1,84 @@
+//! Clients: they ask, and ask again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::gate::Recorded;
+use hapax_core::runtime::Runtime;
+
+use crate::handler::Act;
+use crate::plan::Class;
+use crate::scene::{Scene, Try};
+use crate::words::Told;
+
+/// A client with one operation, until it has an answer or gives up.
+pub(crate) async fn runs(scene: Arc<Scene>) {
+    let (plan, dice) = (Arc::clone(&scene.plan), scene.dice.clone());
+    scene.outside.sleep(dice.up_to(plan.window)).await;
+    // Some keys are more popular than others.
+    let key = dice.below(plan.keys.len()).min(dice.below(plan.keys.len()));
+    let route = plan.route(key);
+    // A ledger would compare payloads, too; this one does not.
+    let may_differ = plan.may(Class::OtherPayload) && !route.regime.has_a_ledger();
+    let payload = usize::from(may_differ && dice.percent(25));
+    if payload == 1 {
+        scene.oracle.counts(Class::OtherPayload);
+    }
+    for _ in 0..dice.between(1, 8) {
+        let patience = (plan.may(Class::HangUp) && dice.percent(15)).then(|| dice.up_to(route.lease));
+        let act = Act::draw(&dice, &plan, route);
+        if act.lasts() > route.lease {
+            scene.oracle.counts(Class::LongHandler);
+        }
+        let site = dice.below(plan.journals.len());
+        let told = scene.ask(Try { key, payload, act, site, patience }).await;
+        let pause = match told {
+            // Mostly the end of it; some come back for the same answer.
+            Some(Told::Answer { .. } | Told::Mismatch) if dice.percent(70) => return,
+            Some(Told::Busy(after)) if dice.percent(70) => after + dice.up_to(route.lease / 10),
+            Some(_) | None => dice.up_to(route.lease),
+        };
+        scene.outside.sleep(pause).await;
+    }
+}
+
+/// Asks until the end is known, two processes one after the other.
+pub(crate) async fn closes(scene: Arc<Scene>, key: usize) {
+    let sites = scene.plan.journals.len();
+    let first = scene.dice.below(sites);
+    let mut last = Vec::new();
+    for site in [first, (first + 1) % sites] {
+        match last_word(&scene, key, site).await {
+            Some(told) => last.push(told),
+            None => return scene.oracle.breaks("the end is not known after so many tries"),
+        }
+    }
+    scene.oracle.closes(key, &last);
+}
+
+async fn last_word(scene: &Arc<Scene>, key: usize, site: usize) -> Option<Told> {
+    let mut tries = 0;
+    while tries < 30 {
+        let payload = scene.oracle.payload_to_ask_with(key);
+        let pause = match scene.ask(Try { key, payload, act: Act::APPLIES, site, patience: None }).await? {
+            // A gate that thinks that the store is down asks it again soon.
+            Told::Answer { recorded: Recorded::No, .. } => Duration::from_secs(1),
+            told @ Told::Answer { .. } => return Some(told),
+            // A probe may have to wait before it knows.
+            Told::Indeterminate if scene.probes(key) => scene.plan.route(key).lease / 2,
+            told @ Told::Indeterminate => return Some(told),
+            Told::Busy(after) => after,
+            Told::Overloaded => {
+                scene.outside.sleep(scene.dice.up_to(scene.plan.route(key).lease)).await;
+                continue;
+            }
+            Told::Unknown | Told::Unrecorded | Told::NotApplied | Told::Store(_) | Told::Mismatch => {
+                scene.plan.route(key).lease / 3
+            }
+            Told::Dead => return None,
+        };
+        tries += 1;
+        scene.outside.sleep(pause.max(Duration::from_millis(1))).await;
+    }
+    None
+}

@@ -1,0 +1,250 @@
+//! What may run.
+//!
+//! - Behind nothing but the gate, under `Hold` and `Resolve`, an effect happens at most once. Relaxed for keys of which the store
+//!   forgot a live record.
+//! - A handler starts only if every other attempt is known to have done nothing: under `Hold` by its own word, under `Resolve` also
+//!   by the probe's. Under `Retry` a grant after an attempt of which that is not known is a takeover. Relaxed for attempts of
+//!   which the store forgot the record, and for those that ran without one.
+//! - No handler starts for a call that came after an answer was recorded, nor for one that was told something, nor under the token
+//!   of another. The first is relaxed where the store forgot.
+//! - A handler that looks whether it is to stop has no effect under a grant that the store does not believe. Relaxed while the
+//!   process or its heartbeat's thread stood still, where the store's clock stepped, or where it forgot.
+//! - No lease runs out under a handler that runs for less than `max_execution`, unless a call of its process met a fault, or the
+//!   process stood still, or the store was in trouble, since it started.
+//! - A handler breaks off only by a panic of its own, or when its process crashes or drops its tasks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::State;
+use hapax_core::gate::Attempt;
+use hapax_core::machine::Grant;
+
+use super::history::{AttemptHistory, CallHistory, Decision, Ended, KeyHistory};
+use super::{Known, Oracle};
+use crate::plan::Regime;
+use crate::words::Word;
+
+/// A handler that runs. Dropped without a word, it broke off.
+pub(crate) struct Running {
+    oracle: Arc<Oracle>,
+    call: usize,
+    ended: bool,
+}
+
+impl Oracle {
+    /// A caller asks; the number of the call.
+    pub(crate) fn asks(&self, key: usize, payload: usize, life: usize) -> usize {
+        let mut known = self.lock();
+        let call = known.calls.len();
+        let comes_after_completion = known.keys[key].completed.is_some();
+        let started = known.trace.now();
+        known.calls.push(CallHistory {
+            key,
+            payload,
+            life,
+            started,
+            comes_after_completion,
+            attempt: None,
+            told: None,
+        });
+        known.keys[key].calls.push(call);
+        let process = known.lives[life].process;
+        known.trace.count("call");
+        known.trace.line(format_args!("key {key} call {call}: asks process {process}, payload {payload}"));
+        call
+    }
+
+    /// A handler starts.
+    pub(crate) fn starts(self: Arc<Self>, call: usize, attempt: &Attempt) -> Running {
+        let mut known = self.lock();
+        known.may_start(call, attempt.grant());
+        let (started, key) = (known.trace.now(), known.calls[call].key);
+        let since = known.keys[key].granted_at.map_or(started, |granted| granted.min(started));
+        let forgotten = attempt.grant().is_some_and(|grant| known.keys[key].has_forgotten(grant.owner));
+        known.calls[call].attempt = Some(AttemptHistory {
+            attempt: attempt.clone(),
+            since,
+            decided: false,
+            ended: None,
+            forgotten,
+            panics: false,
+        });
+        drop(known);
+        Running { oracle: self, call, ended: false }
+    }
+}
+
+impl Running {
+    /// What the handler does takes effect, or is finally rejected; the answer that follows. A ledger gives its first one again.
+    pub(crate) fn decides(&self, applied: bool, careful: bool) -> String {
+        let mut known = self.oracle.lock();
+        if careful {
+            self.oracle.is_believed(&mut known, self.call);
+        }
+        self.oracle.keeps_its_lease(&mut known, self.call);
+        known.decides(self.call, applied)
+    }
+
+    pub(crate) fn is_about_to_panic(&self) {
+        let mut known = self.oracle.lock();
+        known.trace.count("handler panicked");
+        known.attempt(self.call).panics = true;
+    }
+
+    pub(crate) fn says(mut self, word: Word, answer: &str) {
+        self.ended = true;
+        let mut known = self.oracle.lock();
+        self.oracle.keeps_its_lease(&mut known, self.call);
+        let key = known.calls[self.call].key;
+        known.trace.line(format_args!("key {key} call {}: its handler says {word:?} {answer}", self.call));
+        known.trace.count(match word {
+            Word::Applied => "handler applied",
+            Word::Final => "handler final",
+            Word::NotApplied => "handler not applied",
+            Word::Unknown => "handler unknown",
+        });
+        if word == Word::Unknown {
+            known.keys[key].excuse("a handler did not know");
+        }
+        known.attempt(self.call).ended = Some(Ended::Said(word, answer.into()));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut known = self.oracle.lock();
+        let (key, life) = (known.calls[self.call].key, known.calls[self.call].life);
+        known.trace.line(format_args!("key {key} call {}: its handler breaks off", self.call));
+        known.trace.count("handler broke off");
+        let process_ended = known.lives[life].crashed || known.lives[life].cut_off.is_some() || known.over;
+        let attempt = known.attempt(self.call);
+        attempt.ended = Some(Ended::BrokeOff);
+        let panics = attempt.panics;
+        known.hold(key, panics || process_ended, "a handler was dropped though its process goes on");
+        known.keys[key].excuse("a handler broke off");
+    }
+}
+
+impl Oracle {
+    /// Holds an effect that was not stopped to what the store believes.
+    fn is_believed(&self, known: &mut Known, call: usize) {
+        let Some((grant, since)) = known.granted_to(call) else { return };
+        let (seen, key) = (self.shelf.observed(&grant.rk), known.calls[call].key);
+        let life = &known.lives[known.calls[call].life];
+        let excused = life.stalled_until >= since
+            || known.store_clock_stepped >= Some(since)
+            || known.keys[key].forgotten
+            || matches!(seen.live().map(|record| &record.state), Some(State::Completed(_)));
+        let believed = seen.runs() && seen.live().is_some_and(|record| record.token == grant.token);
+        known.hold(key, believed || excused, "an effect was not stopped though the store does not believe its grant");
+    }
+
+    /// Holds the heartbeat to its work.
+    fn keeps_its_lease(&self, known: &mut Known, call: usize) {
+        let Some((grant, since)) = known.granted_to(call) else { return };
+        let (key, now) = (known.calls[call].key, known.trace.now());
+        let life = &known.lives[known.calls[call].life];
+        let route = self.plan.route(key);
+        let calm = life.troubled < Some(since) && known.store_troubled < Some(since) && life.cut_off.is_none();
+        let ran = now.saturating_sub(since);
+        if !calm || ran < route.lease || ran >= route.max_execution - route.lease / 3 {
+            return;
+        }
+        let seen = self.shelf.observed(&grant.rk);
+        let completed = matches!(seen.live().map(|record| &record.state), Some(State::Completed(_)));
+        let held = seen.runs() && seen.live().is_some_and(|record| record.token == grant.token);
+        known.hold(key, held || completed, "a lease ran out under its handler though nothing was wrong");
+        known.trace.count("lease kept");
+    }
+}
+
+impl Known {
+    pub(super) fn attempt(&mut self, call: usize) -> &mut AttemptHistory {
+        self.calls[call].attempt.as_mut().expect("its handler started")
+    }
+
+    /// The grant of a call whose record the store has not forgotten, and since when the store has made it.
+    fn granted_to(&self, call: usize) -> Option<(Grant, Duration)> {
+        let attempt = self.calls[call].attempt.as_ref().filter(|attempt| !attempt.forgotten)?;
+        Some((*attempt.grant()?, attempt.since))
+    }
+
+    fn may_start(&mut self, call: usize, grant: Option<&Grant>) {
+        let key = self.calls[call].key;
+        let regime = self.keys[key].regime;
+        let untold = self.calls[call].told.is_none() && self.calls[call].attempt.is_none();
+        self.hold(key, untold, "a handler started for a call that was over, or twice");
+        let Some(grant) = grant else {
+            self.trace.line(format_args!("key {key} call {call}: its handler starts without a record"));
+            self.trace.count("run without a record");
+            self.hold(
+                key,
+                regime == Regime::Ledger { pass: true },
+                "a handler ran without a record, and not under Pass",
+            );
+            return;
+        };
+        let (token, number, takeover) = (grant.token.0, grant.attempt, grant.takeover);
+        self.trace.line(format_args!(
+            "key {key} call {call}: its handler starts, token {token}, attempt {number}, takeover {takeover}"
+        ));
+        self.trace.count(if takeover { "takeover" } else { "handler started" });
+        let late = self.calls[call].comes_after_completion && self.keys[key].completed.is_some();
+        self.hold(key, !late, "a handler started for a call that came after an answer was recorded");
+        self.hold(key, !takeover || !regime.runs_once(), "a lapsed attempt was taken over, and not under Retry");
+        if let Some(rule) = self.is_barred(key, grant).filter(|_| !self.keys[key].has_forgotten(grant.owner)) {
+            self.hold(key, false, rule);
+        }
+    }
+
+    /// Which other attempt stands in the way of a grant.
+    fn is_barred(&self, key: usize, grant: &Grant) -> Option<&'static str> {
+        let known = &self.keys[key];
+        for other in self.attempts_of(known).filter(|other| !other.forgotten) {
+            let Some(Grant { token, .. }) = other.grant() else { continue };
+            if *token == grant.token {
+                return Some("two handlers ran under the same token");
+            }
+            let harmless = match known.regime {
+                Regime::Hold => other.was_in_vain(),
+                Regime::Resolve => other.ended.is_some() && !other.decided,
+                Regime::Ledger { .. } | Regime::Bare => grant.takeover || other.was_in_vain() || *token > grant.token,
+            };
+            if !harmless {
+                return Some("a handler started though another attempt may have had its effect");
+            }
+        }
+        None
+    }
+
+    pub(super) fn attempts_of<'a>(&'a self, key: &'a KeyHistory) -> impl Iterator<Item = &'a AttemptHistory> {
+        key.calls.iter().filter_map(|call| self.calls[*call].attempt.as_ref())
+    }
+
+    fn decides(&mut self, call: usize, applied: bool) -> String {
+        let CallHistory { key, payload, .. } = self.calls[call];
+        let attempt = self.attempt(call);
+        attempt.decided = true;
+        let counts = applied && !attempt.forgotten;
+        let known = &mut self.keys[key];
+        if let (true, Some(first)) = (known.regime.has_a_ledger(), known.decisions.first()) {
+            let answer = first.answer.clone();
+            self.trace.line(format_args!("key {key} call {call}: the ledger has `{answer}`"));
+            self.trace.count("ledger replayed");
+            return answer;
+        }
+        known.effects += usize::from(counts);
+        let once = known.effects <= 1 || !known.regime.runs_once();
+        let answer = format!("key {key} payload {payload} call {call}");
+        known.decisions.push(Decision { call, answer: answer.clone() });
+        let what = if applied { "effect" } else { "rejection" };
+        self.trace.count(what);
+        self.trace.line(format_args!("key {key} call {call}: {what}"));
+        self.hold(key, once, "the effect happened twice");
+        answer
+    }
+}

@@ -1,0 +1,125 @@
+//! How it all ends, once everything is well again: every key is asked until its end is known.
+//!
+//! - The end is an answer, or, under `Hold` alone, that the outcome is unknown.
+//! - That has a reason of this key: a handler that did not know or broke off, an answer that could not be recorded, a process that had
+//!   worked on it and crashed or lost its tasks, or a store that forgot its record. So a key whose attempts are all known to have
+//!   done nothing never ends like that, whatever the network does.
+//! - An answer that was told as recorded or pending is the end. Relaxed for keys of which the store forgot a live record.
+//! - Two processes say the same; the store has what they say; no record is left in progress.
+
+use std::time::Duration;
+
+use hapax_core::settings::Found;
+use hapax_core::{OperationId, State};
+
+use super::history::{AttemptHistory, CallHistory, KeyHistory};
+use super::{Known, Oracle};
+use crate::plan::Regime;
+use crate::words::{Told, Word};
+
+impl Oracle {
+    /// What the store holds a key to, for whoever asks last: the payload of its record.
+    pub(crate) fn payload_to_ask_with(&self, key: usize) -> usize {
+        let known = self.lock();
+        let seen = self.shelf.observed(&known.keys[key].rk);
+        seen.live().and_then(|record| known.keys[key].payload_of(record.fingerprint)).unwrap_or_default()
+    }
+
+    /// Every key that was ever asked for.
+    pub(crate) fn keys_asked(&self) -> Vec<usize> {
+        let known = self.lock();
+        (0..known.keys.len()).filter(|key| !known.keys[*key].calls.is_empty()).collect()
+    }
+
+    /// The last words on a key, of two processes.
+    pub(crate) fn closes(&self, key: usize, last: &[Told]) {
+        let mut known = self.lock();
+        let seen = self.shelf.observed(&known.keys[key].rk);
+        let state = seen.live().map(|record| record.state.clone());
+        for told in last {
+            known.trace.line(format_args!("key {key}: its end is {told}"));
+            if let Some(rule) = known.may_end(key, told, state.as_ref()) {
+                known.hold(key, false, rule);
+            }
+        }
+        let answers: Vec<_> = last.iter().map(answer).collect();
+        let alike = answers.windows(2).all(|pair| pair[0] == pair[1]);
+        known.hold(key, alike, "two processes have different last words");
+    }
+
+    /// Every call that was made was told something, or its process had crashed or dropped its tasks, or its caller gone.
+    pub(crate) fn all_were_told(&self, gone: impl Fn(usize) -> bool) {
+        let mut known = self.lock();
+        let untold = |call: &usize| {
+            let CallHistory { told, started, life, .. } = &known.calls[*call];
+            let life = &known.lives[*life];
+            told.is_none() && !life.crashed && life.cut_off < Some(*started) && !gone(*call)
+        };
+        let first = (0..known.calls.len()).find(untold);
+        if let Some(call) = first {
+            known.breaks(&format!("call {call}"), "a caller is told nothing");
+        }
+    }
+
+    /// What is true of an operation, for a probe: whoever sees the whole world knows whether anything can still happen.
+    pub(crate) fn finds_out(&self, operation: OperationId) -> Found {
+        let mut known = self.lock();
+        let key = known.keys.iter().position(|key| key.rk.operation() == operation);
+        let Some(key) = key else { return Found::Unknown };
+        let found = known.finds_out(key, self.plan.route(key).lease);
+        known.trace.count(match found {
+            Found::Done(_) => "probe: done",
+            Found::NotDone => "probe: not done",
+            Found::Unknown => "probe: unknown",
+        });
+        known.trace.line(format_args!("key {key}: the probe says {found:?}"));
+        found
+    }
+}
+
+impl Known {
+    fn may_end(&mut self, key: usize, told: &Told, state: Option<&State>) -> Option<&'static str> {
+        let known = &self.keys[key];
+        match (told, state) {
+            (Told::Answer { answer, .. }, Some(State::Completed(completion))) => {
+                self.trace.count("ended with an answer");
+                (completion.answer != *answer.as_bytes()).then_some("the last word is not what the store has")
+            }
+            (Told::Indeterminate, Some(State::Indeterminate(_))) => {
+                self.trace.count("ended indeterminate");
+                if known.regime != Regime::Hold {
+                    return Some("the last word is `unknown`, and not under Hold");
+                }
+                if known.reasons.is_empty() && !self.lost_an_answer_unheard(known) {
+                    return Some("the last word is `unknown` for no reason");
+                }
+                let told = !known.told.is_empty() && !known.forgotten;
+                told.then_some("an answer was told, and then the outcome is unknown")
+            }
+            _ => Some("the last word fits no record"),
+        }
+    }
+
+    /// Whether an answer may have been neither recorded nor kept, and nobody was there to hear that.
+    fn lost_an_answer_unheard(&self, key: &KeyHistory) -> bool {
+        key.calls.iter().map(|call| &self.calls[*call]).any(|call| {
+            let answers = call.attempt.as_ref().and_then(AttemptHistory::said).is_some_and(Word::answers);
+            answers && call.told.is_none() && self.lives[call.life].journal.is_none()
+        })
+    }
+
+    fn finds_out(&self, key: usize, lease: Duration) -> Found {
+        let known = &self.keys[key];
+        if let Some(first) = known.decisions.first() {
+            return Found::Done(first.answer.clone().into());
+        }
+        let runs = self.attempts_of(known).any(|attempt| attempt.ended.is_none());
+        // A grant that is on its way to its process lets a handler start for a lease at most.
+        let settled = known.granted_at.is_none_or(|at| self.trace.now() > at + lease + lease / 10);
+        if runs || !settled { Found::Unknown } else { Found::NotDone }
+    }
+}
+
+fn answer(told: &Told) -> Option<&str> {
+    if let Told::Answer { answer, .. } = told { Some(answer) } else { None }
+}

@@ -1,0 +1,175 @@
+//! What is remembered of keys, calls and processes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::gate::Attempt;
+use hapax_core::journal::MemoryJournal;
+use hapax_core::machine::Grant;
+use hapax_core::{Call, Fingerprint, Owner, Record, RecordKey, Token};
+
+use crate::plan::Regime;
+use crate::words::{Told, Word};
+
+/// One start of a process, up to its crash.
+pub(super) struct Life {
+    pub(super) process: usize,
+    pub(super) journal: Option<Arc<MemoryJournal>>,
+    pub(super) crashed: bool,
+    /// When all of its tasks were dropped.
+    pub(super) cut_off: Option<Duration>,
+    /// Until when it, or its heartbeat's thread, stands still.
+    pub(super) stalled_until: Duration,
+    /// When a call of its last met a fault, or it stood still.
+    pub(super) troubled: Option<Duration>,
+}
+
+impl Life {
+    pub(super) fn new(process: usize, journal: Option<Arc<MemoryJournal>>) -> Self {
+        Self { process, journal, crashed: false, cut_off: None, stalled_until: Duration::ZERO, troubled: None }
+    }
+}
+
+/// What is known of one key.
+pub(super) struct KeyHistory {
+    pub(super) rk: RecordKey,
+    pub(super) regime: Regime,
+    /// That of each payload.
+    pub(super) fingerprints: [Fingerprint; 2],
+    /// Every call so far.
+    pub(super) calls: Vec<usize>,
+    /// What was decided behind the handlers, in this order.
+    pub(super) decisions: Vec<Decision>,
+    /// How many of them were effects, since the store last forgot.
+    pub(super) effects: usize,
+    /// The largest token that a record had, since the store last forgot.
+    pub(super) largest_token: Token,
+    /// Every grant that the store made.
+    pub(super) grants: Vec<Granted>,
+    /// When the store last granted it.
+    pub(super) granted_at: Option<Duration>,
+    /// Since when a record is completed that the store has not forgotten.
+    pub(super) completed: Option<Record>,
+    /// Every answer that was ever recorded.
+    pub(super) recorded: Vec<String>,
+    /// Whether a record was ever made for each payload.
+    pub(super) payloads: [bool; 2],
+    /// The answers that callers were told, since the store last forgot; whether as pending.
+    pub(super) told: Vec<(String, bool)>,
+    /// Why the outcome may be unknown in the end.
+    pub(super) reasons: Vec<&'static str>,
+    /// Whether the store forgot a live record.
+    pub(super) forgotten: bool,
+}
+
+/// A grant that the store made.
+pub(super) struct Granted {
+    pub(super) owner: Owner,
+    /// Whether by a request that nobody waited for any more.
+    pub(super) late: bool,
+    /// Whether it forgot the record since.
+    pub(super) forgotten: bool,
+}
+
+/// What the service behind a handler decided.
+#[derive(Clone, Debug)]
+pub(super) struct Decision {
+    pub(super) call: usize,
+    pub(super) answer: String,
+}
+
+impl KeyHistory {
+    pub(super) fn new(regime: Regime, calls: &[Call; 2]) -> Self {
+        Self {
+            rk: calls[0].record_key(),
+            regime,
+            fingerprints: [calls[0].newest_fingerprint(), calls[1].newest_fingerprint()],
+            calls: Vec::new(),
+            decisions: Vec::new(),
+            effects: 0,
+            largest_token: Token(0),
+            grants: Vec::new(),
+            granted_at: None,
+            completed: None,
+            recorded: Vec::new(),
+            payloads: [false; 2],
+            told: Vec::new(),
+            reasons: Vec::new(),
+            forgotten: false,
+        }
+    }
+
+    pub(super) fn excuse(&mut self, reason: &'static str) {
+        if !self.reasons.contains(&reason) {
+            self.reasons.push(reason);
+        }
+    }
+
+    pub(super) fn has_forgotten(&self, owner: Owner) -> bool {
+        self.grants.iter().any(|grant| grant.owner == owner && grant.forgotten)
+    }
+
+    /// Whether an answer may have been found out for another payload than the one it was given for.
+    pub(super) fn mixes_payloads(&self) -> bool {
+        self.forgotten && self.regime == Regime::Resolve
+    }
+
+    pub(super) fn payload_of(&self, fingerprint: Fingerprint) -> Option<usize> {
+        self.fingerprints.iter().position(|known| *known == fingerprint)
+    }
+}
+
+/// What is known of one call.
+pub(super) struct CallHistory {
+    pub(super) key: usize,
+    pub(super) payload: usize,
+    pub(super) life: usize,
+    pub(super) started: Duration,
+    /// Whether an answer was recorded when it started.
+    pub(super) comes_after_completion: bool,
+    pub(super) attempt: Option<AttemptHistory>,
+    pub(super) told: Option<Told>,
+}
+
+/// What is known of one attempt.
+pub(super) struct AttemptHistory {
+    pub(super) attempt: Attempt,
+    /// When the store granted it, or else its handler started.
+    pub(super) since: Duration,
+    pub(super) decided: bool,
+    /// What it said, or that it broke off.
+    pub(super) ended: Option<Ended>,
+    /// Whether the store forgot the record meanwhile, or later.
+    pub(super) forgotten: bool,
+    /// A panic is on its way.
+    pub(super) panics: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Said(Word, String),
+    BrokeOff,
+}
+
+impl AttemptHistory {
+    pub(super) fn grant(&self) -> Option<&Grant> {
+        self.attempt.grant()
+    }
+
+    pub(super) fn said(&self) -> Option<Word> {
+        match &self.ended {
+            Some(Ended::Said(word, _)) => Some(*word),
+            Some(Ended::BrokeOff) | None => None,
+        }
+    }
+
+    /// Whether it ended and is known to have done nothing.
+    pub(super) fn was_in_vain(&self) -> bool {
+        self.said() == Some(Word::NotApplied)
+    }
+
+    /// Whether it ended and only itself could know what it did.
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(self.ended, Some(Ended::BrokeOff | Ended::Said(Word::Unknown, _)))
+    }
+}

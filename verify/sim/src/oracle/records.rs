@@ -1,0 +1,280 @@
+//! What may stand in the store, looked at before and after each request that it carries out.
+//!
+//! - A recorded answer stays, and its record with it.
+//! - Under one token a record only goes on: in progress, abandoned, indeterminate, released, completed.
+//! - Every grant has a larger token than any record before. Starts anew where the store forgot.
+//! - A free key, absent or released, has nothing behind it: no handler that runs, no effect, and, but under `Resolve`, nothing
+//!   unknown. Relaxed for attempts of which the store forgot the record, and for those that ran without one.
+//! - Nobody ends the lease of another before its time, and nobody renews it. The first is relaxed just after the store's clock stepped: the
+//!   end may have been judged before.
+//! - A record is taken over only under `Retry`, and shows it; is indeterminate only otherwise; is never dead; keeps its fingerprint.
+//! - A recorded answer was decided behind a handler, for that payload. The payload is not compared where the store forgot a record and a
+//!   probe, which knows of operations only, found out.
+
+use hapax_core::machine::Observed;
+use hapax_core::{Holding, Record, RecordKey, State, Token};
+
+use super::history::{AttemptHistory, Granted};
+use super::{Known, Oracle};
+use crate::plan::Regime;
+use crate::store::Request;
+
+impl Oracle {
+    /// The store has carried out a request; `late` says that nobody waits for it any more.
+    pub(crate) fn carried_out(
+        &self,
+        rk: &RecordKey,
+        (request, late): (Request, bool),
+        before: &Observed,
+        after: &Observed,
+    ) {
+        let mut known = self.lock();
+        let Some(&key) = known.by_rk.get(rk) else { return };
+        known.is_free_for_a_reason(key, before.live());
+        if before.record == after.record && before.life_left == after.life_left {
+            return;
+        }
+        known.tells_of(key, (request, late), before, after);
+        if let Some(rule) = known.breaks_off(key, &request, before, after) {
+            let judged_before_a_step = known
+                .store_clock_stepped
+                .is_some_and(|at| known.trace.now() <= at + self.plan.store_timeout + self.plan.route(key).lease);
+            known.hold(key, rule == ENDED_EARLY && judged_before_a_step, rule);
+        }
+        known.is_free_for_a_reason(key, after.live());
+        known.remembers(key, late, after);
+    }
+
+    /// The store is about to forget everything.
+    pub(crate) fn forgets(&self) {
+        let mut known = self.lock();
+        known.store_troubled = Some(known.trace.now());
+        for key in 0..known.keys.len() {
+            known.keys[key].largest_token = Token(0);
+            if self.shelf.observed(&known.keys[key].rk).live().is_some() {
+                known.is_forgotten(key);
+            }
+        }
+    }
+}
+
+impl Known {
+    fn tells_of(&mut self, key: usize, (request, late): (Request, bool), before: &Observed, after: &Observed) {
+        let (Some(record), when) = (after.live(), if late { ", late," } else { "" }) else { return };
+        if before.live() == Some(record) {
+            self.trace.count(if before.lease_left > after.lease_left {
+                "armed anew after a step back"
+            } else {
+                "renewed"
+            });
+            self.trace.line(format_args!("key {key}: {request}{when} arms the lease anew"));
+            return;
+        }
+        let (name, token) = (name(&record.state), record.token.0);
+        self.trace.line(format_args!("key {key}: {request}{when} makes it {name}, token {token}"));
+        self.trace.count(match (before.live().map(|record| &record.state), &record.state) {
+            (None, State::InProgress(_)) => "granted",
+            (None, State::Completed(_)) => "recreated",
+            (Some(State::InProgress(_)), State::Indeterminate(_)) => "held",
+            (Some(State::InProgress(_)), State::InProgress(holding)) if holding.abandoned() => "abandoned",
+            (Some(State::InProgress(_)), State::InProgress(_)) => "granted by takeover",
+            (Some(State::Released(_)), State::InProgress(_)) => "granted after a release",
+            (Some(State::Indeterminate(_)), State::Completed(_)) => "healed or resolved",
+            (Some(State::Indeterminate(_)), State::Released(_)) => "indeterminate, then released",
+            (Some(_), State::Completed(_)) => "completed",
+            (Some(_), State::Released(_)) => "released",
+            (Some(_) | None, State::Dead(_) | State::Indeterminate(_) | State::Released(_))
+            | (Some(_), State::InProgress(_)) => "another change",
+        });
+        self.tells_of_a_cancellation(key, record);
+    }
+
+    /// A release of an attempt whose handler never started.
+    fn tells_of_a_cancellation(&mut self, key: usize, record: &Record) {
+        let State::Released(holding) = &record.state else { return };
+        let known = &self.keys[key];
+        let started =
+            self.attempts_of(known).filter_map(AttemptHistory::grant).any(|grant| grant.owner == holding.owner);
+        let late = known.grants.iter().any(|grant| grant.owner == holding.owner && grant.late);
+        if !started {
+            self.trace.count(if late { "late begin cancelled" } else { "cancelled" });
+        }
+    }
+
+    /// The rule that a change breaks.
+    fn breaks_off(&self, key: usize, request: &Request, before: &Observed, after: &Observed) -> Option<&'static str> {
+        let known = &self.keys[key];
+        let record = after.live()?;
+        let Some(payload) = known.payload_of(record.fingerprint) else {
+            return Some("a record has a fingerprint that no call has");
+        };
+        if let State::Completed(completion) = &record.state {
+            let by_payload = |call: usize| self.calls[call].payload == payload || known.mixes_payloads();
+            let mut decided = known.decisions.iter().filter(|decision| by_payload(decision.call));
+            if !decided.any(|decision| completion.answer == *decision.answer.as_bytes()) {
+                return Some("an answer was recorded that nobody gave for this payload");
+            }
+        }
+        let was = before.live();
+        if let (Some(was), Request::Renew(claim)) = (was, request) {
+            let own = was.state.holding().map(|holding| (was.token, holding.owner)) == Some((claim.token, claim.owner));
+            return (!own || was != record).then_some("a renewal reached a record that was not its own");
+        }
+        match was {
+            Some(was) => may_follow(known.regime, was, record, before).or(known.has_its_token(was, record)),
+            None => known.has_its_token_anew(record),
+        }
+    }
+
+    /// Whether a key that could be granted has nothing behind it.
+    fn is_free_for_a_reason(&mut self, key: usize, record: Option<&Record>) {
+        if record.is_some_and(|record| !matches!(record.state, State::Released(_))) {
+            return;
+        }
+        let known = &self.keys[key];
+        let unknown_is_found_out = known.regime == Regime::Resolve;
+        let mut rule = None;
+        for attempt in self.attempts_of(known).filter(|attempt| !attempt.forgotten && attempt.grant().is_some()) {
+            if attempt.decided {
+                rule = Some("a key is free with an effect behind it");
+            } else if attempt.ended.is_none() {
+                rule = Some("a key is free while its handler runs");
+            } else if attempt.is_unknown() && !unknown_is_found_out {
+                rule = Some("a key is free though nobody knows what its handler did");
+            }
+        }
+        if let Some(rule) = rule {
+            self.hold(key, false, rule);
+        }
+    }
+
+    fn remembers(&mut self, key: usize, late: bool, after: &Observed) {
+        let (now, known) = (self.trace.now(), &mut self.keys[key]);
+        let Some(record) = after.live() else { return };
+        known.largest_token = known.largest_token.max(record.token);
+        if let Some(payload) = known.payload_of(record.fingerprint) {
+            known.payloads[payload] = true;
+        }
+        match &record.state {
+            State::InProgress(holding) if !holding.abandoned() => {
+                known.granted_at = Some(now);
+                let owner = holding.owner;
+                if known.grants.iter().all(|grant| grant.owner != owner) {
+                    known.grants.push(Granted { owner, late, forgotten: false });
+                }
+            }
+            State::Completed(completion) => {
+                known.recorded.push(String::from_utf8_lossy(&completion.answer).into_owned());
+                known.completed = Some(record.clone());
+            }
+            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {}
+        }
+    }
+
+    fn is_forgotten(&mut self, key: usize) {
+        let known = &mut self.keys[key];
+        known.forgotten = true;
+        known.effects = 0;
+        known.completed = None;
+        known.told.clear();
+        known.excuse("the store forgot its record");
+        known.grants.iter_mut().for_each(|grant| grant.forgotten = true);
+        for call in known.calls.clone() {
+            if let Some(attempt) = &mut self.calls[call].attempt {
+                attempt.forgotten = true;
+            }
+        }
+    }
+}
+
+impl super::history::KeyHistory {
+    /// Another token than before is a new grant, or an answer under the grant of whoever has it, or one that was found out.
+    fn has_its_token(&self, was: &Record, record: &Record) -> Option<&'static str> {
+        let grows = record.token > self.largest_token || record.token == was.token;
+        let answers = matches!(record.state, State::Completed(_));
+        (!grows && !answers).then_some("the token of a grant does not grow")
+    }
+
+    fn has_its_token_anew(&self, record: &Record) -> Option<&'static str> {
+        let grows = record.token > self.largest_token || matches!(record.state, State::Completed(_));
+        (!grows).then_some("the token of a grant does not grow")
+    }
+}
+
+/// The rule that one record breaks by following another.
+fn may_follow(regime: Regime, was: &Record, record: &Record, before: &Observed) -> Option<&'static str> {
+    if was.fingerprint != record.fingerprint {
+        return Some("a record changed its fingerprint");
+    }
+    if matches!(was.state, State::Completed(_)) {
+        return (was != record).then_some("a recorded answer was overwritten");
+    }
+    if was.token == record.token && rank(&record.state) < rank(&was.state) {
+        return Some("a record went back to what it was under the same token");
+    }
+    let holder = |state: &State| state.holding().map(|holding: &Holding| holding.owner);
+    let another = holder(&was.state) != holder(&record.state);
+    match (&was.state, &record.state) {
+        (_, State::Dead(_)) => Some("a record is dead though nobody buried it"),
+        (_, State::Indeterminate(_)) if !regime.runs_once() => Some("a record is indeterminate under Retry"),
+        (State::InProgress(held), State::InProgress(_) | State::Indeterminate(_))
+            if lives_on(held, before) && (another || matches!(record.state, State::Indeterminate(_))) =>
+        {
+            Some(ENDED_EARLY)
+        }
+        (State::InProgress(_), State::InProgress(_)) if another => takes_over(regime, was, record),
+        (State::Released(_), State::InProgress(holding)) => grants_anew(holding, was, record),
+        (State::Indeterminate(_), State::InProgress(_)) => Some("a record was granted whose outcome is unknown"),
+        (
+            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Completed(_) | State::Dead(_),
+            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Completed(_),
+        ) => None,
+    }
+}
+
+const ENDED_EARLY: &str = "a lease was ended before its time";
+
+fn lives_on(held: &Holding, before: &Observed) -> bool {
+    !held.abandoned() && !before.lease_left.is_zero()
+}
+
+fn takes_over(regime: Regime, was: &Record, record: &Record) -> Option<&'static str> {
+    let shown = record.state.holding().is_some_and(|holding| holding.takeover);
+    match (regime.runs_once(), shown, record.token > was.token) {
+        (true, _, _) => Some("a lapsed record was granted, and not under Retry"),
+        (false, false, _) => Some("a takeover does not show"),
+        (false, true, false) => Some("the token of a takeover does not grow"),
+        (false, true, true) => None,
+    }
+}
+
+fn grants_anew(holding: &Holding, was: &Record, record: &Record) -> Option<&'static str> {
+    let counts = was.state.holding().is_some_and(|before| before.attempt.checked_add(1) == Some(holding.attempt));
+    match (counts, record.token > was.token) {
+        (true, true) => None,
+        (false, _) => Some("a grant does not count its attempt"),
+        (true, false) => Some("the token of a grant does not grow"),
+    }
+}
+
+/// How far a record has come under its token.
+fn rank(state: &State) -> usize {
+    match state {
+        State::InProgress(holding) if !holding.abandoned() => 0,
+        State::InProgress(_) => 1,
+        State::Indeterminate(_) => 2,
+        State::Released(_) => 3,
+        State::Completed(_) | State::Dead(_) => 4,
+    }
+}
+
+fn name(state: &State) -> &'static str {
+    match state {
+        State::InProgress(holding) if holding.abandoned() => "abandoned",
+        State::InProgress(_) => "in progress",
+        State::Completed(_) => "completed",
+        State::Released(_) => "released",
+        State::Indeterminate(_) => "indeterminate",
+        State::Dead(_) => "dead",
+    }
+}

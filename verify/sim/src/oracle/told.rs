@@ -1,0 +1,201 @@
+//! What callers may hear.
+//!
+//! - An answer was decided behind a handler of that very key and payload; a fresh one by the caller's own. The payload is not compared
+//!   where the store forgot a record and a probe, which knows of operations only, found out.
+//! - An answer that counts as recorded is in the store, or was; one that is pending is in the journal of its process, or in the
+//!   store, or, where runs have answers of their own, has just lost against one that is.
+//! - All callers of a key are told the same answer. Relaxed for keys of which the store forgot a live record, unless a ledger has it;
+//!   and for what is pending where each run gives an answer of its own.
+//! - A mismatch is told only where a record was made for the other payload.
+//! - `Not applied` is told only to whom its own handler said so, `unknown` only where somebody does not know, and neither, nor any
+//!   refusal, to whom its own handler gave an answer. Relaxed where the tasks of the process were dropped, and for a key that was
+//!   forgotten and is used for another payload, or whose token came again after the store's clock stepped.
+//! - Nobody who comes after an answer was recorded hears that the outcome is unknown. Relaxed where the store forgot, and for a copy of
+//!   a call that came before, and hears what that one hears.
+//! - Nobody is told to come back later than a lease from now.
+//! - No answer is lost in a process with a journal.
+
+use futures_util::FutureExt;
+use hapax_core::gate::{How, Recorded};
+use hapax_core::{ErrorKind, Journal};
+
+use super::history::{AttemptHistory, Ended};
+use super::{Known, Oracle};
+use crate::plan::Regime;
+use crate::words::{Told, Word};
+
+impl Oracle {
+    /// A caller hung up; its handler goes on.
+    pub(crate) fn hangs_up(&self, call: usize) {
+        let mut known = self.lock();
+        let key = known.calls[call].key;
+        known.trace.count("caller hung up");
+        known.trace.line(format_args!("key {key} call {call}: the caller hangs up"));
+    }
+
+    /// A caller was told.
+    pub(crate) fn told(&self, call: usize, told: &Told) {
+        let mut known = self.lock();
+        let key = known.calls[call].key;
+        known.trace.count(told.name());
+        known.trace.line(format_args!("key {key} call {call}: is told {told}"));
+        known.calls[call].told = Some(told.clone());
+        let rule = match told {
+            Told::Answer { answer, how, recorded } => known
+                .may_hear(call, answer, *how)
+                .or_else(|| known.is_kept(call, answer, *recorded))
+                .or_else(|| known.is_the_same(call, answer, *recorded)),
+            Told::Busy(after) if *after > self.plan.route(key).lease => {
+                Some("a caller is told to come back after more than a lease")
+            }
+            Told::Mismatch => known.is_for_another_payload(call),
+            Told::Indeterminate => known.may_be_indeterminate(call),
+            Told::Dead => Some("a caller is told that a key is dead though nobody buried it"),
+            Told::Overloaded if self.plan.max_in_flight > self.plan.clients => {
+                Some("a caller is told that too many attempts run")
+            }
+            Told::NotApplied => known.was_in_vain(call),
+            Told::Unknown => known.may_be_unknown(call),
+            Told::Unrecorded => known.may_be_unrecorded(call),
+            Told::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | Told::Busy(_) | Told::Overloaded => {
+                known.was_not_run(call)
+            }
+            Told::Store(_) => Some("a caller is told that a record is damaged, or a setting wrong"),
+        };
+        if let Some(rule) = rule {
+            known.hold(key, false, rule);
+        }
+    }
+}
+
+impl Known {
+    fn own(&self, call: usize) -> Option<&AttemptHistory> {
+        self.calls[call].attempt.as_ref()
+    }
+
+    fn own_word(&self, call: usize) -> Option<Word> {
+        self.own(call).and_then(AttemptHistory::said)
+    }
+
+    fn may_hear(&self, call: usize, answer: &str, how: How) -> Option<&'static str> {
+        let (key, payload) = (&self.keys[self.calls[call].key], self.calls[call].payload);
+        let for_this = |by: usize| self.calls[by].payload == payload || key.mixes_payloads();
+        if !key.decisions.iter().any(|decision| decision.answer == answer && for_this(decision.call)) {
+            return Some("a caller was told an answer that nobody gave for its key and payload");
+        }
+        let own = self.own(call).and_then(|own| own.ended.clone());
+        let own_answer = match &own {
+            Some(Ended::Said(Word::Applied | Word::Final, said)) => Some(said.as_str()),
+            Some(Ended::Said(Word::NotApplied | Word::Unknown, _) | Ended::BrokeOff) | None => None,
+        };
+        let fits = match how {
+            How::Fresh => own_answer == Some(answer),
+            How::Canonical => own_answer.is_some(),
+            How::Replayed => self.own(call).is_none(),
+        };
+        (!fits).then_some("an answer counts as fresh that is not, or the other way round")
+    }
+
+    /// Whether an answer is where it is said to be.
+    fn is_kept(&self, call: usize, answer: &str, recorded: Recorded) -> Option<&'static str> {
+        let key = &self.keys[self.calls[call].key];
+        let in_store = key.recorded.iter().any(|recorded| recorded == answer);
+        match recorded {
+            Recorded::Yes => (!in_store).then_some("an answer was told as recorded that is not"),
+            Recorded::Pending => {
+                let journal = self.lives[self.calls[call].life].journal.as_ref();
+                let entries = journal.and_then(|journal| journal.replay().now_or_never()).and_then(Result::ok);
+                let holds = |answer: &str| {
+                    entries.iter().flatten().any(|(_, spilled)| spilled.complete.answer == *answer.as_bytes())
+                };
+                let lost = key.completed.is_some() && (key.regime == Regime::Bare || key.forgotten);
+                (!in_store && !lost && !holds(answer)).then_some("an answer was told as pending that is nowhere")
+            }
+            Recorded::No => (key.regime != Regime::Ledger { pass: true })
+                .then_some("an answer was not recorded, and not under Pass"),
+        }
+    }
+
+    fn is_the_same(&mut self, call: usize, answer: &str, recorded: Recorded) -> Option<&'static str> {
+        let key = &mut self.keys[self.calls[call].key];
+        let pending = recorded != Recorded::Yes;
+        let counts = |pending: bool| !(pending && key.regime == Regime::Bare);
+        let differs = key.told.iter().any(|(told, was_pending)| told != answer && counts(pending || *was_pending));
+        key.told.push((answer.into(), pending));
+        let excused = key.forgotten && !key.regime.has_a_ledger();
+        (differs && !excused).then_some("two callers were told different answers")
+    }
+
+    fn is_for_another_payload(&self, call: usize) -> Option<&'static str> {
+        let (key, payload) = (&self.keys[self.calls[call].key], self.calls[call].payload);
+        (!key.payloads[1 - payload])
+            .then_some("a mismatch was told though there is no other payload")
+            .or(self.was_not_run(call))
+    }
+
+    fn may_be_indeterminate(&self, call: usize) -> Option<&'static str> {
+        let CallPlace { key, life } = self.place(call);
+        let key = &self.keys[key];
+        let recorded = self.calls[call].comes_after_completion && key.completed.is_some();
+        let copies = key.calls.iter().map(|other| &self.calls[*other]).any(|other| {
+            other.life == life
+                && !other.comes_after_completion
+                && matches!(other.told, Some(Told::Indeterminate) | None)
+        });
+        if recorded && !copies {
+            return Some("a caller that came after an answer was told that the outcome is unknown");
+        }
+        (!key.regime.runs_once()).then_some("a key is indeterminate under Retry").or(self.was_not_run(call))
+    }
+
+    fn was_in_vain(&self, call: usize) -> Option<&'static str> {
+        (self.own_word(call) != Some(Word::NotApplied)).then_some("a caller was told `not applied` by nobody")
+    }
+
+    /// Whether somebody does not know: its own handler, or that of the call that it copies.
+    fn may_be_unknown(&self, call: usize) -> Option<&'static str> {
+        let CallPlace { key, life } = self.place(call);
+        if self.lives[life].cut_off.is_some() {
+            return None;
+        }
+        let known = &self.keys[key];
+        let lost = known.forgotten && known.payloads == [true, true];
+        // Tokens can come again if the store forgets them and its clock steps back, and one token has one owner.
+        let confused = known.forgotten && self.store_clock_stepped.is_some();
+        match self.own(call) {
+            Some(own) if own.is_unknown() || lost || confused => None,
+            Some(_) => Some("a caller was told less than its handler knew"),
+            None => {
+                let same_process = known.calls.iter().filter(|other| self.calls[**other].life == life);
+                // What a leader could not record is unknown to its copies.
+                let has_journal = self.lives[life].journal.is_some();
+                let lost_its_answer = |word: Word| word.answers() && !has_journal;
+                let unknown = |other: &AttemptHistory| other.is_unknown() || other.said().is_some_and(lost_its_answer);
+                let mut leaders = same_process.filter_map(|other| self.own(*other));
+                (!leaders.any(unknown) && !lost).then_some("a caller was told that the outcome is unknown by nobody")
+            }
+        }
+    }
+
+    fn may_be_unrecorded(&mut self, call: usize) -> Option<&'static str> {
+        let CallPlace { key, life } = self.place(call);
+        self.keys[key].excuse("an answer could not be recorded");
+        let answers = self.own_word(call).is_some_and(Word::answers);
+        let has_journal = self.lives[life].journal.is_some();
+        (!answers || has_journal).then_some("an answer was lost in a process with a journal, or there was none")
+    }
+
+    fn was_not_run(&self, call: usize) -> Option<&'static str> {
+        self.own(call).map(|_| "a caller was refused though its handler had started")
+    }
+
+    fn place(&self, call: usize) -> CallPlace {
+        CallPlace { key: self.calls[call].key, life: self.calls[call].life }
+    }
+}
+
+/// Which key a call is for, and in which life of a process.
+struct CallPlace {
+    key: usize,
+    life: usize,
+}

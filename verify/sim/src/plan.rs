@@ -1,0 +1,219 @@
+//! What a seed decides before a world begins: its shape, its routes and what may go wrong in it.
+
+use std::time::Duration;
+
+use crate::dice::Dice;
+
+/// A kind of thing that may go wrong. Each is possible in about half of the worlds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// A request or a reply takes longer than the gate waits.
+    Slow,
+    /// The store refuses a call: not applied.
+    Refused,
+    /// A connection is cut: the call is unknown, and carried out or not.
+    Cut,
+    /// A request or its reply is lost without a word.
+    Lost,
+    /// A call is given up or cut, and its request arrives later.
+    Late,
+    /// A request arrives twice.
+    Twice,
+    /// The store cannot be reached for a while.
+    Outage,
+    /// The store has no room for new records for a while.
+    Full,
+    /// The store forgets everything.
+    Amnesia,
+    /// The clock of the store steps, forth or back.
+    StoreClock,
+    /// A process ends, and starts again.
+    Crash,
+    /// A process stands still.
+    Pause,
+    /// The heartbeat's thread stands still.
+    HeartbeatLate,
+    /// All tasks of a process stand still while its threads go on.
+    ExecutorLate,
+    /// All tasks of a process are dropped while it lives on.
+    Abort,
+    /// The clocks of processes are wrong, step, and drift.
+    Clocks,
+    /// A caller hangs up.
+    HangUp,
+    /// A key is used for another payload.
+    OtherPayload,
+    /// Handlers take longer than a lease, or than they may.
+    LongHandler,
+    /// Handlers panic.
+    Panic,
+}
+
+impl Class {
+    /// Every class with its name in reports.
+    pub const ALL: &[(Self, &str)] = &[
+        (Self::Slow, "slow call"),
+        (Self::Refused, "refused call"),
+        (Self::Cut, "cut call"),
+        (Self::Lost, "lost call"),
+        (Self::Late, "late request"),
+        (Self::Twice, "request twice"),
+        (Self::Outage, "outage"),
+        (Self::Full, "full store"),
+        (Self::Amnesia, "amnesia"),
+        (Self::StoreClock, "store clock stepped"),
+        (Self::Crash, "crash"),
+        (Self::Pause, "pause"),
+        (Self::HeartbeatLate, "heartbeat thread late"),
+        (Self::ExecutorLate, "executor blocked"),
+        (Self::Abort, "tasks dropped"),
+        (Self::Clocks, "process clocks stepped"),
+        (Self::HangUp, "caller hung up"),
+        (Self::OtherPayload, "other payload"),
+        (Self::LongHandler, "long handler"),
+        (Self::Panic, "handler panicked"),
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        let listed = Self::ALL.iter().find(|(class, _)| *class == self);
+        listed.map_or("", |(_, name)| name)
+    }
+}
+
+/// What protects the effect of a route, and what follows a lapse there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Regime {
+    /// Nothing but the gate, under `Hold`.
+    Hold,
+    /// Nothing but the gate and a probe, under `Resolve`.
+    Resolve,
+    /// A ledger that gives the first answer again, under `Retry`; with `pass`, calls go on without a record while the store is down.
+    Ledger { pass: bool },
+    /// Declared repeatable, under `Retry`: the effect may happen again after a lapse, each time with another answer.
+    Bare,
+}
+
+impl Regime {
+    /// Whether the effect happens at most once by the gate's own means.
+    pub(crate) fn runs_once(self) -> bool {
+        match self {
+            Self::Hold | Self::Resolve => true,
+            Self::Ledger { .. } | Self::Bare => false,
+        }
+    }
+
+    pub(crate) fn has_a_ledger(self) -> bool {
+        matches!(self, Self::Ledger { .. })
+    }
+}
+
+/// One route: the policy under which some of the keys live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) regime: Regime,
+    pub(crate) lease: Duration,
+    pub(crate) max_execution: Duration,
+    /// How long a copy waits; none to reject it.
+    pub(crate) wait: Option<Duration>,
+}
+
+/// One key of a tenant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyPlan {
+    pub(crate) tenant: usize,
+    /// What the client sends: tenants use the same names.
+    pub(crate) name: usize,
+    pub(crate) route: usize,
+}
+
+/// In which order tasks go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turns {
+    /// Each as likely as any other.
+    Even,
+    /// Mostly the one that was spawned first.
+    OldestFirst,
+    /// Mostly the one that was spawned last.
+    NewestFirst,
+}
+
+/// The shape of a world.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// For each process, whether it has a journal.
+    pub(crate) journals: Vec<bool>,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) keys: Vec<KeyPlan>,
+    /// How many clients there are, each with an operation of its own or a copy of another's.
+    pub(crate) clients: usize,
+    pub(crate) max_in_flight: usize,
+    pub(crate) max_twins: usize,
+    pub(crate) store_timeout: Duration,
+    /// How long things go wrong.
+    pub(crate) window: Duration,
+    pub(crate) turns: Turns,
+    pub(crate) swarm: Vec<Class>,
+    /// How many of a hundred calls to the store meet a fault.
+    pub(crate) fault_percent: usize,
+    /// The longest that a call takes when nothing is wrong.
+    pub(crate) latency: Duration,
+}
+
+impl Plan {
+    pub(crate) fn draw(dice: &Dice) -> Self {
+        let lease = Duration::from_secs(dice.pick(&[1, 1, 2, 5]));
+        let routes = (0..dice.between(1, 3)).map(|_| draw_route(dice, lease)).collect::<Vec<_>>();
+        let clients = dice.pick(&[3, 6, 12, 25, 60]);
+        let keys = dice.pick(&[1, 1, 2, 5, 20, 200]).min(2 * clients);
+        let tenants = dice.between(1, 5).min(keys);
+        let key =
+            |number| KeyPlan { tenant: number % tenants, name: number / tenants, route: dice.below(routes.len()) };
+        Self {
+            journals: (0..dice.between(2, 6)).map(|_| dice.percent(70)).collect(),
+            keys: (0..keys).map(key).collect(),
+            clients,
+            max_in_flight: dice.pick(&[2, 100, 100]),
+            max_twins: dice.pick(&[1, 100, 100]),
+            store_timeout: dice.pick(&[lease / 10, lease / 3, Duration::from_secs(1)]),
+            window: lease * u32::try_from(dice.between(3, 15)).expect("small"),
+            turns: dice.pick(&[Turns::Even, Turns::Even, Turns::OldestFirst, Turns::NewestFirst]),
+            swarm: draw_swarm(dice),
+            fault_percent: dice.pick(&[1, 5, 20]),
+            latency: dice.pick(&[Duration::ZERO, Duration::from_millis(2), lease / 50]),
+            routes,
+        }
+    }
+
+    pub(crate) fn may(&self, class: Class) -> bool {
+        self.swarm.contains(&class)
+    }
+
+    pub(crate) fn route(&self, key: usize) -> Route {
+        self.routes[self.keys[key].route]
+    }
+
+    pub(crate) fn shortest_lease(&self) -> Duration {
+        self.routes.iter().map(|route| route.lease).min().unwrap_or_default()
+    }
+
+    pub(crate) fn longest_lease(&self) -> Duration {
+        self.routes.iter().map(|route| route.lease).max().unwrap_or_default()
+    }
+}
+
+fn draw_route(dice: &Dice, lease: Duration) -> Route {
+    let ledger = Regime::Ledger { pass: dice.percent(50) };
+    let lease = if dice.percent(80) { lease } else { lease * 2 };
+    Route {
+        regime: dice.pick(&[Regime::Hold, Regime::Hold, Regime::Resolve, ledger, Regime::Bare]),
+        lease,
+        max_execution: if dice.percent(70) { Duration::from_secs(900) } else { lease * 2 },
+        wait: dice.percent(50).then(|| dice.span(lease / 10, lease * 2)),
+    }
+}
+
+fn draw_swarm(dice: &Dice) -> Vec<Class> {
+    // Some worlds are calm: what goes wrong there is the gate's own doing.
+    let share = dice.pick(&[0, 15, 50, 50, 50, 50]);
+    Class::ALL.iter().filter(|_| dice.percent(share)).map(|(class, _)| *class).collect()
+}

@@ -1,0 +1,28 @@
+//! One seed is one run.
+
+use hapax_sim::run;
+
+#[test]
+fn a_seed_runs_the_same_each_time_with_a_trace_or_without() {
+    for seed in [1, 249, 3432] {
+        let (first, second) = (run(seed, false), run(seed, true));
+        assert_eq!((first.hash, first.steps, first.time), (second.hash, second.steps, second.time), "seed {seed}");
+        assert_eq!(first.counts, second.counts);
+    }
+}
+
+#[test]
+fn no_two_seeds_run_alike() {
+    let mut hashes: Vec<_> = (0..200).map(|seed| run(seed, false).hash).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 200);
+}
+
+#[test]
+fn a_trace_tells_what_happened() {
+    let run = run(249, true);
+    for what in ["Plan {", "asks process", "its handler starts", "is told", "everything is well again", "its end is"] {
+        assert!(run.trace.contains(what), "{what}");
+    }
+}

@@ -1,0 +1,74 @@
+//! `cargo xtask prove <what>`: runs too big for every change, recorded and resumable. Their reports are part of the repository.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// Where the report of the simulation goes.
+const SIM_REPORT: &str = "verify/sim/REPORT.md";
+
+/// Runs one of the proofs; says whether it held, or what was wrong with the words.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
+    match words {
+        ["sim", "--seed", seed] => Ok(simulation(root, &["seed", number(seed)?])),
+        ["sim", "--seeds", count] => simulations(root, "0", number(count)?),
+        ["sim", "--seeds", count, "--from", first] => simulations(root, number(first)?, number(count)?),
+        ["sim", ..] => Err("prove sim takes --seed N, or --seeds N and perhaps --from S".into()),
+        [other, ..] => Err(format!("nothing to prove is called `{other}`")),
+        [] => Err("prove what?".into()),
+    }
+}
+
+fn number<'a>(word: &'a &str) -> Result<&'a str, String> {
+    word.parse::<u64>().map(|_| *word).map_err(|_| format!("`{word}` is no number"))
+}
+
+/// Many seeds, and the report of them.
+fn simulations(root: &Path, first: &str, count: &str) -> Result<bool, String> {
+    let commit = commit(root).ok_or("git does not say which commit this is")?;
+    let folder = target(root).join("prove-sim");
+    if commit.ends_with("-dirty") {
+        // What earlier runs came to was about other sources.
+        let _ = fs::remove_dir_all(&folder);
+    }
+    let held = simulation(root, &["seeds", first, count, &commit, &folder.to_string_lossy()]);
+    if held {
+        let copied = fs::copy(folder.join("report.md"), root.join(SIM_REPORT));
+        copied.map_err(|error| format!("{SIM_REPORT}: {error}"))?;
+        println!("written to {SIM_REPORT}");
+    }
+    Ok(held)
+}
+
+fn simulation(root: &Path, arguments: &[&str]) -> bool {
+    let mut command = Command::new("cargo");
+    command.args(["run", "--release", "--quiet", "--package", "hapax-sim", "--"]).args(arguments);
+    command.current_dir(root).status().is_ok_and(|status| status.success())
+}
+
+fn commit(root: &Path) -> Option<String> {
+    let mut command = Command::new("git");
+    let output = command
+        .args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
+        .current_dir(root)
+        .output()
+        .ok()?;
+    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !commit.is_empty()).then_some(commit)
+}
+
+fn target(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_ask_for_nothing_are_refused() {
+        for words in [&[][..], &["sim"], &["sim", "--seeds", "many"], &["sim", "--seed"], &["model"]] {
+            assert!(run(Path::new("."), words).is_err(), "{words:?}");
+        }
+    }
+}
