@@ -34,7 +34,7 @@ const STRIKES: &[Class] = &[
 
 async fn keeps_striking(scene: Arc<Scene>, class: Class) {
     loop {
-        let pause = scene.dice.span(scene.plan.window / 20, scene.plan.window / 2);
+        let pause = scene.dice.span(scene.plan.respite / 10, scene.plan.respite);
         scene.outside.sleep(pause).await;
         if scene.is_healed() {
             return;
@@ -57,6 +57,7 @@ async fn keeps_striking(scene: Arc<Scene>, class: Class) {
             | Class::Lost
             | Class::Late
             | Class::Twice
+            | Class::Expiry
             | Class::HangUp
             | Class::OtherPayload
             | Class::LongHandler
@@ -66,14 +67,19 @@ async fn keeps_striking(scene: Arc<Scene>, class: Class) {
 }
 
 async fn outage(scene: &Scene) {
-    let kind = scene.dice.pick(&[Outage::Refuses, Outage::Swallows, Outage::Mute]);
-    let time = scene.dice.span(scene.plan.shortest_lease() / 4, 4 * scene.plan.shortest_lease());
+    let kind = scene.dice.pick(&[Outage::Refuses, Outage::Swallows, Outage::Mute, Outage::LosesAnswers]);
+    let time =
+        scene.dice.span(scene.plan.shortest_lease() / 4, scene.dice.pick(&[4, 10]) * scene.plan.shortest_lease());
     scene.oracle.strikes(Class::Outage, format_args!("the store is down for {time:?}: {kind:?}"));
-    scene.oracle.store_in_trouble();
+    if kind != Outage::LosesAnswers {
+        scene.oracle.store_in_trouble();
+    }
     scene.network.outage(Some(kind));
     scene.outside.sleep(time).await;
     scene.network.outage(None);
-    scene.oracle.store_in_trouble();
+    if kind != Outage::LosesAnswers {
+        scene.oracle.store_in_trouble();
+    }
 }
 
 async fn full(scene: &Scene) {

@@ -2,11 +2,12 @@
 //!
 //! It shares no code with the engine but the record key: it looks at handlers, at what callers are told, and at records before and
 //! after each request that the store carries out. The rules are in its neighbours, each with what relaxes it:
-//! `attempts.rs` what may run, `records.rs` what may stand in the store, `told.rs` what callers may hear, `ending.rs` how it all ends.
+//! `attempts.rs` what may run, `leases.rs` for how long, `records.rs` what may stand in the store, `told.rs` what callers may hear, `ending.rs` how it all ends.
 
 mod attempts;
 mod ending;
 mod history;
+mod leases;
 mod records;
 mod told;
 
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hapax_core::journal::MemoryJournal;
-use hapax_core::{Call, RecordKey};
+use hapax_core::{Call, Owner, RecordKey, Timestamp};
 
 use crate::plan::{Class, Plan};
 use crate::store::{Request, Shelf};
@@ -38,6 +39,12 @@ pub(crate) struct Known {
     by_rk: BTreeMap<RecordKey, usize>,
     calls: Vec<CallHistory>,
     lives: Vec<Life>,
+    /// The calls whose handlers run, and when to look after them again.
+    running: Vec<(usize, Duration)>,
+    /// The renewals that are under way, by the life of a process and the owner.
+    renewals: Vec<(usize, Owner)>,
+    /// The latest that the store's clock ever showed.
+    latest: Timestamp,
     /// When the store's clock stepped last.
     store_clock_stepped: Option<Duration>,
     /// When the whole store was last in trouble.
@@ -76,6 +83,9 @@ impl Oracle {
             by_rk,
             calls: Vec::new(),
             lives: Vec::new(),
+            running: Vec::new(),
+            renewals: Vec::new(),
+            latest: Timestamp(0),
             store_clock_stepped: None,
             store_troubled: None,
             healed: false,
@@ -92,7 +102,10 @@ impl Oracle {
     /// Time has come this far; says whether a rule is broken.
     pub(crate) fn step(&self, now: Duration) -> bool {
         let mut known = self.lock();
-        known.trace.at(now);
+        if now > known.trace.now() {
+            known.trace.at(now);
+            self.looks_after_leases(&mut known);
+        }
         known.violation.is_some()
     }
 
@@ -173,7 +186,9 @@ impl Oracle {
     pub(crate) fn troubles(&self, life: usize, rk: RecordKey, request: &Request, fate: &fmt::Arguments<'_>) {
         let mut known = self.lock();
         let process = known.lives[life].process;
-        known.lives[life].troubled = known.lives[life].troubled.max(Some(known.trace.now()));
+        if matches!(request, Request::Begin | Request::Renew(_) | Request::Dedicated) {
+            known.lives[life].troubled = known.lives[life].troubled.max(Some(known.trace.now()));
+        }
         let key = known.by_rk.get(&rk).map_or_else(String::new, |key| format!(" of key {key}"));
         known.trace.line(format_args!("process {process}: {request}{key} meets {fate}"));
     }

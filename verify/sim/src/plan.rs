@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hapax_core::Policy;
+
 use crate::dice::Dice;
 
 /// A kind of thing that may go wrong. Each is possible in about half of the worlds.
@@ -27,6 +29,8 @@ pub enum Class {
     Amnesia,
     /// The clock of the store steps, forth or back.
     StoreClock,
+    /// Records live for a few leases only.
+    Expiry,
     /// A process ends, and starts again.
     Crash,
     /// A process stands still.
@@ -62,6 +66,7 @@ impl Class {
         (Self::Full, "full store"),
         (Self::Amnesia, "amnesia"),
         (Self::StoreClock, "store clock stepped"),
+        (Self::Expiry, "record expired"),
         (Self::Crash, "crash"),
         (Self::Pause, "pause"),
         (Self::HeartbeatLate, "heartbeat thread late"),
@@ -115,6 +120,12 @@ pub(crate) struct Route {
     pub(crate) max_execution: Duration,
     /// How long a copy waits; none to reject it.
     pub(crate) wait: Option<Duration>,
+    /// How long an answer lives.
+    pub(crate) retention: Duration,
+    /// How long a record lives whose outcome is not known.
+    pub(crate) unknown_retention: Duration,
+    /// How long a released record lives.
+    pub(crate) released_retention: Duration,
 }
 
 /// One key of a tenant.
@@ -157,29 +168,39 @@ pub(crate) struct Plan {
     pub(crate) fault_percent: usize,
     /// The longest that a call takes when nothing is wrong.
     pub(crate) latency: Duration,
+    /// The longest that a probe takes once it knows.
+    pub(crate) probe_takes: Duration,
+    /// The longest between two strikes of a class.
+    pub(crate) respite: Duration,
 }
 
 impl Plan {
     pub(crate) fn draw(dice: &Dice) -> Self {
         let lease = Duration::from_secs(dice.pick(&[1, 1, 2, 5]));
-        let routes = (0..dice.between(1, 3)).map(|_| draw_route(dice, lease)).collect::<Vec<_>>();
+        let swarm = draw_swarm(dice);
+        let routes = (0..dice.between(1, 3)).map(|_| draw_route(dice, lease, &swarm)).collect::<Vec<_>>();
+        let window = lease * u32::try_from(dice.between(3, 15)).expect("small");
         let clients = dice.pick(&[3, 6, 12, 25, 60]);
         let keys = dice.pick(&[1, 1, 2, 5, 20, 200]).min(2 * clients);
         let tenants = dice.between(1, 5).min(keys);
         let key =
             |number| KeyPlan { tenant: number % tenants, name: number / tenants, route: dice.below(routes.len()) };
+        let store_timeout = dice.pick(&[lease / 10, lease / 3, Duration::from_secs(1)]);
+        let latency = dice.pick(&[Duration::ZERO, Duration::from_millis(2), lease / 50, lease / 15]);
         Self {
             journals: (0..dice.between(2, 6)).map(|_| dice.percent(70)).collect(),
             keys: (0..keys).map(key).collect(),
             clients,
             max_in_flight: dice.pick(&[2, 100, 100]),
             max_twins: dice.pick(&[1, 100, 100]),
-            store_timeout: dice.pick(&[lease / 10, lease / 3, Duration::from_secs(1)]),
-            window: lease * u32::try_from(dice.between(3, 15)).expect("small"),
+            store_timeout,
             turns: dice.pick(&[Turns::Even, Turns::Even, Turns::OldestFirst, Turns::NewestFirst]),
-            swarm: draw_swarm(dice),
-            fault_percent: dice.pick(&[1, 5, 20]),
-            latency: dice.pick(&[Duration::ZERO, Duration::from_millis(2), lease / 50]),
+            swarm,
+            fault_percent: dice.pick(&[1, 5, 20, 40]),
+            latency: latency.min(store_timeout / 4),
+            probe_takes: dice.pick(&[Duration::ZERO, lease / 2]),
+            respite: dice.pick(&[window / 2, window / 4, 2 * lease]),
+            window,
             routes,
         }
     }
@@ -201,14 +222,23 @@ impl Plan {
     }
 }
 
-fn draw_route(dice: &Dice, lease: Duration) -> Route {
+fn draw_route(dice: &Dice, lease: Duration, swarm: &[Class]) -> Route {
     let ledger = Regime::Ledger { pass: dice.percent(50) };
     let lease = if dice.percent(80) { lease } else { lease * 2 };
+    let lives = Policy::default();
+    let [retention, unknown_retention, released_retention] = if swarm.contains(&Class::Expiry) {
+        [lease * 3, lease * 4, lease * 2]
+    } else {
+        [lives.retention, lives.unknown_retention, lives.released_retention]
+    };
     Route {
         regime: dice.pick(&[Regime::Hold, Regime::Hold, Regime::Resolve, ledger, Regime::Bare]),
         lease,
         max_execution: if dice.percent(70) { Duration::from_secs(900) } else { lease * 2 },
         wait: dice.percent(50).then(|| dice.span(lease / 10, lease * 2)),
+        retention,
+        unknown_retention,
+        released_retention,
     }
 }
 

@@ -75,6 +75,9 @@ fn clocks(scene: &Scene) -> Clocks {
 fn policy(route: Route, scene: &Arc<Scene>, process: &Arc<Process>) -> Policy {
     let mut policy = Policy::default();
     policy.lease = route.lease;
+    policy.retention = route.retention;
+    policy.unknown_retention = route.unknown_retention;
+    policy.released_retention = route.released_retention;
     policy.max_execution = route.max_execution;
     policy.on_busy = route.wait.map_or(OnBusy::Reject, OnBusy::Wait);
     let repeatable = || Repeatable::declared("the simulation counts what it does");
@@ -111,7 +114,7 @@ impl Probe for Seer {
             _ => self.process.sleep(scene.dice.up_to(scene.plan.latency)).await,
         }
         let found = scene.oracle.finds_out(operation);
-        self.process.sleep(scene.dice.up_to(scene.plan.latency)).await;
+        self.process.sleep(scene.dice.up_to(scene.plan.probe_takes)).await;
         Ok(found)
     }
 }

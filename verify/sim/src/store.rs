@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
 use hapax_core::runtime::{BoxFuture, Runtime};
-use hapax_core::store::{Inserted, Memory, MemorySettings, Swapped};
+use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
 use hapax_core::{Error, ErrorKind, RecordKey, Result, Store};
 use hapax_testkit::Process;
 use tokio::sync::oneshot;
@@ -51,7 +51,7 @@ fn empty(server: &Arc<Process>) -> Arc<Memory> {
 }
 
 /// The operation of a request, and who asks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Begin,
     Renew(Claim),
@@ -93,7 +93,7 @@ struct State {
 }
 
 /// How a store is down.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outage {
     /// It refuses every call at once.
     Refuses,
@@ -101,6 +101,8 @@ pub(crate) enum Outage {
     Swallows,
     /// Requests get to it, replies do not get back.
     Mute,
+    /// No completion gets to it; all else does.
+    LosesAnswers,
 }
 
 /// What becomes of a call.
@@ -159,7 +161,7 @@ impl Network {
         state.full = full && !state.healed;
     }
 
-    fn fate(&self) -> Fate {
+    fn fate(&self, request: Request) -> Fate {
         let (healed, outage) = {
             let state = self.lock();
             (state.healed, state.outage)
@@ -168,17 +170,19 @@ impl Network {
             Some(Outage::Refuses) => return Fate::Refused,
             Some(Outage::Swallows) => return Fate::Lost { carried_out: false },
             Some(Outage::Mute) => return Fate::Lost { carried_out: true },
-            None => {}
+            Some(Outage::LosesAnswers) if request == Request::Complete => return Fate::Lost { carried_out: false },
+            Some(Outage::LosesAnswers) | None => {}
         }
         let latency = || self.dice.up_to(self.plan.latency);
         let fine = Fate::Fine { there: latency(), back: latency() };
         if healed || !self.dice.percent(self.plan.fault_percent) {
             return fine;
         }
-        let (class, make) = self.dice.pick(FAULTS);
-        if !self.plan.may(class) {
+        let possible: Vec<_> = FAULTS.iter().filter(|(class, _)| self.plan.may(*class)).copied().collect();
+        if possible.is_empty() {
             return fine;
         }
+        let (class, make) = self.dice.pick(&possible);
         self.oracle.counts(class);
         make(self)
     }
@@ -203,8 +207,19 @@ const FAULTS: &[(Class, Make)] = &[
     (Class::Twice, |net| Fate::Twice { again: net.dice.up_to(net.dies_after()) }),
 ];
 
-/// A step that the server carries out.
-type Step<T> = Arc<dyn Fn(Arc<Memory>) -> BoxFuture<'static, Result<T>> + Send + Sync>;
+/// A step that the server carries out. A begin that comes late is carried out as by a store that grants all that can be granted, not
+/// only what is absent.
+type Step<T> = Arc<dyn Fn(Arc<Memory>, When) -> BoxFuture<'static, Result<T>> + Send + Sync>;
+
+/// Whether somebody still waits for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    InTime,
+    /// Nobody knows what became of it.
+    Late,
+    /// It was carried out before.
+    Again,
+}
 
 /// The handle that the gate of one process has on the store.
 #[derive(Clone, Debug)]
@@ -221,7 +236,7 @@ impl Remote {
 
     /// Sends a request, and waits for the reply, for ever if there is none. Dropped, the request is still under way.
     async fn call<T: Send + 'static>(&self, rk: RecordKey, request: Request, step: Step<T>) -> Result<T> {
-        let fate = self.network.fate();
+        let fate = self.network.fate(request);
         if !matches!(fate, Fate::Fine { back, .. } if back <= self.network.plan.latency) {
             self.network.oracle.troubles(self.life, rk, &request, &format_args!("{fate:?}"));
         }
@@ -251,20 +266,20 @@ impl<T: Send + 'static> Visit<T> {
         match fate {
             Fate::Fine { there, back } => {
                 server.sleep(there).await;
-                let reply = self.carry_out(false).await;
+                let reply = self.carry_out(When::InTime).await;
                 server.sleep(back).await;
                 answer(tell, reply);
             }
             Fate::Refused => answer(tell, Err(failed(ErrorKind::NotApplied))),
             Fate::Cut { carried_out } => {
                 if carried_out {
-                    drop(self.carry_out(false).await);
+                    drop(self.carry_out(When::InTime).await);
                 }
                 answer(tell, Err(failed(ErrorKind::Unknown)));
             }
             Fate::Lost { carried_out } => {
                 if carried_out {
-                    drop(self.carry_out(false).await);
+                    drop(self.carry_out(When::InTime).await);
                 }
                 drop(tell);
             }
@@ -273,30 +288,30 @@ impl<T: Send + 'static> Visit<T> {
                     answer(tell, Err(failed(ErrorKind::Unknown)));
                 }
                 server.sleep(after).await;
-                drop(self.carry_out(true).await);
+                drop(self.carry_out(When::Late).await);
             }
             Fate::Twice { again } => {
-                let reply = self.carry_out(false).await;
+                let reply = self.carry_out(When::InTime).await;
                 // What was refused is not applied, and that is a promise.
                 let refused = reply.is_err();
                 answer(tell, reply);
                 server.sleep(again).await;
                 if !refused {
-                    drop(self.carry_out(true).await);
+                    drop(self.carry_out(When::Again).await);
                 }
             }
         }
     }
 
-    async fn carry_out(&self, late: bool) -> Result<T> {
+    async fn carry_out(&self, when: When) -> Result<T> {
         let network = &self.network;
         let before = network.shelf.observed(&self.rk);
         if network.lock().full && matches!(self.request, Request::Begin) && before.live().is_none() {
             return Err(failed(ErrorKind::NotApplied));
         }
-        let reply = (self.step)(network.shelf.memory()).await;
+        let reply = (self.step)(network.shelf.memory(), when).await;
         let after = network.shelf.observed(&self.rk);
-        network.oracle.carried_out(&self.rk, (self.request, late), &before, &after);
+        network.oracle.carried_out(&self.rk, (self.request, when), &before, &after);
         reply
     }
 }
@@ -310,19 +325,32 @@ fn failed(kind: ErrorKind) -> Error {
 impl Store for Remote {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let ask = *ask;
-        let step: Step<_> = Arc::new(move |memory| Box::pin(async move { memory.begin(&ask).await }));
+        let step: Step<_> = Arc::new(move |memory, when| {
+            Box::pin(async move {
+                let inserted = memory.begin(&ask).await;
+                if when == When::Late && matches!(inserted, Ok(Inserted::Found(_))) {
+                    drop(Protocol::over(&*memory).begin(&ask).await);
+                }
+                inserted
+            })
+        });
         self.call(ask.call.record_key(), Request::Begin, step).await
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (rk, claim) = (*rk, *claim);
-        let step: Step<_> = Arc::new(move |memory| Box::pin(async move { memory.renew(&rk, &claim).await }));
-        self.call(rk, Request::Renew(claim), step).await
+        let step: Step<_> = Arc::new(move |memory, _| Box::pin(async move { memory.renew(&rk, &claim).await }));
+        let _under_way = self.network.oracle.renews(self.life, claim.owner);
+        let renewed = self.call(rk, Request::Renew(claim), step).await;
+        if matches!(renewed, Ok(Renewed::Lost)) {
+            self.network.oracle.loses(claim.owner);
+        }
+        renewed
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (rk, ask) = (*rk, Arc::new(ask.clone()));
-        let step: Step<_> = Arc::new(move |memory| {
+        let step: Step<_> = Arc::new(move |memory, _| {
             let ask = Arc::clone(&ask);
             Box::pin(async move { memory.complete(&rk, &ask).await })
         });
@@ -331,13 +359,13 @@ impl Store for Remote {
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let rk = *rk;
-        let step: Step<_> = Arc::new(move |memory| Box::pin(async move { memory.read(&rk).await }));
+        let step: Step<_> = Arc::new(move |memory, _| Box::pin(async move { memory.read(&rk).await }));
         self.call(rk, Request::Read, step).await
     }
 
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
         let handle: Arc<dyn Store> = Arc::clone(&self) as _;
-        let step: Step<Arc<dyn Store>> = Arc::new(move |_| {
+        let step: Step<Arc<dyn Store>> = Arc::new(move |_, _| {
             let handle = Arc::clone(&handle);
             Box::pin(async move { Ok(handle) })
         });
@@ -346,7 +374,8 @@ impl Store for Remote {
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (rk, change) = (*rk, Arc::new((seen.clone(), next.clone())));
-        let step: Step<_> = Arc::new(move |memory| {
+        self.network.oracle.gives_back(self.life, &rk, &next.record.state);
+        let step: Step<_> = Arc::new(move |memory, _| {
             let change = Arc::clone(&change);
             Box::pin(async move { memory.swap(&rk, &change.0, &change.1).await })
         });

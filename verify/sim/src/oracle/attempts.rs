@@ -7,16 +7,11 @@
 //!   which the store forgot the record, and for those that ran without one.
 //! - No handler starts for a call that came after an answer was recorded, nor for one that was told something, nor under the token
 //!   of another. The first is relaxed where the store forgot.
-//! - A handler that looks whether it is to stop has no effect under a grant that the store does not believe. Relaxed while the
-//!   process or its heartbeat's thread stood still, where the store's clock stepped, or where it forgot.
-//! - No lease runs out under a handler that runs for less than `max_execution`, unless a call of its process met a fault, or the
-//!   process stood still, or the store was in trouble, since it started.
 //! - A handler breaks off only by a panic of its own, or when its process crashes or drops its tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::State;
 use hapax_core::gate::Attempt;
 use hapax_core::machine::Grant;
 
@@ -37,17 +32,9 @@ impl Oracle {
     pub(crate) fn asks(&self, key: usize, payload: usize, life: usize) -> usize {
         let mut known = self.lock();
         let call = known.calls.len();
-        let comes_after_completion = known.keys[key].completed.is_some();
+        let found = (known.keys[key].completed, known.keys[key].forgotten);
         let started = known.trace.now();
-        known.calls.push(CallHistory {
-            key,
-            payload,
-            life,
-            started,
-            comes_after_completion,
-            attempt: None,
-            told: None,
-        });
+        known.calls.push(CallHistory { key, payload, life, started, found, attempt: None, told: None });
         known.keys[key].calls.push(call);
         let process = known.lives[life].process;
         known.trace.count("call");
@@ -67,9 +54,12 @@ impl Oracle {
             since,
             decided: false,
             ended: None,
+            ended_at: Duration::ZERO,
             forgotten,
+            lost: false,
             panics: false,
         });
+        known.running.push((call, started));
         drop(known);
         Running { oracle: self, call, ended: false }
     }
@@ -107,7 +97,7 @@ impl Running {
         if word == Word::Unknown {
             known.keys[key].excuse("a handler did not know");
         }
-        known.attempt(self.call).ended = Some(Ended::Said(word, answer.into()));
+        known.ends(self.call, Ended::Said(word, answer.into()));
     }
 }
 
@@ -121,44 +111,10 @@ impl Drop for Running {
         known.trace.line(format_args!("key {key} call {}: its handler breaks off", self.call));
         known.trace.count("handler broke off");
         let process_ended = known.lives[life].crashed || known.lives[life].cut_off.is_some() || known.over;
-        let attempt = known.attempt(self.call);
-        attempt.ended = Some(Ended::BrokeOff);
-        let panics = attempt.panics;
+        known.ends(self.call, Ended::BrokeOff);
+        let panics = known.attempt(self.call).panics;
         known.hold(key, panics || process_ended, "a handler was dropped though its process goes on");
         known.keys[key].excuse("a handler broke off");
-    }
-}
-
-impl Oracle {
-    /// Holds an effect that was not stopped to what the store believes.
-    fn is_believed(&self, known: &mut Known, call: usize) {
-        let Some((grant, since)) = known.granted_to(call) else { return };
-        let (seen, key) = (self.shelf.observed(&grant.rk), known.calls[call].key);
-        let life = &known.lives[known.calls[call].life];
-        let excused = life.stalled_until >= since
-            || known.store_clock_stepped >= Some(since)
-            || known.keys[key].forgotten
-            || matches!(seen.live().map(|record| &record.state), Some(State::Completed(_)));
-        let believed = seen.runs() && seen.live().is_some_and(|record| record.token == grant.token);
-        known.hold(key, believed || excused, "an effect was not stopped though the store does not believe its grant");
-    }
-
-    /// Holds the heartbeat to its work.
-    fn keeps_its_lease(&self, known: &mut Known, call: usize) {
-        let Some((grant, since)) = known.granted_to(call) else { return };
-        let (key, now) = (known.calls[call].key, known.trace.now());
-        let life = &known.lives[known.calls[call].life];
-        let route = self.plan.route(key);
-        let calm = life.troubled < Some(since) && known.store_troubled < Some(since) && life.cut_off.is_none();
-        let ran = now.saturating_sub(since);
-        if !calm || ran < route.lease || ran >= route.max_execution - route.lease / 3 {
-            return;
-        }
-        let seen = self.shelf.observed(&grant.rk);
-        let completed = matches!(seen.live().map(|record| &record.state), Some(State::Completed(_)));
-        let held = seen.runs() && seen.live().is_some_and(|record| record.token == grant.token);
-        known.hold(key, held || completed, "a lease ran out under its handler though nothing was wrong");
-        known.trace.count("lease kept");
     }
 }
 
@@ -167,10 +123,18 @@ impl Known {
         self.calls[call].attempt.as_mut().expect("its handler started")
     }
 
-    /// The grant of a call whose record the store has not forgotten, and since when the store has made it.
-    fn granted_to(&self, call: usize) -> Option<(Grant, Duration)> {
-        let attempt = self.calls[call].attempt.as_ref().filter(|attempt| !attempt.forgotten)?;
-        Some((*attempt.grant()?, attempt.since))
+    /// Whether an answer was recorded when a call was made, and still is.
+    pub(super) fn comes_after_completion(&self, call: usize) -> bool {
+        let CallHistory { key, found, .. } = &self.calls[call];
+        self.keys[*key].completed && *found == (true, self.keys[*key].forgotten)
+    }
+
+    fn ends(&mut self, call: usize, ended: Ended) {
+        let now = self.trace.now();
+        self.running.retain(|(running, _)| *running != call);
+        let attempt = self.attempt(call);
+        attempt.ended = Some(ended);
+        attempt.ended_at = now;
     }
 
     fn may_start(&mut self, call: usize, grant: Option<&Grant>) {
@@ -193,7 +157,7 @@ impl Known {
             "key {key} call {call}: its handler starts, token {token}, attempt {number}, takeover {takeover}"
         ));
         self.trace.count(if takeover { "takeover" } else { "handler started" });
-        let late = self.calls[call].comes_after_completion && self.keys[key].completed.is_some();
+        let late = self.comes_after_completion(call);
         self.hold(key, !late, "a handler started for a call that came after an answer was recorded");
         self.hold(key, !takeover || !regime.runs_once(), "a lapsed attempt was taken over, and not under Retry");
         if let Some(rule) = self.is_barred(key, grant).filter(|_| !self.keys[key].has_forgotten(grant.owner)) {

@@ -4,7 +4,8 @@
 //! - That has a reason of this key: a handler that did not know or broke off, an answer that could not be recorded, a process that had
 //!   worked on it and crashed or lost its tasks, or a store that forgot its record. So a key whose attempts are all known to have
 //!   done nothing never ends like that, whatever the network does.
-//! - An answer that was told as recorded or pending is the end. Relaxed for keys of which the store forgot a live record.
+//! - An answer that was told as recorded or pending is the end. Relaxed for keys of which the store forgot a live record, and for
+//!   what is pending where records live for a few leases only.
 //! - Two processes say the same; the store has what they say; no record is left in progress.
 
 use std::time::Duration;
@@ -14,7 +15,7 @@ use hapax_core::{OperationId, State};
 
 use super::history::{AttemptHistory, CallHistory, KeyHistory};
 use super::{Known, Oracle};
-use crate::plan::Regime;
+use crate::plan::{Class, Regime};
 use crate::words::{Told, Word};
 
 impl Oracle {
@@ -38,7 +39,7 @@ impl Oracle {
         let state = seen.live().map(|record| record.state.clone());
         for told in last {
             known.trace.line(format_args!("key {key}: its end is {told}"));
-            if let Some(rule) = known.may_end(key, told, state.as_ref()) {
+            if let Some(rule) = known.may_end(key, told, state.as_ref(), self.plan.may(Class::Expiry)) {
                 known.hold(key, false, rule);
             }
         }
@@ -78,13 +79,20 @@ impl Oracle {
 }
 
 impl Known {
-    fn may_end(&mut self, key: usize, told: &Told, state: Option<&State>) -> Option<&'static str> {
+    fn may_end(
+        &mut self,
+        key: usize,
+        told: &Told,
+        state: Option<&State>,
+        records_expire: bool,
+    ) -> Option<&'static str> {
         let known = &self.keys[key];
         match (told, state) {
             (Told::Answer { answer, .. }, Some(State::Completed(completion))) => {
                 self.trace.count("ended with an answer");
                 (completion.answer != *answer.as_bytes()).then_some("the last word is not what the store has")
             }
+            (Told::Answer { .. }, None) if records_expire => None,
             (Told::Indeterminate, Some(State::Indeterminate(_))) => {
                 self.trace.count("ended indeterminate");
                 if known.regime != Regime::Hold {
@@ -93,7 +101,8 @@ impl Known {
                 if known.reasons.is_empty() && !self.lost_an_answer_unheard(known) {
                     return Some("the last word is `unknown` for no reason");
                 }
-                let told = !known.told.is_empty() && !known.forgotten;
+                let in_time = |pending: bool| !(pending && records_expire);
+                let told = known.told.iter().any(|(_, pending)| in_time(*pending)) && !known.was_forgotten();
                 told.then_some("an answer was told, and then the outcome is unknown")
             }
             _ => Some("the last word fits no record"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax_core::gate::Attempt;
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::Grant;
-use hapax_core::{Call, Fingerprint, Owner, Record, RecordKey, Token};
+use hapax_core::{Call, Fingerprint, Owner, RecordKey, Tag, Timestamp, Token};
 
 use crate::plan::Regime;
 use crate::words::{Told, Word};
@@ -48,18 +48,20 @@ pub(super) struct KeyHistory {
     pub(super) grants: Vec<Granted>,
     /// When the store last granted it.
     pub(super) granted_at: Option<Duration>,
-    /// Since when a record is completed that the store has not forgotten.
-    pub(super) completed: Option<Record>,
+    /// Whether a record is completed that the store has not forgotten.
+    pub(super) completed: bool,
     /// Every answer that was ever recorded.
     pub(super) recorded: Vec<String>,
     /// Whether a record was ever made for each payload.
     pub(super) payloads: [bool; 2],
     /// The answers that callers were told, since the store last forgot; whether as pending.
     pub(super) told: Vec<(String, bool)>,
+    /// Until when, on the store's clock, a record stands there, and which state it has.
+    pub(super) stands: Option<(Timestamp, Tag)>,
     /// Why the outcome may be unknown in the end.
     pub(super) reasons: Vec<&'static str>,
-    /// Whether the store forgot a live record.
-    pub(super) forgotten: bool,
+    /// How often the store forgot a live record, or one expired.
+    pub(super) forgotten: usize,
 }
 
 /// A grant that the store made.
@@ -90,13 +92,18 @@ impl KeyHistory {
             largest_token: Token(0),
             grants: Vec::new(),
             granted_at: None,
-            completed: None,
+            completed: false,
             recorded: Vec::new(),
             payloads: [false; 2],
             told: Vec::new(),
+            stands: None,
             reasons: Vec::new(),
-            forgotten: false,
+            forgotten: 0,
         }
+    }
+
+    pub(super) fn was_forgotten(&self) -> bool {
+        self.forgotten > 0
     }
 
     pub(super) fn excuse(&mut self, reason: &'static str) {
@@ -111,7 +118,7 @@ impl KeyHistory {
 
     /// Whether an answer may have been found out for another payload than the one it was given for.
     pub(super) fn mixes_payloads(&self) -> bool {
-        self.forgotten && self.regime == Regime::Resolve
+        self.was_forgotten() && self.regime == Regime::Resolve
     }
 
     pub(super) fn payload_of(&self, fingerprint: Fingerprint) -> Option<usize> {
@@ -125,8 +132,8 @@ pub(super) struct CallHistory {
     pub(super) payload: usize,
     pub(super) life: usize,
     pub(super) started: Duration,
-    /// Whether an answer was recorded when it started.
-    pub(super) comes_after_completion: bool,
+    /// Whether an answer was recorded when it started, and how often the store had forgotten by then.
+    pub(super) found: (bool, usize),
     pub(super) attempt: Option<AttemptHistory>,
     pub(super) told: Option<Told>,
 }
@@ -139,8 +146,11 @@ pub(super) struct AttemptHistory {
     pub(super) decided: bool,
     /// What it said, or that it broke off.
     pub(super) ended: Option<Ended>,
+    pub(super) ended_at: Duration,
     /// Whether the store forgot the record meanwhile, or later.
     pub(super) forgotten: bool,
+    /// Whether a renewal was refused.
+    pub(super) lost: bool,
     /// A panic is on its way.
     pub(super) panics: bool,
 }
@@ -160,6 +170,14 @@ impl AttemptHistory {
         match &self.ended {
             Some(Ended::Said(word, _)) => Some(*word),
             Some(Ended::BrokeOff) | None => None,
+        }
+    }
+
+    /// The answer that it gave.
+    pub(super) fn answer(&self) -> Option<&str> {
+        match &self.ended {
+            Some(Ended::Said(Word::Applied | Word::Final, answer)) => Some(answer),
+            Some(Ended::Said(Word::NotApplied | Word::Unknown, _) | Ended::BrokeOff) | None => None,
         }
     }
 

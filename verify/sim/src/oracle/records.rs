@@ -11,38 +11,52 @@
 //! - A recorded answer was decided behind a handler, for that payload. The payload is not compared where the store forgot a record and a
 //!   probe, which knows of operations only, found out.
 
+use std::time::Duration;
+
 use hapax_core::machine::Observed;
 use hapax_core::{Holding, Record, RecordKey, State, Token};
 
 use super::history::{AttemptHistory, Granted};
 use super::{Known, Oracle};
-use crate::plan::Regime;
-use crate::store::Request;
+use crate::plan::{Regime, Route};
+use crate::store::{Request, When};
 
 impl Oracle {
-    /// The store has carried out a request; `late` says that nobody waits for it any more.
+    /// The store has carried out a request.
     pub(crate) fn carried_out(
         &self,
         rk: &RecordKey,
-        (request, late): (Request, bool),
+        (request, when): (Request, When),
         before: &Observed,
         after: &Observed,
     ) {
         let mut known = self.lock();
         let Some(&key) = known.by_rk.get(rk) else { return };
+        known.latest = known.latest.max(before.now);
+        self.expires(&mut known, key, before);
         known.is_free_for_a_reason(key, before.live());
         if before.record == after.record && before.life_left == after.life_left {
             return;
         }
-        known.tells_of(key, (request, late), before, after);
+        known.tells_of(key, (request, when), before, after);
         if let Some(rule) = known.breaks_off(key, &request, before, after) {
             let judged_before_a_step = known
                 .store_clock_stepped
                 .is_some_and(|at| known.trace.now() <= at + self.plan.store_timeout + self.plan.route(key).lease);
             known.hold(key, rule == ENDED_EARLY && judged_before_a_step, rule);
         }
+        match (before.live().map(|record| &record.state), after.live()) {
+            (Some(State::InProgress(was)), Some(record)) if !was.abandoned() && ends_another(was, record) => {
+                self.was_over(&mut known, key, was.owner);
+            }
+            (None, Some(record)) => self.comes_back(&mut known, key, record),
+            (Some(_), Some(_)) | (_, None) => {}
+        }
         known.is_free_for_a_reason(key, after.live());
-        known.remembers(key, late, after);
+        let route = self.plan.route(key);
+        known.keys[key].stands =
+            after.live().map(|record| (after.now.plus(lifetime(route, &record.state)), record.state.tag()));
+        known.remembers(key, when == When::Late, after);
     }
 
     /// The store is about to forget everything.
@@ -51,16 +65,23 @@ impl Oracle {
         known.store_troubled = Some(known.trace.now());
         for key in 0..known.keys.len() {
             known.keys[key].largest_token = Token(0);
-            if self.shelf.observed(&known.keys[key].rk).live().is_some() {
-                known.is_forgotten(key);
+            // What had expired does not come to life again by a step of the clock.
+            let stood = known.keys[key].stands.take().is_some();
+            if self.shelf.observed(&known.keys[key].rk).live().is_some() || stood {
+                known.is_forgotten(key, "the store forgot its record");
             }
         }
     }
 }
 
 impl Known {
-    fn tells_of(&mut self, key: usize, (request, late): (Request, bool), before: &Observed, after: &Observed) {
-        let (Some(record), when) = (after.live(), if late { ", late," } else { "" }) else { return };
+    fn tells_of(&mut self, key: usize, (request, when): (Request, When), before: &Observed, after: &Observed) {
+        let Some(record) = after.live() else { return };
+        let when = match when {
+            When::InTime => "",
+            When::Late => ", late,",
+            When::Again => ", come again,",
+        };
         if before.live() == Some(record) {
             self.trace.count(if before.lease_left > after.lease_left {
                 "armed anew after a step back"
@@ -165,19 +186,21 @@ impl Known {
             }
             State::Completed(completion) => {
                 known.recorded.push(String::from_utf8_lossy(&completion.answer).into_owned());
-                known.completed = Some(record.clone());
+                known.completed = true;
             }
             State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {}
         }
     }
 
-    fn is_forgotten(&mut self, key: usize) {
+    /// The record of a key is no more: what follows is as if it had never been.
+    pub(super) fn is_forgotten(&mut self, key: usize, reason: &'static str) {
         let known = &mut self.keys[key];
-        known.forgotten = true;
+        known.forgotten += 1;
         known.effects = 0;
-        known.completed = None;
+        known.completed = false;
         known.told.clear();
-        known.excuse("the store forgot its record");
+        known.stands = None;
+        known.excuse(reason);
         known.grants.iter_mut().for_each(|grant| grant.forgotten = true);
         for call in known.calls.clone() {
             if let Some(attempt) = &mut self.calls[call].attempt {
@@ -198,6 +221,24 @@ impl super::history::KeyHistory {
     fn has_its_token_anew(&self, record: &Record) -> Option<&'static str> {
         let grows = record.token > self.largest_token || matches!(record.state, State::Completed(_));
         (!grows).then_some("the token of a grant does not grow")
+    }
+}
+
+/// Whether somebody else, or nobody, holds what this attempt held.
+fn ends_another(was: &Holding, record: &Record) -> bool {
+    match &record.state {
+        State::InProgress(holding) => holding.owner != was.owner,
+        State::Indeterminate(_) => true,
+        State::Completed(_) | State::Released(_) | State::Dead(_) => false,
+    }
+}
+
+/// How long a record is to live in its state.
+fn lifetime(route: Route, state: &State) -> Duration {
+    match state {
+        State::InProgress(_) | State::Indeterminate(_) | State::Dead(_) => route.unknown_retention,
+        State::Completed(_) => route.retention,
+        State::Released(_) => route.released_retention,
     }
 }
 

@@ -12,16 +12,16 @@
 //!   forgotten and is used for another payload, or whose token came again after the store's clock stepped.
 //! - Nobody who comes after an answer was recorded hears that the outcome is unknown. Relaxed where the store forgot, and for a copy of
 //!   a call that came before, and hears what that one hears.
-//! - Nobody is told to come back later than a lease from now.
+//! - Nobody is told to come back later than a lease from now, nor because of itself: the first call of a key runs.
 //! - No answer is lost in a process with a journal.
 
 use futures_util::FutureExt;
 use hapax_core::gate::{How, Recorded};
 use hapax_core::{ErrorKind, Journal};
 
-use super::history::{AttemptHistory, Ended};
+use super::history::{AttemptHistory, CallHistory};
 use super::{Known, Oracle};
-use crate::plan::Regime;
+use crate::plan::{Class, Regime};
 use crate::words::{Told, Word};
 
 impl Oracle {
@@ -40,6 +40,9 @@ impl Oracle {
         known.trace.count(told.name());
         known.trace.line(format_args!("key {key} call {call}: is told {told}"));
         known.calls[call].told = Some(told.clone());
+        if matches!(told, Told::Answer { recorded: Recorded::Pending, .. }) && self.plan.may(Class::Expiry) {
+            known.keys[key].excuse("its answer may stay in a journal for longer than its record lives");
+        }
         let rule = match told {
             Told::Answer { answer, how, recorded } => known
                 .may_hear(call, answer, *how)
@@ -57,9 +60,8 @@ impl Oracle {
             Told::NotApplied => known.was_in_vain(call),
             Told::Unknown => known.may_be_unknown(call),
             Told::Unrecorded => known.may_be_unrecorded(call),
-            Told::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | Told::Busy(_) | Told::Overloaded => {
-                known.was_not_run(call)
-            }
+            Told::Busy(_) => known.was_not_run(call).or_else(|| known.is_not_alone(call)),
+            Told::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | Told::Overloaded => known.was_not_run(call),
             Told::Store(_) => Some("a caller is told that a record is damaged, or a setting wrong"),
         };
         if let Some(rule) = rule {
@@ -83,11 +85,7 @@ impl Known {
         if !key.decisions.iter().any(|decision| decision.answer == answer && for_this(decision.call)) {
             return Some("a caller was told an answer that nobody gave for its key and payload");
         }
-        let own = self.own(call).and_then(|own| own.ended.clone());
-        let own_answer = match &own {
-            Some(Ended::Said(Word::Applied | Word::Final, said)) => Some(said.as_str()),
-            Some(Ended::Said(Word::NotApplied | Word::Unknown, _) | Ended::BrokeOff) | None => None,
-        };
+        let own_answer = self.own(call).and_then(AttemptHistory::answer);
         let fits = match how {
             How::Fresh => own_answer == Some(answer),
             How::Canonical => own_answer.is_some(),
@@ -108,7 +106,7 @@ impl Known {
                 let holds = |answer: &str| {
                     entries.iter().flatten().any(|(_, spilled)| spilled.complete.answer == *answer.as_bytes())
                 };
-                let lost = key.completed.is_some() && (key.regime == Regime::Bare || key.forgotten);
+                let lost = key.completed && (key.regime == Regime::Bare || key.was_forgotten());
                 (!in_store && !lost && !holds(answer)).then_some("an answer was told as pending that is nowhere")
             }
             Recorded::No => (key.regime != Regime::Ledger { pass: true })
@@ -122,7 +120,7 @@ impl Known {
         let counts = |pending: bool| !(pending && key.regime == Regime::Bare);
         let differs = key.told.iter().any(|(told, was_pending)| told != answer && counts(pending || *was_pending));
         key.told.push((answer.into(), pending));
-        let excused = key.forgotten && !key.regime.has_a_ledger();
+        let excused = key.was_forgotten() && !key.regime.has_a_ledger();
         (differs && !excused).then_some("two callers were told different answers")
     }
 
@@ -136,16 +134,15 @@ impl Known {
     fn may_be_indeterminate(&self, call: usize) -> Option<&'static str> {
         let CallPlace { key, life } = self.place(call);
         let key = &self.keys[key];
-        let recorded = self.calls[call].comes_after_completion && key.completed.is_some();
-        let copies = key.calls.iter().map(|other| &self.calls[*other]).any(|other| {
-            other.life == life
-                && !other.comes_after_completion
-                && matches!(other.told, Some(Told::Indeterminate) | None)
+        let copies = key.calls.iter().any(|other| {
+            let CallHistory { life: there, told, .. } = &self.calls[*other];
+            *there == life && !self.comes_after_completion(*other) && matches!(told, Some(Told::Indeterminate) | None)
         });
-        if recorded && !copies {
+        if self.comes_after_completion(call) && !copies {
             return Some("a caller that came after an answer was told that the outcome is unknown");
         }
-        (!key.regime.runs_once()).then_some("a key is indeterminate under Retry").or(self.was_not_run(call))
+        let rule = (!key.regime.runs_once()).then_some("a key is indeterminate under Retry");
+        rule.or_else(|| self.was_not_run(call)).or_else(|| self.is_not_alone(call))
     }
 
     fn was_in_vain(&self, call: usize) -> Option<&'static str> {
@@ -159,9 +156,9 @@ impl Known {
             return None;
         }
         let known = &self.keys[key];
-        let lost = known.forgotten && known.payloads == [true, true];
+        let lost = known.was_forgotten() && known.payloads == [true, true];
         // Tokens can come again if the store forgets them and its clock steps back, and one token has one owner.
-        let confused = known.forgotten && self.store_clock_stepped.is_some();
+        let confused = known.was_forgotten() && self.store_clock_stepped.is_some();
         match self.own(call) {
             Some(own) if own.is_unknown() || lost || confused => None,
             Some(_) => Some("a caller was told less than its handler knew"),
@@ -187,6 +184,12 @@ impl Known {
 
     fn was_not_run(&self, call: usize) -> Option<&'static str> {
         self.own(call).map(|_| "a caller was refused though its handler had started")
+    }
+
+    /// Whether there is another call at all that may have stood in the way.
+    fn is_not_alone(&self, call: usize) -> Option<&'static str> {
+        let alone = self.keys[self.calls[call].key].calls == [call];
+        alone.then_some("a caller was told that another attempt runs though there never was one")
     }
 
     fn place(&self, call: usize) -> CallPlace {
