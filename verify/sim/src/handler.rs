@@ -55,20 +55,19 @@ impl Act {
         let long = plan.may(Class::LongHandler);
         let takes = || match dice.below(10) {
             0..4 => Duration::ZERO,
-            4..7 => dice.up_to(route.lease / 10),
-            7..9 => dice.up_to(route.lease),
+            4..6 => dice.up_to(route.lease / 10),
+            6..8 => dice.up_to(route.lease),
             _ if long => dice.up_to(4 * route.lease),
             _ => dice.up_to(route.lease / 2),
         };
-        let panics = plan.may(Class::Panic);
+        let unsure = dice.percent(plan.unsure_percent);
         let ending = match dice.below(100) {
-            0..68 => Ending::Applied,
-            68..76 => Ending::Final,
-            76..88 => Ending::NotApplied,
-            88..91 => Ending::UnknownBefore,
-            91..94 => Ending::UnknownAfter,
-            94..96 if panics => Ending::PanicBefore,
-            96..98 if panics => Ending::PanicAfter,
+            0..40 if unsure => Ending::UnknownBefore,
+            40..80 if unsure => Ending::UnknownAfter,
+            80..90 if unsure && plan.may(Class::Panic) => Ending::PanicBefore,
+            90..100 if unsure && plan.may(Class::Panic) => Ending::PanicAfter,
+            0..10 => Ending::Final,
+            10..25 => Ending::NotApplied,
             _ => Ending::Applied,
         };
         Self { before: takes(), after: takes(), careful: dice.percent(70), attentive: dice.percent(30), ending }

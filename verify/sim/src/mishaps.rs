@@ -66,8 +66,11 @@ async fn keeps_striking(scene: Arc<Scene>, class: Class) {
     }
 }
 
+const OUTAGES: &[Outage] =
+    &[Outage::Refuses, Outage::Swallows, Outage::Mute, Outage::LosesAnswers, Outage::LosesRenewals];
+
 async fn outage(scene: &Scene) {
-    let kind = scene.dice.pick(&[Outage::Refuses, Outage::Swallows, Outage::Mute, Outage::LosesAnswers]);
+    let kind = scene.dice.pick(OUTAGES);
     let time =
         scene.dice.span(scene.plan.shortest_lease() / 4, scene.dice.pick(&[4, 10]) * scene.plan.shortest_lease());
     scene.oracle.strikes(Class::Outage, format_args!("the store is down for {time:?}: {kind:?}"));

@@ -170,6 +170,8 @@ pub(crate) struct Plan {
     pub(crate) latency: Duration,
     /// The longest that a probe takes once it knows.
     pub(crate) probe_takes: Duration,
+    /// How many of a hundred handlers do not know what they did.
+    pub(crate) unsure_percent: usize,
     /// The longest between two strikes of a class.
     pub(crate) respite: Duration,
 }
@@ -198,7 +200,8 @@ impl Plan {
             swarm,
             fault_percent: dice.pick(&[1, 5, 20, 40]),
             latency: latency.min(store_timeout / 4),
-            probe_takes: dice.pick(&[Duration::ZERO, lease / 2]),
+            probe_takes: dice.pick(&[Duration::ZERO, lease / 2, lease * 9 / 10]),
+            unsure_percent: dice.pick(&[6, 6, 40]),
             respite: dice.pick(&[window / 2, window / 4, 2 * lease]),
             window,
             routes,

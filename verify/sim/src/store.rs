@@ -103,6 +103,8 @@ pub(crate) enum Outage {
     Mute,
     /// No completion gets to it; all else does.
     LosesAnswers,
+    /// No renewal gets to it; all else does.
+    LosesRenewals,
 }
 
 /// What becomes of a call.
@@ -171,7 +173,10 @@ impl Network {
             Some(Outage::Swallows) => return Fate::Lost { carried_out: false },
             Some(Outage::Mute) => return Fate::Lost { carried_out: true },
             Some(Outage::LosesAnswers) if request == Request::Complete => return Fate::Lost { carried_out: false },
-            Some(Outage::LosesAnswers) | None => {}
+            Some(Outage::LosesRenewals) if matches!(request, Request::Renew(_)) => {
+                return Fate::Lost { carried_out: false };
+            }
+            Some(Outage::LosesAnswers | Outage::LosesRenewals) | None => {}
         }
         let latency = || self.dice.up_to(self.plan.latency);
         let fine = Fate::Fine { there: latency(), back: latency() };
@@ -196,10 +201,12 @@ impl Network {
 type Make = fn(&Network) -> Fate;
 
 const FAULTS: &[(Class, Make)] = &[
+    // Slow, and too slow.
     (Class::Slow, |net| Fate::Fine {
         there: net.dice.up_to(net.dies_after().min(2 * net.plan.store_timeout)),
         back: net.dice.up_to(2 * net.plan.store_timeout),
     }),
+    (Class::Slow, |net| Fate::Fine { there: Duration::ZERO, back: net.dice.up_to(net.plan.store_timeout) }),
     (Class::Refused, |_| Fate::Refused),
     (Class::Cut, |net| Fate::Cut { carried_out: net.dice.percent(50) }),
     (Class::Lost, |net| Fate::Lost { carried_out: net.dice.percent(50) }),

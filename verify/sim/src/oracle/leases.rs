@@ -7,7 +7,8 @@
 //! - No lease runs out under an attempt that is not over, before `max_execution`. Relaxed if a begin or renewal of its process met a
 //!   fault, or the process stood still or dropped its tasks, or the store was in trouble, since it was granted.
 //! - A handler that runs for longer loses its lease. Relaxed where the store's clock stepped.
-//! - No grant is given back while a renewal of it is under way. Relaxed while the heartbeat's thread stood still.
+//! - No grant is given back while a renewal of it is under way. Relaxed while the heartbeat's thread stood still, and
+//!   where the tasks of the process were dropped.
 //! - No record expires before its time, and no answer comes back after it. The second is relaxed where the clocks of processes step.
 
 use std::sync::Arc;
@@ -69,7 +70,9 @@ impl Oracle {
         };
         let races = known.renewals.contains(&(life, owner));
         let stood_still = known.lives[life].stalled_until + 2 * self.plan.store_timeout >= known.trace.now();
-        known.hold(key, !races || stood_still, "a grant was given back while a renewal of it was under way");
+        // Whoever is dropped while it waits for the renewal cannot wait for it.
+        let cut_off = known.lives[life].cut_off.is_some();
+        known.hold(key, !races || stood_still || cut_off, "a grant was given back while a renewal of it was under way");
     }
 
     /// Looks after every handler that runs, once time has passed.
@@ -133,7 +136,7 @@ impl Oracle {
         let Some((grant, since)) = known.granted_to(call) else { return };
         let key = known.calls[call].key;
         let route = self.plan.route(key);
-        if !known.is_calm(call, since, route) || known.trace.now() < since + route.lease {
+        if !known.is_calm(call, since, route) || known.attempt(call).lost || known.trace.now() < since + route.lease {
             return;
         }
         let seen = self.shelf.observed(&grant.rk);

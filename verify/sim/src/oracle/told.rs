@@ -9,11 +9,14 @@
 //! - A mismatch is told only where a record was made for the other payload.
 //! - `Not applied` is told only to whom its own handler said so, `unknown` only where somebody does not know, and neither, nor any
 //!   refusal, to whom its own handler gave an answer. Relaxed where the tasks of the process were dropped, and for a key that was
-//!   forgotten and is used for another payload, or whose token came again after the store's clock stepped.
+//!   forgotten and is used for another payload, or whose token came again after the store's clock stepped,
+//!   and for an answer past its retention.
 //! - Nobody who comes after an answer was recorded hears that the outcome is unknown. Relaxed where the store forgot, and for a copy of
 //!   a call that came before, and hears what that one hears.
 //! - Nobody is told to come back later than a lease from now, nor because of itself: the first call of a key runs.
 //! - No answer is lost in a process with a journal.
+
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use hapax_core::gate::{How, Recorded};
@@ -58,7 +61,7 @@ impl Oracle {
                 Some("a caller is told that too many attempts run")
             }
             Told::NotApplied => known.was_in_vain(call),
-            Told::Unknown => known.may_be_unknown(call),
+            Told::Unknown => known.may_be_unknown(call, self.plan.route(key).retention),
             Told::Unrecorded => known.may_be_unrecorded(call),
             Told::Busy(_) => known.was_not_run(call).or_else(|| known.is_not_alone(call)),
             Told::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | Told::Overloaded => known.was_not_run(call),
@@ -150,28 +153,29 @@ impl Known {
     }
 
     /// Whether somebody does not know: its own handler, or that of the call that it copies.
-    fn may_be_unknown(&self, call: usize) -> Option<&'static str> {
+    fn may_be_unknown(&self, call: usize, retention: Duration) -> Option<&'static str> {
         let CallPlace { key, life } = self.place(call);
         if self.lives[life].cut_off.is_some() {
             return None;
         }
-        let known = &self.keys[key];
-        let lost = known.was_forgotten() && known.payloads == [true, true];
-        // Tokens can come again if the store forgets them and its clock steps back, and one token has one owner.
-        let confused = known.was_forgotten() && self.store_clock_stepped.is_some();
-        match self.own(call) {
-            Some(own) if own.is_unknown() || lost || confused => None,
-            Some(_) => Some("a caller was told less than its handler knew"),
-            None => {
-                let same_process = known.calls.iter().filter(|other| self.calls[**other].life == life);
-                // What a leader could not record is unknown to its copies.
-                let has_journal = self.lives[life].journal.is_some();
-                let lost_its_answer = |word: Word| word.answers() && !has_journal;
-                let unknown = |other: &AttemptHistory| other.is_unknown() || other.said().is_some_and(lost_its_answer);
-                let mut leaders = same_process.filter_map(|other| self.own(*other));
-                (!leaders.any(unknown) && !lost).then_some("a caller was told that the outcome is unknown by nobody")
-            }
+        let too_late = |own: &AttemptHistory| own.answer().is_some() && self.trace.now() >= own.ended_at + retention;
+        let unknown = |own: &AttemptHistory| own.is_unknown() || too_late(own) || self.may_be_lost(key);
+        if let Some(own) = self.own(call) {
+            return (!unknown(own)).then_some("a caller was told less than its handler knew");
         }
+        // What a leader could not record is unknown to its copies.
+        let has_journal = self.lives[life].journal.is_some();
+        let leaves_unknown = |own: &AttemptHistory| unknown(own) || own.answer().is_some() && !has_journal;
+        let same_process = self.keys[key].calls.iter().filter(|other| self.calls[**other].life == life);
+        let mut leaders = same_process.filter_map(|other| self.own(*other));
+        (!leaders.any(leaves_unknown)).then_some("a caller was told that the outcome is unknown by nobody")
+    }
+
+    /// Whether an answer may lose to something else than an answer. Tokens can come again if the store forgets them and its clock
+    /// steps back, and one token has one owner.
+    fn may_be_lost(&self, key: usize) -> bool {
+        let key = &self.keys[key];
+        key.was_forgotten() && (key.payloads == [true, true] || self.store_clock_stepped.is_some())
     }
 
     fn may_be_unrecorded(&mut self, call: usize) -> Option<&'static str> {
