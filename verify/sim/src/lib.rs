@@ -7,7 +7,7 @@
 //! ```text
 //! plan.rs     what a seed decides: the shape of a world, its routes, what may go wrong
 //! world.rs    one run, from the first client to the last task
-//! scene.rs    what all actors share;  site.rs a process with its gates;  client.rs, handler.rs, mishaps.rs the actors
+//! scene.rs    what all actors share;  site.rs a process with its gates;  client.rs, handler.rs, operator.rs, mishaps.rs the actors
 //! store.rs    the store behind a network that fails
 //! oracle.rs   what must never be, and what relaxes each rule
 //! trace.rs    what happened, and its hash
@@ -20,6 +20,7 @@ mod client;
 mod dice;
 mod handler;
 mod mishaps;
+mod operator;
 mod oracle;
 mod plan;
 mod scene;

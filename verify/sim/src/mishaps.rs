@@ -6,6 +6,7 @@ use std::time::Duration;
 use hapax_core::runtime::Runtime;
 use hapax_testkit::{Part, Process};
 
+use crate::operator;
 use crate::plan::Class;
 use crate::scene::Scene;
 use crate::store::Outage;
@@ -16,6 +17,9 @@ pub(crate) fn start(scene: &Arc<Scene>) {
         if scene.plan.may(*class) {
             scene.outside.spawn(Box::pin(keeps_striking(Arc::clone(scene), *class)));
         }
+    }
+    if scene.plan.may(Class::Operator) {
+        scene.outside.spawn(Box::pin(operator::works(Arc::clone(scene))));
     }
 }
 
@@ -58,6 +62,7 @@ async fn keeps_striking(scene: Arc<Scene>, class: Class) {
             | Class::Late
             | Class::Twice
             | Class::Expiry
+            | Class::Operator
             | Class::HangUp
             | Class::OtherPayload
             | Class::LongHandler
@@ -76,6 +81,10 @@ async fn outage(scene: &Scene) {
     scene.oracle.strikes(Class::Outage, format_args!("the store is down for {time:?}: {kind:?}"));
     if kind != Outage::LosesAnswers {
         scene.oracle.store_in_trouble();
+    }
+    if scene.dice.percent(50) {
+        scene.network.outage(Some(Outage::Slow));
+        scene.outside.sleep(scene.dice.up_to(scene.plan.shortest_lease())).await;
     }
     scene.network.outage(Some(kind));
     scene.outside.sleep(time).await;

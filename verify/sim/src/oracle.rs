@@ -75,8 +75,11 @@ impl Oracle {
                 violation = Some("two keys share a record".into());
             }
         }
-        let keys =
-            calls.iter().enumerate().map(|(key, calls)| KeyHistory::new(plan.route(key).regime, calls)).collect();
+        let keys = calls
+            .iter()
+            .enumerate()
+            .map(|(key, calls)| KeyHistory::new(plan.route(key).regime, plan.may(Class::Operator), calls))
+            .collect();
         let known = Known {
             trace: Trace::new(keeps_trace),
             keys,

@@ -43,6 +43,8 @@ pub enum Class {
     Abort,
     /// The clocks of processes are wrong, step, and drift.
     Clocks,
+    /// An operator finds out about unknown outcomes, and is slow to say so.
+    Operator,
     /// A caller hangs up.
     HangUp,
     /// A key is used for another payload.
@@ -73,6 +75,7 @@ impl Class {
         (Self::ExecutorLate, "executor blocked"),
         (Self::Abort, "tasks dropped"),
         (Self::Clocks, "process clocks stepped"),
+        (Self::Operator, "operator resolved"),
         (Self::HangUp, "caller hung up"),
         (Self::OtherPayload, "other payload"),
         (Self::LongHandler, "long handler"),
@@ -180,10 +183,15 @@ impl Plan {
     pub(crate) fn draw(dice: &Dice) -> Self {
         let lease = Duration::from_secs(dice.pick(&[1, 1, 2, 5]));
         let swarm = draw_swarm(dice);
-        let routes = (0..dice.between(1, 3)).map(|_| draw_route(dice, lease, &swarm)).collect::<Vec<_>>();
-        let window = lease * u32::try_from(dice.between(3, 15)).expect("small");
-        let clients = dice.pick(&[3, 6, 12, 25, 60]);
-        let keys = dice.pick(&[1, 1, 2, 5, 20, 200]).min(2 * clients);
+        // In some worlds everybody wants the same at once.
+        let crowded = dice.percent(15);
+        let routes = (0..if crowded { 1 } else { dice.between(1, 3) })
+            .map(|_| draw_route(dice, lease, &swarm))
+            .collect::<Vec<_>>();
+        let leases = if crowded { 4 } else { dice.between(3, 15) };
+        let window = lease * u32::try_from(leases).expect("small");
+        let clients = if crowded { 30 } else { dice.pick(&[3, 6, 12, 25, 60]) };
+        let keys = if crowded { 1 } else { dice.pick(&[1, 1, 2, 5, 20, 200]).min(2 * clients) };
         let tenants = dice.between(1, 5).min(keys);
         let key =
             |number| KeyPlan { tenant: number % tenants, name: number / tenants, route: dice.below(routes.len()) };

@@ -95,6 +95,8 @@ struct State {
 /// How a store is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outage {
+    /// It takes its time with every reply, as many a store does before it fails.
+    Slow,
     /// It refuses every call at once.
     Refuses,
     /// No request gets to it.
@@ -168,7 +170,11 @@ impl Network {
             let state = self.lock();
             (state.healed, state.outage)
         };
+        let latency = || self.dice.up_to(self.plan.latency);
         match outage {
+            Some(Outage::Slow) => {
+                return Fate::Fine { there: latency(), back: self.dice.up_to(self.plan.store_timeout) };
+            }
             Some(Outage::Refuses) => return Fate::Refused,
             Some(Outage::Swallows) => return Fate::Lost { carried_out: false },
             Some(Outage::Mute) => return Fate::Lost { carried_out: true },
@@ -178,7 +184,6 @@ impl Network {
             }
             Some(Outage::LosesAnswers | Outage::LosesRenewals) | None => {}
         }
-        let latency = || self.dice.up_to(self.plan.latency);
         let fine = Fate::Fine { there: latency(), back: latency() };
         if healed || !self.dice.percent(self.plan.fault_percent) {
             return fine;

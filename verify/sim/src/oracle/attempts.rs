@@ -2,8 +2,8 @@
 //!
 //! - Behind nothing but the gate, under `Hold` and `Resolve`, an effect happens at most once. Relaxed for keys of which the store
 //!   forgot a live record.
-//! - A handler starts only if every other attempt is known to have done nothing: under `Hold` by its own word, under `Resolve` also
-//!   by the probe's. Under `Retry` a grant after an attempt of which that is not known is a takeover. Relaxed for attempts of
+//! - A handler starts only if every other attempt is known to have done nothing: by its own word, or, under `Resolve`
+//!   and where there is an operator, because somebody found out. Under `Retry` a grant after an attempt of which that is not known is a takeover. Relaxed for attempts of
 //!   which the store forgot the record, and for those that ran without one.
 //! - No handler starts for a call that came after an answer was recorded, nor for one that was told something, nor under the token
 //!   of another. The first is relaxed where the store forgot.
@@ -47,8 +47,9 @@ impl Oracle {
         let mut known = self.lock();
         known.may_start(call, attempt.grant());
         let (started, key) = (known.trace.now(), known.calls[call].key);
-        let since = known.keys[key].granted_at.map_or(started, |granted| granted.min(started));
-        let forgotten = attempt.grant().is_some_and(|grant| known.keys[key].has_forgotten(grant.owner));
+        let granted = attempt.grant().and_then(|grant| known.keys[key].granted(grant.owner, grant.token));
+        let since = granted.map_or(started, |granted| granted.at);
+        let forgotten = attempt.grant().is_some_and(|grant| known.keys[key].has_forgotten(grant));
         known.calls[call].attempt = Some(AttemptHistory {
             attempt: attempt.clone(),
             since,
@@ -160,7 +161,7 @@ impl Known {
         let late = self.comes_after_completion(call);
         self.hold(key, !late, "a handler started for a call that came after an answer was recorded");
         self.hold(key, !takeover || !regime.runs_once(), "a lapsed attempt was taken over, and not under Retry");
-        if let Some(rule) = self.is_barred(key, grant).filter(|_| !self.keys[key].has_forgotten(grant.owner)) {
+        if let Some(rule) = self.is_barred(key, grant).filter(|_| !self.keys[key].has_forgotten(grant)) {
             self.hold(key, false, rule);
         }
     }
@@ -174,8 +175,8 @@ impl Known {
                 return Some("two handlers ran under the same token");
             }
             let harmless = match known.regime {
-                Regime::Hold => other.was_in_vain(),
-                Regime::Resolve => other.ended.is_some() && !other.decided,
+                Regime::Hold | Regime::Resolve if known.is_found_out => other.ended.is_some() && !other.decided,
+                Regime::Hold | Regime::Resolve => other.was_in_vain(),
                 Regime::Ledger { .. } | Regime::Bare => grant.takeover || other.was_in_vain() || *token > grant.token,
             };
             if !harmless {

@@ -1,6 +1,6 @@
 //! How it all ends, once everything is well again: every key is asked until its end is known.
 //!
-//! - The end is an answer, or, under `Hold` alone, that the outcome is unknown.
+//! - The end is an answer, or, under `Hold` alone, also with an operator, that the outcome is unknown.
 //! - That has a reason of this key: a handler that did not know or broke off, an answer that could not be recorded, a process that had
 //!   worked on it and crashed or lost its tasks, or a store that forgot its record. So a key whose attempts are all known to have
 //!   done nothing never ends like that, whatever the network does.
@@ -98,7 +98,7 @@ impl Known {
                 if known.regime != Regime::Hold {
                     return Some("the last word is `unknown`, and not under Hold");
                 }
-                if known.reasons.is_empty() && !self.lost_an_answer_unheard(known) {
+                if known.reasons.is_empty() && !self.lost_an_answer_unheard(known, records_expire) {
                     return Some("the last word is `unknown` for no reason");
                 }
                 let in_time = |pending: bool| !(pending && records_expire);
@@ -109,11 +109,12 @@ impl Known {
         }
     }
 
-    /// Whether an answer may have been neither recorded nor kept, and nobody was there to hear that.
-    fn lost_an_answer_unheard(&self, key: &KeyHistory) -> bool {
+    /// Whether an answer may have been neither recorded nor kept for as long as it takes, and nobody was there to hear that.
+    fn lost_an_answer_unheard(&self, key: &KeyHistory, records_expire: bool) -> bool {
         key.calls.iter().map(|call| &self.calls[*call]).any(|call| {
             let answers = call.attempt.as_ref().and_then(AttemptHistory::said).is_some_and(Word::answers);
-            answers && call.told.is_none() && self.lives[call.life].journal.is_none()
+            let is_kept = self.lives[call.life].journal.is_some() && !records_expire;
+            answers && call.told.is_none() && !is_kept
         })
     }
 

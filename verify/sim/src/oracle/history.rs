@@ -34,6 +34,8 @@ impl Life {
 pub(super) struct KeyHistory {
     pub(super) rk: RecordKey,
     pub(super) regime: Regime,
+    /// Whether somebody finds out what attempts did.
+    pub(super) is_found_out: bool,
     /// That of each payload.
     pub(super) fingerprints: [Fingerprint; 2],
     /// Every call so far.
@@ -67,6 +69,9 @@ pub(super) struct KeyHistory {
 /// A grant that the store made.
 pub(super) struct Granted {
     pub(super) owner: Owner,
+    pub(super) token: Token,
+    /// When it did.
+    pub(super) at: Duration,
     /// Whether by a request that nobody waited for any more.
     pub(super) late: bool,
     /// Whether it forgot the record since.
@@ -81,9 +86,10 @@ pub(super) struct Decision {
 }
 
 impl KeyHistory {
-    pub(super) fn new(regime: Regime, calls: &[Call; 2]) -> Self {
+    pub(super) fn new(regime: Regime, has_an_operator: bool, calls: &[Call; 2]) -> Self {
         Self {
             rk: calls[0].record_key(),
+            is_found_out: regime == Regime::Resolve || regime == Regime::Hold && has_an_operator,
             regime,
             fingerprints: [calls[0].newest_fingerprint(), calls[1].newest_fingerprint()],
             calls: Vec::new(),
@@ -112,13 +118,18 @@ impl KeyHistory {
         }
     }
 
-    pub(super) fn has_forgotten(&self, owner: Owner) -> bool {
-        self.grants.iter().any(|grant| grant.owner == owner && grant.forgotten)
+    /// What the store knew of a grant when it made it.
+    pub(super) fn granted(&self, owner: Owner, token: Token) -> Option<&Granted> {
+        self.grants.iter().find(|grant| (grant.owner, grant.token) == (owner, token))
+    }
+
+    pub(super) fn has_forgotten(&self, grant: &Grant) -> bool {
+        self.granted(grant.owner, grant.token).is_some_and(|granted| granted.forgotten)
     }
 
     /// Whether an answer may have been found out for another payload than the one it was given for.
     pub(super) fn mixes_payloads(&self) -> bool {
-        self.was_forgotten() && self.regime == Regime::Resolve
+        self.was_forgotten() && self.is_found_out
     }
 
     pub(super) fn payload_of(&self, fingerprint: Fingerprint) -> Option<usize> {

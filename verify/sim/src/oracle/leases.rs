@@ -20,7 +20,7 @@ use hapax_core::{Owner, Record, RecordKey, State};
 
 use super::history::AttemptHistory;
 use super::{Known, Oracle};
-use crate::plan::{Class, Regime, Route};
+use crate::plan::{Class, Route};
 
 /// A renewal that is under way.
 pub(crate) struct UnderWay {
@@ -61,7 +61,7 @@ impl Oracle {
         let owner = match state {
             State::InProgress(holding) if holding.abandoned() => holding.owner,
             // There it may be a verdict on the attempt.
-            State::Released(holding) if known.keys[key].regime != Regime::Resolve => holding.owner,
+            State::Released(holding) if !known.keys[key].is_found_out => holding.owner,
             State::InProgress(_)
             | State::Released(_)
             | State::Completed(_)

@@ -3,13 +3,12 @@
 //! - A recorded answer stays, and its record with it.
 //! - Under one token a record only goes on: in progress, abandoned, indeterminate, released, completed.
 //! - Every grant has a larger token than any record before. Starts anew where the store forgot.
-//! - A free key, absent or released, has nothing behind it: no handler that runs, no effect, and, but under `Resolve`, nothing
+//! - A free key, absent or released, has nothing behind it: no handler that runs, no effect, and, but where somebody finds out, nothing
 //!   unknown. Relaxed for attempts of which the store forgot the record, and for those that ran without one.
 //! - Nobody ends the lease of another before its time, and nobody renews it. The first is relaxed just after the store's clock stepped: the
 //!   end may have been judged before.
 //! - A record is taken over only under `Retry`, and shows it; is indeterminate only otherwise; is never dead; keeps its fingerprint.
-//! - A recorded answer was decided behind a handler, for that payload. The payload is not compared where the store forgot a record and a
-//!   probe, which knows of operations only, found out.
+//! - A recorded answer was decided behind a handler, for that payload. The payload is not compared where the store forgot a record and somebody, who knows of operations only, found out.
 
 use std::time::Duration;
 
@@ -153,7 +152,7 @@ impl Known {
             return;
         }
         let known = &self.keys[key];
-        let unknown_is_found_out = known.regime == Regime::Resolve;
+        let unknown_is_found_out = known.is_found_out;
         let mut rule = None;
         for attempt in self.attempts_of(known).filter(|attempt| !attempt.forgotten && attempt.grant().is_some()) {
             if attempt.decided {
@@ -180,8 +179,8 @@ impl Known {
             State::InProgress(holding) if !holding.abandoned() => {
                 known.granted_at = Some(now);
                 let owner = holding.owner;
-                if known.grants.iter().all(|grant| grant.owner != owner) {
-                    known.grants.push(Granted { owner, late, forgotten: false });
+                if known.granted(owner, record.token).is_none() {
+                    known.grants.push(Granted { owner, token: record.token, at: now, late, forgotten: false });
                 }
             }
             State::Completed(completion) => {

@@ -1,7 +1,7 @@
 //! What callers may hear.
 //!
 //! - An answer was decided behind a handler of that very key and payload; a fresh one by the caller's own. The payload is not compared
-//!   where the store forgot a record and a probe, which knows of operations only, found out.
+//!   where the store forgot a record and somebody, who knows of operations only, found out.
 //! - An answer that counts as recorded is in the store, or was; one that is pending is in the journal of its process, or in the
 //!   store, or, where runs have answers of their own, has just lost against one that is.
 //! - All callers of a key are told the same answer. Relaxed for keys of which the store forgot a live record, unless a ledger has it;
@@ -14,6 +14,7 @@
 //! - Nobody who comes after an answer was recorded hears that the outcome is unknown. Relaxed where the store forgot, and for a copy of
 //!   a call that came before, and hears what that one hears.
 //! - Nobody is told to come back later than a lease from now, nor because of itself: the first call of a key runs.
+//!   Relaxed where somebody else may have looked into it.
 //! - No answer is lost in a process with a journal.
 
 use std::time::Duration;
@@ -192,7 +193,8 @@ impl Known {
 
     /// Whether there is another call at all that may have stood in the way.
     fn is_not_alone(&self, call: usize) -> Option<&'static str> {
-        let alone = self.keys[self.calls[call].key].calls == [call];
+        let key = &self.keys[self.calls[call].key];
+        let alone = key.calls == [call] && !key.is_found_out;
         alone.then_some("a caller was told that another attempt runs though there never was one")
     }
 

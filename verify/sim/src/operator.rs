@@ -1,0 +1,57 @@
+//! An operator who finds out about unknown outcomes, always truly, and takes a while to write down what was found.
+
+use std::sync::Arc;
+
+use hapax_core::machine::Verdict;
+use hapax_core::runtime::{Runtime, within};
+use hapax_core::settings::Found;
+use hapax_core::store::Protocol;
+use hapax_core::{Seconds, State};
+
+use crate::plan::Class;
+use crate::scene::Scene;
+use crate::store::Remote;
+
+/// Looks at one key after the other while things go wrong.
+pub(crate) async fn works(scene: Arc<Scene>) {
+    let life = scene.oracle.is_born(scene.plan.journals.len(), None);
+    loop {
+        scene.outside.sleep(scene.dice.up_to(scene.plan.shortest_lease() / 4)).await;
+        if scene.is_healed() {
+            return;
+        }
+        let key = scene.dice.below(scene.plan.keys.len());
+        if scene.plan.route(key).regime.runs_once() {
+            let case = looks_into(Arc::clone(&scene), key, life);
+            // What comes of it is seen in the store.
+            scene.outside.spawn(Box::pin(async move { case.await.unwrap_or_default() }));
+        }
+    }
+}
+
+/// One case; over at whatever shows that there is nothing to do.
+async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
+    let (rk, route) = (scene.calls[key][0].record_key(), scene.plan.route(key));
+    let (outside, limit) = (&*scene.outside, scene.plan.store_timeout);
+    let remote = Remote::new(Arc::clone(&scene.network), life);
+    let protocol = Protocol::over(&remote);
+    let seen = within(outside, limit, protocol.read(rk)).await?.ok()?;
+    let record = seen.live()?;
+    match record.state {
+        State::InProgress(_) if !seen.runs() => {}
+        State::Indeterminate(_) => {}
+        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Dead(_) => return None,
+    }
+    let seconds = |time: std::time::Duration| Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
+    let unknown_retention = seconds(route.unknown_retention);
+    within(outside, limit, protocol.hold(&rk, record.token, unknown_retention)).await?.ok()?;
+    let verdict = match scene.oracle.finds_out(rk.operation()) {
+        Found::Done(answer) => Verdict::Done { answer, retention: seconds(route.retention) },
+        Found::NotDone => Verdict::NotDone { lifetime: seconds(route.released_retention) },
+        Found::Unknown => return None,
+    };
+    scene.outside.sleep(scene.dice.up_to(3 * route.lease)).await;
+    let token = record.token.0;
+    scene.oracle.strikes(Class::Operator, format_args!("key {key}: the operator resolves token {token}: {verdict:?}"));
+    within(outside, limit, protocol.resolve(&rk, record.token, &verdict)).await?.ok().map(drop)
+}
