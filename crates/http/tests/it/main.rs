@@ -5,6 +5,7 @@
 
 mod answers;
 mod contract;
+mod drops;
 mod keys;
 #[cfg(feature = "axum")]
 mod layers;
