@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 /// Where the bugs are listed, one a line: `("name", "what it does"),`.
 const LIST: &str = "crates/core/src/chaos.rs";
 
-/// The harnesses, quickest first: a test binary of the core, and arguments.
-const HARNESSES: &[(&str, &str, &[&str])] = &[
-    ("suite", "conformance", &[]),
-    ("unit", "it", &["--skip", "properties", "--skip", "blocked_executor"]),
-    ("sweeps", "sweeps", &["drops::the_", "drops::every_", "panics", "protocol"]),
-    ("properties", "it", &["properties"]),
+/// The harnesses, quickest first: a package, a test binary of it, and arguments.
+const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
+    ("suite", ["hapax-core", "conformance"], &[]),
+    ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor"]),
+    ("sweeps", ["hapax-core", "sweeps"], &["drops::the_", "drops::every_", "panics", "protocol"]),
+    ("properties", ["hapax-core", "it"], &["properties"]),
+    ("simulation", ["hapax-sim", "seeds"], &[]),
 ];
 
 /// A bug that takes longer to be seen counts as not seen.
@@ -44,8 +45,9 @@ fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
     let list = fs::read_to_string(root.join(LIST)).map_err(|error| format!("{LIST}: {error}"))?;
     let mutants = names(&list);
     let messages = build(root).map_err(|error| format!("cargo: {error}"))?;
-    let harness = |&(name, target, arguments): &(&'static str, &str, &'static [&'static str])| {
-        let binary = executable(&messages, target).ok_or(format!("cargo built no test `{target}` of hapax-core"))?;
+    let harness = |&(name, [package, target], arguments): &(&'static str, [&str; 2], &'static [&'static str])| {
+        let built = executable(&messages, package, target);
+        let binary = built.ok_or_else(|| format!("cargo built no test `{target}` of {package}"))?;
         Ok(Harness { name, binary, arguments })
     };
     let harnesses = HARNESSES.iter().map(harness).collect::<Result<Vec<_>, String>>()?;
@@ -112,9 +114,10 @@ fn build(root: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The binary of a test of hapax-core, from cargo's messages: one JSON object a line.
-fn executable(messages: &str, target: &str) -> Option<String> {
-    let ours = |line: &&str| line.contains("#hapax-core@") && line.contains("\"kind\":[\"test\"]");
+/// The binary of a test of a package, from cargo's messages: one JSON object a line.
+fn executable(messages: &str, package: &str, target: &str) -> Option<String> {
+    let package = format!("#{package}@");
+    let ours = |line: &&str| line.contains(&package) && line.contains("\"kind\":[\"test\"]");
     let named = format!("\"name\":\"{target}\"");
     let line = messages.lines().filter(ours).find(|line| line.contains(&named))?;
     let (_, rest) = line.split_once("\"executable\":\"")?;
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_is_that_of_the_core() {
+    fn the_binary_is_that_of_the_package() {
         let of = |package: &str, name: &str, path: &str| {
             format!(
                 "{{\"package_id\":\"path+file:///a/{package}#hapax-{package}@0.1.0\",\"target\":{{\"kind\":[\"test\"],\"name\":\"{name}\"}},\"executable\":\"{path}\"}}\n"
@@ -146,7 +149,7 @@ mod tests {
         };
         let messages =
             of("http", "it", "/t/wrong") + &of("core", "conformance", "/t/conformance") + &of("core", "it", "/t/it");
-        assert_eq!(executable(&messages, "it").as_deref(), Some("/t/it"));
-        assert_eq!(executable(&messages, "sweeps"), None);
+        assert_eq!(executable(&messages, "hapax-core", "it").as_deref(), Some("/t/it"));
+        assert_eq!(executable(&messages, "hapax-core", "sweeps"), None);
     }
 }

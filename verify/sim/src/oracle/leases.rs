@@ -157,7 +157,7 @@ impl Oracle {
         let Some((_, since)) = known.granted_to(call) else { return };
         let now = known.trace.now();
         let attempt = known.attempt(call);
-        let settles = attempt.said().is_some_and(|word| word.answers()) && now < attempt.ended_at + route.lease;
+        let settles = attempt.answer().is_some() && now < attempt.ended_at + route.lease;
         let goes_on = attempt.ended.is_none() || settles && known.calls[call].told.is_none();
         let wrong = goes_on && known.is_calm(call, since, route);
         known.hold(key, !wrong, "a lease ran out under an attempt that was not over, though nothing was wrong");
