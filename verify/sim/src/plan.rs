@@ -196,7 +196,7 @@ impl Plan {
         let key =
             |number| KeyPlan { tenant: number % tenants, name: number / tenants, route: dice.below(routes.len()) };
         let store_timeout = dice.pick(&[lease / 10, lease / 3, Duration::from_secs(1)]);
-        let latency = dice.pick(&[Duration::ZERO, Duration::from_millis(2), lease / 50, lease / 15]);
+        let latency = dice.pick(&[Duration::ZERO, Duration::from_millis(2), lease / 50, lease / 8]);
         Self {
             journals: (0..dice.between(2, 6)).map(|_| dice.percent(70)).collect(),
             keys: (0..keys).map(key).collect(),

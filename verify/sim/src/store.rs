@@ -1,9 +1,10 @@
 //! The store as gates meet it: a server of its own, behind a network that fails as the seed says.
 
+mod network;
+
 use std::fmt;
 use std::future::pending;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -14,9 +15,9 @@ use hapax_core::{Error, ErrorKind, RecordKey, Result, Store};
 use hapax_testkit::Process;
 use tokio::sync::oneshot;
 
-use crate::dice::Dice;
-use crate::oracle::Oracle;
-use crate::plan::{Class, Plan};
+use network::Fate;
+
+pub(crate) use network::{Network, Outage};
 
 /// What the server keeps, and may forget.
 #[derive(Debug)]
@@ -74,151 +75,6 @@ impl Request {
     }
 }
 
-/// The weather between gates and the store.
-#[derive(Debug)]
-pub(crate) struct Network {
-    pub(crate) shelf: Arc<Shelf>,
-    pub(crate) server: Arc<Process>,
-    pub(crate) oracle: Arc<Oracle>,
-    plan: Arc<Plan>,
-    dice: Dice,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    healed: bool,
-    outage: Option<Outage>,
-    full: bool,
-}
-
-/// How a store is down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outage {
-    /// It takes its time with every reply, as many a store does before it fails.
-    Slow,
-    /// It refuses every call at once.
-    Refuses,
-    /// No request gets to it.
-    Swallows,
-    /// Requests get to it, replies do not get back.
-    Mute,
-    /// No completion gets to it; all else does.
-    LosesAnswers,
-    /// No renewal gets to it; all else does.
-    LosesRenewals,
-}
-
-/// What becomes of a call.
-#[derive(Clone, Copy, Debug)]
-enum Fate {
-    /// It is carried out and answered, each after this time.
-    Fine {
-        there: Duration,
-        back: Duration,
-    },
-    Refused,
-    Cut {
-        carried_out: bool,
-    },
-    Lost {
-        carried_out: bool,
-    },
-    /// It is carried out after this time; meanwhile it is cut, or not answered.
-    Late {
-        after: Duration,
-        cut: bool,
-    },
-    /// It is carried out once more after this time.
-    Twice {
-        again: Duration,
-    },
-}
-
-impl Network {
-    pub(crate) fn new(
-        server: Arc<Process>,
-        oracle: Arc<Oracle>,
-        shelf: Arc<Shelf>,
-        plan: Arc<Plan>,
-        dice: Dice,
-    ) -> Self {
-        Self { shelf, server, oracle, plan, dice, state: Mutex::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends all faults. Late requests are still under way.
-    pub(crate) fn heal(&self) {
-        *self.lock() = State { healed: true, outage: None, full: false };
-    }
-
-    pub(crate) fn outage(&self, outage: Option<Outage>) {
-        let mut state = self.lock();
-        state.outage = outage.filter(|_| !state.healed);
-    }
-
-    pub(crate) fn full(&self, full: bool) {
-        let mut state = self.lock();
-        state.full = full && !state.healed;
-    }
-
-    fn fate(&self, request: Request) -> Fate {
-        let (healed, outage) = {
-            let state = self.lock();
-            (state.healed, state.outage)
-        };
-        let latency = || self.dice.up_to(self.plan.latency);
-        match outage {
-            Some(Outage::Slow) => {
-                return Fate::Fine { there: latency(), back: self.dice.up_to(self.plan.store_timeout) };
-            }
-            Some(Outage::Refuses) => return Fate::Refused,
-            Some(Outage::Swallows) => return Fate::Lost { carried_out: false },
-            Some(Outage::Mute) => return Fate::Lost { carried_out: true },
-            Some(Outage::LosesAnswers) if request == Request::Complete => return Fate::Lost { carried_out: false },
-            Some(Outage::LosesRenewals) if matches!(request, Request::Renew(_)) => {
-                return Fate::Lost { carried_out: false };
-            }
-            Some(Outage::LosesAnswers | Outage::LosesRenewals) | None => {}
-        }
-        let fine = Fate::Fine { there: latency(), back: latency() };
-        if healed || !self.dice.percent(self.plan.fault_percent) {
-            return fine;
-        }
-        let possible: Vec<_> = FAULTS.iter().filter(|(class, _)| self.plan.may(*class)).copied().collect();
-        if possible.is_empty() {
-            return fine;
-        }
-        let (class, make) = self.dice.pick(&possible);
-        self.oracle.counts(class);
-        make(self)
-    }
-
-    /// How long a request can be under way: less than any lease.
-    fn dies_after(&self) -> Duration {
-        self.plan.shortest_lease() - Duration::from_millis(1)
-    }
-}
-
-type Make = fn(&Network) -> Fate;
-
-const FAULTS: &[(Class, Make)] = &[
-    // Slow, and too slow.
-    (Class::Slow, |net| Fate::Fine {
-        there: net.dice.up_to(net.dies_after().min(2 * net.plan.store_timeout)),
-        back: net.dice.up_to(2 * net.plan.store_timeout),
-    }),
-    (Class::Slow, |net| Fate::Fine { there: Duration::ZERO, back: net.dice.up_to(net.plan.store_timeout) }),
-    (Class::Refused, |_| Fate::Refused),
-    (Class::Cut, |net| Fate::Cut { carried_out: net.dice.percent(50) }),
-    (Class::Lost, |net| Fate::Lost { carried_out: net.dice.percent(50) }),
-    (Class::Late, |net| Fate::Late { after: net.dice.up_to(net.dies_after()), cut: net.dice.percent(50) }),
-    (Class::Twice, |net| Fate::Twice { again: net.dice.up_to(net.dies_after()) }),
-];
-
 /// A step that the server carries out. A begin that comes late is carried out as by a store that grants all that can be granted, not
 /// only what is absent.
 type Step<T> = Arc<dyn Fn(Arc<Memory>, When) -> BoxFuture<'static, Result<T>> + Send + Sync>;
@@ -273,8 +129,6 @@ struct Visit<T> {
 impl<T: Send + 'static> Visit<T> {
     async fn meet(self, fate: Fate, tell: oneshot::Sender<Result<T>>) {
         let server = Arc::clone(&self.network.server);
-        // Whoever asked may have gone.
-        let answer = |tell: oneshot::Sender<Result<T>>, reply| drop(tell.send(reply));
         match fate {
             Fate::Fine { there, back } => {
                 server.sleep(there).await;
@@ -284,15 +138,11 @@ impl<T: Send + 'static> Visit<T> {
             }
             Fate::Refused => answer(tell, Err(failed(ErrorKind::NotApplied))),
             Fate::Cut { carried_out } => {
-                if carried_out {
-                    drop(self.carry_out(When::InTime).await);
-                }
+                self.carry_out_if(carried_out).await;
                 answer(tell, Err(failed(ErrorKind::Unknown)));
             }
             Fate::Lost { carried_out } => {
-                if carried_out {
-                    drop(self.carry_out(When::InTime).await);
-                }
+                self.carry_out_if(carried_out).await;
                 drop(tell);
             }
             Fate::Late { after, cut } => {
@@ -315,10 +165,17 @@ impl<T: Send + 'static> Visit<T> {
         }
     }
 
+    /// Nobody hears the reply.
+    async fn carry_out_if(&self, gets_there: bool) {
+        if gets_there {
+            drop(self.carry_out(When::InTime).await);
+        }
+    }
+
     async fn carry_out(&self, when: When) -> Result<T> {
         let network = &self.network;
         let before = network.shelf.observed(&self.rk);
-        if network.lock().full && matches!(self.request, Request::Begin) && before.live().is_none() {
+        if network.is_full() && matches!(self.request, Request::Begin) && before.live().is_none() {
             return Err(failed(ErrorKind::NotApplied));
         }
         let reply = (self.step)(network.shelf.memory(), when).await;
@@ -326,6 +183,11 @@ impl<T: Send + 'static> Visit<T> {
         network.oracle.carried_out(&self.rk, (self.request, when), &before, &after);
         reply
     }
+}
+
+/// Whoever asked may have gone.
+fn answer<T>(tell: oneshot::Sender<Result<T>>, reply: Result<T>) {
+    drop(tell.send(reply));
 }
 
 fn failed(kind: ErrorKind) -> Error {

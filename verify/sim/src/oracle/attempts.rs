@@ -95,9 +95,6 @@ impl Running {
             Word::NotApplied => "handler not applied",
             Word::Unknown => "handler unknown",
         });
-        if word == Word::Unknown {
-            known.keys[key].excuse("a handler did not know");
-        }
         known.ends(self.call, Ended::Said(word, answer.into()));
     }
 }
@@ -115,7 +112,6 @@ impl Drop for Running {
         known.ends(self.call, Ended::BrokeOff);
         let panics = known.attempt(self.call).panics;
         known.hold(key, panics || process_ended, "a handler was dropped though its process goes on");
-        known.keys[key].excuse("a handler broke off");
     }
 }
 

@@ -1,9 +1,9 @@
 //! How it all ends, once everything is well again: every key is asked until its end is known.
 //!
 //! - The end is an answer, or, under `Hold` alone, also with an operator, that the outcome is unknown.
-//! - That has a reason of this key: a handler that did not know or broke off, an answer that could not be recorded, a process that had
-//!   worked on it and crashed or lost its tasks, or a store that forgot its record. So a key whose attempts are all known to have
-//!   done nothing never ends like that, whatever the network does.
+//! - That has a reason: the very attempt that holds the record did not know, broke off, or had an answer that could not be recorded; or
+//!   a process that had worked on the key crashed or lost its tasks, or the store forgot its record. So a key whose attempts are all
+//!   known to have done nothing never ends like that, whatever the network does, and neither does one that is held for nobody.
 //! - An answer that was told as recorded or pending is the end. Relaxed for keys of which the store forgot a live record, and for
 //!   what is pending where records live for a few leases only.
 //! - Two processes say the same; the store has what they say; no record is left in progress.
@@ -11,12 +11,12 @@
 use std::time::Duration;
 
 use hapax_core::settings::Found;
-use hapax_core::{OperationId, State};
+use hapax_core::{OperationId, Owner, State};
 
-use super::history::{AttemptHistory, CallHistory, KeyHistory};
+use super::history::{CallHistory, KeyHistory};
 use super::{Known, Oracle};
 use crate::plan::{Class, Regime};
-use crate::words::{Told, Word};
+use crate::words::Told;
 
 impl Oracle {
     /// What the store holds a key to, for whoever asks last: the payload of its record.
@@ -93,12 +93,12 @@ impl Known {
                 (completion.answer != *answer.as_bytes()).then_some("the last word is not what the store has")
             }
             (Told::Answer { .. }, None) if records_expire => None,
-            (Told::Indeterminate, Some(State::Indeterminate(_))) => {
+            (Told::Indeterminate, Some(State::Indeterminate(holding))) => {
                 self.trace.count("ended indeterminate");
                 if known.regime != Regime::Hold {
                     return Some("the last word is `unknown`, and not under Hold");
                 }
-                if known.reasons.is_empty() && !self.lost_an_answer_unheard(known, records_expire) {
+                if known.reasons.is_empty() && !self.is_left_unknown(known, holding.owner, records_expire) {
                     return Some("the last word is `unknown` for no reason");
                 }
                 let in_time = |pending: bool| !(pending && records_expire);
@@ -109,12 +109,15 @@ impl Known {
         }
     }
 
-    /// Whether an answer may have been neither recorded nor kept for as long as it takes, and nobody was there to hear that.
-    fn lost_an_answer_unheard(&self, key: &KeyHistory, records_expire: bool) -> bool {
+    /// Whether the attempt that holds the record last left it unknown: it did not know, or its answer was neither recorded nor kept for
+    /// as long as it takes.
+    fn is_left_unknown(&self, key: &KeyHistory, owner: Owner, records_expire: bool) -> bool {
         key.calls.iter().map(|call| &self.calls[*call]).any(|call| {
-            let answers = call.attempt.as_ref().and_then(AttemptHistory::said).is_some_and(Word::answers);
+            let Some(attempt) = &call.attempt else { return false };
             let is_kept = self.lives[call.life].journal.is_some() && !records_expire;
-            answers && call.told.is_none() && !is_kept
+            let unheard = call.told.is_none() && !is_kept;
+            let lost = attempt.answer().is_some() && (unheard || call.told == Some(Told::Unrecorded));
+            attempt.grant().is_some_and(|grant| grant.owner == owner) && (attempt.is_unknown() || lost)
         })
     }
 

@@ -60,7 +60,7 @@ pub(super) struct KeyHistory {
     pub(super) told: Vec<(String, bool)>,
     /// Until when, on the store's clock, a record stands there, and which state it has.
     pub(super) stands: Option<(Timestamp, Tag)>,
-    /// Why the outcome may be unknown in the end.
+    /// Why the outcome may be unknown in the end, whatever its attempts know.
     pub(super) reasons: Vec<&'static str>,
     /// How often the store forgot a live record, or one expired.
     pub(super) forgotten: usize,
