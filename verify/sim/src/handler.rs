@@ -66,8 +66,8 @@ impl Act {
             40..80 if unsure => Ending::UnknownAfter,
             80..90 if unsure && plan.may(Class::Panic) => Ending::PanicBefore,
             90..100 if unsure && plan.may(Class::Panic) => Ending::PanicAfter,
-            0..10 => Ending::Final,
-            10..25 => Ending::NotApplied,
+            number if number < plan.vain_percent => Ending::NotApplied,
+            90..100 => Ending::Final,
             _ => Ending::Applied,
         };
         Self { before: takes(), after: takes(), careful: dice.percent(70), attentive: dice.percent(30), ending }

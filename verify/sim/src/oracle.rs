@@ -45,6 +45,8 @@ pub(crate) struct Known {
     renewals: Vec<(usize, Owner)>,
     /// The latest that the store's clock ever showed.
     latest: Timestamp,
+    /// Who begins, by the life of a process.
+    begun: BTreeMap<[u8; 16], usize>,
     /// When the store's clock stepped last.
     store_clock_stepped: Option<Duration>,
     /// When the whole store was last in trouble.
@@ -89,6 +91,7 @@ impl Oracle {
             running: Vec::new(),
             renewals: Vec::new(),
             latest: Timestamp(0),
+            begun: BTreeMap::new(),
             store_clock_stepped: None,
             store_troubled: None,
             healed: false,

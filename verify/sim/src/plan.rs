@@ -175,6 +175,8 @@ pub(crate) struct Plan {
     pub(crate) probe_takes: Duration,
     /// How many of a hundred handlers do not know what they did.
     pub(crate) unsure_percent: usize,
+    /// How many of a hundred of the others apply nothing.
+    pub(crate) vain_percent: usize,
     /// The longest between two strikes of a class.
     pub(crate) respite: Duration,
 }
@@ -206,10 +208,11 @@ impl Plan {
             store_timeout,
             turns: dice.pick(&[Turns::Even, Turns::Even, Turns::OldestFirst, Turns::NewestFirst]),
             swarm,
-            fault_percent: dice.pick(&[1, 5, 20, 40]),
+            fault_percent: dice.pick(&[2, 20, 40]),
             latency: latency.min(store_timeout / 4),
             probe_takes: dice.pick(&[Duration::ZERO, lease / 2, lease * 9 / 10]),
             unsure_percent: dice.pick(&[6, 6, 40]),
+            vain_percent: dice.pick(&[15, 15, 50]),
             respite: dice.pick(&[window / 2, window / 4, 2 * lease]),
             window,
             routes,

@@ -105,7 +105,7 @@ impl Remote {
     /// Sends a request, and waits for the reply, for ever if there is none. Dropped, the request is still under way.
     async fn call<T: Send + 'static>(&self, rk: RecordKey, request: Request, step: Step<T>) -> Result<T> {
         let fate = self.network.fate(request);
-        if !matches!(fate, Fate::Fine { back, .. } if back <= self.network.plan.latency) {
+        if !matches!(fate, Fate::Fine { there, back } if there.max(back) <= self.network.plan.latency) {
             self.network.oracle.troubles(self.life, rk, &request, &format_args!("{fate:?}"));
         }
         let (tell, told) = oneshot::channel();
@@ -208,6 +208,7 @@ impl Store for Remote {
                 inserted
             })
         });
+        self.network.oracle.begins(self.life, ask.owner);
         self.call(ask.call.record_key(), Request::Begin, step).await
     }
 

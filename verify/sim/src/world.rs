@@ -134,6 +134,7 @@ impl World {
         self.until_outside_is_empty(&scene, 200 * lease, "a client is told nothing")?;
         // What is still under way arrives or dies.
         self.passes(2 * lease + 4 * self.plan.store_timeout)?;
+        self.oracle.all_is_given_back();
         for key in self.oracle.keys_asked() {
             scene.outside.spawn(Box::pin(client::closes(Arc::clone(&scene), key)));
         }

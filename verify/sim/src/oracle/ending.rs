@@ -4,6 +4,8 @@
 //! - That has a reason: the very attempt that holds the record did not know, broke off, or had an answer that could not be recorded; or
 //!   a process that had worked on the key crashed or lost its tasks, or the store forgot its record. So a key whose attempts are all
 //!   known to have done nothing never ends like that, whatever the network does, and neither does one that is held for nobody.
+//! - By then no key is held under a grant whose attempt did nothing or never started. Relaxed for takeovers, where its process crashed or
+//!   dropped its tasks, where the store forgot, and where records live for a few leases only.
 //! - An answer that was told as recorded or pending is the end. Relaxed for keys of which the store forgot a live record, and for
 //!   what is pending where records live for a few leases only.
 //! - Two processes say the same; the store has what they say; no record is left in progress.
@@ -11,9 +13,9 @@
 use std::time::Duration;
 
 use hapax_core::settings::Found;
-use hapax_core::{OperationId, Owner, State};
+use hapax_core::{OperationId, Owner, Record, State};
 
-use super::history::{CallHistory, KeyHistory};
+use super::history::{AttemptHistory, CallHistory, KeyHistory};
 use super::{Known, Oracle};
 use crate::plan::{Class, Regime};
 use crate::words::Told;
@@ -30,6 +32,18 @@ impl Oracle {
     pub(crate) fn keys_asked(&self) -> Vec<usize> {
         let known = self.lock();
         (0..known.keys.len()).filter(|key| !known.keys[*key].calls.is_empty()).collect()
+    }
+
+    /// Everything is over: no key is held for nobody.
+    pub(crate) fn all_is_given_back(&self) {
+        let mut known = self.lock();
+        for key in 0..known.keys.len() {
+            let seen = self.shelf.observed(&known.keys[key].rk);
+            let held_for_nobody = seen.live().is_some_and(|record| known.is_held_for_nobody(key, record));
+            // A gate stops trying when the record should be gone.
+            let given_up = self.plan.may(Class::Expiry);
+            known.hold(key, !held_for_nobody || given_up, "a key is held for an attempt that is over, or never was");
+        }
     }
 
     /// The last words on a key, of two processes.
@@ -107,6 +121,21 @@ impl Known {
             }
             _ => Some("the last word fits no record"),
         }
+    }
+
+    /// Whether a record is in progress, or was left so, under a grant whose attempt applied nothing or never started, though its process
+    /// was there to give it back.
+    fn is_held_for_nobody(&self, key: usize, record: &Record) -> bool {
+        let (State::InProgress(holding) | State::Indeterminate(holding)) = &record.state else { return false };
+        let life = self.begun.get(&holding.owner.0).map(|life| &self.lives[*life]);
+        let there = life.is_some_and(|life| !life.crashed && life.cut_off.is_none());
+        let holds = |attempt: &&AttemptHistory| {
+            attempt.grant().is_some_and(|grant| (grant.owner, grant.token) == (holding.owner, record.token))
+        };
+        let known = &self.keys[key];
+        let in_vain = self.attempts_of(known).find(holds).is_none_or(AttemptHistory::was_in_vain);
+        // What a lapsed attempt before it did is not known, so a takeover is never given back.
+        there && in_vain && !holding.takeover && !holding.abandoned() && !known.was_forgotten()
     }
 
     /// Whether the attempt that holds the record last left it unknown: it did not know, or its answer was neither recorded nor kept for

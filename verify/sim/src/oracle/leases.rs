@@ -38,6 +38,11 @@ impl Drop for UnderWay {
 }
 
 impl Oracle {
+    /// A begin is sent.
+    pub(crate) fn begins(&self, life: usize, owner: Owner) {
+        self.lock().begun.insert(owner.0, life);
+    }
+
     /// A renewal is sent.
     pub(crate) fn renews(self: &Arc<Self>, life: usize, owner: Owner) -> UnderWay {
         let renewal = (life, owner);

@@ -2,8 +2,10 @@
 //!
 //! - An answer was decided behind a handler of that very key and payload; a fresh one by the caller's own. The payload is not compared
 //!   where the store forgot a record and somebody, who knows of operations only, found out.
-//! - An answer that counts as recorded is in the store, or was; one that is pending is in the journal of its process, or in the
-//!   store, or, where runs have answers of their own, has just lost against one that is.
+//! - An answer that counts as recorded is in the store, or was. Relaxed for keys of which the store forgot a live record, if its clock
+//!   stepped, too: a token may then name two grants.
+//! - One that is pending is in the journal of its process, or in the store. Relaxed where runs have answers of their own, so that it may
+//!   just have lost against another, and for keys of which the store forgot a live record.
 //! - All callers of a key are told the same answer. Relaxed for keys of which the store forgot a live record, unless a ledger has it;
 //!   and for what is pending where each run gives an answer of its own.
 //! - A mismatch is told only where a record was made for the other payload.
@@ -103,14 +105,17 @@ impl Known {
         let key = &self.keys[self.calls[call].key];
         let in_store = key.recorded.iter().any(|recorded| recorded == answer);
         match recorded {
-            Recorded::Yes => (!in_store).then_some("an answer was told as recorded that is not"),
+            Recorded::Yes => {
+                let confused = self.may_be_confused(self.calls[call].key);
+                (!in_store && !confused).then_some("an answer was told as recorded that is not")
+            }
             Recorded::Pending => {
                 let journal = self.lives[self.calls[call].life].journal.as_ref();
                 let entries = journal.and_then(|journal| journal.replay().now_or_never()).and_then(Result::ok);
                 let holds = |answer: &str| {
                     entries.iter().flatten().any(|(_, spilled)| spilled.complete.answer == *answer.as_bytes())
                 };
-                let lost = key.completed && (key.regime == Regime::Bare || key.was_forgotten());
+                let lost = key.completed && key.regime == Regime::Bare || key.was_forgotten();
                 (!in_store && !lost && !holds(answer)).then_some("an answer was told as pending that is nowhere")
             }
             Recorded::No => (key.regime != Regime::Ledger { pass: true })
@@ -172,11 +177,15 @@ impl Known {
         (!leaders.any(leaves_unknown)).then_some("a caller was told that the outcome is unknown by nobody")
     }
 
-    /// Whether an answer may lose to something else than an answer. Tokens can come again if the store forgets them and its clock
-    /// steps back, and one token has one owner.
+    /// Whether an answer may lose to something else than an answer.
     fn may_be_lost(&self, key: usize) -> bool {
-        let key = &self.keys[key];
-        key.was_forgotten() && (key.payloads == [true, true] || self.store_clock_stepped.is_some())
+        let known = &self.keys[key];
+        self.may_be_confused(key) || known.was_forgotten() && known.payloads == [true, true]
+    }
+
+    /// Whether one token may name two grants: the store forgets them, and its clock steps back.
+    fn may_be_confused(&self, key: usize) -> bool {
+        self.keys[key].was_forgotten() && self.store_clock_stepped.is_some()
     }
 
     fn may_be_unrecorded(&self, call: usize) -> Option<&'static str> {

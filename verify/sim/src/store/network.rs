@@ -156,6 +156,8 @@ const FAULTS: &[(Class, Make)] = &[
     (Class::Refused, |_| Fate::Refused),
     (Class::Cut, |net| Fate::Cut { carried_out: net.dice.percent(50) }),
     (Class::Lost, |net| Fate::Lost { carried_out: net.dice.percent(50) }),
-    (Class::Late, |net| Fate::Late { after: net.dice.up_to(net.dies_after()), cut: net.dice.percent(50) }),
+    // A caller that is cut off tries again while the first request is under way.
+    (Class::Late, |net| Fate::Late { after: net.dice.up_to(net.dies_after()), cut: true }),
+    (Class::Late, |net| Fate::Late { after: net.dice.up_to(net.dies_after()), cut: false }),
     (Class::Twice, |net| Fate::Twice { again: net.dice.up_to(net.dies_after()) }),
 ];
