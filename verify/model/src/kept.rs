@@ -1,5 +1,7 @@
 //! Records as the model keeps them: small enough to be copied into millions of states.
 
+use std::hash::{Hash, Hasher};
+
 use bytes::Bytes;
 use hapax_core::{Completion, Fingerprint, Holding, Millis, Owner, Record, Rule, Seconds, State, Timestamp, Token};
 
@@ -32,7 +34,7 @@ pub(crate) fn small(token: Token) -> u8 {
 }
 
 /// A record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kept {
     pub(crate) token: u8,
     pub(crate) payload: u8,
@@ -40,7 +42,7 @@ pub(crate) struct Kept {
 }
 
 /// Where the operation stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stands {
     InProgress(Held),
     Completed(Answer),
@@ -50,7 +52,7 @@ pub(crate) enum Stands {
 }
 
 /// Who holds a record, or held it last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Held {
     pub(crate) owner: u8,
     pub(crate) attempt: u8,
@@ -94,6 +96,27 @@ impl Kept {
             Stands::Completed(answer) => Some(answer),
             Stands::InProgress(_) | Stands::Released(_) | Stands::Indeterminate(_) | Stands::Dead(_) => None,
         }
+    }
+}
+
+/// In one piece: hashing states is most of what a walk does.
+impl Hash for Kept {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let held = |tag: u8, held: Held| {
+            let of_the_grant = u32::from_be_bytes([tag, held.owner, held.attempt, held.takeover.into()]);
+            (of_the_grant, held.lease, held.lifetime)
+        };
+        let (tag, lease, lifetime) = match self.stands {
+            Stands::InProgress(holder) => held(1, holder),
+            Stands::Completed(answer) => (u32::from_be_bytes([2, answer, 0, 0]), 0, 0),
+            Stands::Released(holder) => held(3, holder),
+            Stands::Indeterminate(holder) => held(4, holder),
+            Stands::Dead(holder) => held(5, holder),
+        };
+        let kept = u32::from(self.token) << 8 | u32::from(self.payload);
+        hasher.write_u128(
+            u128::from(kept) << 96 | u128::from(tag) << 64 | u128::from(lease) << 32 | u128::from(lifetime),
+        );
     }
 }
 

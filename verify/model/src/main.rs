@@ -4,6 +4,7 @@
 //! hapax-model                 all settings
 //! hapax-model retry           only those whose name contains "retry"
 //! hapax-model --trace fence   also the shortest way to what is broken
+//! hapax-model --stop          ends at the first surprise
 //! ```
 
 use std::process::ExitCode;
@@ -18,11 +19,11 @@ const AT_ONCE: usize = 2;
 
 fn main() -> ExitCode {
     let (flags, names): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|word| word.starts_with("--"));
-    let traces = match flags.as_slice() {
-        [] => false,
-        [flag] if flag == "--trace" => true,
-        _ => return misused(),
-    };
+    let has = |name: &str| flags.iter().any(|flag| flag == name);
+    let (traces, stops) = (has("--trace"), has("--stop"));
+    if flags.iter().any(|flag| flag != "--trace" && flag != "--stop") {
+        return misused();
+    }
     let asked_for = |listed: &&Listed| names.is_empty() || names.iter().any(|name| listed.name.contains(name.as_str()));
     let chosen: Vec<&Listed> = SETTINGS.iter().filter(asked_for).collect();
     if chosen.is_empty() {
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
                 while let Some(listed) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let verdict = check(listed.setting);
                     if !show(listed, &verdict, traces) {
+                        if stops {
+                            std::process::exit(1);
+                        }
                         surprises.lock().expect("no walk panics while it holds this").push(listed.name);
                     }
                 }
@@ -64,7 +68,7 @@ fn show(listed: &Listed, verdict: &Verdict, traces: bool) -> bool {
 }
 
 fn misused() -> ExitCode {
-    eprintln!("usage: hapax-model [--trace] [NAME]...\n\nsettings:");
+    eprintln!("usage: hapax-model [--trace] [--stop] [NAME]...\n\nsettings:");
     for listed in SETTINGS {
         eprintln!("  {:<20} {}", listed.name, listed.what);
     }
