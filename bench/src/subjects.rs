@@ -13,7 +13,14 @@ pub(crate) use twins::resident_bytes;
 
 /// Every subject of the library.
 pub(crate) fn core() -> Vec<Subject> {
-    vec![memory::store_alone(), gate::run(), twins::of_one_key(), twins::waiting(), sqlite::durable()]
+    vec![
+        memory::store_alone(),
+        gate::run(),
+        gate::run_beside_its_store(),
+        twins::of_one_key(),
+        twins::waiting(),
+        sqlite::durable(),
+    ]
 }
 
 /// Calls whose keys no earlier batch had.

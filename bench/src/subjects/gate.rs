@@ -3,12 +3,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Memory, MemorySettings};
-use hapax_core::{Gate, Identity, Scope, Settings};
+use hapax_core::{Gate, Identity, Owner, Scope, Settings};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::harness::{Limit, Subject, per_second};
-use crate::subjects::call;
+use crate::subjects::{call, memory};
 
 const OPERATIONS: usize = 200_000;
 const AT_ONCE: usize = 64;
@@ -22,7 +22,21 @@ pub(crate) fn run() -> Subject {
         run: Box::new(|| per_second(OPERATIONS, || on_one_core(gated))),
         limit: Some(Limit {
             what: "ids, own task, kernel-drawn owner, and nothing else",
-            run: Box::new(|| per_second(OPERATIONS, || on_one_core(bare))),
+            run: Box::new(|| per_second(OPERATIONS, || on_one_core(|| bare(false)))),
+            at_least: 0.6,
+        }),
+    }
+}
+
+/// The same beside what remains of it without a gate: the skeleton and the two calls to the store.
+pub(crate) fn run_beside_its_store() -> Subject {
+    Subject {
+        name: "gate.run beside its store",
+        what: "a new key, as above",
+        run: Box::new(|| per_second(OPERATIONS, || on_one_core(gated))),
+        limit: Some(Limit {
+            what: "ids, own task, kernel-drawn owner, and begin and complete of the store, without a gate",
+            run: Box::new(|| per_second(OPERATIONS, || on_one_core(|| bare(true)))),
             at_least: 0.6,
         }),
     }
@@ -52,19 +66,25 @@ async fn gated() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn bare() -> anyhow::Result<()> {
+/// Any such call without a gate, with the store's two steps or without.
+async fn bare(with_store: bool) -> anyhow::Result<()> {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+    let store = with_store.then(|| Arc::new(Memory::new(Arc::clone(&runtime), MemorySettings::default())));
     let workers = (0..AT_ONCE).map(|worker| {
-        let runtime = Arc::clone(&runtime);
+        let (runtime, store) = (Arc::clone(&runtime), store.clone());
         tokio::spawn(async move {
             let (identity, scope) = (Identity::plain(), Scope::tenant("bench", "acme")?);
             for number in 0..OPERATIONS / AT_ONCE {
                 let call = call(&identity, &scope, (worker * OPERATIONS + number) as u64);
+                let store = store.clone();
                 let (tell, told) = oneshot::channel();
                 let random = Arc::clone(&runtime);
                 let task = async move {
                     let mut owner = [0; 16];
                     random.fill(&mut owner);
+                    if let Some(store) = store {
+                        memory::cycle(&store, &call, Owner(owner), &ANSWER);
+                    }
                     let _ = tell.send((call, owner, ANSWER));
                 };
                 runtime.spawn(Box::pin(task));

@@ -22,7 +22,7 @@ pub(crate) fn store_alone() -> Subject {
         let calls = calls.take(OPERATIONS);
         let answer = Bytes::from_static(b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}");
         per_second(OPERATIONS, || {
-            calls.iter().for_each(|call| cycle(&store, call, &answer));
+            calls.iter().for_each(|call| cycle(&store, call, Owner([7; 16]), &answer));
             Ok(())
         })
     };
@@ -34,8 +34,9 @@ pub(crate) fn store_alone() -> Subject {
     }
 }
 
-fn cycle(store: &Memory, call: &Call, answer: &Bytes) {
-    let (owner, rk) = (Owner([7; 16]), call.record_key());
+/// The two calls to the store that a new key costs.
+pub(crate) fn cycle(store: &Memory, call: &Call, owner: Owner, answer: &Bytes) {
+    let rk = call.record_key();
     let begin = Begin {
         call: *call,
         owner,

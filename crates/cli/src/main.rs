@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 /// A request may arrive many times; its effect happens once, and every copy gets the same answer.
 #[derive(Parser)]
-#[command(name = "hapax", version, propagate_version = true, after_help = EXIT_CODES)]
+#[command(name = "hapax", version = VERSION, propagate_version = true, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -25,6 +25,10 @@ enum Command {
     /// Watch a hostile client, crashes and retries do no harm, and what they do without the gateway.
     Demo(commands::demo::DemoArgs),
 }
+
+/// A build that can be told to misbehave says so.
+const VERSION: &str =
+    if cfg!(feature = "chaos") { concat!(env!("CARGO_PKG_VERSION"), "+chaos") } else { env!("CARGO_PKG_VERSION") };
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.

@@ -32,6 +32,27 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("lost_gives_own_answer", "an attempt that lost its grant gives its own answer all the same"),
     ("no_cancel", "a begin that arrives after its caller gave up holds the key for nobody"),
     ("twin_runs_too", "a copy that comes while the first runs is let through"),
+    ("known_effect_refused", "a known effect is thrown away because the record is released or dead by now"),
+    ("takeover_token_by_caller", "a takeover's token is its caller's clock, an hour slow: a lease judged by client time"),
+    ("expired_is_live", "a record past its life still counts: items that a sweeper has not deleted yet"),
+    ("renew_shortens_answer", "a late renewal cuts the life of the recorded answer: EXPIRE on a stored result"),
+    ("hold_does_not_compare", "a hold is written over whatever stands there by then: an UPDATE by the key alone"),
+    ("mark_by_begin_alone", "only first begins raise the mark: a token handed out by a takeover comes back after the record's life"),
+    ("resolve_any_token", "a verdict on one attempt is written on a later one's record"),
+    ("reopen_keeps_token", "a dead record is opened under the token that its last attempt still has"),
+    ("cancel_once", "a begin that arrives after its cancellation holds the key for nobody"),
+    ("release_without_cancel", "a first begin that arrives after its own attempt's release holds the key for nobody"),
+    ("retry_with_new_owner", "a begin that was not answered is repeated as somebody else's: its own first one keeps it out"),
+    ("abandon_races_renewal", "a grant is given back while its last renewal is still under way"),
+    ("heartbeat_stops_early", "the heartbeat ends with the handler, before the answer is recorded"),
+    ("twin_told_early", "a copy is given the leader's answer before it is recorded"),
+    ("spill_ignores_expiry", "an answer from the journal comes back although it is past its retention"),
+    ("error_is_absent", "a store that cannot be asked counts as a key that is new: an error dropped on the way"),
+    ("panic_is_not_applied", "a panic gives the key back"),
+    ("breaker_blocks_completion", "an open breaker refuses completions, too"),
+    ("deadline_by_reply", "a lease is counted from the reply to the renewal instead of from its sending"),
+    ("never_too_long", "a handler that hangs keeps its lease for ever"),
+    ("lost_goes_unheard", "a handler is not told that its grant was lost"),
     ("spill_forgets", "an answer that the store does not take is given, and kept nowhere"),
 ];
 
@@ -59,4 +80,4 @@ pub(crate) const fn on(_name: &str) -> bool {
 #[cfg(feature = "chaos")]
 mod machine;
 #[cfg(feature = "chaos")]
-pub(crate) use machine::{begin, complete, granted, release, renew};
+pub(crate) use machine::{begin, complete, granted, release, renew, reopen, resolve};

@@ -169,6 +169,16 @@ impl Gate {
         Ok(Self { shared: Arc::clone(&self.shared), terms: Arc::new(terms) })
     }
 
+    /// What this gate runs on, for the layers around it.
+    pub fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.shared.runtime
+    }
+
+    /// The policy of the calls of this handle.
+    pub fn policy(&self) -> &Policy {
+        &self.terms.policy
+    }
+
     /// Runs the handler once for this call, and gives every copy of the call the same answer.
     ///
     /// The handler runs in a task of its own and is not cancelled when the caller goes away. What it returns decides what is

@@ -217,8 +217,16 @@ fn length(part: &[u8]) -> [u8; 4] {
 }
 
 /// The 32 bytes under which a record is stored: a hash over scope and key.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey([u8; 32]);
+
+impl Hash for RecordKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Half of it names a record as surely, and every call is hashed many times.
+        let (half, _) = self.0.split_at(size_of::<u128>());
+        state.write(half);
+    }
+}
 
 impl RecordKey {
     /// Takes back the bytes of a record key that was derived before.

@@ -43,7 +43,7 @@ pub struct Observed {
 impl Observed {
     /// The record, unless it expired.
     pub fn live(&self) -> Option<&Record> {
-        self.record.as_ref().filter(|_| !self.life_left.is_zero())
+        self.record.as_ref().filter(|_| !self.life_left.is_zero() || crate::chaos::on("expired_is_live"))
     }
 
     /// Whether an attempt runs, as far as its lease tells.
@@ -506,6 +506,10 @@ pub enum Verdict {
 
 /// Judges a verdict on the indeterminate record with the expected token.
 pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<Resolved> {
+    #[cfg(feature = "chaos")]
+    if let Some(wrong) = crate::chaos::resolve(seen, expected, verdict) {
+        return wrong;
+    }
     let Some(record) = seen.live() else {
         return Decision::Reply(Resolved::Stale);
     };
@@ -533,6 +537,10 @@ pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<
 
 /// Judges the reopening of a dead record. `lifetime` is that of the released record.
 pub fn reopen(seen: &Observed, expected: Token, lifetime: Seconds) -> Decision<Resolved> {
+    #[cfg(feature = "chaos")]
+    if let Some(wrong) = crate::chaos::reopen(seen, expected, lifetime) {
+        return wrong;
+    }
     let Some(record) = seen.live() else {
         return Decision::Reply(Resolved::Stale);
     };

@@ -49,11 +49,11 @@ impl Default for Settings {
 pub struct Policy {
     /// How long a grant is believed without renewal; renewed every third of it. 30 s; at least 1 s.
     pub lease: Duration,
-    /// How long an answer is replayed, from its completion. 24 h.
+    /// How long an answer is replayed, from its completion. 24 h; at least the lease.
     pub retention: Duration,
     /// How long a record lives whose outcome is not known. 30 d; must be longer than the lease.
     pub unknown_retention: Duration,
-    /// How long a released record keeps its fingerprint and token. 10 min.
+    /// How long a released record keeps its fingerprint and token. 10 min; at least the lease.
     pub released_retention: Duration,
     /// How long a handler may run; after that its lease is no longer renewed and it is told to stop. 15 min.
     pub max_execution: Duration,
@@ -188,6 +188,8 @@ pub(crate) struct Terms {
     pub(crate) on_busy: OnBusy,
     /// Whether calls run without a record while the store is down.
     pub(crate) pass: bool,
+    /// As it was given.
+    pub(crate) policy: Policy,
 }
 
 impl TryFrom<&Policy> for Terms {
@@ -199,6 +201,16 @@ impl TryFrom<&Policy> for Terms {
         }
         if policy.lease >= policy.unknown_retention {
             return Err(invalid("unknown_retention is not longer than lease; a record must outlive its lease"));
+        }
+        if policy.retention < policy.lease {
+            return Err(invalid(
+                "retention is shorter than lease; a copy of the request that is still under way would run it again",
+            ));
+        }
+        if policy.released_retention < policy.lease {
+            return Err(invalid(
+                "released_retention is shorter than lease; a record must outlive the requests that are still under way",
+            ));
         }
         Ok(Self {
             lease: u32::try_from(policy.lease.as_millis())
@@ -221,6 +233,7 @@ impl TryFrom<&Policy> for Terms {
             },
             on_busy: policy.on_busy,
             pass: matches!(policy.on_store_down, OnStoreDown::Pass(_)),
+            policy: policy.clone(),
         })
     }
 }

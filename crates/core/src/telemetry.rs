@@ -49,8 +49,18 @@ pub mod names {
     pub const BREAKER_OPEN: &str = "hapax_breaker_open";
 }
 
+/// Counts under one of the labels. Each is a literal at its counter: a label that is made anew allocates, for every call.
+macro_rules! count_labelled {
+    ($name:path, $key:literal => $label:expr, [$($literal:literal),+ $(,)?]) => {
+        match $label {
+            $($literal => counter!($name, $key => $literal).increment(1),)+
+            other => counter!($name, $key => other).increment(1),
+        }
+    };
+}
+
 pub(crate) fn call_ended(outcome: &'static str, caught: bool) {
-    counter!(names::CALLS, "outcome" => outcome).increment(1);
+    count_labelled!(names::CALLS, "outcome" => outcome, ["fresh", "replayed", "busy"]);
     if caught {
         counter!(names::CAUGHT, "layer" => "gate").increment(1);
     }

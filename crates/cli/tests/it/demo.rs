@@ -21,3 +21,20 @@ fn without_the_gateway_the_same_traffic_fails_the_audit() {
     assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("were charged more than once"), "{text}");
 }
+
+/// The audit of the demonstration must be able to fail with a gateway in between, too.
+#[cfg(feature = "chaos")]
+#[test]
+fn a_gateway_with_a_published_bug_fails_the_audit() {
+    let version = hapax().arg("--version").output().unwrap().stdout;
+    assert!(String::from_utf8(version).unwrap().contains("chaos"), "a build that can misbehave says so");
+    for bug in ["takeover_under_hold", "tenant_ignored"] {
+        let output = hapax()
+            .args(["demo", "--payments", "200", "--crashes", "3", "--seed", "7"])
+            .env("HAPAX_CHAOS", bug)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.code() == Some(1) && text.contains("The audit FAILS"), "{bug}: {text}");
+    }
+}

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 
 use crate::chaos::on;
-use crate::machine::{self, Begin, Begun, Change, Claim, Complete, Completed, Decision, Observed, Renewed, Settled};
-use crate::record::{Holding, Millis, Record, Seconds, State};
+use crate::machine::{
+    self, Begin, Begun, Change, Claim, Complete, Completed, Decision, Observed, Renewed, Resolved, Settled, Verdict,
+};
+use crate::record::{Holding, Millis, Record, Seconds, State, Token};
 
 thread_local! {
     static HONEST: Cell<bool> = const { Cell::new(false) };
@@ -59,16 +61,25 @@ fn begin_in_progress(seen: &Observed, ask: &Begin, record: &Record, holding: &Ho
         return Some(honest(|| machine::begin(seen, &Begin { on_lapse: machine::Lapse::Retry, ..*ask })));
     }
     if chosen("token_stands_still") {
-        return Some(match honest(|| machine::begin(seen, ask)) {
-            Decision::Change(mut change, Begun::Granted(mut grant)) => {
-                change.record.token = record.token;
-                grant.token = record.token;
-                Decision::Change(change, Begun::Granted(grant))
-            }
-            other @ (Decision::Reply(_) | Decision::Change(..)) => other,
-        });
+        return Some(granted_under(record.token, honest(|| machine::begin(seen, ask))));
+    }
+    if chosen("takeover_token_by_caller") {
+        let slow = Token(seen.now.0.saturating_sub(3_600_000_000));
+        return Some(granted_under(slow, honest(|| machine::begin(seen, ask))));
     }
     None
+}
+
+/// The same grant, under another token.
+fn granted_under(token: Token, decision: Decision<Begun>) -> Decision<Begun> {
+    match decision {
+        Decision::Change(mut change, Begun::Granted(mut grant)) => {
+            change.record.token = token;
+            grant.token = token;
+            Decision::Change(change, Begun::Granted(grant))
+        }
+        other @ (Decision::Reply(_) | Decision::Change(..)) => other,
+    }
 }
 
 fn in_progress(record: &Record, holding: Holding) -> Record {
@@ -87,6 +98,9 @@ pub(crate) fn granted(change: &mut Change) {
 
 pub(crate) fn renew(seen: &Observed, claim: &Claim) -> Option<Decision<Renewed>> {
     let record = seen.live()?;
+    if matches!(record.state, State::Completed(_)) && chosen("renew_shortens_answer") {
+        return Some(Decision::Change(Change { record: record.clone(), lifetime: Seconds(1) }, Renewed::Lost));
+    }
     let State::InProgress(holding) = &record.state else { return None };
     let theirs = Claim { owner: holding.owner, token: record.token };
     if chosen("renew_unfenced") {
@@ -112,7 +126,9 @@ pub(crate) fn complete(seen: &Observed, ask: &Complete) -> Option<Decision<Compl
         };
     }
     let lapsed = matches!(record.state, State::InProgress(_)) && seen.lease_left.is_zero();
-    (lapsed && chosen("complete_needs_lease")).then(|| Decision::Reply(Completed::Lost(record.clone())))
+    let closed = matches!(record.state, State::Released(_) | State::Dead(_));
+    let refused = lapsed && chosen("complete_needs_lease") || closed && chosen("known_effect_refused");
+    refused.then(|| Decision::Reply(Completed::Lost(record.clone())))
 }
 
 pub(crate) fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Option<Decision<Settled>> {
@@ -128,4 +144,22 @@ pub(crate) fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Opti
     let holding = holding.filter(|holding| holding.takeover && chosen("takeover_released"))?;
     let plain = Observed { record: Some(in_progress(record, Holding { takeover: false, ..holding })), ..seen.clone() };
     Some(honest(|| machine::release(&plain, claim, lifetime)))
+}
+
+pub(crate) fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Option<Decision<Resolved>> {
+    let token = seen.live()?.token;
+    (token != expected && chosen("resolve_any_token")).then(|| honest(|| machine::resolve(seen, token, verdict)))
+}
+
+pub(crate) fn reopen(seen: &Observed, expected: Token, lifetime: Seconds) -> Option<Decision<Resolved>> {
+    if !chosen("reopen_keeps_token") {
+        return None;
+    }
+    Some(match honest(|| machine::reopen(seen, expected, lifetime)) {
+        Decision::Change(mut change, resolved) => {
+            change.record.token = expected;
+            Decision::Change(change, resolved)
+        }
+        reply @ Decision::Reply(_) => reply,
+    })
 }

@@ -1,4 +1,7 @@
-use tokio_util::sync::CancellationToken;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
 
 use crate::key::{EventId, OperationId, RecordKey};
 use crate::machine::Grant;
@@ -8,8 +11,7 @@ use crate::machine::Grant;
 pub struct Attempt {
     rk: RecordKey,
     grant: Option<Grant>,
-    operation: OperationId,
-    cancellation: CancellationToken,
+    cancellation: Arc<Cancellation>,
 }
 
 impl Attempt {
@@ -18,7 +20,7 @@ impl Attempt {
     }
 
     pub(super) fn unprotected(rk: RecordKey) -> Self {
-        Self { rk, grant: None, operation: rk.operation(), cancellation: CancellationToken::new() }
+        Self { rk, grant: None, cancellation: Arc::default() }
     }
 
     /// The record key of the call.
@@ -38,12 +40,12 @@ impl Attempt {
 
     /// The operation's derived id, the same in every attempt: the transaction id and idempotency key to use downstream.
     pub fn operation(&self) -> OperationId {
-        self.operation
+        self.rk.operation()
     }
 
     /// The derived id of the n-th event that the operation emits, the same in every attempt.
     pub fn event_id(&self, n: u32) -> EventId {
-        self.operation.event(n)
+        self.operation().event(n)
     }
 
     /// Waits until the grant is lost or the handler has run for too long: start nothing new then. What the handler returns
@@ -52,10 +54,33 @@ impl Attempt {
     /// # Cancel safety
     /// Safe to drop.
     pub async fn cancelled(&self) {
-        self.cancellation.cancelled().await;
+        self.cancellation.fired().await;
     }
 
-    pub(super) fn cancellation(&self) -> CancellationToken {
-        self.cancellation.clone()
+    pub(super) fn cancellation(&self) -> Arc<Cancellation> {
+        Arc::clone(&self.cancellation)
+    }
+}
+
+/// Tells the handler of an attempt to stop.
+#[derive(Debug, Default)]
+pub(super) struct Cancellation {
+    fired: AtomicBool,
+    told: Notify,
+}
+
+impl Cancellation {
+    pub(super) fn fire(&self) {
+        if !self.fired.swap(true, Ordering::AcqRel) {
+            self.told.notify_waiters();
+        }
+    }
+
+    async fn fired(&self) {
+        // Made before the look: it hears of what is fired after it.
+        let told = self.told.notified();
+        if !self.fired.load(Ordering::Acquire) {
+            told.await;
+        }
     }
 }

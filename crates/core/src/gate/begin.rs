@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::flights::Ended;
 use crate::gate::{Gate, heartbeat, settle};
@@ -47,10 +48,10 @@ impl Gate {
         let mut asked = Asked::default();
         let mut begun = self.ask_to_begin(&ask, &mut asked).await;
         if let (Ok(Begun::Busy(_)), OnBusy::Wait(budget)) = (&begun, self.terms.on_busy) {
-            begun = self.wait_and_begin(&ask, &mut asked, budget).await;
+            begun = Box::pin(self.wait_and_begin(&ask, &mut asked, budget)).await;
         }
         if let (Ok(Begun::Indeterminate(_)), Some(probe)) = (&begun, &self.terms.probe)
-            && self.find_out(call, &**probe).await
+            && Box::pin(self.find_out(call, &**probe)).await
         {
             begun = self.ask_to_begin(&ask, &mut asked).await;
         }
@@ -69,12 +70,12 @@ impl Gate {
                 }
                 Ok(Permission::Granted(Won { grant, sent: asked.sent, ambiguous: asked.ambiguous }))
             }
-            Ok(Begun::Replay(completion)) => Ok(Permission::Over(Ended::Answer(completion.answer))),
+            Ok(Begun::Replay(completion)) => Ok(Permission::Over(Ended::Recorded(completion))),
             Ok(Begun::Busy(retry_after)) => Ok(Permission::Over(Ended::Busy(retry_after))),
             Ok(Begun::Mismatch) => Ok(Permission::Over(Ended::Mismatch)),
             Ok(Begun::Indeterminate(since)) => Ok(Permission::Over(Ended::Indeterminate(since))),
             Ok(Begun::Dead) => Ok(Permission::Over(Ended::Dead)),
-            Err(error) if self.terms.pass && down(&error) => {
+            Err(error) if (self.terms.pass || chaos::on("error_is_absent")) && down(&error) => {
                 telemetry::unprotected(call.record_key(), &error);
                 Ok(Permission::Unprotected)
             }
@@ -89,6 +90,9 @@ impl Gate {
             return first;
         }
         asked.ambiguous = true;
+        if chaos::on("retry_with_new_owner") {
+            return self.ask_once(&Begin { owner: self.shared.owner(), ..*ask }, asked).await;
+        }
         self.ask_once(ask, asked).await
     }
 

@@ -1,6 +1,7 @@
 //! Twins: copies of one call in one process. The first leads and asks the store; the others share what becomes of it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,9 +11,9 @@ use tokio::sync::watch;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind};
-use crate::gate::outcome::{Answer, How, Ran, Refused};
+use crate::gate::outcome::{Answer, How, Ran, Recorded, Refused};
 use crate::key::{Call, RecordKey};
-use crate::record::Timestamp;
+use crate::record::{Completion, Timestamp};
 use crate::telemetry;
 
 /// Every call that is under way in this process.
@@ -49,8 +50,10 @@ pub(super) enum Stage {
 /// What became of a leader.
 #[derive(Clone, Debug)]
 pub(super) enum Ended {
-    /// There is an answer, as it is recorded.
-    Answer(Bytes),
+    /// There is an answer, as it is stored, or is to be; the rest as in [`Ran`].
+    Answer { answer: Bytes, recorded: Recorded, expiry: Option<u32> },
+    /// There was one already.
+    Recorded(Completion),
     /// Nothing was applied: each twin begins for itself.
     NotApplied,
     /// Nobody knows.
@@ -70,7 +73,7 @@ pub(super) enum Ended {
 impl Ended {
     pub(super) fn of<A: Answer>(ran: &Result<Ran<A>, Refused<A>>) -> Self {
         match ran {
-            Ok(ran) => Self::Answer(ran.answer.encode()),
+            Ok(ran) => Self::Answer { answer: ran.answer.encode(), recorded: ran.recorded, expiry: ran.expiry },
             Err(Refused::NotApplied(_) | Refused::Overloaded) => Self::NotApplied,
             Err(Refused::Unknown(_) | Refused::Unrecorded(_)) => Self::Unknown,
             Err(Refused::Busy { retry_after }) => Self::Busy(*retry_after),
@@ -85,7 +88,10 @@ impl Ended {
     pub(super) fn into_result<A: Answer>(self) -> Result<Ran<A>, Refused<A>> {
         let error = |kind, message| Error::new(kind, message);
         match self {
-            Self::Answer(answer) => Ran::recorded(answer, How::Replayed),
+            Self::Answer { answer, recorded, expiry } => {
+                Ran::decoded(answer, |answer| Ran { answer, how: How::Replayed, recorded, expiry })
+            }
+            Self::Recorded(completion) => Ran::recorded(completion, How::Replayed),
             Self::NotApplied => {
                 Err(Refused::NotApplied(error(ErrorKind::NotApplied, "a copy of this call was not applied").into()))
             }
@@ -124,9 +130,12 @@ impl Flights {
         let rk = call.record_key();
         let mut under_way = self.lock();
         let all_twins = under_way.twins;
-        let Some(flight) = under_way.by_key.get_mut(&rk) else {
-            under_way.by_key.insert(rk, Flight { call: *call, stage: Stage::Beginning, told: None });
-            return Role::Leader(Leading { flights: Arc::clone(self), rk, granted: false, ended: false });
+        let flight = match under_way.by_key.entry(rk) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Flight { call: *call, stage: Stage::Beginning, told: None });
+                return Role::Leader(Leading { flights: Arc::clone(self), rk, granted: false, ended: false });
+            }
+            Entry::Occupied(occupied) => occupied.into_mut(),
         };
         if chaos::on("twin_runs_too") {
             return Role::Alone;

@@ -13,10 +13,10 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
+use crate::gate::attempt::Cancellation;
 use crate::gate::{Gate, Shared};
 use crate::machine::{Claim, Grant, Renewed};
 use crate::runtime::{BoxFuture, Runtime, within};
@@ -139,7 +139,7 @@ struct Beat {
     lease: Duration,
     /// When it will have run for too long, on the boot clock.
     ends: Duration,
-    cancellation: CancellationToken,
+    cancellation: Arc<Cancellation>,
     /// When the last call was sent that the store confirmed, in microseconds on the boot clock.
     confirmed: AtomicU64,
     /// When the next renewal is due, likewise.
@@ -154,7 +154,7 @@ impl Beat {
     /// Whether a renewal is to be sent; then the caller sends it.
     fn look(&self, now: Duration) -> bool {
         if now >= self.deadline() {
-            self.cancellation.cancel();
+            self.cancellation.fire();
         }
         if chaos::on("no_heartbeat")
             || self.over.load(Ordering::Acquire)
@@ -163,7 +163,7 @@ impl Beat {
         {
             return false;
         }
-        if now >= self.ends {
+        if now >= self.ends && !chaos::on("never_too_long") {
             telemetry::ran_too_long(&self.grant);
             self.end();
             return false;
@@ -183,12 +183,15 @@ impl Beat {
         let renewal = Protocol::over(&*store).renew(&self.grant.rk, &claim);
         match within(&*runtime, limit, renewal).await {
             Some(Ok(Renewed::Yes)) => {
+                let sent = if chaos::on("deadline_by_reply") { runtime.boot() } else { sent };
                 self.confirmed.store(micros(sent), Ordering::Release);
                 self.due.store(micros(sent + interval(&*runtime, self.lease)), Ordering::Release);
             }
             Some(Ok(Renewed::Lost)) => {
                 telemetry::grant_lost(&self.grant);
-                self.end();
+                if !chaos::on("lost_goes_unheard") {
+                    self.end();
+                }
             }
             // The store forgot: nobody can be asked, so the attempt goes on and its answer recreates the record.
             Some(Ok(Renewed::Gone)) => {
@@ -218,7 +221,7 @@ impl Beat {
 
     fn end(&self) {
         self.over.store(true, Ordering::Release);
-        self.cancellation.cancel();
+        self.cancellation.fire();
     }
 }
 
@@ -247,7 +250,7 @@ pub(super) struct Heartbeat {
 
 impl Heartbeat {
     /// `sent` is when the begin was sent that got the grant. `cancellation` is fired when the handler should stop.
-    pub(super) fn start(gate: &Gate, grant: Grant, cancellation: CancellationToken, sent: Duration) -> Self {
+    pub(super) fn start(gate: &Gate, grant: Grant, cancellation: Arc<Cancellation>, sent: Duration) -> Self {
         let (shared, lease) = (&gate.shared, Duration::from(gate.terms.lease));
         let beat = Arc::new(Beat {
             grant,
@@ -276,6 +279,9 @@ impl Heartbeat {
     /// Stops it and waits for a renewal that is under way, so that none arrives after what follows.
     pub(super) async fn stop(self) {
         self.shared.heartbeats.lock().by_number.remove(&self.number);
+        if chaos::on("abandon_races_renewal") {
+            return;
+        }
         // A renewal ends within one store timeout; a thread that died must not hold its attempts.
         let limit = 2 * self.shared.store_timeout;
         within(&*self.shared.runtime, limit, self.beat.idle()).await;

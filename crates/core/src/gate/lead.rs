@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Attempt;
 use crate::gate::begin::Permission;
@@ -41,7 +42,7 @@ impl Gate {
         let flight = Flight { leading, _permit: permit };
         let gate = self.clone();
         #[cfg(feature = "chaos")]
-        if crate::chaos::on("handler_dies_with_caller") {
+        if chaos::on("handler_dies_with_caller") {
             return Box::pin(gate.attempt(call, flight, handler)).await;
         }
         self.shared.spawn(async move {
@@ -72,6 +73,12 @@ impl Gate {
                 let held = Held::new(self, won, attempt.cancellation());
                 let said = guarded(attempt, handler).await;
                 telemetry::handled(clock.lap());
+                if chaos::on("twin_told_early")
+                    && let Ok(answer) = &said
+                    && let Some(leading) = flight.leading.take()
+                {
+                    leading.ended(|| Ended::Answer { answer: answer.encode(), recorded: Recorded::Yes, expiry: None });
+                }
                 let ran = held.settle(said).await;
                 telemetry::completed(clock.lap());
                 ran
@@ -92,6 +99,9 @@ where
     F: Future<Output = Result<A, Failure<A>>>,
 {
     let said = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
+    if said.is_err() && chaos::on("panic_is_not_applied") {
+        return Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "the handler panicked")));
+    }
     said.unwrap_or_else(|_panic| Err(Failure::unknown(Error::new(ErrorKind::Unknown, "the handler panicked"))))
 }
 
@@ -136,7 +146,9 @@ impl Flight {
 /// The end of a handler that ran without a record.
 fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
     match ran {
-        Ok(answer) | Err(Failure::Final(answer)) => Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No }),
+        Ok(answer) | Err(Failure::Final(answer)) => {
+            Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No, expiry: None })
+        }
         Err(Failure::NotApplied(told)) => Err(Refused::NotApplied(told)),
         Err(Failure::Unknown(told)) => Err(Refused::Unknown(told)),
     }

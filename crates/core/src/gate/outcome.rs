@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::{BoxError, Error, ErrorKind};
-use crate::record::Timestamp;
+use crate::record::{Completion, Timestamp};
 
 /// An answer that can be recorded and given again.
 pub trait Answer: Sized + Send + 'static {
@@ -98,6 +98,8 @@ pub struct Ran<A> {
     pub how: How,
     /// Whether the store has it.
     pub recorded: Recorded,
+    /// When it stops being given, in unix seconds by the clock of whoever recorded it; none if nobody did.
+    pub expiry: Option<u32>,
 }
 
 /// Where an answer comes from.
@@ -124,9 +126,18 @@ pub enum Recorded {
 
 impl<A: Answer> Ran<A> {
     /// An answer as it is recorded.
-    pub(super) fn recorded(answer: Bytes, how: How) -> Result<Self, Refused<A>> {
+    pub(super) fn recorded(completion: Completion, how: How) -> Result<Self, Refused<A>> {
+        Self::decoded(completion.answer, |answer| Self {
+            answer,
+            how,
+            recorded: Recorded::Yes,
+            expiry: Some(completion.expiry),
+        })
+    }
+
+    pub(super) fn decoded(answer: Bytes, ran: impl FnOnce(A) -> Self) -> Result<Self, Refused<A>> {
         match A::decode(answer) {
-            Ok(answer) => Ok(Self { answer, how, recorded: Recorded::Yes }),
+            Ok(answer) => Ok(ran(answer)),
             Err(source) => {
                 let error = Error::new(ErrorKind::Damaged, "a recorded answer cannot be read").caused_by(source);
                 Err(Refused::Store(error))

@@ -1,6 +1,7 @@
 //! How many attempts may run at once: in all, and for one tenant.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,13 +28,16 @@ impl Permits {
     /// A permit, given back when it is dropped; none when all are out.
     pub(super) fn take(self: &Arc<Self>, tenant: u64) -> Option<Permit> {
         let mut given = self.lock();
-        let of_tenant = given.by_tenant.get(&tenant).copied().unwrap_or_default();
-        if given.all >= self.most || of_tenant >= self.most_per_tenant {
+        if given.all >= self.most {
             return None;
         }
+        let of_tenant = given.by_tenant.entry(tenant).or_default();
+        if *of_tenant >= self.most_per_tenant {
+            return None;
+        }
+        *of_tenant += 1;
         given.all += 1;
         telemetry::in_flight_grew();
-        given.by_tenant.insert(tenant, of_tenant + 1);
         Some(Permit { permits: Arc::clone(self), tenant })
     }
 
@@ -61,10 +65,10 @@ impl Drop for Permit {
         let mut given = self.permits.lock();
         given.all -= 1;
         telemetry::in_flight_shrank();
-        if let Some(of_tenant) = given.by_tenant.get_mut(&self.tenant) {
-            *of_tenant -= 1;
-            if *of_tenant == 0 {
-                given.by_tenant.remove(&self.tenant);
+        if let Entry::Occupied(mut of_tenant) = given.by_tenant.entry(self.tenant) {
+            *of_tenant.get_mut() -= 1;
+            if *of_tenant.get() == 0 {
+                of_tenant.remove();
             }
         }
     }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
+use crate::gate::attempt::Cancellation;
 use crate::gate::begin::Won;
 use crate::gate::heartbeat::Heartbeat;
 use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
@@ -30,18 +29,21 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(gate: Gate, won: Won, cancellation: CancellationToken) -> Self {
+    pub(super) fn new(gate: Gate, won: Won, cancellation: Arc<Cancellation>) -> Self {
         let heartbeat = Heartbeat::start(&gate, won.grant, cancellation, won.sent);
         Self { gate, won, heartbeat: Some(heartbeat), settled: false }
     }
 
     /// Tells the store what the handler said, and only then the caller.
     pub(super) async fn settle<A: Answer>(mut self, said: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
+        if chaos::on("heartbeat_stops_early") {
+            self.heartbeat = None;
+        }
         let told = match said {
             Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
             Err(Failure::NotApplied(told)) => {
-                self.give_back(self.released()).await;
-                if self.won.ambiguous {
+                Box::pin(self.give_back(self.released())).await;
+                if self.won.ambiguous && !chaos::on("release_without_cancel") {
                     // The earlier begin may come after this release, and would be granted to nobody.
                     cancel(self.gate.clone(), self.won.grant.rk, self.won.grant.owner, self.won.sent);
                 }
@@ -49,7 +51,7 @@ impl Held {
             }
             Err(Failure::Unknown(told)) => {
                 let wrong = chaos::on("release_on_unknown").then(|| self.released());
-                self.give_back(wrong.unwrap_or(self.abandoned())).await;
+                Box::pin(self.give_back(wrong.unwrap_or(self.abandoned()))).await;
                 Err(Refused::Unknown(told))
             }
         };
@@ -82,10 +84,13 @@ impl Held {
                 gate.shared.runtime.sleep(FIRST_PAUSE).await;
                 drop(gate.shared.ask(|protocol| protocol.complete(&rk, &ask)).await);
             });
-            return Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes });
+            return Ok(self.fresh(answer, Recorded::Yes));
         }
         let mut pause = FIRST_PAUSE;
         loop {
+            if chaos::on("breaker_blocks_completion") && !shared.breaker.admits(shared.runtime.boot()) {
+                return Err(Refused::Unrecorded(Error::new(ErrorKind::NotApplied, "the breaker is open")));
+            }
             let error = match shared.ask(|protocol| protocol.complete(&self.won.grant.rk, &ask)).await {
                 Ok(completed) => return self.completed(answer, completed),
                 Err(error) => error,
@@ -99,7 +104,7 @@ impl Held {
                     unknown_retention: self.gate.terms.unknown_retention,
                     ended: ended_at,
                 };
-                return self.spill(answer, spilled, error).await;
+                return Box::pin(self.spill(answer, spilled, error)).await;
             }
             telemetry::completion_retried(self.won.grant.rk, &error);
             shared.runtime.sleep(pause).await;
@@ -113,17 +118,21 @@ impl Held {
         self.heartbeat.as_ref().is_none_or(|heartbeat| now >= heartbeat.believed_until())
     }
 
+    /// This attempt's own answer.
+    fn fresh<A>(&self, answer: A, recorded: Recorded) -> Ran<A> {
+        let expiry = self.gate.shared.runtime.wall().plus(self.gate.terms.retention.into()).seconds();
+        Ran { answer, how: How::Fresh, recorded, expiry: Some(expiry) }
+    }
+
     fn completed<A: Answer>(&self, answer: A, completed: Completed) -> Result<Ran<A>, Refused<A>> {
         let rk = self.won.grant.rk;
         match completed {
-            Completed::Done | Completed::Already => Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes }),
+            Completed::Done | Completed::Already => Ok(self.fresh(answer, Recorded::Yes)),
             Completed::Recreated => {
                 telemetry::recreated(rk);
-                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes })
+                Ok(self.fresh(answer, Recorded::Yes))
             }
-            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => {
-                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Yes })
-            }
+            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => Ok(self.fresh(answer, Recorded::Yes)),
             Completed::Lost(record) => self.lost(record),
             Completed::Gone => Err(unknown("the store forgot the record, and the answer is past its retention")),
         }
@@ -132,7 +141,7 @@ impl Held {
     fn lost<A: Answer>(&self, other: Record) -> Result<Ran<A>, Refused<A>> {
         telemetry::divergent(self.won.grant.rk, self.won.grant.token.0, &other);
         match other.state {
-            State::Completed(completion) => Ran::recorded(completion.answer, How::Canonical),
+            State::Completed(completion) => Ran::recorded(completion, How::Canonical),
             State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
                 Err(unknown("the grant was lost before the answer could be recorded"))
             }
@@ -144,7 +153,7 @@ impl Held {
         match self.gate.shared.spill.take(spilled, &mut self.heartbeat).await {
             Ok(()) => {
                 telemetry::spilled(self.won.grant.rk, &cause);
-                Ok(Ran { answer, how: How::Fresh, recorded: Recorded::Pending })
+                Ok(self.fresh(answer, Recorded::Pending))
             }
             Err(error) => {
                 telemetry::unrecorded(self.won.grant.rk, &cause, &error);
@@ -195,6 +204,9 @@ pub(super) fn cancel(gate: Gate, rk: RecordKey, owner: Owner, sent: Duration) {
     let shared = Arc::clone(&gate.shared);
     shared.spawn(async move {
         how.until_definite(&gate, rk).await;
+        if chaos::on("cancel_once") {
+            return;
+        }
         let waited = gate.shared.runtime.boot().saturating_sub(sent);
         gate.shared.runtime.sleep(lease.saturating_sub(waited)).await;
         how.until_definite(&gate, rk).await;

@@ -122,6 +122,9 @@ impl Shared {
         let rk = spilled.rk;
         let mut ask = spilled.complete.clone();
         ask.age = self.runtime.wall().since(spilled.ended);
+        if chaos::on("spill_ignores_expiry") {
+            ask.age = Duration::ZERO;
+        }
         match self.ask(|protocol| protocol.complete(&rk, &ask)).await {
             Ok(Completed::Done | Completed::Already | Completed::Recreated) => telemetry::drained(rk),
             Ok(Completed::Lost(other)) => telemetry::divergent(rk, ask.claim.token.0, &other),

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
@@ -71,7 +72,9 @@ impl Memory {
     }
 
     fn write(&self, shard: &mut Shard, rk: &RecordKey, now: Timestamp, change: &Change) {
-        self.mark.fetch_max(change.record.token.0, Ordering::AcqRel);
+        if !(chaos::on("mark_by_begin_alone") && change.record.state.holding().is_none_or(|held| held.attempt > 1)) {
+            self.mark.fetch_max(change.record.token.0, Ordering::AcqRel);
+        }
         let armed = Armed::at(now, change);
         self.used.fetch_add(size(&armed), Ordering::Relaxed);
         let before = shard.put(rk, armed);

@@ -1,3 +1,4 @@
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::machine::{
@@ -38,7 +39,8 @@ impl<'a> Protocol<'a> {
                 Inserted::Granted(grant) => return Ok(Begun::Granted(grant)),
                 Inserted::Found(seen) => seen,
             };
-            if let Some(begun) = self.carry_out(&rk, &seen, machine::begin(&seen, ask)).await? {
+            // Boxed: most begins are granted at once, and need no room for more.
+            if let Some(begun) = Box::pin(self.carry_out(&rk, &seen, machine::begin(&seen, ask))).await? {
                 return Ok(begun);
             }
         }
@@ -75,7 +77,7 @@ impl<'a> Protocol<'a> {
                 return Ok(found);
             }
             let seen = self.store.read(rk).await?;
-            if let Some(completed) = self.carry_out(rk, &seen, machine::complete(&seen, ask)).await? {
+            if let Some(completed) = Box::pin(self.carry_out(rk, &seen, machine::complete(&seen, ask))).await? {
                 return Ok(completed);
             }
         }
@@ -153,10 +155,16 @@ impl<'a> Protocol<'a> {
     async fn carry_out<R>(self, rk: &RecordKey, seen: &Observed, decision: Decision<R>) -> Result<Option<R>> {
         match decision {
             Decision::Reply(reply) => Ok(Some(reply)),
-            Decision::Change(next, reply) => match self.store.swap(rk, seen, &next).await? {
-                Swapped::Yes => Ok(Some(reply)),
-                Swapped::Changed => Ok(None),
-            },
+            Decision::Change(next, reply) => {
+                if chaos::on("hold_does_not_compare") && matches!(next.record.state, State::Indeterminate(_)) {
+                    while self.store.swap(rk, &self.store.read(rk).await?, &next).await? == Swapped::Changed {}
+                    return Ok(Some(reply));
+                }
+                match self.store.swap(rk, seen, &next).await? {
+                    Swapped::Yes => Ok(Some(reply)),
+                    Swapped::Changed => Ok(None),
+                }
+            }
         }
     }
 }

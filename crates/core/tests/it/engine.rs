@@ -307,6 +307,24 @@ async fn an_answer_that_the_store_does_not_take_is_given_from_the_journal_and_re
 }
 
 #[tokio::test]
+async fn a_twin_is_told_that_the_answer_is_not_recorded_yet() {
+    let mut world = World::new();
+    let mut wait = settings(OnLapse::Hold);
+    wait.policy.on_busy = OnBusy::Wait(LEASE * 5);
+    world.gate = with_journal(&world, &Arc::new(MemoryJournal::new())).with(&wait.policy).unwrap();
+    world.store.refuse_all_after_begin(true);
+    let go = Arc::new(Notify::new());
+    world.leave(&go, "the answer").await;
+    let meanwhile = async {
+        settle().await;
+        go.notify_one();
+        world.time.pass(LEASE * 3).await;
+    };
+    let twin = beside(world.answers("a second run"), meanwhile).await.expect("there is an answer");
+    assert_eq!((twin.answer.as_str(), twin.how, twin.recorded), ("the answer", How::Replayed, Recorded::Pending));
+}
+
+#[tokio::test]
 async fn while_an_answer_is_in_the_journal_its_lease_is_kept() {
     let (mut world, journal) = (World::new(), Arc::new(MemoryJournal::new()));
     world.gate = with_journal(&world, &journal);
@@ -367,6 +385,46 @@ async fn a_handler_is_told_to_stop_before_its_lease_can_be_over() {
     gave(beside(run, world.time.pass(LEASE)).await, "the answer", How::Fresh);
     let stopped = stopped.lock().unwrap().expect("it was told");
     assert!(stopped < LEASE && stopped > LEASE / 2, "{stopped:?}");
+}
+
+#[tokio::test]
+async fn a_lease_is_counted_from_when_its_renewal_was_sent() {
+    let world = World::new();
+    world.store.hold_renewals.store(true, Ordering::SeqCst);
+    let (time, stopped) = (Arc::clone(&world.time), Arc::new(std::sync::Mutex::new(None)));
+    let noted = Arc::clone(&stopped);
+    let run = world.run(move |attempt| async move {
+        attempt.cancelled().await;
+        *noted.lock().unwrap() = Some(time.boot());
+        Ok(String::from("the answer"))
+    });
+    let the_only_reply_is_late = async {
+        world.time.pass(LEASE * 4 / 5).await;
+        world.store.hold_renewals.store(false, Ordering::SeqCst);
+        world.store.go_on.notify_one();
+        settle().await;
+        world.store.refuse_renewals.store(true, Ordering::SeqCst);
+        world.time.pass(LEASE).await;
+    };
+    gave(beside(run, the_only_reply_is_late).await, "the answer", How::Fresh);
+    let stopped = stopped.lock().unwrap().expect("it was told");
+    assert!(stopped > LEASE && stopped < LEASE * 7 / 5, "{stopped:?}");
+}
+
+#[tokio::test]
+async fn a_twin_is_not_given_an_answer_that_is_not_recorded() {
+    let world = World::new().set(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE * 5));
+    world.store.refuse_all_after_begin(true);
+    let go = Arc::new(Notify::new());
+    world.leave(&go, "the answer").await;
+    let meanwhile = async {
+        settle().await;
+        go.notify_one();
+        world.time.pass(LEASE * 3).await;
+    };
+    let twin = beside(world.answers("a second run"), meanwhile).await;
+    assert!(matches!(twin, Err(Refused::Unknown(_))), "{twin:?}");
+    assert_eq!(world.runs(), 1);
 }
 
 /// A begin of another process, which holds the key.

@@ -280,6 +280,15 @@ async fn a_call_runs_once_and_is_replayed() {
 }
 
 #[tokio::test]
+async fn every_copy_is_told_the_same_expiry() {
+    let world = World::new();
+    let fresh = world.answers("the answer").await.expect("it ran").expiry;
+    world.time.pass(LEASE).await;
+    let replayed = world.answers("another").await.expect("it is replayed").expiry;
+    assert!(fresh.is_some() && fresh == replayed, "{fresh:?} {replayed:?}");
+}
+
+#[tokio::test]
 async fn an_attempt_knows_its_grant_and_its_ids() {
     let world = World::new();
     let run = world.run(|attempt| async move {
@@ -799,5 +808,7 @@ async fn settings_that_contradict_each_other_are_refused() {
     refused(|settings| settings.policy.unknown_retention = settings.policy.lease);
     refused(|settings| settings.policy.retention = Duration::from_millis(999));
     refused(|settings| settings.policy.released_retention = Duration::ZERO);
+    refused(|settings| settings.policy.retention = settings.policy.lease - Duration::from_millis(1));
+    refused(|settings| settings.policy.released_retention = settings.policy.lease - Duration::from_millis(1));
     refused(|settings| settings.policy.unknown_retention = Duration::MAX);
 }

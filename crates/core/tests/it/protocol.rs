@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_core::machine::{Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed, Settled};
+use hapax_core::machine::{
+    Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed, Resolved, Settled,
+};
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
 use hapax_core::{Call, ErrorKind, Millis, Owner, RecordKey, Result, Seconds, Store};
 use hapax_testkit::ManualClock;
@@ -131,6 +133,17 @@ async fn a_begin_whose_record_changes_under_eight_tries_is_busy() {
     store.change_before(8);
     let begun = Protocol::over(&store).begin(&ask(2)).await.unwrap();
     assert_eq!(begun, Begun::Busy(LEASE.into()));
+}
+
+#[tokio::test]
+async fn a_hold_is_not_written_over_a_renewal_that_came_in_between() {
+    let store = Contended::new();
+    let grant = store.granted(1).await;
+    store.clock.forward(LEASE.into());
+    store.change_before(1);
+    let held = Protocol::over(&store).hold(&RK, grant.token, LIFE).await.unwrap();
+    assert_eq!(held, Resolved::Stale);
+    assert!(store.inner.read(&RK).await.unwrap().runs());
 }
 
 #[tokio::test]

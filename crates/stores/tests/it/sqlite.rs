@@ -9,11 +9,11 @@ use hapax_stores::Sqlite;
 use hapax_testkit::ManualClock;
 use rusqlite::Connection;
 
-fn open(path: &Path) -> Result<Sqlite, Error> {
+pub(crate) fn open(path: &Path) -> Result<Sqlite, Error> {
     Sqlite::open(path, Arc::new(Tokio::current()))
 }
 
-fn begin(key: u32) -> Begin {
+pub(crate) fn begin(key: u32) -> Begin {
     let scope = Scope::untenanted("it").unwrap();
     let key = Key::new(key.to_be_bytes()).unwrap();
     let (lease, unknown_retention) = (Millis(30_000), Seconds(3600));
