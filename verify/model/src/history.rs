@@ -27,7 +27,7 @@ pub(crate) struct History {
     pub(crate) forgot: bool,
     /// An effect was outside of what the record can know: without one, or after an operator said that there is none.
     pub(crate) excused: bool,
-    broken: u16,
+    broken: u32,
 }
 
 /// Why something is written.
@@ -41,7 +41,7 @@ pub(crate) struct Cause {
 
 impl History {
     pub(crate) fn broke(&self, invariant: Invariant) -> bool {
-        self.broken & (1 << invariant as u16) != 0
+        self.broken & (1 << invariant as u32) != 0
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -49,7 +49,7 @@ impl History {
     }
 
     pub(crate) fn breaks(&mut self, invariant: Invariant) {
-        self.broken |= 1 << invariant as u16;
+        self.broken |= 1 << invariant as u32;
     }
 
     /// A caller is given an answer.
@@ -69,6 +69,7 @@ impl History {
     /// A record is about to be written into the slot.
     pub(crate) fn writes(&mut self, at: usize, slot: &Slot, next: &Kept, cause: Cause) {
         self.tokens_grow(slot, next, cause.op);
+        self.fits(slot, next, cause.op);
         let before = slot.live().and_then(Kept::in_progress);
         match next.stands {
             Stands::InProgress(held) if slot.live() == Some(next) => self.armed_anew(held.owner, cause),
@@ -93,6 +94,23 @@ impl History {
             Stands::Dead(_) => {}
         }
         self.newest_token = self.newest_token.max(next.token);
+    }
+
+    /// What somebody found out, and what a renewal may touch.
+    fn fits(&mut self, slot: &Slot, next: &Kept, op: Op) {
+        match op {
+            Op::Hold { expected } | Op::Resolve { expected, .. } | Op::Reopen { expected } => {
+                if slot.live().is_none_or(|record| record.token != expected) {
+                    self.breaks(Invariant::VerdictFits);
+                }
+            }
+            Op::Renew => {
+                if next.in_progress().is_none() || slot.live() != Some(next) {
+                    self.breaks(Invariant::RenewsItsOwn);
+                }
+            }
+            Op::Begin | Op::Complete | Op::Release | Op::Abandon | Op::Bury | Op::Cancel(_) => {}
+        }
     }
 
     /// Every token that is new must be newer than all before. A completion brings the token of its own grant, however old.

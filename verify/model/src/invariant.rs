@@ -38,9 +38,13 @@ pub enum Invariant {
     KnownEffectCounts,
     /// A key is not left unknown by attempts that applied nothing.
     NothingHeldForNobody,
+    /// A verdict is not written on a later attempt's record.
+    VerdictFits,
+    /// A record past its life decides nothing.
+    ExpiredIsNothing,
     /// An attempt is not kept waiting by itself.
     OwnBeginIsMine,
-    /// A renewal arms no other grant.
+    /// A renewal changes nothing else.
     RenewsItsOwn,
     /// N
     RestIsReachable,
@@ -64,6 +68,8 @@ const ALWAYS: &[(Invariant, Holds)] = &[
     (Invariant::AbandonedStaysOver, abandoned_stays_over),
     (Invariant::KnownEffectCounts, |_, world| !world.history.broke(Invariant::KnownEffectCounts)),
     (Invariant::RenewsItsOwn, |_, world| !world.history.broke(Invariant::RenewsItsOwn)),
+    (Invariant::VerdictFits, |_, world| !world.history.broke(Invariant::VerdictFits)),
+    (Invariant::ExpiredIsNothing, |_, world| !world.history.broke(Invariant::ExpiredIsNothing)),
     (Invariant::OwnBeginIsMine, |_, world| !world.history.broke(Invariant::OwnBeginIsMine)),
     (Invariant::NothingHeldForNobody, nothing_held_for_nobody),
 ];
@@ -94,7 +100,9 @@ impl Invariant {
             Self::NoReleaseAfterEffect => "S  what had an effect is neither released nor cancelled",
             Self::AbandonedStaysOver => "A  a confirmed abandonment is for good",
             Self::KnownEffectCounts => "E  a known effect is never thrown away",
-            Self::RenewsItsOwn => "W  a renewal arms its own grant and no other",
+            Self::RenewsItsOwn => "W  a renewal arms its own grant and nothing else",
+            Self::VerdictFits => "V  a verdict is written on the record it was found for",
+            Self::ExpiredIsNothing => "X  a record past its life counts for nothing",
             Self::OwnBeginIsMine => "M  an attempt is never kept waiting by itself",
             Self::NothingHeldForNobody => "F  what nobody applied is not left unknown",
             Self::RestIsReachable => "N  a definite answer stays reachable",

@@ -7,9 +7,10 @@ use hapax_core::{Record, Token};
 use crate::ask::{Ask, Op, Reply, Who};
 use crate::history::Cause;
 use crate::invariant::Invariant;
-use crate::kept::{Kept, bytes, owner};
-use crate::setting::{Clock, RELEASED_RETENTION, RETENTION, Sent, UNKNOWN_RETENTION, claim, completion};
+use crate::kept::{Kept, Stands, bytes, owner};
+use crate::setting::{Clock, RELEASED_RETENTION, RETENTION, Sent, UNKNOWN_RETENTION, Wrong, claim, completion};
 use crate::space::Space;
+use crate::store::Slot;
 use crate::world::{Led, World};
 
 impl World {
@@ -19,7 +20,8 @@ impl World {
         let Some(swap) = ask.swap else {
             return self.first_step(space, who, ask.op);
         };
-        if !self.store.slots[at].admits(&swap) {
+        let blind = matches!(swap.next.stands, Stands::Indeterminate(_)) && space.setting.is(Wrong::HoldsBlindly);
+        if !blind && !self.store.slots[at].admits(&swap) {
             return Led::Changed;
         }
         self.write(space, at, swap.next, Cause { who, op: ask.op, lapsed: swap.seen_lapsed && !swap.renewed });
@@ -31,11 +33,11 @@ impl World {
         let at = space.slot_of(who);
         let slot = self.store.slots[at];
         let seen = slot.observe(self.now(space), self.store.mark);
-        match self.judge(space, &seen, who, op) {
-            Decision::Reply(reply) => {
-                self.check_reply(who, op, slot.live(), reply);
-                Led::Replied(reply)
-            }
+        let decision = self.judge(space, &seen, who, op);
+        let (Decision::Reply(reply) | Decision::Change(_, reply)) = &decision;
+        self.check_reply(who, op, &slot, *reply);
+        match decision {
+            Decision::Reply(reply) => Led::Replied(reply),
             Decision::Change(change, reply) if self.is_one_step(&seen, who, op) => {
                 self.write(space, at, Kept::from(&change.record), Cause { who, op, lapsed: slot.lapsed() });
                 Led::Replied(reply)
@@ -99,8 +101,12 @@ impl World {
     }
 
     /// What is wrong with a reply by itself.
-    fn check_reply(&mut self, who: Who, op: Op, found: Option<&Kept>, reply: Reply) {
-        let holder = found.and_then(Kept::in_progress).map(|held| held.owner);
+    fn check_reply(&mut self, who: Who, op: Op, slot: &Slot, reply: Reply) {
+        let as_if_absent = matches!(reply, Reply::Granted { takeover: false, .. } | Reply::Recorded | Reply::No);
+        if slot.expired && !as_if_absent {
+            self.history.breaks(Invariant::ExpiredIsNothing);
+        }
+        let holder = slot.live().and_then(Kept::in_progress).map(|held| held.owner);
         let own = match who {
             Who::Attempt(number) | Who::Journal(number) => holder == Some(number + 1),
             Who::Operator => false,

@@ -118,6 +118,12 @@ pub(crate) enum Wrong {
     AnswersForItselfWhenLost,
     TakesRepliesOfOtherKeys,
     RenewsWhileGivingBack,
+    /// A swap does not raise the store's mark.
+    MarksByBeginAlone,
+    /// A hold is written over whatever stands there by then.
+    HoldsBlindly,
+    /// An attempt that applied nothing is released, but its ambiguous begin is not cancelled.
+    ReleasesWithoutCancelling,
 }
 
 impl Setting {

@@ -114,7 +114,19 @@ pub const SETTINGS: &[Listed] = &[
     holds("hold", "what lapsed is held", HOLD),
     holds("spill", "completions are spilled and drained late", with(HOLD, SPILLS)),
     holds("late-renewals", "renewals go on while a grant is given back", wrong(HOLD, Wrong::RenewsWhileGivingBack)),
+    // What was released stands in the way of a begin that comes late, for longer than that can take.
+    holds(
+        "release-alone",
+        "an ambiguous begin that was granted all the same is released, but not cancelled",
+        wrong(HOLD, Wrong::ReleasesWithoutCancelling),
+    ),
     holds("own-words", "an operator tells the answer in words of their own", given(IN_OWN_WORDS, ONE_LOOK)),
+    holds("expiry-ledger", "records expire, before a ledger", given(RETRY, Faults { expiries: 1, ..CRASH })),
+    holds(
+        "reopen",
+        "the last attempt closes the key, and it is reopened",
+        with(given(resolved(HOLD, Operator::Careful), Faults { network: 0, looks: 1, ..FAULTS }), BURIES),
+    ),
     holds("clock-back", "the store's clock steps back", given(HOLD, Faults { steps_back: 1, ..FAULTS })),
     holds(
         "amnesia-ledger",
@@ -221,6 +233,18 @@ pub const SETTINGS: &[Listed] = &[
         "it is cancelled the second time while its swap is under way",
         Invariant::NothingHeldForNobody,
         wrong(given(HOLD, Faults { network: 2, ..FAULTS }), Wrong::CancelsWhileSwapsAreUnderWay),
+    ),
+    breaks(
+        "mark-by-begin",
+        "the tokens of takeovers are forgotten with their records",
+        Invariant::TokensGrow,
+        wrong(given(RETRY, Faults { expiries: 1, ..FAULTS }), Wrong::MarksByBeginAlone),
+    ),
+    breaks(
+        "blind-hold",
+        "a hold is written over whatever stands there by then",
+        Invariant::OnlyTheLapsed,
+        wrong(HOLD, Wrong::HoldsBlindly),
     ),
     breaks(
         "lost-spill",

@@ -132,6 +132,9 @@ impl World {
             (Who::Journal(number), _) => self.attempt(number).journal = None,
             (Who::Attempt(number), Op::Begin) => self.begun(space, number, reply),
             (Who::Attempt(number), Op::Complete) => self.completed(space, number, reply),
+            (Who::Attempt(number), Op::Release) if space.setting.is(Wrong::ReleasesWithoutCancelling) => {
+                self.attempt(number).phase = Phase::Over(End::NotApplied);
+            }
             (Who::Attempt(number), Op::Release) => self.not_applied(space, number),
             (Who::Attempt(number), Op::Bury) => self.attempt(number).phase = Phase::Over(End::NotApplied),
             (Who::Attempt(number), Op::Abandon) => {

@@ -4,7 +4,7 @@ use crate::ask::{Ask, Op, Reply, Who};
 use crate::attempt::{ATTEMPTS, Attempt, Phase};
 use crate::history::{Cause, History};
 use crate::kept::Kept;
-use crate::setting::Faults;
+use crate::setting::{Faults, Wrong};
 use crate::space::Space;
 use crate::store::{Store, Swap};
 
@@ -98,9 +98,12 @@ impl World {
     pub(crate) fn write(&mut self, space: &Space, at: usize, next: Kept, cause: Cause) {
         let slot = &mut self.store.slots[at];
         self.history.writes(at, slot, &next, cause);
-        let same = slot.live() == Some(&next);
+        let before = slot.live().copied();
+        let same = before == Some(next);
         slot.write(next);
-        self.store.mark = self.store.mark.max(next.token);
+        if !space.setting.is(Wrong::MarksByBeginAlone) || before.is_none() {
+            self.store.mark = self.store.mark.max(next.token);
+        }
         if same {
             self.stale(space, at, next);
         }
