@@ -55,6 +55,10 @@ pub enum Action {
     StepBack(u8),
     /// The store loses everything.
     Forget,
+    /// The replica catches up with the store.
+    CatchUp,
+    /// The replica takes the store's place.
+    FailOver,
     /// The operator looks at the record.
     Look,
     /// The operator finds out, and tells.
@@ -161,6 +165,8 @@ impl fmt::Display for Action {
             Self::Sweep(_) => f.write_str("the expired record is removed"),
             Self::StepBack(_) => f.write_str("the store's clock steps back"),
             Self::Forget => f.write_str("the store forgets everything"),
+            Self::CatchUp => f.write_str("the replica catches up"),
+            Self::FailOver => f.write_str("the replica takes over"),
             Self::Look => f.write_str("the operator looks"),
             Self::FindOut => f.write_str("the operator finds out"),
         }

@@ -42,7 +42,7 @@ pub fn check(setting: Setting) -> Verdict {
     drop(checker);
     // Once more, for what the checker cannot tell: whether rest stays reachable, and the shortest way to what is broken, since it
     // goes on for a while after it found something, and keeps what it found last.
-    let walked = reach::walk(&Space::new(setting));
+    let walked = reach::walk(&Space::new(setting), |_| {});
     let walked_states = walked.states();
     let broken = walked.broken();
     match broken.as_ref().map(|(invariant, _)| *invariant) {

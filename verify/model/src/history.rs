@@ -25,6 +25,8 @@ pub(crate) struct History {
     pub(crate) newest_token: u8,
     /// The store forgot a record, by amnesia or because its life was over.
     pub(crate) forgot: bool,
+    /// A replica took over that lagged behind: a swap from before may bring its token back.
+    pub(crate) rolled_back: bool,
     /// An effect was outside of what the record can know: without one, or after an operator said that there is none.
     pub(crate) excused: bool,
     broken: u32,
@@ -121,7 +123,7 @@ impl History {
             Op::Resolve { done, .. } => done.is_some(),
             Op::Renew | Op::Complete | Op::Release | Op::Abandon | Op::Bury | Op::Cancel(_) | Op::Hold { .. } => false,
         };
-        if grows && next.token <= self.newest_token {
+        if grows && next.token <= self.newest_token && !self.rolled_back {
             self.breaks(Invariant::TokensGrow);
         }
     }

@@ -141,7 +141,7 @@ fn abandoned_stays_over(space: &Space, world: &World) -> bool {
         let (attempt, slot) = (&world.attempts[number], &world.store.slots[space.slot(space.setting.calls[number])]);
         let own = slot.live().filter(|record| record.token == attempt.token).and_then(Kept::in_progress);
         let own = own.filter(|held| usize::from(held.owner) == number + 1);
-        !attempt.abandoned || own.is_none() || slot.lapsed()
+        !attempt.abandoned || world.history.forgot || own.is_none() || slot.lapsed()
     })
 }
 

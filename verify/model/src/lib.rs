@@ -7,6 +7,7 @@
 //! protocol.rs   one step of an operation: the store's, or a look and the core's machine
 //! invariant.rs  what must hold in each state  reach.rs     from each state, a definite answer stays reachable
 //! check.rs      a setting's verdict           trace.rs     the shortest way to what is broken, to be read
+//! rows.rs       which rows of the machine's table are come to
 //! ```
 //!
 //! Nothing of the protocol is written here: records are judged by `hapax_core::machine`, and swaps by `hapax_core::store::unchanged`.
@@ -22,6 +23,7 @@ mod kept;
 mod possible;
 mod protocol;
 mod reach;
+mod rows;
 mod setting;
 mod settings;
 mod space;
@@ -32,6 +34,7 @@ mod world;
 
 pub use check::{Verdict, check};
 pub use invariant::Invariant;
+pub use rows::{Row, rows};
 pub use setting::Setting;
 pub use settings::{Expected, Listed, SETTINGS};
 pub use trace::tell;

@@ -23,6 +23,9 @@ impl World {
         for key in (0..).take(space.slots()) {
             self.time_may(key, actions);
         }
+        if self.left.failovers > 0 && self.replica != self.store {
+            actions.extend([Action::CatchUp, Action::FailOver]);
+        }
         if self.left.amnesias > 0 && self.store.slots.iter().any(|slot| slot.record.is_some()) {
             actions.push(Action::Forget);
         }

@@ -29,8 +29,8 @@ pub(crate) struct Walked {
     broken: Option<(Invariant, u32)>,
 }
 
-/// Walks through all states, the nearest first.
-pub(crate) fn walk(space: &Space) -> Walked {
+/// Walks through all states, the nearest first, and looks at each.
+pub(crate) fn walk(space: &Space, mut look: impl FnMut(&World)) -> Walked {
     // The same in every run: which way is shown must not depend on chance.
     let hash = BuildHasherDefault::<DefaultHasher>::default();
     let mut numbers = HashMap::new();
@@ -43,6 +43,7 @@ pub(crate) fn walk(space: &Space) -> Walked {
         if walked.broken.is_some() {
             break;
         }
+        look(&world);
         if is_at_rest(space, &world) {
             walked.at_rest.push(from);
         }

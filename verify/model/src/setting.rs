@@ -96,6 +96,8 @@ pub(crate) struct Faults {
     pub(crate) errors: u8,
     /// The store forgets everything.
     pub(crate) amnesias: u8,
+    /// A replica takes the store's place, with what it has.
+    pub(crate) failovers: u8,
     /// A record's life ends.
     pub(crate) expiries: u8,
     /// The store's clock steps back.

@@ -51,7 +51,7 @@ const TWO_PAYLOADS: &[Sent] = &[CALL, Sent { tenant: 0, payload: 2 }, CALL];
 const TWO_TENANTS: &[Sent] = &[CALL, Sent { tenant: 1, payload: 1 }];
 
 const NO_FAULTS: Faults =
-    Faults { network: 0, crashes: 0, errors: 0, amnesias: 0, expiries: 0, steps_back: 0, looks: 0 };
+    Faults { network: 0, crashes: 0, errors: 0, amnesias: 0, failovers: 0, expiries: 0, steps_back: 0, looks: 0 };
 /// One of each that a process and its network can have.
 const FAULTS: Faults = Faults { network: 1, crashes: 1, errors: 1, ..NO_FAULTS };
 const CRASH: Faults = Faults { network: 0, errors: 0, ..FAULTS };
@@ -127,7 +127,22 @@ pub const SETTINGS: &[Listed] = &[
         "the last attempt closes the key, and it is reopened",
         with(given(resolved(HOLD, Operator::Careful), Faults { network: 0, looks: 1, ..FAULTS }), BURIES),
     ),
+    holds(
+        "retry-reopen",
+        "the last attempt closes the key where what lapsed runs again",
+        with(given(resolved(RETRY, Operator::Careful), Faults { network: 0, looks: 1, ..FAULTS }), BURIES),
+    ),
+    holds(
+        "late-owner",
+        "an operator says too early that nothing happened, and the owner who knows better heals it",
+        given(Setting { effect: Effect::Ledger, operator: Operator::Hasty, ..HOLD }, ONE_LOOK),
+    ),
     holds("clock-back", "the store's clock steps back", given(HOLD, Faults { steps_back: 1, ..FAULTS })),
+    holds(
+        "failover-ledger",
+        "a replica that lags behind takes over, before a ledger",
+        given(GOING_ON, Faults { failovers: 1, ..CRASH }),
+    ),
     holds(
         "amnesia-ledger",
         "the store forgets everything, before a ledger",
@@ -155,6 +170,11 @@ pub const SETTINGS: &[Listed] = &[
         "retry-amnesia",
         "the store forgets everything, behind a ledger",
         given(GOING_ON, Faults { amnesias: 1, ..FAULTS }),
+    ),
+    holds(
+        "retry-failover",
+        "a replica that lags behind takes over, behind a ledger",
+        given(GOING_ON, Faults { failovers: 1, crashes: 0, ..FAULTS }),
     ),
     holds(
         "ledger-hasty",
@@ -269,6 +289,12 @@ pub const SETTINGS: &[Listed] = &[
         "the store forgets everything, without a ledger",
         Invariant::OneEffect,
         given(Setting { clock: Clock::GoesOn, ..HOLD }, Faults { amnesias: 1, ..FAULTS }),
+    ),
+    breaks(
+        "failover",
+        "a replica that lags behind takes over, without a ledger",
+        Invariant::OneEffect,
+        given(Setting { clock: Clock::GoesOn, ..HOLD }, Faults { failovers: 1, ..FAULTS }),
     ),
     breaks(
         "expiry",

@@ -47,6 +47,7 @@ impl Space {
     pub(crate) fn start(&self) -> World {
         World {
             store: Store::default(),
+            replica: Store::default(),
             attempts: [Attempt::default(); ATTEMPTS],
             late: [None; LATE],
             operator: Finding::Idle,

@@ -66,6 +66,12 @@ impl World {
                 self.history.forgot = true;
                 self.store = Store::default();
             }
+            Action::CatchUp => self.replica = self.store,
+            Action::FailOver => {
+                self.left.failovers -= 1;
+                (self.history.forgot, self.history.rolled_back) = (true, true);
+                self.store = std::mem::take(&mut self.replica);
+            }
             Action::Look => self.look(),
             Action::FindOut => self.find_out(space),
         }

@@ -15,6 +15,8 @@ pub(crate) const LATE: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) store: Store,
+    /// What a replica has of it.
+    pub(crate) replica: Store,
     pub(crate) attempts: [Attempt; ATTEMPTS],
     /// Requests that nobody waits for any more, in order.
     pub(crate) late: [Option<Late>; LATE],
