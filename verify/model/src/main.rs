@@ -5,6 +5,7 @@
 //! hapax-model retry           only those whose name contains "retry"
 //! hapax-model --trace fence   also the shortest way to what is broken
 //! hapax-model --stop          ends at the first surprise
+//! hapax-model --deep          the settings with millions of states instead; one at a time, they take gigabytes
 //! ```
 
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use hapax_model::{Listed, SETTINGS, Verdict, check, tell};
+use hapax_model::{DEEP, Listed, SETTINGS, Verdict, check, tell};
 
 /// How many settings are walked through at once.
 const AT_ONCE: usize = 2;
@@ -21,11 +22,12 @@ fn main() -> ExitCode {
     let (flags, names): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|word| word.starts_with("--"));
     let has = |name: &str| flags.iter().any(|flag| flag == name);
     let (traces, stops) = (has("--trace"), has("--stop"));
-    if flags.iter().any(|flag| flag != "--trace" && flag != "--stop") {
+    let (settings, at_once) = if has("--deep") { (DEEP, 1) } else { (SETTINGS, AT_ONCE) };
+    if flags.iter().any(|flag| !["--trace", "--stop", "--deep"].contains(&flag.as_str())) {
         return misused();
     }
     let asked_for = |listed: &&Listed| names.is_empty() || names.iter().any(|name| listed.name.contains(name.as_str()));
-    let chosen: Vec<&Listed> = SETTINGS.iter().filter(asked_for).collect();
+    let chosen: Vec<&Listed> = settings.iter().filter(asked_for).collect();
     if chosen.is_empty() {
         return misused();
     }
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
     let surprises = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(listed) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let verdict = check(listed.setting);
@@ -68,8 +70,8 @@ fn show(listed: &Listed, verdict: &Verdict, traces: bool) -> bool {
 }
 
 fn misused() -> ExitCode {
-    eprintln!("usage: hapax-model [--trace] [--stop] [NAME]...\n\nsettings:");
-    for listed in SETTINGS {
+    eprintln!("usage: hapax-model [--trace] [--stop] [--deep] [NAME]...\n\nsettings:");
+    for listed in SETTINGS.iter().chain(DEEP) {
         eprintln!("  {:<20} {}", listed.name, listed.what);
     }
     ExitCode::from(2)
