@@ -43,6 +43,10 @@ pub enum Action {
     Pass(u8),
     /// An attempt that waited stops waiting.
     GiveUp(u8),
+    /// An attempt looks at the record before it asks the probe.
+    LookFirst(u8),
+    /// The probe answers.
+    Probe(u8),
     /// The attempt's process dies.
     Crash(u8, Leaving),
     /// A lease runs out.
@@ -157,6 +161,8 @@ impl fmt::Display for Action {
             Self::Spill(number) => write!(f, "{} spills its completion and answers", name(number)),
             Self::Pass(number) => write!(f, "{} runs without a record", name(number)),
             Self::GiveUp(number) => write!(f, "{} stops waiting", name(number)),
+            Self::LookFirst(number) => write!(f, "{} looks at the record", name(number)),
+            Self::Probe(number) => write!(f, "{} asks the probe", name(number)),
             Self::Crash(number, Leaving::Nothing) => write!(f, "{} dies", name(number)),
             Self::Crash(number, Leaving::Request) => write!(f, "{} dies, its request under way", name(number)),
             Self::Crash(number, Leaving::Effect) => write!(f, "{} dies, its effect under way", name(number)),

@@ -31,6 +31,12 @@ pub(crate) enum Phase {
     Waiting,
     /// It waits for the store.
     Asking(Ask),
+    /// It is about to look at a record whose outcome is unknown.
+    Looking,
+    /// It asks the probe about the record with this token.
+    Probing {
+        expected: u8,
+    },
     /// Its handler runs, and has applied nothing yet.
     Running,
     /// Likewise, without a record.
@@ -54,7 +60,12 @@ impl Attempt {
         self.under_way
             || match self.phase {
                 Phase::Running | Phase::RunningUnprotected => true,
-                Phase::Waiting | Phase::Asking(_) | Phase::Over(_) | Phase::Crashed => false,
+                Phase::Waiting
+                | Phase::Asking(_)
+                | Phase::Looking
+                | Phase::Probing { .. }
+                | Phase::Over(_)
+                | Phase::Crashed => false,
             }
     }
 
@@ -64,7 +75,9 @@ impl Attempt {
             Phase::Running => true,
             Phase::Asking(ask) => ask.op == Op::Complete || to_the_end && self.token != 0,
             Phase::Over(_) => self.journal.is_some(),
-            Phase::Waiting | Phase::RunningUnprotected | Phase::Crashed => false,
+            Phase::Waiting | Phase::Looking | Phase::Probing { .. } | Phase::RunningUnprotected | Phase::Crashed => {
+                false
+            }
         }
     }
 
@@ -72,7 +85,9 @@ impl Attempt {
     pub(crate) fn at_rest(&self) -> bool {
         let still = match self.phase {
             Phase::Waiting | Phase::Over(_) | Phase::Crashed => true,
-            Phase::Asking(_) | Phase::Running | Phase::RunningUnprotected => false,
+            Phase::Asking(_) | Phase::Looking | Phase::Probing { .. } | Phase::Running | Phase::RunningUnprotected => {
+                false
+            }
         };
         still && self.journal.is_none() && !self.under_way
     }

@@ -2,7 +2,7 @@
 
 use crate::action::{Leaving, Word};
 use crate::ask::{Ask, Op, Reply, Round, Who};
-use crate::attempt::{End, Phase};
+use crate::attempt::{Attempt, End, Phase};
 use crate::invariant::Invariant;
 use crate::kept::{Answer, OPERATORS_WORDS};
 use crate::setting::{Effect, Wrong};
@@ -32,7 +32,9 @@ impl World {
                 self.asks(Who::Attempt(number), Ask::first(Op::Cancel(Round::Later)));
             }
             (Who::Attempt(number), Op::Cancel(_)) => self.attempt(number).phase = Phase::Over(End::NotApplied),
-            (Who::Attempt(_), Op::Renew | Op::Hold { .. } | Op::Resolve { .. } | Op::Reopen { .. }) => {
+            // Also when somebody else knew: the next begin shows what.
+            (Who::Attempt(_), Op::Resolve { .. }) => self.asks(who, Ask::first(Op::Begin)),
+            (Who::Attempt(_), Op::Renew | Op::Hold { .. } | Op::Reopen { .. }) => {
                 unreachable!("no attempt waits for that")
             }
         }
@@ -50,6 +52,7 @@ impl World {
                 self.not_applied(space, number);
             }
             // It looks again later: the next begin is as this one.
+            Reply::Indeterminate if space.setting.allowed.probes => self.attempt(number).phase = Phase::Looking,
             Reply::Busy | Reply::Indeterminate if waits => self.asks(Who::Attempt(number), Ask::first(Op::Begin)),
             Reply::Busy | Reply::Indeterminate | Reply::Mismatch | Reply::Dead => self.not_applied(space, number),
             Reply::Recorded | Reply::Lost(_) | Reply::Gone | Reply::Yes | Reply::No => {
@@ -96,6 +99,7 @@ impl World {
                 self.attempt(number).ambiguous = true;
                 self.asks(who, Ask::first(Op::Begin));
             }
+            (Who::Attempt(number), Op::Resolve { .. }) => self.not_applied(space, number),
             (Who::Attempt(_) | Who::Journal(_) | Who::Operator, op) => self.asks(who, Ask::first(op)),
         }
     }
@@ -203,6 +207,25 @@ impl World {
     pub(crate) fn come_too_late(&mut self, number: u8) {
         self.left.errors -= 1;
         self.asks(Who::Attempt(number), Ask::first(Op::Cancel(Round::AtOnce)));
+    }
+
+    /// What is there by now is what the probe is asked about.
+    pub(crate) fn look_first(&mut self, space: &Space, number: u8) {
+        let found = self.store.slots[space.slot_of(Who::Attempt(number))].live().map(|record| record.token);
+        self.attempt(number).phase = match found {
+            Some(expected) => Phase::Probing { expected },
+            None => Phase::Asking(Ask::first(Op::Begin)),
+        };
+    }
+
+    /// While somebody may still act the probe does not know.
+    pub(crate) fn probe(&mut self, space: &Space, number: u8) {
+        let Phase::Probing { expected } = self.attempt(number).phase else { return };
+        if self.attempts.iter().any(Attempt::can_act) {
+            return self.not_applied(space, number);
+        }
+        let done = self.history.produced[usize::from(space.setting.call(number).tenant)];
+        self.asks(Who::Attempt(number), Ask::first(Op::Resolve { expected, done }));
     }
 
     /// The store is down, and the policy lets the handler run.

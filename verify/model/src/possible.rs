@@ -37,6 +37,8 @@ impl World {
             Phase::Waiting if self.is_next(space, number) => actions.push(Action::Start(number)),
             Phase::Waiting | Phase::Over(_) | Phase::Crashed => {}
             Phase::Asking(ask) => self.asking_may(space, number, ask, actions),
+            Phase::Looking => actions.push(Action::LookFirst(number)),
+            Phase::Probing { .. } => actions.push(Action::Probe(number)),
             Phase::Running => self.handler_may(space, number, actions),
             Phase::RunningUnprotected => actions.push(Action::Act(number, Word::Applied)),
         }
@@ -118,6 +120,7 @@ impl World {
         let attempt = &self.attempts[usize::from(number)];
         match attempt.phase {
             Phase::Waiting | Phase::Crashed => {}
+            Phase::Looking | Phase::Probing { .. } => actions.push(Action::Crash(number, Leaving::Nothing)),
             Phase::Over(_) => {
                 if attempt.journal.is_some() {
                     actions.push(Action::Crash(number, Leaving::Nothing));

@@ -73,6 +73,8 @@ pub(crate) struct Allowed {
     pub(crate) spills: bool,
     /// The handler runs without a record while the store is down.
     pub(crate) passes: bool,
+    /// An attempt that finds an unknown outcome asks a probe, with an operator's care, and begins again.
+    pub(crate) probes: bool,
     /// An attempt that applied nothing may be the last one.
     pub(crate) buries: bool,
 }

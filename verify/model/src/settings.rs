@@ -56,10 +56,11 @@ const NO_FAULTS: Faults =
 const FAULTS: Faults = Faults { network: 1, crashes: 1, errors: 1, ..NO_FAULTS };
 const CRASH: Faults = Faults { network: 0, errors: 0, ..FAULTS };
 const ONE_LOOK: Faults = Faults { looks: 1, ..CRASH };
-const STRICT: Allowed = Allowed { waits: false, spills: false, passes: false, buries: false };
+const STRICT: Allowed = Allowed { waits: false, spills: false, passes: false, probes: false, buries: false };
 const WAITS: Allowed = Allowed { waits: true, ..STRICT };
 const SPILLS: Allowed = Allowed { spills: true, ..STRICT };
 const PASSES: Allowed = Allowed { passes: true, ..STRICT };
+const PROBES: Allowed = Allowed { probes: true, ..STRICT };
 const BURIES: Allowed = Allowed { buries: true, ..STRICT };
 
 /// The default policy: what lapsed is held, and nobody resolves it.
@@ -152,6 +153,7 @@ pub const SETTINGS: &[Listed] = &[
     holds("tenants", "two tenants use the same key, and replies are mixed up", by(HOLD, TWO_TENANTS)),
     holds("payloads", "the same key with two payloads", by(HOLD, TWO_PAYLOADS)),
     holds("pass", "the store is down and the ledger stands in for it", with(RETRY, PASSES)),
+    holds("probe", "what lapsed is held, and each attempt asks a probe", with(HOLD, PROBES)),
     holds("hold-network", "two faults of the network", given(HOLD, Faults { network: 2, ..FAULTS })),
     holds("retry-clock-back", "the store's clock steps back", given(RETRY, Faults { steps_back: 1, ..FAULTS })),
     holds("resolve", "what lapsed is held, and found out with care", with(resolved(HOLD, Operator::Careful), WAITS)),
@@ -186,6 +188,7 @@ pub const SETTINGS: &[Listed] = &[
         "records expire, behind a ledger; completions are spilled",
         with(given(RETRY, Faults { expiries: 1, ..FAULTS }), SPILLS),
     ),
+    holds("probe-3", "likewise, three attempts", by(with(given(HOLD, Faults { network: 0, ..FAULTS }), PROBES), THREE)),
     holds("hold-3", "three attempts", by(HOLD, THREE)),
     holds("retry-3", "three attempts, a process dies", by(given(RETRY, Faults { network: 0, ..FAULTS }), THREE)),
     holds("retry-network", "two faults of the network", given(RETRY, Faults { network: 2, ..FAULTS })),

@@ -28,6 +28,8 @@ impl World {
             Action::Spill(number) => self.spill(space, number),
             Action::Pass(number) => self.pass(number),
             Action::GiveUp(number) => self.not_applied(space, number),
+            Action::LookFirst(number) => self.look_first(space, number),
+            Action::Probe(number) => self.probe(space, number),
             Action::Crash(number, leaving) => return self.crash(number, leaving),
             Action::Lapse(key) => self.slot(key).lapse(),
             Action::Expire(key) => self.expire(key),

@@ -53,7 +53,13 @@ impl World {
         match who {
             Who::Attempt(number) => match self.attempts[usize::from(number)].phase {
                 Phase::Asking(ask) => Some(ask),
-                Phase::Waiting | Phase::Running | Phase::RunningUnprotected | Phase::Over(_) | Phase::Crashed => None,
+                Phase::Waiting
+                | Phase::Looking
+                | Phase::Probing { .. }
+                | Phase::Running
+                | Phase::RunningUnprotected
+                | Phase::Over(_)
+                | Phase::Crashed => None,
             },
             Who::Journal(number) => self.attempts[usize::from(number)].journal,
             Who::Operator => match self.operator {
