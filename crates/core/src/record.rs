@@ -77,6 +77,13 @@ pub struct Millis(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(pub u32);
 
+impl Seconds {
+    /// At least as long as this lease.
+    pub const fn covering(Millis(ms): Millis) -> Self {
+        Self(ms.div_ceil(1000))
+    }
+}
+
 impl From<Millis> for Duration {
     fn from(Millis(ms): Millis) -> Self {
         Self::from_millis(ms.into())

@@ -37,6 +37,13 @@ impl<R> ResponseBody<R> {
     }
 }
 
+/// An empty body, as layers around make one that answer for themselves.
+impl<R> Default for ResponseBody<R> {
+    fn default() -> Self {
+        Self::whole(Bytes::new())
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
     type Data = Bytes;
     type Error = B::Error;
@@ -129,6 +136,17 @@ pub(crate) async fn collect<B: Body<Data = Bytes>>(body: B, limit: usize) -> Col
         }
     }
     Collected::Whole(read.into_bytes())
+}
+
+/// Reads the rest of a body and forgets it, up to about `limit` bytes.
+pub(crate) async fn drain<B: Body<Data = Bytes>>(mut body: ResponseBody<B>, limit: usize) {
+    let mut read = 0_usize;
+    while let Some(Ok(frame)) = body.frame().await {
+        read = read.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+        if read > limit {
+            return;
+        }
+    }
 }
 
 /// Pieces of a body; a body of one piece, the usual case, is not copied.

@@ -1,8 +1,8 @@
 use hapax_core::Key;
 use http::HeaderMap;
+use http::request::Parts;
+use serde_json::{Value, json};
 use sfv::{Item, Parser};
-
-use crate::problem::Problem;
 
 /// The field that names an operation.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -10,39 +10,164 @@ pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// The longest key, in bytes.
 const MAX_LEN: usize = 255;
 
-/// The key of a request: a quoted structured-field string (RFC 9651, parameters ignored), or the bare value itself.
-/// `"abc"` and `abc` are the same key.
-pub(crate) fn parse(headers: &HeaderMap) -> Result<Key, Problem> {
-    let mut fields = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let field = fields.next().ok_or(Problem::KeyMissing)?;
-    if fields.next().is_some() {
-        return Err(Problem::KeyMalformed("the field was sent more than once"));
-    }
-    let value = field.as_bytes();
-    let key = if value.first() == Some(&b'"') { quoted(value)? } else { bare(value)? };
-    if !key.iter().all(u8::is_ascii_graphic) {
-        return Err(Problem::KeyMalformed("the key has a character outside of visible ASCII"));
-    }
-    match key.len() {
-        0 => Err(Problem::KeyMalformed("the key is empty")),
-        1..=MAX_LEN => Key::new(key).map_err(|_| Problem::KeyMalformed("the key is too long")),
-        _ => Err(Problem::KeyMalformed("the key is longer than 255 bytes")),
+/// Reads the key of a request.
+pub trait FindKey: Send + Sync + 'static {
+    /// The key, or none if the request has none.
+    ///
+    /// # Errors
+    /// When there is a key that cannot be read; answered with 400 `key-malformed` and this reason.
+    fn key(&self, parts: &Parts) -> Result<Option<Key>, KeyMalformed>;
+
+    /// What the policy page says about keys.
+    fn published(&self) -> Value {
+        json!({ "format": "of the application" })
     }
 }
 
-fn quoted(value: &[u8]) -> Result<Vec<u8>, Problem> {
-    let malformed = || Problem::KeyMalformed("the quoted key is not one structured-field string");
+impl<F> FindKey for F
+where
+    F: Fn(&Parts) -> Result<Option<Key>, KeyMalformed> + Send + Sync + 'static,
+{
+    fn key(&self, parts: &Parts) -> Result<Option<Key>, KeyMalformed> {
+        self(parts)
+    }
+}
+
+/// A key that cannot be read, and why: the end of a sentence that begins "The Idempotency-Key cannot be read:".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyMalformed(pub String);
+
+impl From<&str> for KeyMalformed {
+    fn from(why: &str) -> Self {
+        Self(why.into())
+    }
+}
+
+/// The key in exactly one `Idempotency-Key` field: 1 to 255 bytes of visible ASCII.
+///
+/// ```
+/// use hapax_http::{Grammar, KeyField, KeyFormat};
+///
+/// let as_the_draft_says = KeyField::default().grammar(Grammar::Strict).format(KeyFormat::Uuid);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyField {
+    grammar: Grammar,
+    format: KeyFormat,
+}
+
+/// How a key is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Grammar {
+    /// A quoted structured-field string (RFC 9651), its parameters ignored, or the bare value of letters, digits and `._~:/+=@-`.
+    /// `"abc"` and `abc` are the same key.
+    #[default]
+    Lenient,
+    /// The quoted string alone, as the draft wants it.
+    Strict,
+}
+
+/// What a key must look like, once it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// Anything.
+    #[default]
+    Any,
+    /// At least so many bytes, so that it cannot be guessed or met by chance.
+    AtLeast(usize),
+    /// A UUID in its usual form, in either case. The case counts.
+    Uuid,
+}
+
+impl KeyField {
+    /// Reads keys that are written like this.
+    #[must_use]
+    pub fn grammar(mut self, grammar: Grammar) -> Self {
+        self.grammar = grammar;
+        self
+    }
+
+    /// Takes only keys of this format.
+    #[must_use]
+    pub fn format(mut self, format: KeyFormat) -> Self {
+        self.format = format;
+        self
+    }
+
+    fn parse(&self, headers: &HeaderMap) -> Result<Option<Key>, KeyMalformed> {
+        let mut fields = headers.get_all(IDEMPOTENCY_KEY).iter();
+        let Some(field) = fields.next() else { return Ok(None) };
+        if fields.next().is_some() {
+            return Err("the field was sent more than once".into());
+        }
+        let value = field.as_bytes();
+        let key = match self.grammar {
+            Grammar::Strict => quoted(value)?,
+            Grammar::Lenient if value.first() == Some(&b'"') => quoted(value)?,
+            Grammar::Lenient => bare(value)?,
+        };
+        self.format.check(&key)?;
+        Key::new(key).map(Some).map_err(|error| KeyMalformed(error.to_string()))
+    }
+}
+
+impl FindKey for KeyField {
+    fn key(&self, parts: &Parts) -> Result<Option<Key>, KeyMalformed> {
+        self.parse(&parts.headers)
+    }
+
+    fn published(&self) -> Value {
+        let (format, least) = match self.format {
+            KeyFormat::Any => ("any", 1),
+            KeyFormat::AtLeast(least) => ("any", least),
+            KeyFormat::Uuid => ("uuid", 36),
+        };
+        let grammar = match self.grammar {
+            Grammar::Lenient => "lenient",
+            Grammar::Strict => "strict",
+        };
+        json!({ "field": "Idempotency-Key", "grammar": grammar, "format": format, "minLength": least, "maxLength": MAX_LEN })
+    }
+}
+
+impl KeyFormat {
+    fn check(self, key: &[u8]) -> Result<(), KeyMalformed> {
+        if !key.iter().all(u8::is_ascii_graphic) {
+            return Err("the key has a character outside of visible ASCII".into());
+        }
+        match (key.len(), self) {
+            (0, _) => Err("the key is empty".into()),
+            (len, _) if len > MAX_LEN => Err("the key is longer than 255 bytes".into()),
+            (len, Self::AtLeast(least)) if len < least => {
+                Err(KeyMalformed(format!("the key is shorter than {least} bytes")))
+            }
+            (_, Self::Uuid) if !is_uuid(key) => Err("the key is no UUID".into()),
+            (_, Self::Any | Self::AtLeast(_) | Self::Uuid) => Ok(()),
+        }
+    }
+}
+
+fn is_uuid(key: &[u8]) -> bool {
+    let fits = |(place, byte): (usize, &u8)| match place {
+        8 | 13 | 18 | 23 => *byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    key.len() == 36 && key.iter().enumerate().all(fits)
+}
+
+fn quoted(value: &[u8]) -> Result<Vec<u8>, KeyMalformed> {
+    let malformed = || KeyMalformed::from("it is not one quoted structured-field string");
     let item: Item = Parser::new(value).parse().map_err(|_| malformed())?;
     let key = item.bare_item.as_string().ok_or_else(malformed)?;
     Ok(key.as_str().as_bytes().to_vec())
 }
 
-fn bare(value: &[u8]) -> Result<Vec<u8>, Problem> {
+fn bare(value: &[u8]) -> Result<Vec<u8>, KeyMalformed> {
     let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._~:/+=@-".contains(byte);
     if value.iter().all(allowed) {
         Ok(value.to_vec())
     } else {
-        Err(Problem::KeyMalformed("an unquoted key has a character other than letters, digits and ._~:/+=@-; quote it"))
+        Err("an unquoted key has a character other than letters, digits and ._~:/+=@-; quote it".into())
     }
 }
 
@@ -51,22 +176,28 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn parsed(fields: &[&[u8]]) -> Result<Vec<u8>, Problem> {
+    fn read(field: KeyField, values: &[&[u8]]) -> Result<Option<Vec<u8>>, KeyMalformed> {
         let mut headers = HeaderMap::new();
-        for field in fields {
-            headers.append(IDEMPOTENCY_KEY, HeaderValue::from_bytes(field).unwrap());
+        for value in values {
+            headers.append(IDEMPOTENCY_KEY, HeaderValue::from_bytes(value).unwrap());
         }
-        parse(&headers).map(|key| key.as_bytes().to_vec())
+        field.parse(&headers).map(|key| key.map(|key| key.as_bytes().to_vec()))
     }
+
+    fn lenient(values: &[&[u8]]) -> Option<Vec<u8>> {
+        read(KeyField::default(), values).unwrap()
+    }
+
+    const BARE: &[u8] = b"8e03978e-40d5-43dd-bc93-6894a57f9324";
+    const QUOTED: &[u8] = b"\"8e03978e-40d5-43dd-bc93-6894a57f9324\"";
 
     #[test]
     fn quoted_and_bare_are_the_same_key() {
-        let bare = b"8e03978e-40d5-43dd-bc93-6894a57f9324";
-        let quoted = b"\"8e03978e-40d5-43dd-bc93-6894a57f9324\"";
-        assert_eq!(parsed(&[bare]).unwrap(), bare);
-        assert_eq!(parsed(&[quoted]).unwrap(), bare);
-        assert_eq!(parsed(&[b"\"abc\";v=1"]).unwrap(), b"abc");
-        assert_eq!(parsed(&[br#""a\"b\"\\""#]).unwrap(), br#"a"b"\"#);
+        assert_eq!(lenient(&[BARE]).unwrap(), BARE);
+        assert_eq!(lenient(&[QUOTED]).unwrap(), BARE);
+        assert_eq!(lenient(&[b"\"abc\";v=1"]).unwrap(), b"abc");
+        assert_eq!(lenient(&[br#""a\"b\"\\""#]).unwrap(), br#"a"b"\"#);
+        assert_eq!(lenient(&[]), None);
     }
 
     #[test]
@@ -90,18 +221,40 @@ mod tests {
             b"\"a\\x\"",
             b"a;b",
             b"?1",
+            b":YWJj:!",
             b"\"tab\there\"",
             &long,
         ];
         for field in fields {
-            assert!(matches!(parsed(&[field]), Err(Problem::KeyMalformed(_))), "{:?}", String::from_utf8_lossy(field));
+            for grammar in [Grammar::Lenient, Grammar::Strict] {
+                let read = read(KeyField::default().grammar(grammar), &[field]);
+                assert!(read.is_err(), "{grammar:?} {:?}", String::from_utf8_lossy(field));
+            }
         }
-        assert!(matches!(parsed(&[b"a", b"a"]), Err(Problem::KeyMalformed(_))));
-        assert!(matches!(parsed(&[]), Err(Problem::KeyMissing)));
+        assert!(read(KeyField::default(), &[b"a", b"a"]).is_err());
+    }
+
+    #[test]
+    fn the_strict_grammar_takes_quoted_strings_alone() {
+        let strict = KeyField::default().grammar(Grammar::Strict);
+        assert_eq!(read(strict, &[QUOTED]).unwrap().unwrap(), BARE);
+        for bare in [BARE, b"abc", b"123", b":YWJj:", b"?1"] {
+            assert!(read(strict, &[bare]).is_err(), "{:?}", String::from_utf8_lossy(bare));
+        }
+    }
+
+    #[test]
+    fn a_format_is_kept() {
+        let uuid = KeyField::default().format(KeyFormat::Uuid);
+        assert!(read(uuid, &[QUOTED]).is_ok() && read(uuid, &[&BARE.to_ascii_uppercase()]).is_ok());
+        assert!(read(uuid, &[b"abc"]).is_err() && read(uuid, &[&BARE.repeat(2)[..36].to_ascii_lowercase()]).is_ok());
+        assert!(read(uuid, &[b"8e03978e-40d5-43dd-bc93-6894a57f932g"]).is_err());
+        let long = KeyField::default().format(KeyFormat::AtLeast(16));
+        assert!(read(long, &[b"0123456789abcdef"]).is_ok() && read(long, &[b"0123456789abcde"]).is_err());
     }
 
     #[test]
     fn a_key_of_255_bytes_is_the_longest() {
-        assert_eq!(parsed(&[&vec![b'a'; 255]]).unwrap().len(), 255);
+        assert_eq!(lenient(&[&vec![b'a'; 255]]).unwrap().len(), 255);
     }
 }

@@ -8,24 +8,37 @@
 //! service.rs    one request: key, scope, body, fingerprint, gate, answer
 //! key.rs        the grammar of the Idempotency-Key field
 //! scope.rs      whose key it is: from authenticated facts
-//! outcome.rs    what a status means: applied, final, not applied, unknown
+//! fingerprint.rs  what of a request is its payload
+//! outcome.rs    what a response means: applied, final, not applied, denied, unknown
 //! stored.rs     a response as it is recorded
 //! problem.rs    every refusal, with its status, type and advice
+//! page.rs       the contract as it is published
 //! body.rs       bodies that are whole, and bodies that stream past
+//! axum.rs       extractors and responses for handlers of axum (feature `axum`)
 //! ```
+//!
+//! Five traits of one method each say what a service wants otherwise: [`MakeScope`], [`FindKey`], [`MakeFingerprint`],
+//! [`JudgeOutcome`] and [`ShowProblem`]. A closure is one of each.
 
+#[cfg(feature = "axum")]
+pub mod axum;
 mod body;
+mod fingerprint;
 mod key;
 mod layer;
 mod outcome;
+mod page;
 mod problem;
 mod scope;
 mod service;
 mod stored;
 
 pub use body::{RequestBody, ResponseBody};
+pub use fingerprint::{MakeFingerprint, RawFingerprint};
+pub use key::{FindKey, Grammar, KeyField, KeyFormat, KeyMalformed};
 pub use layer::{IdempotencyLayer, NeedsScope};
-pub use outcome::Outcome;
-pub use problem::Problem;
+pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};
+pub use page::PolicyPage;
+pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
 pub use scope::{CallerUnknown, MakeScope, Tenant, TenantScope};
 pub use service::Idempotency;

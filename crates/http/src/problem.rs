@@ -2,12 +2,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::RecordKey;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_LANGUAGE, CONTENT_TYPE, LINK, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
-/// Where the types of problems are explained.
-const TYPES: &str = "/.well-known/idempotency#";
+/// Where the contract of a server is published by default, and its problems are explained.
+pub const PAGE: &str = "/.well-known/idempotency";
 
 /// Every refusal of the contract, made without or instead of an answer of the service behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Problem {
     /// 400: a protected request without a key.
     KeyMissing,
     /// 400: a key that cannot be read, and why.
-    KeyMalformed(&'static str),
+    KeyMalformed(String),
     /// 400: nobody knows whose key it is; the text is the remedy.
     CallerUnknown(String),
     /// 422: the key came before with another payload.
@@ -53,77 +53,82 @@ pub enum Problem {
     BodyCut,
 }
 
-/// What a client should do next.
-#[derive(Clone, Copy)]
-enum Retry {
-    SameKey,
-    NewKey,
-    Never,
+/// What never changes about a problem.
+pub(crate) struct Row {
+    pub(crate) status: u16,
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// What the client should do next: send it again with the same key, with a new one, or never.
+    pub(crate) retry: &'static str,
 }
 
-impl Retry {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::SameKey => "same-key",
-            Self::NewKey => "new-key",
-            Self::Never => "never",
-        }
-    }
-}
+const SAME_KEY: &str = "same-key";
+const NEW_KEY: &str = "new-key";
+const NEVER: &str = "never";
+
+/// The table of the contract, by the numbers that [`Problem::number`] gives.
+#[rustfmt::skip]
+pub(crate) const TABLE: [Row; 16] = [
+    Row { status: 400, name: "key-missing", title: "Idempotency-Key is missing", retry: NEW_KEY },
+    Row { status: 400, name: "key-malformed", title: "Idempotency-Key is malformed", retry: NEW_KEY },
+    Row { status: 400, name: "caller-unknown", title: "The caller cannot be told", retry: SAME_KEY },
+    Row { status: 422, name: "key-reused", title: "Idempotency-Key is already used", retry: NEW_KEY },
+    Row { status: 409, name: "in-progress", title: "A request is outstanding for this Idempotency-Key", retry: SAME_KEY },
+    Row { status: 409, name: "outcome-unknown", title: "The outcome of this request is unknown", retry: SAME_KEY },
+    Row { status: 409, name: "not-replayable", title: "The answer was not kept", retry: NEVER },
+    Row { status: 502, name: "upstream-cut", title: "The answer was cut off", retry: SAME_KEY },
+    Row { status: 502, name: "upstream-unreachable", title: "The service cannot be reached", retry: SAME_KEY },
+    Row { status: 504, name: "upstream-timeout", title: "The service did not answer in time", retry: SAME_KEY },
+    Row { status: 503, name: "store-unavailable", title: "Requests cannot be protected at the moment", retry: SAME_KEY },
+    Row { status: 503, name: "overloaded", title: "Too many requests are running", retry: SAME_KEY },
+    Row { status: 500, name: "record-damaged", title: "The record of this request cannot be read", retry: SAME_KEY },
+    Row { status: 500, name: "outcome-unrecorded", title: "The outcome could not be recorded", retry: SAME_KEY },
+    Row { status: 413, name: "body-too-large", title: "The body is too large", retry: NEVER },
+    Row { status: 400, name: "body-cut", title: "The body was cut off", retry: SAME_KEY },
+];
 
 impl Problem {
-    /// Status, type, title and advice: the table of the contract.
-    fn row(&self) -> (StatusCode, &'static str, &'static str, Retry) {
-        use Retry::{Never, NewKey, SameKey};
+    fn row(&self) -> &'static Row {
+        &TABLE[self.number()]
+    }
+
+    /// Its place in the table.
+    fn number(&self) -> usize {
         match self {
-            Self::KeyMissing => (StatusCode::BAD_REQUEST, "key-missing", "Idempotency-Key is missing", NewKey),
-            Self::KeyMalformed(_) => (StatusCode::BAD_REQUEST, "key-malformed", "Idempotency-Key is malformed", NewKey),
-            Self::CallerUnknown(_) => (StatusCode::BAD_REQUEST, "caller-unknown", "The caller cannot be told", SameKey),
-            Self::KeyReused => {
-                (StatusCode::UNPROCESSABLE_ENTITY, "key-reused", "Idempotency-Key is already used", NewKey)
-            }
-            Self::InProgress { .. } => {
-                (StatusCode::CONFLICT, "in-progress", "A request is outstanding for this Idempotency-Key", SameKey)
-            }
-            Self::OutcomeUnknown => {
-                (StatusCode::CONFLICT, "outcome-unknown", "The outcome of this request is unknown", SameKey)
-            }
-            Self::NotReplayable => {
-                (StatusCode::CONFLICT, "not-replayable", "The answer was too large to be kept", Never)
-            }
-            Self::UpstreamCut => (StatusCode::BAD_GATEWAY, "upstream-cut", "The answer was cut off", SameKey),
-            Self::UpstreamUnreachable => {
-                (StatusCode::BAD_GATEWAY, "upstream-unreachable", "The service cannot be reached", SameKey)
-            }
-            Self::UpstreamTimeout => {
-                (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The service did not answer in time", SameKey)
-            }
-            Self::StoreUnavailable => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "store-unavailable",
-                "Requests cannot be protected at the moment",
-                SameKey,
-            ),
-            Self::Overloaded => {
-                (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests are running", SameKey)
-            }
-            Self::RecordDamaged => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "record-damaged",
-                "The record of this request cannot be read",
-                SameKey,
-            ),
-            Self::OutcomeUnrecorded => {
-                (StatusCode::INTERNAL_SERVER_ERROR, "outcome-unrecorded", "The outcome could not be recorded", SameKey)
-            }
-            Self::BodyTooLarge { .. } => {
-                (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The body is too large", Never)
-            }
-            Self::BodyCut => (StatusCode::BAD_REQUEST, "body-cut", "The body was cut off", SameKey),
+            Self::KeyMissing => 0,
+            Self::KeyMalformed(_) => 1,
+            Self::CallerUnknown(_) => 2,
+            Self::KeyReused => 3,
+            Self::InProgress { .. } => 4,
+            Self::OutcomeUnknown => 5,
+            Self::NotReplayable => 6,
+            Self::UpstreamCut => 7,
+            Self::UpstreamUnreachable => 8,
+            Self::UpstreamTimeout => 9,
+            Self::StoreUnavailable => 10,
+            Self::Overloaded => 11,
+            Self::RecordDamaged => 12,
+            Self::OutcomeUnrecorded => 13,
+            Self::BodyTooLarge { .. } => 14,
+            Self::BodyCut => 15,
         }
     }
 
-    fn detail(&self) -> String {
+    /// Its status.
+    ///
+    /// # Panics
+    /// Never: the table holds valid statuses.
+    pub fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.row().status).expect("the table holds valid statuses")
+    }
+
+    /// Its name: the fragment of its `type`.
+    pub fn name(&self) -> &'static str {
+        self.row().name
+    }
+
+    /// What happened, in one or two sentences for whoever reads the client's log.
+    pub fn detail(&self) -> String {
         match self {
             Self::KeyMissing => "This operation needs an Idempotency-Key field; send a new random one, a UUID for instance.".into(),
             Self::KeyMalformed(why) => format!("The Idempotency-Key cannot be read: {why}."),
@@ -148,7 +153,8 @@ impl Problem {
         }
     }
 
-    fn retry_after(&self, rk: Option<&RecordKey>) -> Option<u64> {
+    /// After how many seconds the client should ask again, where that is known.
+    pub fn retry_after(&self, rk: Option<&RecordKey>) -> Option<u64> {
         match self {
             Self::InProgress { retry_after } => {
                 let remaining = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
@@ -161,8 +167,8 @@ impl Problem {
             | Self::KeyMalformed(_)
             | Self::CallerUnknown(_)
             | Self::KeyReused
-            | Self::OutcomeUnknown => None,
-            Self::NotReplayable
+            | Self::OutcomeUnknown
+            | Self::NotReplayable
             | Self::UpstreamCut
             | Self::UpstreamTimeout
             | Self::OutcomeUnrecorded
@@ -171,28 +177,123 @@ impl Problem {
             | Self::BodyCut => None,
         }
     }
+}
 
-    /// The response, as problem details (RFC 9457), with the record as `instance` where there is one.
-    pub fn response(&self, rk: Option<&RecordKey>) -> Response<Bytes> {
-        let (status, name, title, retry) = self.row();
+/// Makes a response of a problem.
+pub trait ShowProblem: Send + Sync + 'static {
+    /// The response. `rk` is the record that it is about, where there is one.
+    fn show(&self, problem: &Problem, rk: Option<&RecordKey>) -> Response<Bytes>;
+}
+
+impl<F> ShowProblem for F
+where
+    F: Fn(&Problem, Option<&RecordKey>) -> Response<Bytes> + Send + Sync + 'static,
+{
+    fn show(&self, problem: &Problem, rk: Option<&RecordKey>) -> Response<Bytes> {
+        self(problem, rk)
+    }
+}
+
+/// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, what to do next as `retry`, and the record as `instance`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProblemDetails {
+    page: String,
+    link: HeaderValue,
+}
+
+impl ProblemDetails {
+    /// Types are fragments of this page, which every problem links to. A path or a URL.
+    ///
+    /// # Errors
+    /// If the page has a character that no header may have.
+    pub fn explained_at(page: impl Into<String>) -> Result<Self, http::Error> {
+        let page = page.into();
+        let link = HeaderValue::try_from(described_by(&page))?;
+        Ok(Self { page, link })
+    }
+}
+
+impl Default for ProblemDetails {
+    fn default() -> Self {
+        Self::explained_at(PAGE).expect("a path is a header")
+    }
+}
+
+pub(crate) fn described_by(page: &str) -> String {
+    format!("<{page}>; rel=\"describedby\"")
+}
+
+impl ShowProblem for ProblemDetails {
+    fn show(&self, problem: &Problem, rk: Option<&RecordKey>) -> Response<Bytes> {
+        let row = problem.row();
         let mut document = json!({
-            "type": format!("{TYPES}{name}"),
-            "title": title,
-            "status": status.as_u16(),
-            "detail": self.detail(),
-            "retry": retry.as_str(),
+            "type": format!("{}#{}", self.page, row.name),
+            "title": row.title,
+            "status": row.status,
+            "detail": problem.detail(),
+            "retry": row.retry,
         });
         if let Some(rk) = rk {
             document["instance"] = format!("urn:hapax:record:{rk}").into();
         }
         let mut response = Response::new(Bytes::from(document.to_string()));
-        *response.status_mut() = status;
+        *response.status_mut() = problem.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CONTENT_LANGUAGE, HeaderValue::from_static("en"));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(seconds) = self.retry_after(rk) {
+        headers.insert(LINK, self.link.clone());
+        if let Some(seconds) = problem.retry_after(rk) {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_problem_has_a_row_of_its_own() {
+        let problems = [
+            Problem::KeyMissing,
+            Problem::KeyMalformed("why".into()),
+            Problem::CallerUnknown("remedy".into()),
+            Problem::KeyReused,
+            Problem::InProgress { retry_after: Duration::ZERO },
+            Problem::OutcomeUnknown,
+            Problem::NotReplayable,
+            Problem::UpstreamCut,
+            Problem::UpstreamUnreachable,
+            Problem::UpstreamTimeout,
+            Problem::StoreUnavailable,
+            Problem::Overloaded,
+            Problem::RecordDamaged,
+            Problem::OutcomeUnrecorded,
+            Problem::BodyTooLarge { limit: 1 },
+            Problem::BodyCut,
+        ];
+        assert_eq!(problems.len(), TABLE.len());
+        for (place, problem) in problems.iter().enumerate() {
+            assert_eq!(problem.number(), place);
+            let shown = ProblemDetails::default().show(problem, None);
+            assert_eq!((shown.status(), problem.row().status), (problem.status(), problem.status().as_u16()));
+            assert!(
+                !shown.headers().contains_key(RETRY_AFTER) || problem.row().retry == SAME_KEY,
+                "{}",
+                problem.name()
+            );
+        }
+    }
+
+    #[test]
+    fn the_wait_is_what_is_left_of_the_lease_but_at_most_two_seconds() {
+        let wait = |left, first_byte| {
+            let rk = RecordKey::from_bytes([first_byte; 32]);
+            Problem::InProgress { retry_after: Duration::from_millis(left) }.retry_after(Some(&rk)).unwrap()
+        };
+        assert_eq!((wait(0, 1), wait(400, 1), wait(1001, 1), wait(30_000, 1)), (1, 1, 2, 2));
+        assert_eq!((wait(0, 0), wait(30_000, 0)), (1, 1));
     }
 }

@@ -10,6 +10,11 @@ pub trait MakeScope: Send + Sync + 'static {
     /// # Errors
     /// When the caller cannot be told; answered with 400 `caller-unknown` and the remedy.
     fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown>;
+
+    /// What the policy page says about whose key it is.
+    fn published(&self) -> String {
+        "application".into()
+    }
 }
 
 impl<F> MakeScope for F
@@ -69,6 +74,14 @@ impl MakeScope for TenantScope {
             }
             Tenant::Header(name) => self.of_tenant(exactly_one(&parts.headers, name)?),
             Tenant::None => Scope::untenanted(&self.namespace).map_err(|error| CallerUnknown(error.to_string())),
+        }
+    }
+
+    fn published(&self) -> String {
+        match &self.tenant {
+            Tenant::Authorization => "authorization".into(),
+            Tenant::Header(name) => format!("header:{name}"),
+            Tenant::None => "none".into(),
         }
     }
 }

@@ -3,28 +3,32 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use hapax_core::gate::{Attempt, Failure, How, Ran, Recorded, Refused};
-use hapax_core::runtime::BoxFuture;
-use hapax_core::{BoxError, Call, Error, ErrorKind, RecordKey, Rule};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use hapax_core::runtime::{BoxFuture, within};
+use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey};
+use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, Response, response};
+use http::{HeaderValue, Request, Response, response};
 use http_body::Body;
+use httpdate::fmt_http_date;
 use tower_service::Service;
 
-use crate::body::{Collected, RequestBody, ResponseBody, collect};
-use crate::key;
+use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
 use crate::layer::Config;
 use crate::outcome::Outcome;
-use crate::problem::Problem;
+use crate::problem::{Problem, ShowProblem};
 use crate::stored::Stored;
 
-/// The rule of fingerprints over method, path, query, content type and body, byte for byte.
-const RAW: Rule = Rule(1);
-
 const REPLAYED: &str = "idempotent-replayed";
+const EXPIRES: &str = "idempotency-key-expires";
+
+/// How much of a body that is too long is read before the refusal, and for how long: a client that is still sending would not
+/// see an answer.
+const DRAINED: usize = 4 << 20;
+const DRAINED_FOR: Duration = Duration::from_secs(1);
 
 /// The service that [`IdempotencyLayer`](crate::IdempotencyLayer) makes.
 #[derive(Clone)]
@@ -63,11 +67,11 @@ where
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let config = Arc::clone(&self.config);
         Box::pin(async move {
-            if config.protects(request.method()) {
-                return protected(&config, inner, request).await;
+            match identify(&config, request).await {
+                Ok(Identified::Protected(call, request)) => protected(&config, inner, call, request).await,
+                Ok(Identified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
+                Err(problem) => Ok(config.problem.show(&problem, None).map(ResponseBody::whole)),
             }
-            let response = inner.call(request.map(|body| RequestBody::Streaming(Box::pin(body)))).await?;
-            Ok(response.map(ResponseBody::streaming))
         })
     }
 }
@@ -83,9 +87,10 @@ enum Answered<R, E> {
 }
 
 async fn protected<S, B, R>(
-    config: &Config,
+    config: &Arc<Config>,
     inner: S,
-    request: Request<B>,
+    call: Call,
+    request: Request<RequestBody<B>>,
 ) -> Result<Response<ResponseBody<R>>, S::Error>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
@@ -95,43 +100,64 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError> + Send,
 {
-    let (call, request) = match identify(config, request).await {
-        Ok(identified) => identified,
-        Err(problem) => return Ok(problem.response(None).map(ResponseBody::whole)),
-    };
     let live = Live::default();
-    let desk = Desk { live: Arc::clone(&live), max_stored_body: config.max_stored_body };
+    let desk = Desk { live: Arc::clone(&live), config: Arc::clone(config) };
     let ran = config.gate.run(call, move |attempt| run(inner, request, attempt, desk)).await;
     let live = live.lock().unwrap_or_else(PoisonError::into_inner).take();
-    answer(&call, ran, live)
+    answer(&*config.problem, &call, ran, live)
+}
+
+/// A request, once it is known what becomes of it.
+enum Identified<B> {
+    /// It runs once.
+    Protected(Call, Request<RequestBody<B>>),
+    /// It streams past.
+    Unprotected(Request<RequestBody<B>>),
 }
 
 /// Key, scope, body and fingerprint, in this order: nothing is recorded before the request has arrived whole.
-async fn identify<B>(config: &Config, request: Request<B>) -> Result<(Call, Request<RequestBody<B>>), Problem>
+async fn identify<B>(config: &Config, request: Request<B>) -> Result<Identified<B>, Problem>
 where
-    B: Body<Data = Bytes>,
+    B: Body<Data = Bytes> + Send,
+    B::Error: Send,
 {
-    let (parts, body) = request.into_parts();
-    let key = key::parse(&parts.headers)?;
+    let (mut parts, body) = request.into_parts();
+    let Some(key) = key(config, &parts)? else {
+        return Ok(Identified::Unprotected(Request::from_parts(parts, RequestBody::Streaming(Box::pin(body)))));
+    };
     let scope = config.scope.scope(&parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))?;
     let body = match collect(body, config.max_request_body).await {
         Collected::Whole(body) => body,
-        Collected::Over(_) => {
+        Collected::Over(rest) => {
+            within(&**config.gate.runtime(), DRAINED_FOR, drain(rest, DRAINED)).await;
             return Err(Problem::BodyTooLarge { limit: config.max_request_body });
         }
         Collected::Cut(_) => return Err(Problem::BodyCut),
     };
-    let fingerprint = config.identity.fingerprint(RAW, &counted(&parts, &body));
-    let call = config.identity.call(&scope, &key).fingerprint(fingerprint);
-    Ok((call, Request::from_parts(parts, RequestBody::Whole(body))))
+    let mut call = config.identity.call(&scope, &key);
+    call = call.fingerprint(config.fingerprint.fingerprint(&config.identity, &parts, &body));
+    if let Some(former) = &config.former_fingerprint {
+        call = call.or_older(former.fingerprint(&config.identity, &parts, &body));
+    }
+    // What is kept must be readable for every later client.
+    parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    Ok(Identified::Protected(call, Request::from_parts(parts, RequestBody::Whole(body))))
 }
 
-/// The parts that count. Every Content-Type field is one, so that none can be hidden behind another.
-fn counted<'a>(parts: &'a Parts, body: &'a [u8]) -> Vec<&'a [u8]> {
-    let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
-    let mut counted = vec![parts.method.as_str().as_bytes(), path.as_bytes(), query.as_bytes(), body];
-    counted.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
-    counted
+/// The key of a request that is to be protected.
+fn key(config: &Config, parts: &Parts) -> Result<Option<Key>, Problem> {
+    if !config.methods.contains(&parts.method) {
+        return Ok(None);
+    }
+    if parts.extensions.get::<Attempt>().is_some() {
+        tracing::warn!("a request is protected by an outer layer already; this one lets it pass");
+        return Ok(None);
+    }
+    match config.key.key(parts) {
+        Ok(None) if config.key_required => Err(Problem::KeyMissing),
+        Ok(key) => Ok(key),
+        Err(malformed) => Err(Problem::KeyMalformed(malformed.0)),
+    }
 }
 
 /// The gate's handler: calls the inner service, leaves its response for the caller and says what it means.
@@ -155,12 +181,16 @@ where
             return Err(unknown("the inner service failed"));
         }
     };
-    match Outcome::of(&head) {
+    match Outcome::declared(&head).unwrap_or_else(|| desk.config.outcome.outcome(&head)) {
         Outcome::Applied => desk.capture(rk, head, body).await,
         Outcome::Final => Err(Failure::finally(desk.capture(rk, head, body).await?)),
         Outcome::NotApplied => {
             desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
             Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "see the response")))
+        }
+        Outcome::Denied => {
+            desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
+            Err(Failure::denied(Error::new(ErrorKind::NotApplied, "see the response")))
         }
         Outcome::Unknown => {
             desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
@@ -172,7 +202,7 @@ where
 /// Where a response is left for the caller who waits.
 struct Desk<R, E> {
     live: Live<R, E>,
-    max_stored_body: usize,
+    config: Arc<Config>,
 }
 
 impl<R, E> Desk<R, E> {
@@ -193,16 +223,18 @@ impl<R, E> Desk<R, E> {
         let collected = if streams(&head) {
             Collected::Over(ResponseBody::streaming(body))
         } else {
-            collect(body, self.max_stored_body).await
+            collect(body, self.config.max_stored_body).await
         };
         let (stored, body) = match collected {
-            Collected::Whole(body) => (Stored::response(&head, body.clone()), ResponseBody::whole(body)),
+            Collected::Whole(body) => {
+                (Stored::response(&head, body.clone(), &self.config.store_headers), ResponseBody::whole(body))
+            }
             Collected::Over(body) => (Stored::NotReplayable, body),
             Collected::Cut(error) => {
                 let error = error.into();
                 tracing::warn!(?rk, %error, "a response was cut off; the outcome is unknown");
                 let problem = if timed_out(&*error) { Problem::UpstreamTimeout } else { Problem::UpstreamCut };
-                self.pass_on(problem.response(Some(&rk)).map(ResponseBody::whole));
+                self.pass_on(self.config.problem.show(&problem, Some(&rk)).map(ResponseBody::whole));
                 return Err(unknown("the response was cut off"));
             }
         };
@@ -228,25 +260,26 @@ fn timed_out(error: &(dyn StdError + 'static)) -> bool {
 
 /// What the caller gets: the live response where this very request ran and its outcome stands, else what is recorded or why not.
 fn answer<R, E>(
+    problems: &dyn ShowProblem,
     call: &Call,
     ran: Result<Ran<Stored>, Refused<Stored>>,
     live: Option<Answered<R, E>>,
 ) -> Result<Response<ResponseBody<R>>, E> {
     let rk = call.record_key();
     let problem = match (ran, live) {
-        (Ok(Ran { how: How::Fresh, recorded, .. }), Some(Answered::ToRecord(response))) => {
-            return Ok(marked(response, recorded));
+        (Ok(ran @ Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => {
+            return Ok(marked(response, ran.recorded, ran.expiry));
         }
         (Err(Refused::NotApplied(_) | Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
             return response;
         }
         (Ok(ran), _) => match replayed(ran.answer) {
-            Some(response) => return Ok(response),
+            Some(response) => return Ok(marked(response, ran.recorded, ran.expiry)),
             None => Problem::NotReplayable,
         },
         (Err(refused), _) => problem_of(&rk, refused),
     };
-    Ok(problem.response(Some(&rk)).map(ResponseBody::whole))
+    Ok(problems.show(&problem, Some(&rk)).map(ResponseBody::whole))
 }
 
 /// The recorded response; none if it was not kept.
@@ -277,13 +310,17 @@ fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
     }
 }
 
-/// Says where the store does not have the answer.
-fn marked<R>(mut response: Response<R>, recorded: Recorded) -> Response<R> {
-    let mark = match recorded {
-        Recorded::Yes => return response,
-        Recorded::Pending => ("hapax-recorded", "pending"),
-        Recorded::No => ("hapax-unrecorded", "true"),
-    };
-    response.headers_mut().insert(HeaderName::from_static(mark.0), HeaderValue::from_static(mark.1));
+/// Says until when the answer is given, and where the store does not have it.
+fn marked<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>) -> Response<R> {
+    let headers = response.headers_mut();
+    if let Some(seconds) = expiry {
+        let date = fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.into()));
+        headers.insert(EXPIRES, HeaderValue::try_from(date).expect("a date is a header"));
+    }
+    match recorded {
+        Recorded::Yes => {}
+        Recorded::Pending => drop(headers.insert("hapax-recorded", HeaderValue::from_static("pending"))),
+        Recorded::No => drop(headers.insert("hapax-unrecorded", HeaderValue::from_static("true"))),
+    }
     response
 }

@@ -119,3 +119,31 @@ const PLACES: &[&str] = &["crates/", "docs/", "xtask/", "fixtures/", ".ci/", "ex
 pub(super) fn root_documents_exist(tree: &Tree) -> Vec<Place> {
     missing(tree, &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 }
+
+const HTTP_CONTRACT: &str = "docs/http.md";
+
+/// Each clause `**H7**` of the HTTP contract has a test whose name ends in `_h7`, and no test names a clause that is not there.
+pub(super) fn clauses_are_shown_by_tests(tree: &Tree) -> Vec<Place> {
+    let contract = tree.text(HTTP_CONTRACT).unwrap_or_default();
+    let mut clauses = Vec::new();
+    for (number, text) in lines(contract) {
+        clauses.extend(
+            text.split_once("| **H").and_then(|(_, rest)| rest.split_once("**")).map(|(clause, _)| (clause, number)),
+        );
+    }
+    let mut shown = Vec::new();
+    for (file, text) in tree.rust("crates/").filter(|(file, _)| is_test(file)) {
+        for call in tokens(text).windows(2).filter(|call| call[0].text == "fn") {
+            let (_, end) = call[1].text.rsplit_once("_h").unwrap_or_default();
+            if end.parse::<u32>().is_ok() {
+                shown.push((end, file, call[1].line));
+            }
+        }
+    }
+    let not_shown = clauses.iter().filter(|(clause, _)| !shown.iter().any(|(end, _, _)| end == clause));
+    let unknown = shown.iter().filter(|(end, _, _)| !clauses.iter().any(|(clause, _)| clause == end));
+    not_shown
+        .map(|(clause, number)| Place::new(HTTP_CONTRACT, *number, format!("H{clause} is shown by no test")))
+        .chain(unknown.map(|(end, file, line)| Place::new(file, *line, format!("the contract has no clause H{end}"))))
+        .collect()
+}

@@ -225,6 +225,15 @@ fn documents_may_name_files_folders_and_placeholders() {
 }
 
 #[test]
+fn every_clause_has_a_test_and_every_test_a_clause() {
+    let contract = ("docs/http.md", "| **H1** | a |\n| **H2** | b |");
+    let shown = |text| clauses_are_shown_by_tests(&Tree::of(&[contract, ("crates/http/tests/it/keys.rs", text)]));
+    assert!(shown("fn a_h1() {} fn b_h2() {} fn c_h() {} fn with_http() {}").is_empty());
+    assert_eq!(shown("fn a_h1() {} // fn b_h2() {}").len(), 1);
+    assert_eq!(shown("fn a_h1() {} fn b_h2() {} fn c_h3() {}").len(), 1);
+}
+
+#[test]
 fn a_missing_document_is_found() {
     let tree = Tree::of(&[("README.md", ""), ("ARCHITECTURE.md", ""), ("CHANGELOG.md", "")]);
     let findings = root_documents_exist(&tree);

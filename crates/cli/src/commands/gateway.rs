@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
-use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax::http::{Grammar, IdempotencyLayer, KeyField, Tenant, TenantScope};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::Severity;
-use hapax::{Gate, Identity, OnLapse, Repeatable, Settings};
+use hapax::{Gate, Identity, OnBusy, OnLapse, Repeatable, Settings};
+use http::HeaderName;
 use http::uri::{Authority, Scheme, Uri};
 use tokio::net::TcpListener;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
-use crate::gateway::{Forward, admin, serve};
+use crate::gateway::{Forward, Published, admin, serve};
 use crate::wiring::{self, Opened, SCHEMES, StoreUrl};
 
 /// What `hapax gateway` takes.
@@ -52,6 +53,24 @@ pub(crate) struct GatewayArgs {
     /// caller), `header:NAME` (set by a proxy that you trust), or `none` (all callers share keys and answers).
     #[arg(long, env = "HAPAX_TENANT", value_name = "SOURCE", default_value = "authorization", value_parser = tenant)]
     tenant: Tenant,
+    /// How long a copy waits for the answer of the first while that runs; 0s tells it to come back at once.
+    #[arg(long, env = "HAPAX_WAIT", value_name = "DURATION", default_value = "0s", value_parser = humantime::parse_duration)]
+    wait: Duration,
+    /// Whether a POST or PATCH must have a key.
+    #[arg(long, env = "HAPAX_KEY", value_name = "RULE", default_value = "required")]
+    key: KeyRule,
+    /// How a key may be written.
+    #[arg(long, env = "HAPAX_KEY_GRAMMAR", value_name = "GRAMMAR", default_value = "lenient")]
+    key_grammar: GrammarArg,
+    /// The longest body of a protected request, in bytes; a longer one is answered with 413.
+    #[arg(long, env = "HAPAX_MAX_REQUEST_BODY", value_name = "BYTES", default_value_t = 1 << 20)]
+    max_request_body: usize,
+    /// The longest body of an answer that is kept, in bytes; a longer one is passed on, and its copies get 409.
+    #[arg(long, env = "HAPAX_MAX_STORED_BODY", value_name = "BYTES", default_value_t = 1 << 20)]
+    max_stored_body: usize,
+    /// A header to keep with an answer beside the usual ones; may be given many times.
+    #[arg(long, env = "HAPAX_STORE_HEADER", value_name = "NAME", value_delimiter = ',')]
+    store_header: Vec<HeaderName>,
     /// How long the API may take to answer; after that the outcome is unknown.
     #[arg(long, env = "HAPAX_UPSTREAM_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = some_time)]
     upstream_timeout: Duration,
@@ -63,6 +82,22 @@ enum OnLapseArg {
     Hold,
     /// Run it again: only where a second effect does no harm
     Retry,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KeyRule {
+    /// 400 without one
+    Required,
+    /// Without one it is passed on unprotected
+    Optional,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum GrammarArg {
+    /// A quoted string, or the bare value; both are the same key
+    Lenient,
+    /// The quoted string alone, as the draft wants it
+    Strict,
 }
 
 fn upstream(url: &str) -> Result<Authority, anyhow::Error> {
@@ -111,9 +146,8 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
         gate = gate.journal(Arc::clone(journal) as _);
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
-    let service = IdempotencyLayer::new(gate.clone())
-        .scope(scope)
-        .layer(Forward::new(args.upstream.clone(), args.upstream_timeout));
+    let layer = layer(&args, &gate, scope).map_err(Failure::usage)?;
+    let service = Published::new(layer.page(), layer.layer(Forward::new(args.upstream.clone(), args.upstream_timeout)));
 
     let (public, admin) = (bind(args.listen).await?, bind(args.admin).await?);
     explain(&args);
@@ -149,8 +183,26 @@ fn settings(args: &GatewayArgs) -> Result<Settings, hapax::Error> {
         OnLapseArg::Hold => OnLapse::Hold,
         OnLapseArg::Retry => OnLapse::Retry(Repeatable::declared("--on-lapse retry")),
     };
+    if !args.wait.is_zero() {
+        settings.policy.on_busy = OnBusy::Wait(args.wait);
+    }
     settings.validate()?;
     Ok(settings)
+}
+
+/// The contract that these flags ask for.
+fn layer(args: &GatewayArgs, gate: &Gate, scope: TenantScope) -> Result<IdempotencyLayer, hapax::Error> {
+    let grammar = match args.key_grammar {
+        GrammarArg::Lenient => Grammar::Lenient,
+        GrammarArg::Strict => Grammar::Strict,
+    };
+    let layer = IdempotencyLayer::new(gate.clone())
+        .scope(scope)
+        .key(KeyField::default().grammar(grammar))
+        .max_request_body(args.max_request_body)
+        .max_stored_body(args.max_stored_body);
+    let layer = args.store_header.iter().cloned().try_fold(layer, IdempotencyLayer::store_header)?;
+    Ok(if args.key == KeyRule::Optional { layer.key_optional() } else { layer })
 }
 
 async fn check(opened: &Opened) -> Result<(), Failure> {

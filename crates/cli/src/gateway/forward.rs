@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::gate::Attempt;
-use hapax::http::{Outcome, Problem, RequestBody};
+use hapax::http::{Outcome, Problem, ProblemDetails, RequestBody, ShowProblem};
 use hapax::{BoxError, RecordKey};
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, EXPECT, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
@@ -147,7 +147,7 @@ fn status(status: StatusCode) -> Response<ForwardedBody> {
 }
 
 fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Response<ForwardedBody> {
-    let mut response = problem.response(rk.as_ref()).map(|body| Either::Right(Full::new(body)));
+    let mut response = ProblemDetails::default().show(&problem, rk.as_ref()).map(|body| Either::Right(Full::new(body)));
     response.extensions_mut().insert(outcome);
     response
 }

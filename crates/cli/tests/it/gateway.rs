@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::Request;
+use http::{HeaderValue, Request};
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::world::{Api, Gateway, free_address};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_reaches_the_api_once_and_gets_the_same_answer() {
+async fn a_retry_reaches_the_api_once_and_gets_the_same_answer_h15() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let first = gateway.post("/charges", "key-1", "{}").await.unwrap();
@@ -24,7 +24,7 @@ async fn a_retry_reaches_the_api_once_and_gets_the_same_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_learns_which_attempt_it_is_and_nobody_else_can_say_so() {
+async fn the_api_learns_which_attempt_it_is_and_nobody_else_can_say_so_h37() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     let request = Request::post(format!("http://{}/charges", gateway.public))
@@ -61,7 +61,7 @@ async fn a_copy_that_comes_while_the_first_runs_waits_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unprotected_requests_stream_through() {
+async fn unprotected_requests_stream_through_h36() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     for number in 1..=2 {
@@ -75,7 +75,7 @@ async fn unprotected_requests_stream_through() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_not_there_did_nothing() {
+async fn an_api_that_is_not_there_did_nothing_h32() {
     let address = free_address();
     let gateway = Gateway::start(address, "memory:", &[]).await;
     let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
@@ -86,7 +86,7 @@ async fn an_api_that_is_not_there_did_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_does_not_answer_in_time_may_have_done_it() {
+async fn an_api_that_does_not_answer_in_time_may_have_done_it_h32() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
     let first = gateway.post("/slow", "key-1", "{}").await.unwrap();
@@ -97,7 +97,7 @@ async fn an_api_that_does_not_answer_in_time_may_have_done_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_stops_in_mid_answer_may_have_done_it() {
+async fn an_api_that_stops_in_mid_answer_may_have_done_it_h27() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
     let first = gateway.post("/stalls", "key-1", "{}").await.unwrap();
@@ -108,7 +108,7 @@ async fn an_api_that_stops_in_mid_answer_may_have_done_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_closes_its_side_after_sending_gets_its_answer() {
+async fn a_client_that_closes_its_side_after_sending_gets_its_answer_h13() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     let answer =
@@ -123,6 +123,57 @@ async fn no_tunnel_is_opened() {
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let answer = raw(gateway.public, b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    assert_eq!(api.seen().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_cannot_speak_for_the_gateway_h37() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    for method in ["POST", "PUT"] {
+        let request = Request::builder().method(method).uri(format!("http://{}/forges", gateway.public));
+        let request = request.header("authorization", "Bearer a").header("idempotency-key", "k");
+        let got = gateway.send(request.body(Full::default()).unwrap()).await.unwrap();
+        assert_eq!((got.status.as_u16(), got.replayed()), (201, false), "{method}");
+        assert!(!got.headers.contains_key("hapax-recorded"), "{method}");
+        assert_ne!(got.headers.get("idempotency-key-expires"), Some(&HeaderValue::from_static("forged")), "{method}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_choice_of_the_contract_has_a_flag() {
+    let api = Api::start().await;
+    let flags = ["--wait", "60s", "--key", "optional", "--key-grammar", "strict", "--store-header", "x-cost,x-other"];
+    let limits = ["--max-request-body", "8", "--max-stored-body", "8", "--retention", "2days"];
+    let gateway = Gateway::start(api.address, "memory:", &[&flags[..], &limits].concat()).await;
+    assert_eq!(gateway.post("/charges", "bare", "{}").await.unwrap().problem(), "key-malformed");
+    assert_eq!(gateway.post("/charges", "\"long\"", "123456789").await.unwrap().problem(), "body-too-large");
+    let first = gateway.post("/charges", "\"k\"", "{}").await.unwrap();
+    let retry = gateway.post("/charges", "\"k\"", "{}").await.unwrap();
+    assert_eq!((first.body.as_str(), retry.body.as_str()), ("answer 1", "answer 1"));
+    assert_eq!((retry.replayed(), &retry.headers["x-cost"]), (true, &HeaderValue::from_static("7")));
+    let without = Request::post(format!("http://{}/charges", gateway.public)).body(Full::from("{}")).unwrap();
+    assert_eq!(gateway.send(without).await.unwrap().status, 201);
+    let (first, twin) = tokio::join!(gateway.post("/slow", "\"s\"", "{}"), async {
+        api.has_seen(3).await;
+        let twin = gateway.post("/slow", "\"s\"", "{}");
+        api.let_go();
+        twin.await
+    });
+    assert_eq!((first.unwrap().body, twin.unwrap().body), ("answer 3".into(), "answer 3".into()));
+    let large = gateway.post("/large", "\"l\"", "{}").await.unwrap();
+    assert_eq!(large.body.len(), 64);
+    assert_eq!(gateway.post("/large", "\"l\"", "{}").await.unwrap().problem(), "not-replayable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_contract_is_published_by_the_gateway_h35() {
+    let api = Api::start().await;
+    let gateway =
+        Gateway::start(api.address, "memory:", &["--tenant", "header:x-account", "--retention", "2days"]).await;
+    let page = gateway.get(gateway.public, "/.well-known/idempotency").await.unwrap();
+    let policy: serde_json::Value = serde_json::from_str(&page.body).unwrap();
+    assert_eq!((&policy["caller"], &policy["retention"]["duration"]), (&"header:x-account".into(), &"P2D".into()));
     assert_eq!(api.seen().len(), 0);
 }
 

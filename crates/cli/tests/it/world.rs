@@ -79,8 +79,15 @@ impl Api {
         if head.uri.path() == "/slow" {
             self.go.acquire().await.unwrap().forget();
         }
-        let answer = Response::builder().status(201).header("content-type", "text/plain").header("set-cookie", "s=1");
-        Ok(answer.body(Either::Left(Full::from(format!("answer {number}")))).unwrap())
+        let mut answer =
+            Response::builder().status(201).header("content-type", "text/plain").header("set-cookie", "s=1");
+        if head.uri.path() == "/forges" {
+            for name in ["idempotent-replayed", "idempotency-key-expires", "hapax-recorded"] {
+                answer = answer.header(name, "forged");
+            }
+        }
+        let text = if head.uri.path() == "/large" { "0123456789abcdef".repeat(4) } else { format!("answer {number}") };
+        Ok(answer.header("x-cost", "7").body(Either::Left(Full::from(text))).unwrap())
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {

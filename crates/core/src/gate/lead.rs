@@ -149,7 +149,7 @@ fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
         Ok(answer) | Err(Failure::Final(answer)) => {
             Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No, expiry: None })
         }
-        Err(Failure::NotApplied(told)) => Err(Refused::NotApplied(told)),
+        Err(Failure::NotApplied(told) | Failure::Denied(told)) => Err(Refused::NotApplied(told)),
         Err(Failure::Unknown(told)) => Err(Refused::Unknown(told)),
     }
 }

@@ -46,6 +46,9 @@ pub enum Failure<A> {
     Final(A),
     /// Known not applied: the key is free again.
     NotApplied(Told<A>),
+    /// Known not applied, because the caller had no right to it: as `NotApplied`, but the record is forgotten after a lease, or
+    /// after 10 s if that is longer.
+    Denied(Told<A>),
     /// Nobody knows whether it was applied. Any error by a plain `?` means this.
     Unknown(Told<A>),
 }
@@ -59,6 +62,11 @@ impl<A> Failure<A> {
     /// Known not applied.
     pub fn not_applied(told: impl Into<Told<A>>) -> Self {
         Self::NotApplied(told.into())
+    }
+
+    /// Known not applied, because the caller had no right to it.
+    pub fn denied(told: impl Into<Told<A>>) -> Self {
+        Self::Denied(told.into())
     }
 
     /// Nobody knows.

@@ -20,6 +20,9 @@ use crate::telemetry;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// The least that a record lives whose caller was denied.
+const DENIED_LIVES: Seconds = Seconds(10);
+
 /// A grant that this process holds. Dropped before it was settled, it is abandoned: a dropped handler means *unknown*.
 pub(super) struct Held {
     gate: Gate,
@@ -42,15 +45,15 @@ impl Held {
         let told = match said {
             Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
             Err(Failure::NotApplied(told)) => {
-                Box::pin(self.give_back(self.released())).await;
-                if self.won.ambiguous && !chaos::on("release_without_cancel") {
-                    // The earlier begin may come after this release, and would be granted to nobody.
-                    cancel(self.gate.clone(), self.won.grant.rk, self.won.grant.owner, self.won.sent);
-                }
+                self.release(self.gate.terms.released_retention).await;
+                Err(Refused::NotApplied(told))
+            }
+            Err(Failure::Denied(told)) => {
+                self.release(Seconds::covering(self.gate.terms.lease).max(DENIED_LIVES)).await;
                 Err(Refused::NotApplied(told))
             }
             Err(Failure::Unknown(told)) => {
-                let wrong = chaos::on("release_on_unknown").then(|| self.released());
+                let wrong = chaos::on("release_on_unknown").then(|| self.released(self.gate.terms.released_retention));
                 Box::pin(self.give_back(wrong.unwrap_or(self.abandoned()))).await;
                 Err(Refused::Unknown(told))
             }
@@ -59,8 +62,17 @@ impl Held {
         told
     }
 
-    fn released(&self) -> GiveBack {
-        GiveBack::Release(Claim::from(&self.won.grant), self.gate.terms.released_retention)
+    /// Gives the key back for good. `lifetime` is that of the released record.
+    async fn release(&mut self, lifetime: Seconds) {
+        Box::pin(self.give_back(self.released(lifetime))).await;
+        if self.won.ambiguous && !chaos::on("release_without_cancel") {
+            // The earlier begin may come after this release, and would be granted to nobody.
+            cancel(self.gate.clone(), self.won.grant.rk, self.won.grant.owner, self.won.sent);
+        }
+    }
+
+    fn released(&self, lifetime: Seconds) -> GiveBack {
+        GiveBack::Release(Claim::from(&self.won.grant), lifetime)
     }
 
     fn abandoned(&self) -> GiveBack {
@@ -181,7 +193,7 @@ impl Drop for Held {
         if self.settled {
             return;
         }
-        let wrong = chaos::on("drop_releases").then(|| self.released());
+        let wrong = chaos::on("drop_releases").then(|| self.released(self.gate.terms.released_retention));
         let (gate, rk, how) = (self.gate.clone(), self.won.grant.rk, wrong.unwrap_or(self.abandoned()));
         let heartbeat = self.heartbeat.take();
         self.gate.shared.spawn(async move {

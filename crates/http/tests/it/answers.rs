@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use crate::world::{End, LIMIT, Scripted, World, created, post, status};
 
 #[tokio::test]
-async fn a_retry_gets_the_same_answer_byte_for_byte() {
+async fn a_retry_gets_the_same_answer_byte_for_byte_h15() {
     let world = World::new();
     let first = world.send(post("k", "{}"), || created("{\"charge\": 1}")).await;
     let retry = world.send(post("k", "{}"), || created("{\"charge\": 2}")).await;
@@ -21,14 +21,14 @@ async fn a_retry_gets_the_same_answer_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_cookie_reaches_the_first_caller_alone() {
+async fn a_cookie_reaches_the_first_caller_alone_h16() {
     let world = World::new();
     assert!(world.send(post("k", "{}"), || created("1")).await.headers.contains_key("set-cookie"));
     assert!(!world.send(post("k", "{}"), || created("1")).await.headers.contains_key("set-cookie"));
 }
 
 #[tokio::test]
-async fn an_empty_answer_is_an_answer() {
+async fn an_empty_answer_is_an_answer_h20() {
     let world = World::new();
     for replayed in [false, true] {
         let got = world.send(post("k", "{}"), || Response::builder().status(204).body("".into()).unwrap()).await;
@@ -37,7 +37,7 @@ async fn an_empty_answer_is_an_answer() {
 }
 
 #[tokio::test]
-async fn a_copy_that_comes_while_the_first_runs_is_told_to_come_back() {
+async fn a_copy_that_comes_while_the_first_runs_is_told_to_come_back_h17() {
     let world = World::new();
     let open = Arc::new(Semaphore::new(0));
     let (inside, door) = (world.clone(), Arc::clone(&open));
@@ -62,7 +62,7 @@ async fn a_copy_that_comes_while_the_first_runs_is_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_caller_who_goes_away_stops_nothing() {
+async fn a_caller_who_goes_away_stops_nothing_h13() {
     let world = World::new();
     let open = Arc::new(Semaphore::new(0));
     let (inside, door) = (world.clone(), Arc::clone(&open));
@@ -89,7 +89,7 @@ async fn a_caller_who_goes_away_stops_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_cap_is_passed_on_whole_and_never_run_again() {
+async fn an_answer_over_the_cap_is_passed_on_whole_and_never_run_again_h19() {
     let world = World::new();
     let piece: &'static str = "0123456789abcdef";
     let large = || Response::new(Scripted { pieces: vec![piece; 2 * LIMIT / piece.len()], end: End::Clean });
@@ -100,7 +100,7 @@ async fn an_answer_over_the_cap_is_passed_on_whole_and_never_run_again() {
 }
 
 #[tokio::test]
-async fn an_answer_as_long_as_the_cap_is_kept() {
+async fn an_answer_as_long_as_the_cap_is_kept_h19() {
     let world = World::new();
     let long = || Response::new(Scripted { pieces: vec!["0123456789abcdef"; LIMIT / 16], end: End::Clean });
     world.send(post("k", "{}"), long).await;
@@ -109,7 +109,7 @@ async fn an_answer_as_long_as_the_cap_is_kept() {
 }
 
 #[tokio::test]
-async fn a_stream_of_events_is_passed_on_and_never_run_again() {
+async fn a_stream_of_events_is_passed_on_and_never_run_again_h19() {
     for content_type in ["text/event-stream", "Text/Event-Stream; charset=utf-8"] {
         let world = World::new();
         // It never ends: whoever waited for its end, or for its first piece, would wait for ever.
@@ -124,7 +124,7 @@ async fn a_stream_of_events_is_passed_on_and_never_run_again() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_off_leaves_the_outcome_unknown() {
+async fn an_answer_that_is_cut_off_leaves_the_outcome_unknown_h27() {
     let world = World::new();
     let cut = || Response::new(Scripted { pieces: vec!["half"], end: End::Broken });
     let first = world.send(post("k", "{}"), cut).await;
@@ -134,7 +134,7 @@ async fn an_answer_that_is_cut_off_leaves_the_outcome_unknown() {
 }
 
 #[tokio::test]
-async fn the_handler_gets_the_whole_body_and_its_attempt() {
+async fn the_handler_gets_the_whole_body_and_its_attempt_h14() {
     let world = World::new();
     let got = world
         .send_to(post("k", "{\"amount\":5}"), |request| async move {

@@ -5,7 +5,7 @@ use http_body_util::Full;
 use crate::world::{LIMIT, World, created, post};
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_and_nothing_runs() {
+async fn a_request_without_a_key_is_refused_and_nothing_runs_h1() {
     let world = World::new();
     let mut request = post("k", "{}");
     request.headers_mut().remove("idempotency-key");
@@ -14,7 +14,7 @@ async fn a_request_without_a_key_is_refused_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn two_key_fields_are_malformed() {
+async fn two_key_fields_are_malformed_h4() {
     let world = World::new();
     let mut request = post("k", "{}");
     request.headers_mut().append("idempotency-key", HeaderValue::from_static("k"));
@@ -23,14 +23,14 @@ async fn two_key_fields_are_malformed() {
 }
 
 #[tokio::test]
-async fn a_quoted_key_and_its_bare_form_are_one() {
+async fn a_quoted_key_and_its_bare_form_are_one_h2() {
     let world = World::new();
     world.send(post("\"abc\"", "{}"), || created("1")).await;
     assert!(world.send(post("abc", "{}"), || created("2")).await.replayed());
 }
 
 #[tokio::test]
-async fn a_caller_who_cannot_be_told_is_refused_with_the_remedy() {
+async fn a_caller_who_cannot_be_told_is_refused_with_the_remedy_h7() {
     let world = World::new();
     for authorizations in [vec![], vec!["Bearer a", "Bearer b"], vec![""]] {
         let mut request = post("k", "{}");
@@ -45,7 +45,7 @@ async fn a_caller_who_cannot_be_told_is_refused_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn the_same_key_of_another_tenant_is_another_operation() {
+async fn the_same_key_of_another_tenant_is_another_operation_h6() {
     let world = World::new();
     world.send(post("k", "{}"), || created("1")).await;
     let mut request = post("k", "{}");
@@ -55,7 +55,7 @@ async fn the_same_key_of_another_tenant_is_another_operation() {
 }
 
 #[tokio::test]
-async fn the_same_key_for_another_request_is_refused() {
+async fn the_same_key_for_another_request_is_refused_h8() {
     let world = World::new();
     world.send(post("k", "{}"), || created("1")).await;
     let changed = [
@@ -79,7 +79,7 @@ async fn the_same_key_for_another_request_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_refused_and_leaves_nothing_behind() {
+async fn a_body_over_the_limit_is_refused_and_leaves_nothing_behind_h11() {
     let world = World::new();
     let mut request = post("k", "");
     *request.body_mut() = Full::from(Bytes::from(vec![b'x'; LIMIT + 1]));
@@ -89,7 +89,7 @@ async fn a_body_over_the_limit_is_refused_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn other_methods_pass_by_with_or_without_a_key() {
+async fn other_methods_pass_by_with_or_without_a_key_h36() {
     let world = World::new();
     for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"] {
         for _ in 0..2 {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hapax_core::runtime::Tokio;
 use hapax_core::store::{Memory, MemorySettings};
-use hapax_core::{BoxError, Gate, Identity, Settings};
+use hapax_core::{BoxError, Gate, Identity, Settings, Store};
 use hapax_http::{IdempotencyLayer, RequestBody, ResponseBody, Tenant, TenantScope};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
@@ -62,7 +62,7 @@ impl Body for Scripted {
 /// A gate, and how often the service behind it ran.
 #[derive(Clone)]
 pub(crate) struct World {
-    layer: IdempotencyLayer,
+    pub(crate) layer: IdempotencyLayer,
     pub(crate) runs: Arc<AtomicUsize>,
 }
 
@@ -88,11 +88,28 @@ impl Got {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
-        let gate = Gate::builder(Arc::new(store), Settings::default()).build().expect("the settings are sound");
+        Self::on(memory())
+    }
+
+    /// On this store.
+    pub(crate) fn on(store: Arc<dyn Store>) -> Self {
+        Self::under(store, Settings::default())
+    }
+
+    pub(crate) fn under(store: Arc<dyn Store>, settings: Settings) -> Self {
+        Self::of(Gate::builder(store, settings).build().expect("the settings are sound"))
+    }
+
+    pub(crate) fn of(gate: Gate) -> Self {
         let scope = TenantScope::new("it", Tenant::Authorization, Identity::plain()).expect("a namespace");
         let layer = IdempotencyLayer::new(gate).scope(scope).max_request_body(LIMIT).max_stored_body(LIMIT);
         Self { layer, runs: Arc::default() }
+    }
+
+    /// The same store, under another contract.
+    pub(crate) fn with(mut self, change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Self {
+        self.layer = change(self.layer);
+        self
     }
 
     /// Sends a request through the layer to a service that answers as scripted.
@@ -140,6 +157,11 @@ async fn got(response: Response<ResponseBody<Scripted>>) -> Got {
     let (head, body) = response.into_parts();
     let body = body.collect().await.expect("what is given out is whole").to_bytes();
     Got { status: head.status, headers: head.headers, body }
+}
+
+/// An empty store.
+pub(crate) fn memory() -> Arc<Memory> {
+    Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()))
 }
 
 /// A protected request of one tenant.

@@ -1,0 +1,46 @@
+use bytes::Bytes;
+use hapax_core::{Fingerprint, Identity, Rule};
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+
+/// Says which parts of a request are its payload: the same key with another payload is refused.
+///
+/// Two requests that a client may send as retries of each other must have the same fingerprint, any other two should not.
+/// A rule that changes needs a new number; give the layer both until no record of the older one lives, see
+/// [`IdempotencyLayer::formerly`](crate::IdempotencyLayer::formerly).
+pub trait MakeFingerprint: Send + Sync + 'static {
+    /// The fingerprint of a request whose body has arrived whole.
+    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint;
+}
+
+impl<F> MakeFingerprint for F
+where
+    F: Fn(&Identity, &Parts, &Bytes) -> Fingerprint + Send + Sync + 'static,
+{
+    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
+        self(identity, parts, body)
+    }
+}
+
+/// Method, path, query, content type and body, byte for byte as they came. The number of its rule is 1.
+///
+/// How a body was framed does not count, so that a chunked one is the same payload; how it was encoded does, so that a retry with
+/// another `Content-Encoding` is another payload.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawFingerprint;
+
+impl RawFingerprint {
+    /// The number of this rule; rules of your own take others.
+    pub const RULE: Rule = Rule(1);
+}
+
+impl MakeFingerprint for RawFingerprint {
+    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
+        let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let mut counted = vec![parts.method.as_str().as_bytes(), path.as_bytes(), query.as_bytes(), body];
+        // Every Content-Type field is one, so that none can be hidden behind another.
+        counted.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
+        identity.fingerprint(Self::RULE, &counted)
+    }
+}

@@ -1,0 +1,393 @@
+//! What the contract says around keys and answers: grammar, payload, trouble, problems and the page.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::journal::MemoryJournal;
+use hapax_core::runtime::Tokio;
+use hapax_core::{ErrorKind, Gate, Identity, OnBusy, OnStoreDown, RecordKey, Repeatable, Rule, Settings};
+use hapax_http::{Grammar, IdempotencyLayer, KeyField, KeyFormat, Problem, ProblemDetails, RawFingerprint};
+use hapax_testkit::{Fault, Faulty};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody};
+use tokio::sync::Semaphore;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::world::{Got, LIMIT, Scripted, World, created, memory, post, status};
+
+/// A protected request with this field for a key.
+fn keyed(field: &'static str) -> Request<Full<Bytes>> {
+    let mut request = post("k", "{}");
+    request.headers_mut().insert("idempotency-key", HeaderValue::from_static(field));
+    request
+}
+
+#[tokio::test]
+async fn a_route_may_let_requests_without_a_key_pass_h1() {
+    let world = World::new().with(IdempotencyLayer::key_optional);
+    for number in 1..=2 {
+        let mut request = post("k", "{}");
+        request.headers_mut().remove("idempotency-key");
+        let got = world.send(request, || created("1")).await;
+        assert!(got.status == 201 && !got.headers.contains_key("idempotency-key-expires"));
+        assert_eq!(world.runs(), number);
+    }
+    world.send(post("k", "{}"), || created("1")).await;
+    assert!(world.send(post("k", "{}"), || created("1")).await.replayed());
+    assert_eq!(world.send(keyed("a b"), || created("1")).await.problem(), "key-malformed");
+}
+
+#[tokio::test]
+async fn the_strict_grammar_takes_the_quoted_form_alone_h3() {
+    let world = World::new().with(|layer| layer.key(KeyField::default().grammar(Grammar::Strict)));
+    assert_eq!(world.send(keyed("abc"), || created("1")).await.problem(), "key-malformed");
+    assert_eq!(world.send(keyed("\"abc\""), || created("1")).await.status, 201);
+    assert!(world.send(keyed("\"abc\";v=2"), || created("1")).await.replayed());
+}
+
+#[tokio::test]
+async fn every_malformed_key_is_refused_before_anything_runs_h4() {
+    let world = World::new();
+    for field in ["", "\"\"", "\"abc", "\"a\", \"b\"", "a, b", "(\"a\")", "\"a\\x\"", "a b", "?1", ":YWJj: :"] {
+        let got = world.send(keyed(field), || created("1")).await;
+        assert_eq!((got.status.as_u16(), got.problem().as_str()), (400, "key-malformed"), "{field}");
+    }
+    let mut request = post("k", "{}");
+    request.headers_mut().insert("idempotency-key", HeaderValue::from_bytes(b"caf\xc3\xa9").unwrap());
+    assert_eq!(world.send(request, || created("1")).await.problem(), "key-malformed");
+    assert_eq!(world.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_route_may_ask_for_a_format_h5() {
+    let world = World::new().with(|layer| layer.key(KeyField::default().format(KeyFormat::Uuid)));
+    assert_eq!(world.send(keyed("order-7"), || created("1")).await.problem(), "key-malformed");
+    assert_eq!(world.send(keyed("8e03978e-40d5-43dd-bc93-6894a57f9324"), || created("1")).await.status, 201);
+}
+
+#[tokio::test]
+async fn the_framing_of_a_body_does_not_count_h9() {
+    let world = World::new();
+    world.send(post("k", "{\"amount\":5}"), || created("1")).await;
+    let pieces = ["{\"amount\"", ":5}"]
+        .map(|piece| Ok::<_, std::convert::Infallible>(http_body::Frame::data(Bytes::from(piece))));
+    let chunked = post("k", "").map(|_| StreamBody::new(futures_util::stream::iter(pieces)));
+    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, std::convert::Infallible>(created("2")) });
+    let response = world.layer.layer(inner).oneshot(chunked).await.unwrap();
+    assert_eq!(response.headers()["idempotent-replayed"], "true");
+}
+
+#[tokio::test]
+async fn how_a_body_is_encoded_and_written_counts_h9() {
+    let world = World::new();
+    world.send(post("k", "{\"a\":1,\"b\":2}"), || created("1")).await;
+    for other in ["{\"b\":2,\"a\":1}", "{\"a\":1, \"b\":2}"] {
+        assert_eq!(world.send(post("k", other), || created("2")).await.problem(), "key-reused");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_of_payloads_may_change_while_records_live_h10() {
+    let (store, body_alone) =
+        (memory(), |identity: &Identity, _: &Parts, body: &Bytes| identity.fingerprint(Rule(2), &[body]));
+    let before = World::on(Arc::clone(&store) as _);
+    before.send(post("k", "{}"), || created("1")).await;
+    let after = World::on(Arc::clone(&store) as _).with(|layer| layer.fingerprint(body_alone).formerly(RawFingerprint));
+    assert!(after.send(post("k", "{}"), || created("2")).await.replayed());
+    assert_eq!(after.send(post("k", "{ }"), || created("2")).await.problem(), "key-reused");
+    after.send(post("new", "{}"), || created("1")).await;
+    let much_later = World::on(store).with(|layer| layer.fingerprint(body_alone));
+    assert!(much_later.send(post("new", "{}"), || created("2")).await.replayed());
+    assert_eq!(much_later.send(post("k", "{}"), || created("2")).await.problem(), "key-reused");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_whole_leaves_nothing_behind_h11() {
+    let world = World::new();
+    let pieces = [Ok(http_body::Frame::data(Bytes::from("{"))), Err("the connection broke")];
+    let cut = post("k", "").map(|_| StreamBody::new(futures_util::stream::iter(pieces)));
+    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, std::convert::Infallible>(created("1")) });
+    let response = world.layer.layer(inner).oneshot(cut).await.unwrap();
+    assert_eq!(response.status(), 400);
+    assert!(!world.send(post("k", "{}"), || created("2")).await.replayed(), "the key is still free");
+}
+
+#[tokio::test]
+async fn every_answer_says_until_when_it_is_given_h12() {
+    let world = World::new();
+    let first = world.send(post("k", "{}"), || created("1")).await;
+    let retry = world.send(post("k", "{}"), || created("1")).await;
+    let expires =
+        |got: &Got| httpdate::parse_http_date(got.headers["idempotency-key-expires"].to_str().unwrap()).unwrap();
+    let left = expires(&first).duration_since(httpdate::parse_http_date("Sat, 21 Nov 2026 00:00:00 GMT").unwrap());
+    assert!(left.is_ok_and(|left| left > Duration::from_secs(24 * 3600)), "a day from now");
+    // Two clocks are read for the first answer: the store's, and that of whoever shows it.
+    let apart = expires(&retry).duration_since(expires(&first)).unwrap_or_else(|earlier| earlier.duration());
+    assert!(apart <= Duration::from_secs(1), "{apart:?}");
+}
+
+#[tokio::test]
+async fn what_is_replayed_is_marked_and_kept_out_of_caches_h15() {
+    let world = World::new();
+    world.send(post("k", "{}"), || created("1")).await;
+    let retry = world.send(post("k", "{}"), || created("1")).await;
+    assert_eq!(
+        (&retry.headers["idempotent-replayed"], &retry.headers["cache-control"]),
+        (&"true".parse().unwrap(), &"no-store".parse().unwrap())
+    );
+}
+
+#[tokio::test]
+async fn headers_are_kept_by_a_list_that_a_route_may_lengthen_h16() {
+    let cost = HeaderName::from_static("x-request-cost");
+    let world = World::new().with(|layer| layer.store_header(cost.clone()).unwrap());
+    let answer = || {
+        Response::builder()
+            .header("x-request-cost", "7")
+            .header("x-trace", "1")
+            .header("etag", "\"1\"")
+            .body("".into())
+            .unwrap()
+    };
+    world.send(post("k", "{}"), answer).await;
+    let retry = world.send(post("k", "{}"), answer).await;
+    assert_eq!(
+        (&retry.headers["x-request-cost"], &retry.headers["etag"]),
+        (&"7".parse().unwrap(), &"\"1\"".parse().unwrap())
+    );
+    assert!(!retry.headers.contains_key("x-trace"));
+    for never in ["set-cookie", "date", "www-authenticate", "connection", "content-length", "transfer-encoding"] {
+        let refused = world.layer.clone().store_header(HeaderName::from_static(never));
+        assert_eq!(refused.expect_err("it belongs to one client").kind(), ErrorKind::Invalid, "{never}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_may_wait_for_the_answer_of_the_first_h17() {
+    let mut settings = Settings::default();
+    settings.policy.on_busy = OnBusy::Wait(Duration::from_secs(60));
+    let world = World::under(memory(), settings);
+    let open = Arc::new(Semaphore::new(0));
+    let (inside, door) = (world.clone(), Arc::clone(&open));
+    let first = tokio::spawn(async move {
+        let handler = |_| async move {
+            door.acquire().await.unwrap().forget();
+            Ok(created("1"))
+        };
+        inside.send_to(post("k", "{}"), handler).await
+    });
+    while world.runs() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let waiting = world.clone();
+    let twin = tokio::spawn(async move { waiting.send(post("k", "{}"), || created("2")).await });
+    tokio::task::yield_now().await;
+    open.add_permits(1);
+    let (first, twin) = (first.await.unwrap(), twin.await.unwrap());
+    assert_eq!((first.status, &first.body, first.replayed()), (twin.status, &twin.body, false));
+    assert!(twin.replayed() && world.runs() == 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_copies_at_once_run_once_h18() {
+    let mut settings = Settings::default();
+    settings.policy.on_busy = OnBusy::Wait(Duration::from_secs(60));
+    let world = World::under(memory(), settings);
+    let copies = (0..50).map(|_| {
+        let world = world.clone();
+        tokio::spawn(async move { world.send(post("k", "{}"), || created("1")).await })
+    });
+    for copy in copies.collect::<Vec<_>>() {
+        let got = copy.await.unwrap();
+        assert_eq!((got.status.as_u16(), &got.body[..]), (201, &b"1"[..]));
+    }
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn trailers_of_an_answer_that_is_kept_are_left_out_h20() {
+    let world = World::new();
+    let inner = service_fn(|_: Request<_>| async {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-checksum", HeaderValue::from_static("1"));
+        let frames = [http_body::Frame::data(Bytes::from("1")), http_body::Frame::trailers(trailers)];
+        let body = StreamBody::new(futures_util::stream::iter(frames.map(Ok::<_, std::convert::Infallible>)));
+        Ok::<_, std::convert::Infallible>(Response::new(body))
+    });
+    for _ in 0..2 {
+        let response = world.layer.layer(inner).oneshot(post("k", "{}")).await.unwrap();
+        let body = response.into_body().collect().await.unwrap();
+        assert!(body.trailers().is_none());
+        assert_eq!(body.to_bytes(), "1");
+    }
+}
+
+/// A world whose store can fail. Its first call to the store is to ask for the heartbeat's handle, and is over.
+async fn faulty(settings: Settings) -> (World, Arc<Faulty>) {
+    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
+    let gate = Gate::builder(Arc::clone(&store) as _, settings).journal(Arc::new(MemoryJournal::new()));
+    let world = World::of(gate.build().unwrap());
+    while store.calls().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    (world, store)
+}
+
+const BEGIN: usize = 1;
+const COMPLETE: usize = 2;
+
+#[tokio::test]
+async fn while_the_store_is_down_nothing_runs_h28() {
+    let (world, store) = faulty(Settings::default()).await;
+    store.meet_all(0..100, Fault::FailBefore(ErrorKind::NotApplied));
+    let got = world.send(post("k", "{}"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), got.problem().as_str()), (503, "store-unavailable"));
+    assert!(got.headers.contains_key("retry-after") && world.runs() == 0);
+    store.heal();
+    assert_eq!(world.send(post("k", "{}"), || created("1")).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_route_may_let_requests_run_unrecorded_while_the_store_is_down_h28() {
+    let mut settings = Settings::default();
+    settings.policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("the service behind has a ledger"));
+    let (world, store) = faulty(settings).await;
+    store.meet_all(0..100, Fault::FailBefore(ErrorKind::NotApplied));
+    let got = world.send(post("k", "{}"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), &got.headers["hapax-unrecorded"]), (201, &HeaderValue::from_static("true")));
+    assert!(!got.headers.contains_key("idempotency-key-expires"));
+}
+
+#[tokio::test]
+async fn more_requests_than_are_allowed_are_turned_away_h29() {
+    let mut settings = Settings::default();
+    settings.max_in_flight = 1;
+    let world = World::under(memory(), settings);
+    let inside = world.clone();
+    let first = tokio::spawn(async move { inside.send_to(post("k", "{}"), |_| std::future::pending()).await });
+    while world.runs() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let got = world.send(post("another", "{}"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), got.problem().as_str()), (503, "overloaded"));
+    assert!(got.headers.contains_key("retry-after"));
+    first.abort();
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_recorded_yet_says_so_h30() {
+    let (world, store) = faulty(Settings::default()).await;
+    store.meet(COMPLETE, Fault::FailBefore(ErrorKind::Unusable));
+    let got = world.send(post("k", "{}"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), &got.headers["hapax-recorded"]), (201, &HeaderValue::from_static("pending")));
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_recorded_or_kept_is_not_given_h30() {
+    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
+    let world = World::on(Arc::clone(&store) as _);
+    while store.calls().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    store.meet(COMPLETE, Fault::FailBefore(ErrorKind::Unusable));
+    let got = world.send(post("k", "{}"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), got.problem().as_str()), (500, "outcome-unrecorded"));
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_never_taken_for_none_h31() {
+    let (world, store) = faulty(Settings::default()).await;
+    store.meet(BEGIN, Fault::FailBefore(ErrorKind::Damaged));
+    let got = world.send(post("k", "{}"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (500, "record-damaged", 0));
+}
+
+#[tokio::test]
+async fn a_problem_says_what_to_do_and_where_it_is_explained_h33() {
+    let world = World::new();
+    world.send(post("k", "{}"), || created("1")).await;
+    let got = world.send(post("k", "{ }"), || created("1")).await;
+    let document: serde_json::Value = serde_json::from_slice(&got.body).unwrap();
+    assert_eq!(document["title"], "Idempotency-Key is already used");
+    assert_eq!((&document["retry"], &document["status"]), (&"new-key".into(), &422.into()));
+    let instance = document["instance"].as_str().unwrap().strip_prefix("urn:hapax:record:").unwrap();
+    assert!(instance.len() == 64 && instance.bytes().all(|byte| byte.is_ascii_hexdigit()), "{instance}");
+    assert_eq!(got.headers["link"], "</.well-known/idempotency>; rel=\"describedby\"");
+    assert_eq!(
+        (&got.headers["content-language"], &got.headers["cache-control"]),
+        (&"en".parse().unwrap(), &"no-store".parse().unwrap())
+    );
+    let malformed = world.send(keyed("a b"), || created("1")).await;
+    assert!(!String::from_utf8_lossy(&malformed.body).contains("instance"), "there is no record");
+    assert!(!String::from_utf8_lossy(&malformed.body).contains("a b"), "a key is never repeated");
+}
+
+#[tokio::test]
+async fn problems_may_be_explained_elsewhere_or_shown_otherwise_h34() {
+    let elsewhere = ProblemDetails::explained_at("https://docs.example/idempotency").unwrap();
+    let world = World::new().with(|layer| layer.problem(elsewhere));
+    let got = world.send(keyed("a b"), || created("1")).await;
+    let document: serde_json::Value = serde_json::from_slice(&got.body).unwrap();
+    assert_eq!(document["type"], "https://docs.example/idempotency#key-malformed");
+    let plain = |problem: &Problem, _: Option<&RecordKey>| {
+        Response::builder().status(problem.status()).body(Bytes::from(problem.name())).unwrap()
+    };
+    let world = World::new().with(|layer| layer.problem(plain));
+    let got = world.send(keyed("a b"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), &got.body[..]), (400, &b"key-malformed"[..]));
+}
+
+#[tokio::test]
+async fn the_contract_is_published_h35() {
+    let world = World::new().with(|layer| layer.key(KeyField::default().format(KeyFormat::AtLeast(16))));
+    let page = world.layer.page();
+    let json = page.response(&HeaderMap::new());
+    assert_eq!(json.headers()["content-type"], "application/json");
+    assert_eq!(String::from_utf8_lossy(json.body()), include_str!("policy.json"));
+    let mut asked = HeaderMap::new();
+    asked.insert("accept", HeaderValue::from_static("text/html,application/xhtml+xml"));
+    let html = page.response(&asked);
+    let text = String::from_utf8_lossy(html.body());
+    assert!(html.headers()["content-type"].to_str().unwrap().starts_with("text/html"));
+    for problem in page.json()["problems"].as_array().unwrap() {
+        let anchor = format!("id={}", problem["name"]);
+        assert!(text.contains(&anchor), "{anchor}");
+    }
+}
+
+#[tokio::test]
+async fn the_service_is_asked_for_an_answer_that_everybody_can_read_h38() {
+    let world = World::new();
+    let mut request = post("k", "{}");
+    request.headers_mut().insert("accept-encoding", HeaderValue::from_static("br"));
+    let seen = |request: Request<_>| async move {
+        assert_eq!(request.headers()["accept-encoding"], "identity");
+        Ok(status(200))
+    };
+    assert_eq!(world.send_to(request, seen).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_layer_inside_of_another_lets_the_request_pass_h39() {
+    let world = World::new();
+    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, std::convert::Infallible>(created("1")) });
+    for replayed in [false, true] {
+        let twice = world.layer.layer(world.layer.layer(inner));
+        let response = twice.oneshot(post("k", "{}")).await.unwrap();
+        assert_eq!(
+            (response.status().as_u16(), response.headers().contains_key("idempotent-replayed")),
+            (201, replayed)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_is_read_on_for_a_while_h11() {
+    let world = World::new();
+    let mut request = post("k", "");
+    *request.body_mut() = Full::from(Bytes::from(vec![b'x'; 64 * LIMIT]));
+    assert_eq!(world.send(request, || created("1")).await.problem(), "body-too-large");
+}
