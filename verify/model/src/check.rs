@@ -26,7 +26,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.broken {
             None => f.write_str("holds"),
-            Some((invariant, way)) => write!(f, "breaks in {} steps: {}", way.len(), invariant.sentence()),
+            Some((invariant, way)) => write!(f, "broken in {} steps: {}", way.len(), invariant.sentence()),
         }
     }
 }

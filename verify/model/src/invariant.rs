@@ -85,6 +85,11 @@ impl Invariant {
         ALWAYS.iter().find(|(_, holds)| !holds(space, world)).map(|(invariant, _)| *invariant)
     }
 
+    /// Its short name: what its sentence begins with.
+    pub fn letter(self) -> &'static str {
+        self.sentence().split(' ').next().unwrap_or_default()
+    }
+
     /// What it says.
     pub fn sentence(self) -> &'static str {
         match self {

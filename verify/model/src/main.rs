@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     if chosen.is_empty() {
         return misused();
     }
-    println!("{:<20} {:<58} {:>9} {:>6}", "setting", "verdict", "states", "s");
+    println!("{:<18} {:<8} {:>9} {:>6}  verdict", "setting", "expected", "states", "s");
     let surprises = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -57,8 +57,8 @@ fn main() -> ExitCode {
 /// Prints a verdict; says whether it is as expected.
 fn show(listed: &Listed, verdict: &Verdict, traces: bool) -> bool {
     let as_expected = listed.as_expected(verdict);
-    let seconds = verdict.took.as_secs_f64();
-    let mut lines = format!("{:<20} {:<58} {:>9} {seconds:>6.1}", listed.name, verdict.to_string(), verdict.states);
+    let (expected, seconds) = (listed.expected.to_string(), verdict.took.as_secs_f64());
+    let mut lines = format!("{:<18} {expected:<8} {:>9} {seconds:>6.1}  {verdict}", listed.name, verdict.states);
     if let Err(why) = &as_expected {
         lines.push_str(&format!("\n  SURPRISE: {why}"));
     }
