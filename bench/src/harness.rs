@@ -18,8 +18,8 @@ pub(crate) struct Subject {
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
     pub(crate) run: Run,
-    /// The ratio to reach.
-    pub(crate) at_least: f64,
+    /// The ratio to reach, if one is asked for.
+    pub(crate) at_least: Option<f64>,
 }
 
 /// Does a batch of operations.
@@ -46,7 +46,7 @@ pub(crate) struct Against {
     pub(crate) what: &'static str,
     pub(crate) rate: f64,
     pub(crate) ratio: f64,
-    pub(crate) at_least: f64,
+    pub(crate) at_least: Option<f64>,
 }
 
 /// Times a batch.

@@ -3,15 +3,19 @@
 //! ```text
 //! cargo xtask bench core      every subject of the library
 //! cargo xtask bench core gate only those whose name contains "gate"
+//! cargo xtask bench http      the HTTP layer
 //! ```
 //!
 //! Machines differ and are noisy: a ratio of two things measured in turn is what counts, an absolute figure only orients.
 
 mod harness;
 mod report;
+mod requests;
 mod subjects;
 
-use anyhow::bail;
+use std::process::Command;
+
+use anyhow::{Context, bail};
 
 fn main() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
@@ -20,14 +24,26 @@ fn main() -> anyhow::Result<()> {
         println!("{}", subjects::resident_bytes(Some(&filter))?);
         return Ok(());
     }
-    let subjects = match set.as_deref() {
-        Some("core") => subjects::core(),
-        Some(_) | None => bail!("name what to measure: core"),
+    let (set, subjects) = match set.as_deref() {
+        Some("core") => ("core", subjects::core()),
+        Some("http") => ("http", subjects::http()),
+        Some(_) | None => bail!("name what to measure: core or http"),
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;
     if filter.is_empty() {
-        report::write("core", &measured)?;
+        let more = if set == "http" { allocations()? } else { String::new() };
+        report::write(set, &measured, &more)?;
     }
     Ok(())
+}
+
+/// What the binary beside this one prints: it counts allocations, which would cost time here.
+fn allocations() -> anyhow::Result<String> {
+    let counter = std::env::current_exe()?.with_file_name("hapax-allocations");
+    let output =
+        Command::new(&counter).output().with_context(|| format!("{} is built beside this", counter.display()))?;
+    let told = String::from_utf8(output.stdout)?;
+    print!("{told}");
+    Ok(told)
 }

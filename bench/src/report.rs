@@ -10,15 +10,11 @@ use crate::harness::Measured;
 pub(crate) fn line(measured: &Measured) -> String {
     let mut line = format!("{:>12}", rounded(measured.rate));
     if let Some(against) = &measured.against {
-        let verdict = if against.ratio >= against.at_least { "reached" } else { "MISSED" };
-        let _ = write!(
-            line,
-            ", {:.2} of {} ({}); {} asked: {verdict}",
-            against.ratio,
-            rounded(against.rate),
-            against.what,
-            against.at_least
-        );
+        let _ = write!(line, ", {:.2} of {} ({})", against.ratio, rounded(against.rate), against.what);
+        if let Some(at_least) = against.at_least {
+            let verdict = if against.ratio >= at_least { "reached" } else { "MISSED" };
+            let _ = write!(line, "; {at_least} asked: {verdict}");
+        }
     }
     if !measured.note.is_empty() {
         let _ = write!(line, "; {}", measured.note);
@@ -35,11 +31,31 @@ fn rounded(rate: f64) -> String {
     digits.chunks(3).map(|group| group.iter().collect::<String>()).collect::<Vec<_>>().join(",").chars().rev().collect()
 }
 
-/// Writes the page of this set of subjects.
-pub(crate) fn write(set: &str, all: &[Measured]) -> anyhow::Result<()> {
-    let mut page = String::from("# Performance\n\nMeasured by `cargo xtask bench ");
-    let _ = writeln!(page, "{set}` on {}.\n", machine());
-    page.push_str("A subject and its limit are measured in turn, five times; the ratio is the median of the pairs. Absolute figures orient only.\n\n");
+const PAGE: &str = "docs/performance.md";
+
+const PREFACE: &str = "# Performance
+
+A subject and its limit are measured in turn, five times; the ratio is the median of the pairs. Absolute figures orient only: two cores are
+shared by all that takes part.
+";
+
+/// Writes the section of this set of subjects, and leaves the others as they are.
+pub(crate) fn write(set: &str, all: &[Measured], more: &str) -> anyhow::Result<()> {
+    let heading = format!("## cargo xtask bench {set}\n");
+    let page = fs::read_to_string(PAGE).unwrap_or_default();
+    let sections = page.split("\n## ").skip(1).map(|section| format!("## {section}"));
+    let mut sections: Vec<String> = sections.filter(|section| !section.starts_with(&heading)).collect();
+    sections.push(section(&heading, all, more));
+    sections.sort();
+    let trimmed = sections.iter().map(|section| section.trim_end());
+    fs::create_dir_all("docs")?;
+    fs::write(PAGE, format!("{PREFACE}\n{}\n", trimmed.collect::<Vec<_>>().join("\n\n")))?;
+    println!("written: {PAGE}");
+    Ok(())
+}
+
+fn section(heading: &str, all: &[Measured], more: &str) -> String {
+    let mut page = format!("{heading}\nOn {}.\n\n", machine());
     page.push_str(
         "| subject | what one operation is | per second | limit | ratio | asked |\n|---|---|---:|---|---:|---:|\n",
     );
@@ -47,7 +63,7 @@ pub(crate) fn write(set: &str, all: &[Measured]) -> anyhow::Result<()> {
         let against = measured.against.as_ref();
         let limit = against.map_or("–".into(), |against| format!("{}: {}", against.what, rounded(against.rate)));
         let ratio = against.map_or("–".into(), |against| format!("{:.2}", against.ratio));
-        let asked = against.map_or("–".into(), |against| format!("{:.2}", against.at_least));
+        let asked = against.and_then(|against| against.at_least).map_or("–".into(), |asked| format!("{asked:.2}"));
         let _ = writeln!(
             page,
             "| {} | {} | {} | {limit} | {ratio} | {asked} |",
@@ -60,10 +76,8 @@ pub(crate) fn write(set: &str, all: &[Measured]) -> anyhow::Result<()> {
     for measured in all.iter().filter(|measured| !measured.note.is_empty()) {
         let _ = writeln!(page, "- {}: {}", measured.name, measured.note);
     }
-    fs::create_dir_all("docs")?;
-    fs::write("docs/performance.md", page)?;
-    println!("written: docs/performance.md");
-    Ok(())
+    page.extend(more.lines().map(|line| format!("- {line}\n")));
+    page
 }
 
 fn machine() -> String {

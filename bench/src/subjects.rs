@@ -1,6 +1,7 @@
 //! What is measured.
 
 mod gate;
+mod http;
 mod memory;
 mod sqlite;
 mod twins;
@@ -21,6 +22,11 @@ pub(crate) fn core() -> Vec<Subject> {
         twins::waiting(),
         sqlite::durable(),
     ]
+}
+
+/// The HTTP layer.
+pub(crate) fn http() -> Vec<Subject> {
+    vec![http::fresh(), http::replays(), http::bare()]
 }
 
 /// Calls whose keys no earlier batch had.

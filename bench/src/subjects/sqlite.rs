@@ -31,7 +31,7 @@ pub(crate) fn durable() -> Subject {
         limit: Some(Limit {
             what: "the same two statements, 256 to a transaction, by one thread",
             run: in_a_bare_loop(directory),
-            at_least: 0.7,
+            at_least: Some(0.7),
         }),
     }
 }

@@ -3,8 +3,10 @@
 #![expect(clippy::disallowed_methods, reason = "the tests themselves run on tokio")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod abuse;
 mod answers;
 mod contract;
+mod drops;
 mod keys;
 #[cfg(feature = "axum")]
 mod layers;

@@ -1,0 +1,62 @@
+//! One small service, bare, behind a layer that only collects the body, and behind the idempotency layer.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::routing::post;
+use hapax_core::runtime::Tokio;
+use hapax_core::store::{Memory, MemorySettings};
+use hapax_core::{Gate, Identity, Settings};
+use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+use http_body_util::{BodyExt, Collected};
+use tower_service::Service;
+
+/// What stands before the handler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Before {
+    /// Nothing.
+    Nothing,
+    /// A layer that reads the whole body of the request, as any must that compares payloads.
+    Collecting,
+    /// The idempotency layer, over a gate on the memory store.
+    Idempotency,
+}
+
+/// A router with one route, which answers at once.
+pub(crate) fn app(before: Before) -> anyhow::Result<Router> {
+    let app = Router::new().route("/charges", post(async || "{\"charge\":\"ch_0123456789\",\"status\":\"paid\"}"));
+    Ok(match before {
+        Before::Nothing => app,
+        Before::Collecting => app.layer(from_fn(collecting)),
+        Before::Idempotency => {
+            let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+            let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+            let scope = TenantScope::new("bench", Tenant::Authorization, Identity::plain())?;
+            app.layer(IdempotencyLayer::new(gate).scope(scope))
+        }
+    })
+}
+
+async fn collecting(request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
+    next.run(Request::from_parts(head, Body::from(body))).await
+}
+
+/// Sends a request with this key, and reads the answer to its end.
+pub(crate) async fn send(app: &mut Router, key: u64) -> anyhow::Result<()> {
+    let request = Request::post("/charges")
+        .header("authorization", "Bearer 0123456789abcdef")
+        .header("content-type", "application/json")
+        .header("idempotency-key", format!("order-{key}"))
+        .body(Body::from("{\"amount\":500,\"currency\":\"eur\"}"))?;
+    let response = app.call(request).await.unwrap_or_else(|never: Infallible| match never {});
+    anyhow::ensure!(response.status() == 200, "{}", response.status());
+    response.into_body().collect().await?;
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Requests and answers as hostile or careless clients and services make them: identity, payload, response, store.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::runtime::Tokio;
+use hapax_core::store::{Memory, MemorySettings};
+use hapax_core::{Gate, Identity, Scope, Settings};
+use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax_testkit::{Fault, Faulty};
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::world::{End, LIMIT, Scripted, World, created, memory, post};
+
+/// The same key and payload, with this field instead.
+fn with(name: &'static str, value: &'static str) -> Request<Full<Bytes>> {
+    let mut request = post("k", "{}");
+    request.headers_mut().insert(name, HeaderValue::from_static(value));
+    request
+}
+
+fn gate() -> Gate {
+    Gate::builder(memory(), Settings::default()).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_retry_with_a_renewed_credential_is_a_new_request_unless_the_account_is_told_h7() {
+    let by_credential = World::new();
+    by_credential.send(post("k", "{}"), || created("1")).await;
+    let renewed = by_credential.send(with("authorization", "Bearer renewed"), || created("2")).await;
+    assert_eq!((&renewed.body[..], renewed.replayed()), (&b"2"[..], false));
+
+    let account = Tenant::Header(HeaderName::from_static("x-account"));
+    let scope = TenantScope::new("it", account, Identity::plain()).unwrap();
+    let by_account = World::new().with(|_| IdempotencyLayer::new(gate()).scope(scope));
+    let of = |credential: &'static str| {
+        let mut request = with("x-account", "acme");
+        request.headers_mut().insert("authorization", HeaderValue::from_static(credential));
+        request
+    };
+    by_account.send(of("Bearer a"), || created("1")).await;
+    assert!(by_account.send(of("Bearer renewed"), || created("2")).await.replayed());
+    assert_eq!(by_account.send(post("k", "{}"), || created("3")).await.problem(), "caller-unknown");
+}
+
+#[tokio::test]
+async fn a_user_of_the_same_tenant_can_be_a_caller_of_its_own_h6() {
+    let of_user = |parts: &Parts| {
+        let user = parts.headers.get("x-user").map(HeaderValue::as_bytes).unwrap_or_default();
+        Ok(Scope::tenant("it", "acme").unwrap().principal(user))
+    };
+    let world = World::new().with(|_| IdempotencyLayer::new(gate()).scope(of_user));
+    world.send(with("x-user", "one"), || created("1")).await;
+    assert!(world.send(with("x-user", "one"), || created("2")).await.replayed());
+    assert!(!world.send(with("x-user", "two"), || created("2")).await.replayed());
+}
+
+#[tokio::test]
+async fn the_case_of_the_fields_name_does_not_count_and_that_of_the_key_does_h2() {
+    let world = World::new();
+    world.send(post("Order-7", "{}"), || created("1")).await;
+    let mut other_case = post("k", "{}");
+    other_case.headers_mut().remove("idempotency-key");
+    other_case.headers_mut().insert("IDEMPOTENCY-KEY".parse::<HeaderName>().unwrap(), "Order-7".parse().unwrap());
+    assert!(world.send(other_case, || created("2")).await.replayed());
+    assert!(!world.send(post("order-7", "{}"), || created("2")).await.replayed());
+}
+
+#[tokio::test]
+async fn another_encoding_or_another_boundary_is_another_payload_h9() {
+    let world = World::new();
+    let form = |boundary: &'static str| {
+        let mut request = post("form", "").map(|_| Full::from(format!("--{boundary}\r\n\r\n1\r\n--{boundary}--")));
+        let content_type = format!("multipart/form-data; boundary={boundary}");
+        request.headers_mut().insert("content-type", content_type.parse().unwrap());
+        request
+    };
+    world.send(form("a"), || created("1")).await;
+    assert_eq!(world.send(form("b"), || created("2")).await.problem(), "key-reused");
+
+    world.send(post("k", "{}"), || created("1")).await;
+    let mut zipped = post("k", "").map(|_| Full::from(Bytes::from_static(b"\x1f\x8b")));
+    zipped.headers_mut().insert("content-encoding", HeaderValue::from_static("gzip"));
+    assert_eq!(world.send(zipped, || created("2")).await.problem(), "key-reused");
+}
+
+#[tokio::test]
+async fn a_request_without_a_body_is_a_request_h12() {
+    let world = World::new();
+    world.send(post("k", ""), || created("1")).await;
+    assert!(world.send(post("k", ""), || created("2")).await.replayed());
+    assert_eq!(world.send(post("k", " "), || created("2")).await.problem(), "key-reused");
+}
+
+#[tokio::test]
+async fn a_body_without_an_end_is_refused_at_the_limit_h11() {
+    let world = World::new();
+    let piece = || Some((Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(vec![b'x'; 1 << 16]))), ()));
+    let endless = StreamBody::new(futures_util::stream::unfold((), move |()| async move { piece() }));
+    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, Infallible>(created("1")) });
+    let response = world.layer.layer(inner).oneshot(post("k", "").map(|_| Box::pin(endless))).await.unwrap();
+    assert_eq!(response.status(), 413);
+}
+
+#[tokio::test]
+async fn a_switch_of_protocols_is_no_answer_that_can_be_kept_h24() {
+    let world = World::new();
+    let switch = || Response::builder().status(101).header("upgrade", "websocket").body("".into()).unwrap();
+    assert_eq!(world.send(post("k", "{}"), switch).await.status, 101);
+    assert_eq!(world.send(post("k", "{}"), || created("1")).await.problem(), "outcome-unknown");
+}
+
+#[tokio::test]
+async fn what_belongs_to_a_connection_is_never_replayed_even_if_its_name_is_new_h16() {
+    let world = World::new();
+    let hop = || {
+        let response = Response::builder().header("connection", "x-foo").header("x-foo", "1");
+        response.header("www-authenticate", "Basic").header("date", "now").body("1".into()).unwrap()
+    };
+    world.send(post("k", "{}"), hop).await;
+    let retry = world.send(post("k", "{}"), hop).await;
+    for name in ["connection", "x-foo", "www-authenticate", "date"] {
+        assert!(!retry.headers.contains_key(name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_keeps_its_key_and_nobody_elses_h17() {
+    let world = World::new();
+    let inside = world.clone();
+    let hung = tokio::spawn(async move { inside.send_to(post("k", "{}"), |_| std::future::pending()).await });
+    while world.runs() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.send(post("k", "{}"), || created("1")).await.problem(), "in-progress");
+    assert_eq!(world.send(post("another", "{}"), || created("1")).await.status, 201);
+    hung.abort();
+}
+
+#[tokio::test]
+async fn an_answer_of_five_mebibytes_is_passed_on_whole_h19() {
+    const MIB: usize = 1 << 20;
+    static PIECE: [u8; MIB] = [b'x'; MIB];
+    let world = World::new();
+    let pieces = || vec![std::str::from_utf8(&PIECE).unwrap(); 5];
+    let large = move || Response::new(Scripted { pieces: pieces(), end: End::Clean });
+    assert_eq!(world.send(post("k", "{}"), large).await.body.len(), 5 * MIB);
+    assert_eq!(world.send(post("k", "{}"), large).await.problem(), "not-replayable");
+}
+
+#[tokio::test]
+async fn a_store_without_room_refuses_what_is_new_and_takes_answers_h28() {
+    let settings = MemorySettings::default().max_bytes(4096);
+    let world = World::on(Arc::new(Memory::new(Arc::new(Tokio::current()), settings)));
+    let mut refused = 0;
+    for number in 0..30 {
+        let got = world.send(post(&format!("order-{number}"), "{}"), || created("1")).await;
+        if got.status == 503 {
+            assert_eq!(got.problem(), "store-unavailable");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0 && refused < 30 && world.runs() == 30 - refused, "{refused} of 30 refused");
+    assert!(world.send(post("order-0", "{}"), || created("2")).await.replayed());
+}
+
+#[tokio::test]
+async fn a_store_that_is_too_slow_is_no_store_h28() {
+    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
+    store.meet_all(0..100, Fault::SwallowBefore);
+    let mut settings = Settings::default();
+    settings.store_timeout = Duration::from_millis(20);
+    let world = World::under(Arc::clone(&store) as _, settings);
+    let got = world.send(post("k", "{}"), || created("1")).await;
+    assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (503, "store-unavailable", 0));
+    store.heal();
+    let again = loop {
+        let again = world.send(post("k", "{}"), || created("1")).await;
+        if again.status != 503 {
+            break again;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(again.status, 201);
+}
+
+#[tokio::test]
+async fn a_store_that_forgot_runs_a_request_again_h12() {
+    let before = World::new();
+    before.send(post("k", "{}"), || created("1")).await;
+    let after = World::new();
+    let got = after.send(post("k", "{}"), || created("2")).await;
+    assert_eq!((&got.body[..], got.replayed()), (&b"2"[..], false), "only a ledger knows better");
+}
+
+#[tokio::test]
+async fn the_longest_body_that_is_taken_is_as_long_as_the_limit_h11() {
+    let world = World::new();
+    let body = |length| post("k", "").map(|_| Full::from(Bytes::from(vec![b'x'; length])));
+    assert_eq!(world.send(body(LIMIT + 1), || created("1")).await.status, 413);
+    let echoed = world
+        .send_to(body(LIMIT), |request| async move {
+            let length = request.into_body().collect().await.unwrap().to_bytes().len();
+            assert_eq!(length, LIMIT);
+            Ok(created("1"))
+        })
+        .await;
+    assert_eq!(echoed.status, 201);
+}
