@@ -48,5 +48,5 @@ pub use check::{Verdict, check};
 pub use invariant::Invariant;
 pub use rows::{Row, rows};
 pub use setting::Setting;
-pub use settings::{DEEP, Expected, Listed, SETTINGS};
+pub use settings::{DEEP, Expected, Listed, settings};
 pub use trace::tell;

@@ -5,13 +5,13 @@ mod table;
 
 use std::process::ExitCode;
 
-use hapax_model::{Listed, SETTINGS, check, tell};
+use hapax_model::{Listed, check, settings, tell};
 use libtest_mimic::{Arguments, Failed, Trial, run};
 
 fn main() -> ExitCode {
-    let settings = SETTINGS.iter().map(|listed| Trial::test(listed.name, || is_as_expected(listed)));
+    let trials = settings().map(|listed| Trial::test(listed.name, || is_as_expected(listed)));
     let table = Trial::test("every_row_of_the_table_is_come_to", table::is_walked_through);
-    run(&Arguments::from_args(), settings.chain([table]).collect()).exit_code()
+    run(&Arguments::from_args(), trials.chain([table]).collect()).exit_code()
 }
 
 fn is_as_expected(listed: &Listed) -> Result<(), Failed> {
