@@ -51,8 +51,8 @@ impl World {
                 self.tell(space, number, answer);
                 self.not_applied(space, number);
             }
-            // It looks again later: the next begin is as this one.
             Reply::Indeterminate if space.setting.allowed.probes => self.attempt(number).phase = Phase::Looking,
+            // It looks again later: the next begin is as this one.
             Reply::Busy | Reply::Indeterminate if waits => self.asks(Who::Attempt(number), Ask::first(Op::Begin)),
             Reply::Busy | Reply::Indeterminate | Reply::Mismatch | Reply::Dead => self.not_applied(space, number),
             Reply::Recorded | Reply::Lost(_) | Reply::Gone | Reply::Yes | Reply::No => {

@@ -14,6 +14,11 @@ use crate::setting::{Allowed, Clock, Effect, Faults, Operator, Sent, Setting, Wr
 
 pub use deep::DEEP;
 
+/// Every setting but the deep ones: what is shipped, then what must not be done.
+pub fn settings() -> impl Iterator<Item = &'static Listed> {
+    shipped::SHIPPED.iter().chain(forbidden::FORBIDDEN)
+}
+
 /// A setting with its name, and what is expected of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed {
@@ -108,28 +113,27 @@ const GOING_ON: Setting = Setting { clock: Clock::GoesOn, ..RETRY };
 const HOLD_WITH_CARE: Setting = Setting { operator: Operator::Careful, ..HOLD };
 const IN_OWN_WORDS: Setting = Setting { operator: Operator::InOwnWords, ..HOLD };
 
-/// The same with somebody who finds out.
+/// With somebody who finds out.
 const fn resolved(setting: Setting, operator: Operator) -> Setting {
     Setting { operator, faults: Faults { looks: 1, ..setting.faults }, ..setting }
 }
 
+/// With a rule broken.
 const fn wrong(setting: Setting, wrong: Wrong) -> Setting {
     Setting { wrong: Some(wrong), ..setting }
 }
 
+/// With more that may be done.
 const fn with(setting: Setting, allowed: Allowed) -> Setting {
     Setting { allowed, ..setting }
 }
 
+/// With these faults.
 const fn given(setting: Setting, faults: Faults) -> Setting {
     Setting { faults, ..setting }
 }
 
+/// With these calls.
 const fn by(setting: Setting, calls: &'static [Sent]) -> Setting {
     Setting { calls, ..setting }
-}
-
-/// Every setting but the deep ones: what is shipped, then what must not be done.
-pub fn settings() -> impl Iterator<Item = &'static Listed> {
-    shipped::SHIPPED.iter().chain(forbidden::FORBIDDEN)
 }

@@ -14,7 +14,7 @@ pub(super) const SHIPPED: &[Listed] = &[
         wrong(HOLD, Wrong::ReleasesWithoutCancelling),
     ),
     holds("own-words", "an operator tells the answer in words of their own", given(IN_OWN_WORDS, ONE_LOOK)),
-    holds("expiry-ledger", "records expire, before a ledger", given(RETRY, Faults { expiries: 1, ..CRASH })),
+    holds("expiry-ledger", "records expire, behind a ledger", given(RETRY, Faults { expiries: 1, ..CRASH })),
     holds(
         "reopen",
         "the last attempt closes the key, and it is reopened",
@@ -38,12 +38,12 @@ pub(super) const SHIPPED: &[Listed] = &[
     holds("clock-back", "the store's clock steps back", given(HOLD, Faults { steps_back: 1, ..FAULTS })),
     holds(
         "failover-ledger",
-        "a replica that lags behind takes over, before a ledger",
+        "a replica that lags behind takes over, behind a ledger",
         given(GOING_ON, Faults { failovers: 1, ..CRASH }),
     ),
     holds(
         "amnesia-ledger",
-        "the store forgets everything, before a ledger",
+        "the store forgets everything, behind a ledger",
         given(GOING_ON, Faults { amnesias: 1, ..CRASH }),
     ),
     holds("retry", "what lapsed runs again, behind a ledger", RETRY),
@@ -77,7 +77,7 @@ pub(super) const SHIPPED: &[Listed] = &[
     ),
     holds(
         "ledger-hasty",
-        "an operator says too early that nothing happened, before a ledger",
+        "an operator says too early that nothing happened, behind a ledger",
         with(resolved(Setting { effect: Effect::Ledger, ..HOLD }, Operator::Hasty), WAITS),
     ),
     holds(
@@ -92,7 +92,7 @@ pub(super) const SHIPPED: &[Listed] = &[
     holds(
         "retry-bury",
         "the last attempt closes the key, and it is reopened",
-        with(resolved(RETRY, Operator::Careful), BURIES),
+        with(given(resolved(RETRY, Operator::Careful), Faults { crashes: 0, looks: 1, ..FAULTS }), BURIES),
     ),
     holds(
         "retry-3-network",
