@@ -21,7 +21,7 @@ impl World {
         self.operator_may(space, actions);
         actions.extend((0..).zip(&self.late).filter(|(_, late)| late.is_some()).map(|(at, _)| Action::Arrive(at)));
         for key in (0..).take(space.slots()) {
-            self.time_may(key, actions);
+            self.time_may(space, key, actions);
         }
         if self.left.failovers > 0 && self.replica != self.store {
             actions.extend([Action::CatchUp, Action::FailOver]);
@@ -159,13 +159,13 @@ impl World {
         }
     }
 
-    fn time_may(&self, key: u8, actions: &mut Vec<Action>) {
+    fn time_may(&self, space: &Space, key: u8, actions: &mut Vec<Action>) {
         let slot = &self.store.slots[usize::from(key)];
         if slot.record.is_some() && slot.expired {
             actions.push(Action::Sweep(key));
         }
         let Some(record) = slot.live() else { return };
-        if slot.lease == Lease::Runs {
+        if slot.lease == Lease::Runs && !space.setting.is(Wrong::HasNoLease) {
             actions.push(Action::Lapse(key));
         }
         let held = Kept::in_progress(record).filter(|held| !held.abandoned());

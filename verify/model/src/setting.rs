@@ -114,6 +114,8 @@ pub(crate) enum Wrong {
     ReleasesOnUnknown,
     RepliesBeforeRecording,
     LivesAsLongAsItsLease,
+    /// A grant is believed for ever.
+    HasNoLease,
     NeverCancels,
     CancelsOnce,
     /// The second cancellation waits for the begins to be gone, but not for the swaps that followed them.

@@ -40,6 +40,7 @@ pub(super) const FORBIDDEN: &[Listed] = &[
         Invariant::OneEffect,
         wrong(given(HOLD, Faults { network: 0, ..FAULTS }), Wrong::LivesAsLongAsItsLease),
     ),
+    breaks("no-lease", "a grant is believed for ever", Invariant::RestIsReachable, wrong(HOLD, Wrong::HasNoLease)),
     breaks("pass-plain", "the store is down and nothing stands in for it", Invariant::OneEffect, with(HOLD, PASSES)),
     breaks(
         "no-cancel",
