@@ -12,6 +12,8 @@ pub enum ErrorKind {
     Invalid,
     /// Nothing happened: the same call, or a new one, may be made again.
     NotApplied,
+    /// Nothing happened, because the store has no room: what it holds can still be read and completed. Make room.
+    Full,
     /// It may have happened: only the very same call may be repeated.
     Unknown,
     /// A stored record cannot be read, or is not ours: an operator must look. It is never taken for absent.

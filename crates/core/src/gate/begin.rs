@@ -107,7 +107,10 @@ impl Gate {
         }
         let begun = shared.ask(|protocol| protocol.begin(ask)).await;
         match &begun {
-            Err(error) if down(error) => shared.breaker.failed(shared.runtime.boot()),
+            // A store without room answers: it still knows what happened.
+            Err(error) if down(error) && error.kind() != ErrorKind::Full => {
+                shared.breaker.failed(shared.runtime.boot());
+            }
             Ok(_) | Err(_) => shared.breaker.succeeded(),
         }
         begun
@@ -176,7 +179,7 @@ struct Asked {
 /// Whether an error means that the store cannot be asked, rather than that it answered.
 fn down(error: &Error) -> bool {
     match error.kind() {
-        ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Unusable => true,
+        ErrorKind::NotApplied | ErrorKind::Full | ErrorKind::Unknown | ErrorKind::Unusable => true,
         ErrorKind::Invalid | ErrorKind::Damaged => false,
     }
 }

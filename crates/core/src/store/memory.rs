@@ -16,7 +16,7 @@ use crate::store::{Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemorySettings {
-    /// How many bytes of records to keep, about; a begin beyond it is refused with `NotApplied`. 1 GiB.
+    /// How many bytes of records to keep, about; a begin beyond it is refused with `Full`. 1 GiB.
     pub max_bytes: usize,
 }
 
@@ -119,7 +119,7 @@ impl Store for Memory {
             return Ok(Inserted::Found(seen));
         }
         if self.used.load(Ordering::Relaxed) + RECORD_BYTES > self.settings.max_bytes {
-            return Err(Error::new(ErrorKind::NotApplied, "the memory store is full"));
+            return Err(Error::new(ErrorKind::Full, "the memory store is full"));
         }
         let (change, grant) = machine::first_grant(ask, &seen);
         self.write(&mut shard, &rk, now, &change);

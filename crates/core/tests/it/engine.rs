@@ -204,6 +204,18 @@ async fn a_store_that_is_down_is_asked_once_a_second() {
 }
 
 #[tokio::test]
+async fn a_store_without_room_still_replays_what_it_has() {
+    let world = World::new();
+    gave(world.answers("the answer").await, "the answer", How::Fresh);
+    world.store.full.store(true, Ordering::SeqCst);
+    for number in 0..20 {
+        let told = answers_to(&world.gate, call_of("acme", &format!("new-{number}"))).await;
+        assert!(matches!(told, Err(Refused::Store(error)) if error.kind() == ErrorKind::Full));
+    }
+    gave(world.answers("a second run").await, "the answer", How::Replayed);
+}
+
+#[tokio::test]
 async fn the_breaker_never_blocks_a_completion() {
     let world = World::new();
     let go = Arc::new(Notify::new());

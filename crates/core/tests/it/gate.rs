@@ -175,6 +175,8 @@ pub(crate) struct Faulty {
     pub(crate) begins: AtomicU32,
     /// Nothing gets through.
     pub(crate) down: AtomicBool,
+    /// Nothing new is taken.
+    pub(crate) full: AtomicBool,
 }
 
 impl Faulty {
@@ -192,6 +194,7 @@ impl Faulty {
             renewals: AtomicU32::new(0),
             begins: AtomicU32::new(0),
             down: AtomicBool::new(false),
+            full: AtomicBool::new(false),
         }
     }
 
@@ -234,6 +237,9 @@ impl Store for Faulty {
         self.begins.fetch_add(1, Ordering::SeqCst);
         if self.down.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::NotApplied, "the store is down"));
+        }
+        if self.full.load(Ordering::SeqCst) && self.inner.read(&ask.call.record_key()).await?.live().is_none() {
+            return Err(Error::new(ErrorKind::Full, "the store has no room"));
         }
         if one_less(&self.delay_begins) {
             self.delayed.lock().unwrap().push(*ask);

@@ -33,7 +33,7 @@ async fn begin(store: &Memory, n: u32) -> Result<Inserted> {
 async fn granted(store: &Memory, first: u32) -> u32 {
     for n in 0..10_000 {
         if let Err(error) = begin(store, first + n).await {
-            assert_eq!(error.kind(), ErrorKind::NotApplied);
+            assert_eq!(error.kind(), ErrorKind::Full);
             return n;
         }
     }

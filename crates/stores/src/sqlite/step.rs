@@ -74,9 +74,10 @@ fn run(connection: &Connection, statement: &str) -> rusqlite::Result<()> {
 }
 
 fn trouble(error: rusqlite::Error, kind: ErrorKind) -> Trouble {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+    use rusqlite::ErrorCode::{DatabaseCorrupt, DiskFull, NotADatabase};
     let (kind, message) = match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => (ErrorKind::Damaged, "the SQLite file is damaged"),
+        Some(DiskFull) if kind == ErrorKind::NotApplied => (ErrorKind::Full, "the disk of the SQLite file is full"),
         Some(_) | None => (kind, "SQLite refused"),
     };
     Trouble { kind, message, source: Arc::new(error) }

@@ -58,7 +58,7 @@ async fn fill(store: &Sqlite) -> (Vec<Grant>, u32) {
             Ok(Inserted::Granted(grant)) => grants.push(grant),
             Ok(Inserted::Found(seen)) => panic!("key {key} is new, and yet: {seen:?}"),
             Err(error) => {
-                assert!(matches!(error.kind(), ErrorKind::NotApplied | ErrorKind::Unknown), "{error:?}");
+                assert!(matches!(error.kind(), ErrorKind::Full | ErrorKind::Unknown), "{error:?}");
                 return (grants, key);
             }
         }

@@ -183,7 +183,7 @@ async fn fill(setup: &dyn Setup, answer: &Bytes) -> Operation {
                 let completion = operation.completion(&grant, answer.clone());
                 assert_eq!(operation.complete_as(&completion).await, Completed::Done);
             }
-            Err(error) if error.kind() == ErrorKind::NotApplied => return operation,
+            Err(error) if error.kind() == ErrorKind::Full => return operation,
             begun => panic!("a grant or a refusal was expected, not {begun:?}"),
         }
     }
