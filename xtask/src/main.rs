@@ -1,6 +1,7 @@
 //! `cargo xtask <verb>`: the commands of this repository. It uses the standard library only, so it builds in seconds.
 
 mod mutants;
+mod prove;
 mod tally;
 mod test;
 mod tidy;
@@ -17,6 +18,7 @@ verbs:
   tidy           only the rules about the tree itself, in a second
   mutants        turns published bugs on, one at a time; each must be seen by a harness
   bench core [S] measures the library beside its limits; only subjects whose name contains S
+  prove model [S] walks through every state of every setting of the model; only those whose name contains S
   help           this page
 ";
 
@@ -31,6 +33,8 @@ fn main() -> ExitCode {
         ["tidy"] => exit(tidy::run(&root())),
         ["mutants"] => exit(mutants::run(&root())),
         ["bench", rest @ ..] => exit(test::bench(&root(), rest)),
+        ["prove", "model", rest @ ..] => exit(prove::model(&root(), rest)),
+        ["prove", ..] => misused("name what to prove: model"),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             ExitCode::SUCCESS
