@@ -60,7 +60,7 @@ impl<'a> Items<'a> {
             "impl" => self.add_implementation(path, item),
             "macro_rules" => {}
             // What a macro makes is not seen, but that it is asked to.
-            _ if name == "!" => self.add_line(path, item, &text(item.head)),
+            _ if name == "!" && item.body.is_empty() => self.add_line(path, item, &text(item.head)),
             _ if !item.public => {}
             "mod" => {
                 self.add_line(path, item, &text(item.head));
