@@ -24,7 +24,7 @@
 //!
 //! | feature | brings |
 //! |---|---|
-//! | `tokio` (default) | [`runtime::Tokio`], on which a gate runs |
+//! | `tokio` (default) | `runtime::Tokio`, on which a gate runs |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
 //! | `axum` | `http::axum`: what handlers of axum are told, and say |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
