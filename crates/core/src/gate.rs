@@ -113,7 +113,8 @@ impl Builder {
     /// The gate.
     ///
     /// # Errors
-    /// `Invalid` for settings that contradict each other, with the remedy.
+    /// `Invalid` for settings that contradict each other, with the remedy, and where there is neither a runtime nor the feature
+    /// `tokio`; `Unusable` if the system has no thread left for the heartbeat.
     ///
     /// # Panics
     /// Outside of a tokio runtime, if no other was given.
