@@ -45,7 +45,7 @@ impl<'a> Items<'a> {
         while !rest.is_empty() {
             let (mut item, length) = item(rest);
             item.public |= of_trait;
-            item.provided = of_trait && !item.body.is_empty();
+            item.provided &= of_trait;
             self.add(path, &item);
             rest = &rest[length..];
         }
@@ -55,6 +55,9 @@ impl<'a> Items<'a> {
         let Some(kind) = item.kind() else { return };
         let name = item.head.get(1).map_or("", |token| token.text);
         let inside = format!("{path}::{name}");
+        if item.public && ["struct", "enum", "trait"].contains(&kind) {
+            self.names.insert(name);
+        }
         match kind {
             _ if item.is_for_tests() => {}
             "impl" => self.add_implementation(path, item),
@@ -67,19 +70,14 @@ impl<'a> Items<'a> {
                 self.add_all(&inside, item.body, false);
             }
             "use" => self.add_exports(path, item),
-            "struct" => {
-                self.names.insert(name);
-                self.add_struct(path, &inside, item);
-            }
+            "struct" => self.add_struct(path, &inside, item),
             "enum" => {
-                self.names.insert(name);
                 self.add_line(path, item, &text(item.head));
                 for variant in parts(item.body) {
                     self.lines.insert(format!("{inside}: {}", text(without_attributes(variant).1)));
                 }
             }
             "trait" => {
-                self.names.insert(name);
                 self.add_line(path, item, &text(item.head));
                 self.add_all(&inside, item.body, true);
             }
@@ -118,10 +116,11 @@ impl<'a> Items<'a> {
     }
 
     fn add_implementation(&mut self, path: &str, item: &Item<'a, '_>) {
-        let whom = item.head.iter().position(|token| token.text == "for");
+        // `for<'a>` belongs to a bound.
+        let of_trait = item.head.windows(2).any(|pair| pair[0].text == "for" && pair[1].text != "<");
         let implemented = item.head.get(1).filter(|token| token.text == "<").map_or(1, |_| 1 + angles(&item.head[1..]));
         let Some(name) = item.head.get(implemented).map(|token| token.text) else { return };
-        if whom.is_some() {
+        if of_trait {
             let words = item.head.iter().filter(|token| token.is_a_word()).map(|token| token.text).collect();
             self.implementations.push((words, item.line(path, &text(item.head))));
         } else {
@@ -163,8 +162,8 @@ fn item<'a, 't>(tokens: &'t [Token<'a>]) -> (Item<'a, 't>, usize) {
     }
     let (head, end) = rest.split_at(at);
     let length = if end.is_empty() { 0 } else { group(end) };
-    let body = insides(end);
-    (Item { attributes, public, provided: false, head, body }, tokens.len() - rest.len() + at + length)
+    let (provided, body) = (end.first().is_some_and(|token| token.text == "{"), insides(end));
+    (Item { attributes, public, provided, head, body }, tokens.len() - rest.len() + at + length)
 }
 
 /// The insides of the attributes that come first, and what follows them.

@@ -68,9 +68,15 @@ fn methods_are_listed_under_their_type() {
         ["a: struct B", "a::B: const F: u8", "a::B: fn g(&self)"].map(|line| line.replace("struct B", "struct B<C>"))
     );
     assert_eq!(
-        listed("pub trait B: C { type D; fn e(&self); fn f() { g } }"),
+        listed("pub trait B: C { type D; fn e(&self); fn f() {} }"),
         ["a: trait B: C", "a::B: fn e(&self)", "a::B: fn f() { .. }", "a::B: type D"]
     );
+}
+
+#[test]
+fn a_bound_with_for_makes_no_implementation_of_a_trait() {
+    let source = "impl<F> B<F> where F: for<'a> Fn(&'a u8) { pub fn c() {} }";
+    assert_eq!(listed(source), ["a::B: fn c()"]);
 }
 
 #[test]
