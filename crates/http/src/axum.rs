@@ -92,5 +92,12 @@ words!(
     /// ```
     NotApplied,
     /// Nobody knows whether it was applied: the response is passed on, and the key is held.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use hapax_http::axum::Unknown;
+    ///
+    /// let perhaps = Unknown((StatusCode::ACCEPTED, "the bank has not answered"));
+    /// ```
     Unknown
 );
