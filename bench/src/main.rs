@@ -4,11 +4,13 @@
 //! cargo xtask bench core      every subject of the library
 //! cargo xtask bench core gate only those whose name contains "gate"
 //! cargo xtask bench http      the HTTP layer
+//! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
 //! Machines differ and are noisy: a ratio of two things measured in turn is what counts, an absolute figure only orients.
 
 mod harness;
+mod proxies;
 mod report;
 mod requests;
 mod subjects;
@@ -24,10 +26,14 @@ fn main() -> anyhow::Result<()> {
         println!("{}", subjects::resident_bytes(Some(&filter))?);
         return Ok(());
     }
+    if let Some(verb @ ("api" | "forwarder")) = set.as_deref() {
+        return stand_in(verb, &filter, words.next());
+    }
     let (set, subjects) = match set.as_deref() {
         Some("core") => ("core", subjects::core()),
         Some("http") => ("http", subjects::http()),
-        Some(_) | None => bail!("name what to measure: core or http"),
+        Some("gateway") => ("gateway", subjects::gateway()?),
+        Some(_) | None => bail!("name what to measure: core, http or gateway"),
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;
@@ -36,6 +42,15 @@ fn main() -> anyhow::Result<()> {
         report::write(set, &measured, &more)?;
     }
     Ok(())
+}
+
+/// Runs as one of the processes that the gateway is measured with.
+fn stand_in(verb: &str, address: &str, upstream: Option<String>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    match (verb, upstream) {
+        ("forwarder", Some(upstream)) => runtime.block_on(proxies::forwarder(address.parse()?, upstream.parse()?)),
+        _ => runtime.block_on(proxies::api(address.parse()?)),
+    }
 }
 
 /// What the binary beside this one prints: it counts allocations, which would cost time here.

@@ -1,6 +1,7 @@
 //! What is measured.
 
 mod gate;
+mod gateway;
 mod http;
 mod memory;
 mod sqlite;
@@ -27,6 +28,11 @@ pub(crate) fn core() -> Vec<Subject> {
 /// The HTTP layer.
 pub(crate) fn http() -> Vec<Subject> {
     vec![http::fresh(), http::replays(), http::bare()]
+}
+
+/// The gateway as a process, under load.
+pub(crate) fn gateway() -> anyhow::Result<Vec<Subject>> {
+    gateway::all()
 }
 
 /// Calls whose keys no earlier batch had.

@@ -1,4 +1,5 @@
-//! `cargo xtask prove <what>`: runs too big for every change, recorded and resumable. Their reports are part of the repository.
+//! `cargo xtask prove <what>`: the proofs. Runs too big for every change are recorded and resumable, and their reports are part of the
+//! repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,13 +11,21 @@ const SIM_REPORT: &str = "verify/sim/REPORT.md";
 /// Runs one of the proofs; says whether it held, or what was wrong with the words.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
     match words {
+        ["model", settings @ ..] => Ok(model(root, settings)),
         ["sim", "--seed", seed] => Ok(simulation(root, &["seed", number(seed)?])),
         ["sim", "--seeds", count] => simulations(root, "0", number(count)?),
         ["sim", "--seeds", count, "--from", first] => simulations(root, number(first)?, number(count)?),
         ["sim", ..] => Err("prove sim takes --seed N, or --seeds N and perhaps --from S".into()),
         [other, ..] => Err(format!("nothing to prove is called `{other}`")),
-        [] => Err("prove what?".into()),
+        [] => Err("name what to prove: model, sim".into()),
     }
+}
+
+/// Walks through every setting of the model; with names, only those that contain one of them.
+fn model(root: &Path, settings: &[&str]) -> bool {
+    let mut command = Command::new("cargo");
+    command.args(["run", "--quiet", "--package", "hapax-model", "--"]).args(settings);
+    command.current_dir(root).status().is_ok_and(|status| status.success())
 }
 
 fn number<'a>(word: &'a &str) -> Result<&'a str, String> {
@@ -67,7 +76,7 @@ mod tests {
 
     #[test]
     fn words_that_ask_for_nothing_are_refused() {
-        for words in [&[][..], &["sim"], &["sim", "--seeds", "many"], &["sim", "--seed"], &["model"]] {
+        for words in [&[][..], &["sim"], &["sim", "--seeds", "many"], &["sim", "--seed"], &["luck"]] {
             assert!(run(Path::new("."), words).is_err(), "{words:?}");
         }
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::api;
 use crate::mutants;
 use crate::tally::Tally;
 use crate::tidy;
@@ -14,6 +15,7 @@ use crate::tidy;
 pub(crate) fn run(root: &Path) -> bool {
     step(&FORMAT, || succeeds(&FORMAT, root))
         && step(&TIDY, || Ok(tidy::run(root)))
+        && step(&API, || Ok(api::run(root, false)))
         && step(&CLIPPY, || succeeds(&CLIPPY, root))
         && step(&DOC, || succeeds(&DOC, root))
         && tests_pass(root, mutants::run)
@@ -32,8 +34,9 @@ pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
 }
 
 const FORMAT: Line = Line::new("cargo fmt --all --check");
-// Runs inside this process; the line is what to type to have it alone.
+// These two run inside this process; the line is what to type to have one alone.
 const TIDY: Line = Line::new("cargo xtask tidy");
+const API: Line = Line::new("cargo xtask api");
 const CLIPPY: Line = Line::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
 const DOC: Line =
     Line { words: "cargo doc --workspace --no-deps --all-features", variable: Some(("RUSTDOCFLAGS", "-D warnings")) };

@@ -13,8 +13,8 @@ mod walls;
 
 use std::path::Path;
 
-use source::{Spelled, paths, tokens};
-use tree::Tree;
+pub(crate) use source::{Spelled, Token, paths, tokens};
+pub(crate) use tree::Tree;
 
 /// A function from the tree to the places that break a rule, and what to do about them.
 type Rule = (fn(&Tree) -> Vec<Place>, &'static str);

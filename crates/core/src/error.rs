@@ -23,6 +23,17 @@ pub enum ErrorKind {
 }
 
 /// An error with its kind, a message and, where there is one, the cause.
+///
+/// ```
+/// use hapax_core::{Error, ErrorKind};
+///
+/// fn may_be_repeated(error: &Error) -> bool {
+///     error.kind() == ErrorKind::NotApplied
+/// }
+///
+/// let lost = std::io::Error::other("the connection broke");
+/// assert!(!may_be_repeated(&Error::new(ErrorKind::Unknown, "the store did not answer").caused_by(lost)));
+/// ```
 pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,

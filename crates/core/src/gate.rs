@@ -88,6 +88,22 @@ impl Builder {
     }
 
     /// Keeps the completions that the store does not confirm in this journal, and takes over what it holds from before.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+    /// use hapax_core::journal::MemoryJournal;
+    ///
+    /// // In a service a `FileJournal`, in a folder that belongs to this store alone.
+    /// let gate = Gate::builder(store, Settings::default()).journal(Arc::new(MemoryJournal::new())).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
         self.journal = Some(journal);
@@ -97,7 +113,8 @@ impl Builder {
     /// The gate.
     ///
     /// # Errors
-    /// `Invalid` for settings that contradict each other, with the remedy.
+    /// `Invalid` for settings that contradict each other, with the remedy, and where there is neither a runtime nor the feature
+    /// `tokio`; `Unusable` if the system has no thread left for the heartbeat.
     ///
     /// # Panics
     /// Outside of a tokio runtime, if no other was given.
@@ -163,6 +180,25 @@ impl Gate {
     ///
     /// # Errors
     /// `Invalid` for a policy that contradicts itself, with the remedy.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+    /// use std::time::Duration;
+    /// use hapax_core::{OnBusy, Policy};
+    ///
+    /// let gate = Gate::builder(store, Settings::default()).build()?;
+    /// let mut patient = Policy::default();
+    /// patient.on_busy = OnBusy::Wait(Duration::from_secs(5));
+    /// let reports = gate.with(&patient)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn with(&self, policy: &Policy) -> Result<Self> {
         let terms = Terms::try_from(policy)?;
         self.shared.heartbeats.expect(&terms);
@@ -189,6 +225,32 @@ impl Gate {
     ///
     /// # Cancel safety
     /// The attempt goes on. The same call later gets its answer, or learns that it still runs.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+    /// # let gate = Gate::builder(store, Settings::default()).build()?;
+    /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+    /// use hapax_core::gate::{How, Refused};
+    ///
+    /// let ran = gate.run(call, |attempt| async move { Ok(format!("charged as {}", attempt.operation())) }).await;
+    /// match ran {
+    ///     Ok(ran) if ran.how == How::Replayed => println!("it happened before: {}", ran.answer),
+    ///     Ok(ran) => println!("it happened now: {}", ran.answer),
+    ///     Err(Refused::Busy { retry_after }) => println!("it runs; ask again in {retry_after:?}"),
+    ///     Err(Refused::Mismatch) => println!("the key was used for something else"),
+    ///     Err(Refused::NotApplied(_) | Refused::Overloaded) => println!("nothing happened; try again"),
+    ///     // The others: nobody knows, or the store cannot be asked.
+    ///     Err(refused) => println!("{refused}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn run<A, H, F>(&self, call: Call, handler: H) -> Result<Ran<A>, Refused<A>>
     where
         A: Answer,
@@ -206,6 +268,24 @@ impl Gate {
     ///
     /// # Cancel safety
     /// Safe to drop.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+    /// # let gate = Gate::builder(store, Settings::default()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// // No call is under way, or half a minute has passed.
+    /// let all_ended = gate.drain(Duration::from_secs(30)).await;
+    /// assert!(all_ended);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn drain(&self, limit: Duration) -> bool {
         within(&*self.shared.runtime, limit, self.shared.tasks.ended()).await.is_some()
     }

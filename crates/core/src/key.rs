@@ -22,6 +22,14 @@ use crate::error::{Error, ErrorKind};
 /// What the client sent to name its operation: 1 to 1,024 bytes, compared byte for byte.
 ///
 /// Transports may be stricter (HTTP takes up to 255 visible ASCII characters).
+///
+/// ```
+/// use hapax_core::Key;
+///
+/// let key = Key::new("8e03978e-40d5-43dd-bc93-6894a57f9324")?;
+/// assert!(Key::new("").is_err());
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Box<[u8]>);
 
@@ -128,6 +136,16 @@ impl fmt::Debug for Scope {
 /// How ids are derived: plain SHA-256, or HMAC under a secret so that nothing can be guessed from what is stored.
 ///
 /// A keyed identity never rotates: another secret makes every retry look like a new operation.
+///
+/// ```
+/// use hapax_core::{Identity, Key, Scope};
+///
+/// let (scope, key) = (Scope::tenant("payments", "acme")?.principal("till-3"), Key::new("order-7")?);
+/// let plain = Identity::plain().record_key(&scope, &key);
+/// let keyed = Identity::keyed([7; 32]).record_key(&scope, &key);
+/// assert_ne!(plain, keyed);
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct Identity {
     secret: Option<[u8; 32]>,
@@ -263,6 +281,15 @@ impl fmt::Debug for RecordKey {
 }
 
 /// The derived name of an operation, a version 8 UUID: the transaction id and idempotency key to use downstream.
+///
+/// ```
+/// use hapax_core::RecordKey;
+///
+/// let operation = RecordKey::from_bytes([7; 32]).operation();
+/// assert_eq!(operation.to_string().len(), 36);
+/// // The first event that the operation emits, and the second.
+/// assert_ne!(operation.event(0), operation.event(1));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(Uuid);
 
@@ -386,6 +413,15 @@ impl Call {
     }
 
     /// Also accepts records that carry the payload's fingerprint under an older rule, while routes change from one to the next.
+    ///
+    /// ```
+    /// use hapax_core::{Call, Identity, RecordKey, Rule};
+    ///
+    /// let identity = Identity::plain();
+    /// let (newer, older) = (identity.fingerprint(Rule(2), &[b"5"]), identity.fingerprint(Rule(1), &[b"amount=5"]));
+    /// let call = Call::new(RecordKey::from_bytes([7; 32])).fingerprint(newer).or_older(older);
+    /// assert!(call.accepts(newer) && call.accepts(older));
+    /// ```
     #[must_use]
     pub const fn or_older(mut self, fingerprint: Fingerprint) -> Self {
         self.older = Some(fingerprint);

@@ -139,6 +139,34 @@ pub enum Begun {
 }
 
 /// Judges a begin. Expired counts as absent, here and for every operation.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::machine::{Begin, Begun, Decision, Lapse, Observed, begin};
+/// use hapax_core::{Call, Millis, Owner, RecordKey, Seconds, Timestamp, Token};
+///
+/// let ask = Begin {
+///     call: Call::new(RecordKey::from_bytes([7; 32])),
+///     owner: Owner([1; 16]),
+///     lease: Millis(30_000),
+///     unknown_retention: Seconds(3600),
+///     on_lapse: Lapse::Hold,
+/// };
+/// let mut seen = Observed {
+///     record: None,
+///     lease_left: Duration::ZERO,
+///     life_left: Duration::ZERO,
+///     now: Timestamp(1_800_000_000_000_000),
+///     mark: Token(0),
+/// };
+/// let Decision::Change(change, Begun::Granted(_)) = begin(&seen, &ask) else { panic!("nothing is there") };
+///
+/// // Another attempt, a second later.
+/// (seen.record, seen.lease_left, seen.life_left) =
+///     (Some(change.record), Duration::from_secs(29), Duration::from_secs(3599));
+/// let twin = Begin { owner: Owner([2; 16]), ..ask };
+/// assert_eq!(begin(&seen, &twin), Decision::Reply(Begun::Busy(Duration::from_secs(29))));
+/// ```
 pub fn begin(seen: &Observed, ask: &Begin) -> Decision<Begun> {
     #[cfg(feature = "chaos")]
     if let Some(wrong) = crate::chaos::begin(seen, ask) {

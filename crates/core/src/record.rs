@@ -44,6 +44,16 @@ impl fmt::Debug for Owner {
 }
 
 /// An instant on a store's clock, in microseconds since the unix epoch.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::Timestamp;
+///
+/// let begun = Timestamp(1_800_000_000_000_000);
+/// let ended = begun.plus(Duration::from_millis(1500));
+/// assert_eq!(ended.since(begun), Duration::from_millis(1500));
+/// assert_eq!(ended.seconds(), 1_800_000_001);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
@@ -97,6 +107,19 @@ impl From<Seconds> for Duration {
 }
 
 /// What is known of one record key. It outlives its lease, so a lapse never erases that an attempt existed.
+///
+/// ```
+/// use hapax_core::{Completion, Fingerprint, Record, RecordKey, State, Token};
+///
+/// let rk = RecordKey::from_bytes([7; 32]);
+/// let state = State::Completed(Completion { answer: "charged".into(), expiry: 1_800_000_000 });
+/// let record = Record { token: Token(1), fingerprint: Fingerprint::NONE, state };
+///
+/// let value = record.encode(&rk);
+/// assert_eq!(Record::decode(&rk, &value)?, record);
+/// assert!(Record::decode(&RecordKey::from_bytes([8; 32]), &value).is_err(), "it belongs to another key");
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The token of the grant that brought the record to this state.

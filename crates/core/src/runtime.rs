@@ -58,6 +58,20 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
 ///
 /// # Cancel safety
 /// As the future's own. When time is up the future is dropped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::future::pending;
+/// use std::time::Duration;
+/// use hapax_core::runtime::{Tokio, within};
+///
+/// let runtime = Tokio::current();
+/// assert_eq!(within(&runtime, Duration::from_secs(1), async { 7 }).await, Some(7));
+/// assert_eq!(within(&runtime, Duration::from_millis(1), pending::<u8>()).await, None);
+/// # Ok(())
+/// # }
+/// ```
 pub async fn within<T>(runtime: &dyn Runtime, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
     let mut future = pin!(future);
     // Most calls to a store in this process are ready at once: a timer would cost more than they do.

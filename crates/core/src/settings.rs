@@ -13,6 +13,20 @@ use crate::machine::Lapse;
 use crate::record::{Millis, Seconds};
 
 /// Settings of a gate.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::Settings;
+///
+/// let mut settings = Settings::default();
+/// settings.max_in_flight = 100;
+/// settings.policy.retention = Duration::from_secs(7 * 24 * 3600);
+/// settings.validate()?;
+///
+/// settings.policy.lease = Duration::from_millis(1);
+/// assert!(settings.validate().is_err());
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
@@ -44,6 +58,15 @@ impl Default for Settings {
 }
 
 /// How long things last, and what follows a lapse.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::{OnBusy, OnLapse, Policy, Repeatable};
+///
+/// let mut policy = Policy::default();
+/// policy.on_busy = OnBusy::Wait(Duration::from_secs(5));
+/// policy.on_lapse = OnLapse::Retry(Repeatable::declared("the provider knows its copies by the operation's id"));
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Policy {
@@ -93,6 +116,28 @@ pub enum OnLapse {
 }
 
 /// Finds out whether an operation happened: asks the processor of the effect, by the operation's derived id for instance.
+///
+/// ```
+/// use async_trait::async_trait;
+/// use hapax_core::{BoxError, Found, OperationId, Probe};
+///
+/// #[derive(Debug)]
+/// struct Provider;
+///
+/// #[async_trait]
+/// impl Probe for Provider {
+///     async fn probe(&self, operation: OperationId) -> Result<Found, BoxError> {
+///         match self.charge_by_transaction(&operation.to_string()).await? {
+///             Some(charge) => Ok(Found::Done(charge.into())),
+///             // Its books are written later: absent is not yet *not done*.
+///             None => Ok(Found::Unknown),
+///         }
+///     }
+/// }
+/// # impl Provider {
+/// #     async fn charge_by_transaction(&self, _: &str) -> Result<Option<String>, BoxError> { Ok(None) }
+/// # }
+/// ```
 #[async_trait]
 pub trait Probe: fmt::Debug + Send + Sync + 'static {
     /// What is known of the operation. Asked once at a time for each key of a process.

@@ -90,6 +90,24 @@ pub enum Swapped {
 ///
 /// # Cancel safety
 /// A dropped sweep may or may not have removed what expired; a dropped check changed nothing.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use std::sync::Arc;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// use hapax_core::Inspect;
+///
+/// for finding in store.check().await? {
+///     println!("{:?}: {}", finding.severity, finding.message);
+/// }
+/// // Every minute or so: a few at a time, so that no call waits for long.
+/// while store.sweep(1000).await? > 0 {}
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// Removes up to `limit` expired records and says how many went. Zero means that this pass is through.

@@ -20,11 +20,16 @@
 //! # }
 //! ```
 //!
+//! The [`guide`] goes on from here: a first route, what its clients see, and what a handler may say.
+//!
 //! | feature | brings |
 //! |---|---|
-//! | `tokio` (default) | [`runtime::Tokio`], on which a gate runs |
+//! | `tokio` (default) | `runtime::Tokio`, on which a gate runs |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
+//! | `axum` | `http::axum`: what handlers of axum are told, and say |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
+
+pub mod guide;
 
 pub use hapax_core::{
     BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity, Inspect,

@@ -91,6 +91,22 @@ words!(
     /// let busy = NotApplied((StatusCode::CONFLICT, "the warehouse is being counted"));
     /// ```
     NotApplied,
+    /// Nothing was applied because the caller had no right to it: as [`NotApplied`], and soon forgotten.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use hapax_http::axum::Denied;
+    ///
+    /// let denied = Denied((StatusCode::NOT_FOUND, "no such account"));
+    /// ```
+    Denied,
     /// Nobody knows whether it was applied: the response is passed on, and the key is held.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use hapax_http::axum::Unknown;
+    ///
+    /// let perhaps = Unknown((StatusCode::ACCEPTED, "the bank has not answered"));
+    /// ```
     Unknown
 );

@@ -6,6 +6,20 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
 /// The body of a request as the inner service gets it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use bytes::Bytes;
+/// use hapax_http::RequestBody;
+/// use http_body_util::{BodyExt, Full};
+///
+/// // A body like any other, whichever it is.
+/// let body: RequestBody<Full<Bytes>> = RequestBody::Whole("amount=5".into());
+/// assert_eq!(body.collect().await?.to_bytes(), "amount=5");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum RequestBody<B> {
     /// Of a protected request: read to its end before anything else happened.

@@ -9,6 +9,20 @@ use http::request::Parts;
 /// Two requests that a client may send as retries of each other must have the same fingerprint, any other two should not.
 /// A rule that changes needs a new number; give the layer both until no record of the older one lives, see
 /// [`IdempotencyLayer::formerly`](crate::IdempotencyLayer::formerly).
+///
+/// ```
+/// use bytes::Bytes;
+/// use hapax_core::{Fingerprint, Identity, Rule};
+/// use hapax_http::MakeFingerprint;
+/// use http::request::Parts;
+///
+/// /// Method, path and body: the query carries a trace that differs from copy to copy.
+/// fn without_query(identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
+///     identity.fingerprint(Rule(2), &[parts.method.as_str().as_bytes(), parts.uri.path().as_bytes(), body])
+/// }
+/// # fn is_one(_: impl MakeFingerprint) {}
+/// # is_one(without_query);
+/// ```
 pub trait MakeFingerprint: Send + Sync + 'static {
     /// The fingerprint of a request whose body has arrived whole.
     fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint;

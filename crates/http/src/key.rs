@@ -11,6 +11,20 @@ pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const MAX_LEN: usize = 255;
 
 /// Reads the key of a request.
+///
+/// ```
+/// use hapax_core::Key;
+/// use hapax_http::{FindKey, KeyMalformed};
+/// use http::request::Parts;
+///
+/// /// The field that an older client sends.
+/// fn request_id(parts: &Parts) -> Result<Option<Key>, KeyMalformed> {
+///     let Some(id) = parts.headers.get("x-request-id") else { return Ok(None) };
+///     Key::new(id.as_bytes()).map(Some).map_err(|error| KeyMalformed(error.to_string()))
+/// }
+/// # fn is_one(_: impl FindKey) {}
+/// # is_one(request_id);
+/// ```
 pub trait FindKey: Send + Sync + 'static {
     /// The key, or none if the request has none.
     ///

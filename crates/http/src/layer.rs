@@ -87,6 +87,26 @@ const MIB: usize = 1 << 20;
 
 impl NeedsScope {
     /// Tells whose key a request carries: [`TenantScope`](crate::TenantScope), or a closure over the head of the request.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Settings};
+    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+    /// use hapax_core::Scope;
+    /// use hapax_http::CallerUnknown;
+    ///
+    /// // One tenant: all callers share their keys, and can be given each other's answers.
+    /// let layer = IdempotencyLayer::new(gate)
+    ///     .scope(|_: &http::request::Parts| Scope::untenanted("payments").map_err(|error| CallerUnknown(error.to_string())));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn scope(self, scope: impl MakeScope) -> IdempotencyLayer {
         let config = Config {
@@ -140,6 +160,29 @@ impl IdempotencyLayer {
     }
 
     /// Also accepts records that were made under this older rule, so that a rule can change without a wave of 422.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Settings};
+    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// use bytes::Bytes;
+    /// use hapax_core::Rule;
+    /// use hapax_http::RawFingerprint;
+    /// use http::request::Parts;
+    ///
+    /// // From now on the body alone is compared. What was recorded under the older rule stays a copy until it expires.
+    /// let body_alone = |identity: &Identity, _: &Parts, body: &Bytes| identity.fingerprint(Rule(2), &[body]);
+    /// let layer = layer.fingerprint(body_alone).formerly(RawFingerprint);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn formerly(self, fingerprint: impl MakeFingerprint) -> Self {
         self.changed(|config| config.former_fingerprint = Some(Arc::new(fingerprint)))
@@ -158,6 +201,24 @@ impl IdempotencyLayer {
     }
 
     /// Protects requests of these methods, instead of `POST` and `PATCH`; all others stream past.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Settings};
+    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// use http::Method;
+    ///
+    /// let layer = layer.methods([Method::POST, Method::PATCH, Method::DELETE]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.changed(|config| config.methods = methods.into_iter().collect())
@@ -169,6 +230,26 @@ impl IdempotencyLayer {
     /// # Errors
     /// `Invalid` for what belongs to one connection, one moment or one client: hop-by-hop and framing fields, Date, Set-Cookie and
     /// authentication challenges.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Settings};
+    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// use http::HeaderName;
+    /// use http::header::SET_COOKIE;
+    ///
+    /// let layer = layer.store_header(HeaderName::from_static("x-cost"))?;
+    /// assert!(layer.store_header(SET_COOKIE).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn store_header(self, name: HeaderName) -> Result<Self, Error> {
         if !may_be_kept(&name) {
             let message = format!("{name} belongs to one connection, moment or client, and cannot be given to another");
@@ -190,6 +271,22 @@ impl IdempotencyLayer {
     }
 
     /// The page on which this layer's contract is published, to be served at [`PAGE`](crate::PAGE).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Settings};
+    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// assert_eq!(layer.page().json()["retention"]["seconds"], 86_400);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn page(&self) -> PolicyPage {
         PolicyPage::of(&self.config)
     }

@@ -39,6 +39,21 @@ impl Outcome {
 }
 
 /// Says what a response means that declares no [`Outcome`] of its own.
+///
+/// ```
+/// use hapax_http::{JudgeOutcome, Outcome, StatusOutcomes};
+/// use http::response::Parts;
+///
+/// /// A service that says in a header whether it has acted.
+/// fn outcome(response: &Parts) -> Outcome {
+///     match response.headers.get("x-acted") {
+///         Some(no) if no == "no" => Outcome::NotApplied,
+///         _ => StatusOutcomes::default().outcome(response),
+///     }
+/// }
+/// # fn is_one(_: impl JudgeOutcome) {}
+/// # is_one(outcome);
+/// ```
 pub trait JudgeOutcome: Send + Sync + 'static {
     /// What a response with this head means.
     fn outcome(&self, response: &Parts) -> Outcome;

@@ -180,6 +180,22 @@ impl Problem {
 }
 
 /// Makes a response of a problem.
+///
+/// ```
+/// use bytes::Bytes;
+/// use hapax_core::RecordKey;
+/// use hapax_http::{Problem, ShowProblem};
+/// use http::Response;
+///
+/// /// In the form of the service's other errors.
+/// fn show(problem: &Problem, _rk: Option<&RecordKey>) -> Response<Bytes> {
+///     let mut response = Response::new(Bytes::from(format!("error: {}\n", problem.name())));
+///     *response.status_mut() = problem.status();
+///     response
+/// }
+/// # fn is_one(_: impl ShowProblem) {}
+/// # is_one(show);
+/// ```
 pub trait ShowProblem: Send + Sync + 'static {
     /// The response. `rk` is the record that it is about, where there is one.
     fn show(&self, problem: &Problem, rk: Option<&RecordKey>) -> Response<Bytes>;
@@ -195,6 +211,16 @@ where
 }
 
 /// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, what to do next as `retry`, and the record as `instance`.
+///
+/// ```
+/// use hapax_http::{Problem, ProblemDetails, ShowProblem};
+///
+/// let problems = ProblemDetails::explained_at("https://docs.example/idempotency")?;
+/// let response = problems.show(&Problem::KeyMissing, None);
+/// assert_eq!(response.status(), 400);
+/// assert_eq!(response.headers()["link"], "<https://docs.example/idempotency>; rel=\"describedby\"");
+/// # Ok::<(), http::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProblemDetails {
     page: String,

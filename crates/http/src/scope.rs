@@ -4,6 +4,23 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
 /// Tells whose key a request carries, from facts that were authenticated before.
+///
+/// ```
+/// use hapax_core::Scope;
+/// use hapax_http::{CallerUnknown, MakeScope};
+/// use http::request::Parts;
+///
+/// /// What an authentication layer outside leaves in the request.
+/// #[derive(Clone)]
+/// struct User(String);
+///
+/// fn scope(parts: &Parts) -> Result<Scope, CallerUnknown> {
+///     let user = parts.extensions.get::<User>().ok_or(CallerUnknown("log in first".into()))?;
+///     Scope::tenant("payments", &user.0).map_err(|error| CallerUnknown(error.to_string()))
+/// }
+/// # fn is_one(_: impl MakeScope) {}
+/// # is_one(scope);
+/// ```
 pub trait MakeScope: Send + Sync + 'static {
     /// The scope of this request.
     ///
@@ -42,6 +59,19 @@ pub enum Tenant {
 }
 
 /// One namespace, and a tenant by a field of the request.
+///
+/// ```
+/// use hapax_core::Identity;
+/// use hapax_http::{MakeScope, Tenant, TenantScope};
+/// use http::{HeaderName, Request};
+///
+/// let tenant = Tenant::Header(HeaderName::from_static("x-account"));
+/// let scope = TenantScope::new("payments", tenant, Identity::plain())?;
+/// let of = |request: http::request::Builder| scope.scope(&request.body(()).unwrap().into_parts().0);
+/// assert!(of(Request::post("/charges").header("x-account", "acme")).is_ok());
+/// assert!(of(Request::post("/charges")).is_err());
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TenantScope {
     namespace: String,

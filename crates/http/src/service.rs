@@ -31,6 +31,13 @@ const DRAINED: usize = 4 << 20;
 const DRAINED_FOR: Duration = Duration::from_secs(1);
 
 /// The service that [`IdempotencyLayer`](crate::IdempotencyLayer) makes.
+///
+/// # Errors
+/// The inner service's own, passed on to the caller whose request ran it; its outcome is unknown then. All else is a response.
+///
+/// # Cancel safety
+/// A request that is dropped before it has arrived whole leaves nothing behind. From then on it goes on without its caller, and a
+/// copy gets the answer.
 #[derive(Clone)]
 pub struct Idempotency<S> {
     pub(crate) inner: S,

@@ -29,6 +29,27 @@ use checkpoint::Checkpoints;
 use worker::Worker;
 
 /// A store in one SQLite file.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::sync::Arc;
+/// use hapax_core::runtime::Tokio;
+/// use hapax_core::{Gate, Identity, Inspect, Key, Scope, Settings};
+/// use hapax_stores::Sqlite;
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("hapax.db");
+/// let store = Arc::new(Sqlite::open(&path, Arc::new(Tokio::current()))?);
+/// let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build()?;
+/// let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+/// gate.run(call, |_| async { Ok(String::from("charged")) }).await?;
+///
+/// // Every minute or so: expired records stay in the file until they are removed.
+/// store.sweep(1000).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Sqlite {
     writer: Worker,
@@ -44,7 +65,8 @@ impl Sqlite {
     /// Opens the file, or makes it. Blocks for a few milliseconds, or up to ten seconds while another process writes.
     ///
     /// # Errors
-    /// `Unusable` for a place that cannot be written, a file that is no SQLite database, or one with a newer schema.
+    /// `Unusable` for a place that cannot be written or that is a network file system, a file that is no SQLite database or one with
+    /// a newer schema, and if the system has no thread left.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -7,6 +7,20 @@ use crate::key::{EventId, OperationId, RecordKey};
 use crate::machine::Grant;
 
 /// What a handler is told about the attempt it runs.
+///
+/// ```
+/// use hapax_core::gate::{Attempt, Failure};
+///
+/// async fn ship(attempt: Attempt) -> Result<String, Failure<String>> {
+///     let (transaction, letter) = (attempt.operation(), attempt.event_id(0));
+///     tokio::select! {
+///         biased;
+///         // The grant is lost: what was not begun must not be begun.
+///         () = attempt.cancelled() => Err(Failure::unknown(std::io::Error::other("out of time"))),
+///         shipped = async { format!("{transaction} shipped, letter {letter} is out") } => Ok(shipped),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Attempt {
     rk: RecordKey,

@@ -8,6 +8,28 @@ use crate::error::{BoxError, Error, ErrorKind};
 use crate::record::{Completion, Timestamp};
 
 /// An answer that can be recorded and given again.
+///
+/// ```
+/// use bytes::Bytes;
+/// use hapax_core::BoxError;
+/// use hapax_core::gate::Answer;
+///
+/// /// A number of a receipt, stored in its eight bytes.
+/// #[derive(Debug, PartialEq)]
+/// struct Receipt(u64);
+///
+/// impl Answer for Receipt {
+///     fn encode(&self) -> Bytes {
+///         Bytes::copy_from_slice(&self.0.to_be_bytes())
+///     }
+///
+///     fn decode(stored: Bytes) -> Result<Self, BoxError> {
+///         Ok(Self(u64::from_be_bytes(stored[..].try_into()?)))
+///     }
+/// }
+///
+/// assert_eq!(Receipt::decode(Receipt(7).encode()).unwrap(), Receipt(7));
+/// ```
 pub trait Answer: Sized + Send + 'static {
     /// The answer as it is stored.
     fn encode(&self) -> Bytes;
@@ -40,6 +62,22 @@ impl Answer for String {
 }
 
 /// What a handler says when it has no applied answer. `Ok` means applied.
+///
+/// ```
+/// use hapax_core::gate::Failure;
+/// use std::io::{Error, ErrorKind};
+///
+/// fn judge(error: Error) -> Failure<String> {
+///     match error.kind() {
+///         ErrorKind::InvalidInput => Failure::finally("there is no such card".into()),
+///         ErrorKind::PermissionDenied => Failure::denied(error),
+///         // Never sent: it cannot have happened.
+///         ErrorKind::ConnectionRefused => Failure::not_applied(error),
+///         // Perhaps after it was sent. `?` says the same.
+///         _ => Failure::unknown(error),
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub enum Failure<A> {
     /// The answer is final though nothing was applied: recorded, and given to every copy.
@@ -97,6 +135,26 @@ impl<A, E: StdError + Send + Sync + 'static> From<E> for Told<A> {
 }
 
 /// An operation that ran, now or before.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use std::sync::Arc;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+/// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+/// # let gate = Gate::builder(store, Settings::default()).build()?;
+/// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+/// use hapax_core::gate::{How, Recorded};
+///
+/// let ran = gate.run(call, |_| async { Ok(String::from("charged")) }).await?;
+/// assert_eq!((ran.how, ran.recorded), (How::Fresh, Recorded::Yes));
+/// let copy = gate.run(call, |_| async { Ok(String::from("charged again")) }).await?;
+/// assert_eq!((copy.answer, copy.how, copy.expiry), (ran.answer, How::Replayed, ran.expiry));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ran<A> {

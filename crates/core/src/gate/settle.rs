@@ -210,8 +210,9 @@ impl Drop for Held {
     }
 }
 
-/// Cancels an attempt whose begin was ambiguous and that applied nothing: now, and once more one lease after the
-/// begin was sent, because a begin can be carried out after its cancellation, and is taken to die in the network within a lease.
+/// Cancels an attempt whose begin was ambiguous and that applied nothing: now, and once more when nothing of the begin can be under
+/// way, because it can be carried out after its cancellation. A request is taken to die in the network within one lease, and the
+/// last one of a begin, a swap, was sent before the begin's time was up.
 pub(super) fn cancel(gate: Gate, rk: RecordKey, owner: Owner, sent: Duration) {
     if chaos::on("no_cancel") {
         return;
@@ -225,7 +226,7 @@ pub(super) fn cancel(gate: Gate, rk: RecordKey, owner: Owner, sent: Duration) {
             return;
         }
         let waited = gate.shared.runtime.boot().saturating_sub(sent);
-        gate.shared.runtime.sleep(lease.saturating_sub(waited)).await;
+        gate.shared.runtime.sleep((lease + gate.shared.store_timeout).saturating_sub(waited)).await;
         how.until_definite(&gate, rk).await;
     });
 }

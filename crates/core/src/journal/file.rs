@@ -25,6 +25,12 @@ use crate::runtime::Runtime;
 use worker::{Files, Job, Reply};
 
 /// Settings of a [`FileJournal`].
+///
+/// ```
+/// use hapax_core::journal::FileJournalSettings;
+///
+/// let settings = FileJournalSettings::default().max_bytes(64 << 20);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileJournalSettings {

@@ -7,6 +7,17 @@ use crate::error::Result;
 use crate::journal::{Journal, Number, Spilled};
 
 /// A journal that lives as long as its value: for tests, where a gate that is made anew over the same one stands for a restart.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use hapax_core::Journal;
+/// use hapax_core::journal::MemoryJournal;
+///
+/// assert!(MemoryJournal::new().replay().await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct MemoryJournal {
     list: Mutex<List>,

@@ -38,6 +38,18 @@ impl MemorySettings {
 /// Records in this process's memory: the fastest store, and one that forgets everything when the process ends.
 ///
 /// Its clock is the runtime's wall clock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::sync::Arc;
+/// use hapax_core::runtime::Tokio;
+/// use hapax_core::store::{Memory, MemorySettings};
+///
+/// let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default().max_bytes(64 << 20));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,

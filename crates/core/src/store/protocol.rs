@@ -17,6 +17,33 @@ const TRIES: usize = 8;
 ///
 /// # Cancel safety
 /// A dropped future means *unknown*; repeat the operation.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use std::sync::Arc;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+/// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+/// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+/// use hapax_core::machine::{Resolved, Verdict};
+/// use hapax_core::store::Protocol;
+/// use hapax_core::{Seconds, State};
+///
+/// # let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build()?;
+/// # let lost = std::io::Error::other("the connection broke");
+/// # gate.run(call, |_| async { Err::<String, _>(lost.into()) }).await.unwrap_err();
+/// // Somebody has found out that it happened: hold the record that lapsed, and then record the answer.
+/// let (protocol, rk) = (Protocol::over(&*store), call.record_key());
+/// let token = protocol.read(rk).await?.live().expect("an attempt ended without a word").token;
+/// assert_eq!(protocol.hold(&rk, token, Seconds(3600)).await?, Resolved::Yes);
+/// let happened = Verdict::Done { answer: "charged".into(), retention: Seconds(3600) };
+/// assert_eq!(protocol.resolve(&rk, token, &happened).await?, Resolved::Yes);
+/// assert!(matches!(protocol.read(rk).await?.live().unwrap().state, State::Completed(_)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol<'a> {
     store: &'a dyn Store,

@@ -485,7 +485,7 @@ async fn a_begin_that_may_still_arrive_is_cancelled_whatever_the_next_one_heard(
 
     world.store.carry_out_delayed_by_protocol().await;
     assert!(matches!(world.state().await, State::InProgress(_)), "the late begin was granted, to nobody");
-    world.time.pass(LEASE).await;
+    world.time.pass(LEASE * 2).await;
     assert!(matches!(world.state().await, State::Released(_)));
 }
 
@@ -498,7 +498,7 @@ async fn a_begin_that_arrives_after_its_attempt_was_released_is_cancelled() {
     settle().await;
     world.store.carry_out_delayed_by_protocol().await;
     assert!(matches!(world.state().await, State::InProgress(_)), "the late begin was granted, to nobody");
-    world.time.pass(LEASE).await;
+    world.time.pass(LEASE * 2).await;
     assert!(matches!(world.state().await, State::Released(_)));
 }
 

@@ -1,0 +1,3 @@
+-- Nothing to protect.
+wrk.method, wrk.path = "GET", "/charges/1"
+wrk.headers["Authorization"] = "Bearer bench"

@@ -1,0 +1,100 @@
+//! A payment service: one charge for each `Idempotency-Key`, however often the request comes, also after a restart.
+//!
+//! ```sh
+//! cargo run -p example-axum-payments -- hapax.db 3000
+//! pay() { curl -i -H 'Authorization: Bearer me' -H "Idempotency-Key: $1" -d "$2" http://127.0.0.1:3000/charges; }
+//! pay order-1 500      # 201, a charge
+//! pay order-1 500      # 201, the same charge, and Idempotent-Replayed: true
+//! pay order-1 600      # 422: the key was used for another amount
+//! curl http://127.0.0.1:3000/charges
+//! curl http://127.0.0.1:3000/.well-known/idempotency
+//! ```
+
+mod provider;
+
+use std::env;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use hapax::http::axum::{Attempt, NotApplied};
+use hapax::http::{IdempotencyLayer, PAGE, Tenant, TenantScope};
+use hapax::runtime::Tokio;
+use hapax::stores::Sqlite;
+use hapax::{Gate, Identity, Inspect, Settings};
+use provider::{Closed, Provider};
+use tokio::net::TcpListener;
+
+// What matters begins here ...
+fn payments(store: Arc<Sqlite>, provider: Arc<Provider>) -> hapax::Result<(Gate, Router)> {
+    let gate = Gate::builder(store, Settings::default()).build()?;
+    let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
+    let idempotency = IdempotencyLayer::new(gate.clone()).scope(scope);
+    let page = idempotency.page();
+    let page = get(async move |headers: HeaderMap| page.response(&headers).map(Body::from));
+    let charges = Router::new().route("/charges", post(charge).get(charges)).layer(idempotency);
+    Ok((gate, charges.route(PAGE, page).route("/provider", put(set_provider)).with_state(provider)))
+}
+
+async fn charge(attempt: Attempt, State(provider): State<Arc<Provider>>, cents: String) -> Response {
+    let Ok(cents) = cents.parse() else {
+        return (StatusCode::BAD_REQUEST, "send an amount in cents\n").into_response();
+    };
+    // The operation's id is the same in every attempt, so that the provider, too, can tell a copy.
+    match provider.charge(attempt.operation(), cents) {
+        Ok(charge) => (StatusCode::CREATED, charge).into_response(),
+        Err(Closed) => NotApplied((StatusCode::CONFLICT, "the provider is closed\n")).into_response(),
+    }
+}
+// ... and ends here.
+
+/// A `GET` streams past the layer.
+async fn charges(State(provider): State<Arc<Provider>>) -> String {
+    provider.charges()
+}
+
+/// Opens or closes the provider, to show what a request gets that was not applied.
+async fn set_provider(State(provider): State<Arc<Provider>>, state: String) -> StatusCode {
+    provider.set_open(state.trim() != "closed");
+    StatusCode::NO_CONTENT
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let mut arguments = env::args().skip(1);
+    let records = arguments.next().unwrap_or_else(|| "hapax.db".into());
+    let port = arguments.next().unwrap_or_else(|| "3000".into()).parse()?;
+
+    let store = Arc::new(Sqlite::open(Path::new(&records), Arc::new(Tokio::current()))?);
+    let (gate, app) = payments(Arc::clone(&store), Arc::default())?;
+    tokio::spawn(sweep(store));
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, app).with_graceful_shutdown(interrupted()).await?;
+    // Attempts whose client has gone still run: their charges are to be recorded.
+    gate.drain(Duration::from_secs(10)).await;
+    Ok(())
+}
+
+/// Removes expired records, a few at a time. They count as absent before that, too: this is for the size of the file.
+async fn sweep(store: Arc<Sqlite>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        if let Err(error) = store.sweep(1000).await {
+            eprintln!("a sweep failed, and is tried again: {error}");
+        }
+    }
+}
+
+async fn interrupted() {
+    // Without signals there is nothing to wait for: the process is ended in another way then.
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,49 @@
+//! An async function behind a gate: the same order is delivered twice and charged once.
+//!
+//! ```sh
+//! cargo run -p example-plain-function
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hapax::gate::{Attempt, Failure, Refused};
+use hapax::runtime::Tokio;
+use hapax::store::{Memory, MemorySettings};
+use hapax::{Call, Gate, Identity, Key, Rule, Scope, Settings};
+
+/// What the card was charged, in this process.
+static CHARGES: AtomicU32 = AtomicU32::new(0);
+
+/// The effect. `Ok` means that it happened; what else it may say is [`Failure`].
+async fn charge(attempt: Attempt, cents: u64) -> Result<String, Failure<String>> {
+    if cents == 0 {
+        return Err(Failure::finally("there is nothing to charge".into()));
+    }
+    let number = CHARGES.fetch_add(1, Ordering::SeqCst) + 1;
+    Ok(format!("charge {number}: {cents} cents for {}", attempt.operation()))
+}
+
+/// Which operation this is: the key by which a copy is known, in the room of its tenant, and the payload that a copy must have.
+fn order(key: &str, cents: u64) -> hapax::Result<Call> {
+    let identity = Identity::plain();
+    let payload = identity.fingerprint(Rule(1), &[&cents.to_be_bytes()]);
+    Ok(identity.call(&Scope::tenant("shop", "acme")?, &Key::new(key)?).fingerprint(payload))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+
+    for (key, cents) in [("order-7", 500), ("order-7", 500), ("order-7", 600)] {
+        match gate.run(order(key, cents)?, move |attempt| charge(attempt, cents)).await {
+            Ok(ran) => println!("{key}: {} ({:?})", ran.answer, ran.how),
+            Err(Refused::Mismatch) => println!("{key}: not for {cents} cents, the key was used for another amount"),
+            // Each of the others is a different thing to tell the caller.
+            Err(refused) => return Err(refused.into()),
+        }
+    }
+    println!("charged {} time(s)", CHARGES.load(Ordering::SeqCst));
+    Ok(())
+}
