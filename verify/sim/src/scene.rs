@@ -61,15 +61,9 @@ pub(crate) fn calls(plan: &Plan) -> Vec<[Call; 2]> {
 
 impl Scene {
     /// A world in which no process runs yet.
-    pub(crate) fn new(
-        plan: Arc<Plan>,
-        dice: Dice,
-        network: Arc<Network>,
-        outside: Arc<Process>,
-        calls: Vec<[Call; 2]>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(network: Arc<Network>, dice: Dice, outside: Arc<Process>, calls: Vec<[Call; 2]>) -> Arc<Self> {
         let scene = Arc::new(Self {
-            plan,
+            plan: Arc::clone(&network.plan),
             dice,
             oracle: Arc::clone(&network.oracle),
             network,

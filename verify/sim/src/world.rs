@@ -43,15 +43,14 @@ pub fn run(seed: u64, keeps_trace: bool) -> Run {
     let plan = Arc::new(Plan::draw(&dice));
     let turns = Arc::new(Counted::default());
     let time = VirtualTime::choosing(dice.next(), choose(Dice::new(dice.next()), plan.turns, Arc::clone(&turns)));
-    let server = time.process();
-    let shelf = Arc::new(Shelf::new(Arc::clone(&server)));
+    let shelf = Arc::new(Shelf::new(time.process()));
     let calls = scene::calls(&plan);
     let oracle = Oracle::new(Arc::clone(&plan), Arc::clone(&shelf), &calls, keeps_trace);
     oracle.note(format_args!("{plan:?}"));
-    let network = Network::new(server, Arc::clone(&oracle), shelf, Arc::clone(&plan), dice.clone());
-    let world = World { oracle: Arc::clone(&oracle), plan: Arc::clone(&plan), time };
+    let network = Network::new(Arc::clone(&oracle), shelf, Arc::clone(&plan), dice.clone());
+    let world = World { oracle: Arc::clone(&oracle), plan, time };
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let scene = Scene::new(plan, dice, Arc::new(network), world.time.process(), calls);
+        let scene = Scene::new(Arc::new(network), dice, world.time.process(), calls);
         world.live(scene);
     }));
     if let Err(panic) = ended {

@@ -16,7 +16,7 @@ pub(crate) struct Network {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) server: Arc<Process>,
     pub(crate) oracle: Arc<Oracle>,
-    pub(super) plan: Arc<Plan>,
+    pub(crate) plan: Arc<Plan>,
     dice: Dice,
     state: Mutex<State>,
 }
@@ -72,14 +72,8 @@ pub(super) enum Fate {
 }
 
 impl Network {
-    pub(crate) fn new(
-        server: Arc<Process>,
-        oracle: Arc<Oracle>,
-        shelf: Arc<Shelf>,
-        plan: Arc<Plan>,
-        dice: Dice,
-    ) -> Self {
-        Self { shelf, server, oracle, plan, dice, state: Mutex::default() }
+    pub(crate) fn new(oracle: Arc<Oracle>, shelf: Arc<Shelf>, plan: Arc<Plan>, dice: Dice) -> Self {
+        Self { server: Arc::clone(&shelf.server), shelf, oracle, plan, dice, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
