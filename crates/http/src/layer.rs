@@ -121,7 +121,7 @@ impl IdempotencyLayer {
         self.changed(|config| config.identity = identity)
     }
 
-    /// Reads keys like this: [`KeyField`], or a closure over the head of the request.
+    /// Reads keys like this: [`KeyField`], [`JsonKey`](crate::JsonKey), or a closure over the head of the request.
     #[must_use]
     pub fn key(self, key: impl FindKey) -> Self {
         self.changed(|config| config.key = Arc::new(key))
@@ -192,6 +192,10 @@ impl IdempotencyLayer {
     /// The page on which this layer's contract is published, to be served at [`PAGE`](crate::PAGE).
     pub fn page(&self) -> PolicyPage {
         PolicyPage::of(&self.config)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     fn changed(mut self, change: impl FnOnce(&mut Config)) -> Self {
