@@ -201,6 +201,9 @@ impl FindKey for JsonKey {
     }
 
     fn key_of_whole(&self, _: &Parts, body: &Bytes) -> Result<Option<Key>, KeyMalformed> {
+        if body.is_empty() {
+            return Ok(None);
+        }
         let document: Value = serde_json::from_slice(body).map_err(|_| KeyMalformed::from("the body is no JSON"))?;
         let key = match document.pointer(&self.pointer) {
             None | Some(Value::Null) => return Ok(None),
@@ -375,9 +378,10 @@ mod tests {
             b"18446744073709551615"
         );
         assert_eq!(in_body("/id", "{}").unwrap(), None);
+        assert_eq!(in_body("/id", "").unwrap(), None);
         assert_eq!(in_body("/id", r#"{"id":null}"#).unwrap(), None);
         for body in
-            ["", "id=abc", r#"{"id":""}"#, r#"{"id":"a b"}"#, r#"{"id":1.5}"#, r#"{"id":["abc"]}"#, r#"{"id":true}"#]
+            ["id=abc", r#"{"id":""}"#, r#"{"id":"a b"}"#, r#"{"id":1.5}"#, r#"{"id":["abc"]}"#, r#"{"id":true}"#]
         {
             assert!(in_body("/id", body).is_err(), "{body}");
         }
