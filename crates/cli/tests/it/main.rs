@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod config;
 mod demo;
 mod gateway;
 mod lifecycle;
