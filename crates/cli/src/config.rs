@@ -10,6 +10,7 @@
 
 mod file;
 mod flags;
+mod guess;
 mod read;
 mod route;
 mod rules;
@@ -31,7 +32,7 @@ use crate::wiring::StoreUrl;
 use file::File;
 use values::Values;
 
-pub(crate) use flags::Flags;
+pub(crate) use flags::{Flags, mistyped};
 pub(crate) use read::Protect;
 pub(crate) use route::Route;
 pub(crate) use rules::{KeySource, Rules};

@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::{Protocol, Severity};
-use hapax::{Gate, OnBusy, OnLapse, Policy, Repeatable};
+use hapax::{Gate, OnBusy, OnLapse, OnStoreDown, Policy, Repeatable};
 use tokio::net::TcpListener;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
-use crate::config::{Config, Flags, KeySource, Protect, Route, Rules};
+use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
 use crate::gateway::{Forward, Published, Routes, Way, admin, serve};
 use crate::wiring::{self, Opened};
 
@@ -26,9 +27,13 @@ const DRAIN: Duration = Duration::from_secs(30);
 
 /// Runs until it is told to stop.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
+    for (name, meant) in config::mistyped(std::env::vars_os()) {
+        tracing::warn!("{name} sets nothing; did you mean {meant}?");
+    }
     let config = Config::load(&args).map_err(Failure::usage)?;
     if args.check {
-        print!("{}", config.show());
+        // Whoever reads may have seen enough.
+        let _ = std::io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
@@ -41,16 +46,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
     pin(&config, &gate, &opened).await.map_err(Failure::cannot_start)?;
-    let routes = routes(&config, &gate).map_err(Failure::usage)?;
-    let forward = Forward::new(config.upstream.clone(), config.upstream_timeout);
-    let service = Published::new(routes.page(), routes.layer(forward));
-
-    let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
-    explain(&config);
-    tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
-    tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
-    serve::until_stopped(public, service, DRAIN).await.map_err(Failure::failed)?;
-
+    serve(&config, &gate, &opened).await?;
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");
     } else {
@@ -60,6 +56,17 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
         journal.close().await;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(config: &Config, gate: &Gate, opened: &Opened) -> Result<(), Failure> {
+    let routes = routes(config, gate).map_err(Failure::usage)?;
+    let forward = Forward::new(config.upstream.clone(), config.upstream_timeout);
+    let service = Published::new(routes.page(), routes.layer(forward));
+    let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
+    explain(config);
+    tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
+    tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
+    serve::until_stopped(public, service, DRAIN).await.map_err(Failure::failed)
 }
 
 async fn check(opened: &Opened) -> Result<(), Failure> {
@@ -156,6 +163,9 @@ fn explain(config: &Config) {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
     tracing::info!(%listen, %admin, %upstream, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
+    if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
+        tracing::warn!("while records cannot be reached, each copy of a request runs (--when-store-down pass)");
+    }
     match config.tenant {
         Tenant::Authorization => tracing::info!(
             "keys belong to the Authorization field; a retry with a renewed credential is a new request (--tenant header:NAME is the remedy)"

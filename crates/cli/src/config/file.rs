@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use toml_span::value::{Key, Table, Value, ValueInner};
 
+use crate::config::guess::nearest;
 use crate::config::settings::{PER_ROUTE, SETTINGS, Setting, TABLES};
 use crate::config::source::{Given, Line, Source};
 
@@ -148,7 +149,7 @@ impl Lines<'_> {
     fn unknown(&self, key: &Key<'_>, shown: &str, place: &str, known: &[&str]) -> anyhow::Error {
         let line = self.at(key.span.start);
         let elsewhere = SETTINGS.iter().find(|setting| setting.key == key.name || setting.flag == key.name);
-        let meant = match (nearest(&key.name, known), elsewhere) {
+        let meant = match (nearest(&key.name, known.iter().copied()), elsewhere) {
             (Some(near), _) => format!("did you mean {near}?"),
             (None, Some(Setting { table, key, .. })) => format!("write {key} in [{table}]"),
             (None, None) => format!("there are {}", known.join(", ")),
@@ -167,13 +168,6 @@ fn scalar(value: &ValueInner<'_>) -> Option<String> {
         ValueInner::Integer(number) => Some(number.to_string()),
         ValueInner::Float(_) | ValueInner::Boolean(_) | ValueInner::Array(_) | ValueInner::Table(_) => None,
     }
-}
-
-/// The known name that a mistyped one is nearest to, if it is near.
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
-    let nearest = known.iter().min_by_key(distance)?;
-    (distance(&nearest) <= 1 + name.len() / 4).then_some(nearest)
 }
 
 #[cfg(test)]

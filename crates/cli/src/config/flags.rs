@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
 
+use crate::config::guess::nearest;
 use crate::config::settings::{SETTINGS, Setting};
 use crate::config::source::{Given, Source};
 use crate::wiring::SCHEMES;
@@ -70,6 +72,22 @@ impl clap::FromArgMatches for Flags {
     }
 }
 
+/// The variables that are nearly those of a setting, each with the one that was probably meant. Not refused: a variable of that
+/// prefix may be another program's.
+pub(crate) fn mistyped(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    let known: Vec<_> = SETTINGS.iter().map(|setting| setting.variable).chain(OTHERS).collect();
+    let guess = |(name, _): (OsString, OsString)| {
+        let name = name.into_string().ok().filter(|name| !known.contains(&name.as_str()))?;
+        let suffixes = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
+        let meant = nearest(name.strip_prefix(PREFIX)?, suffixes)?;
+        Some((name, format!("{PREFIX}{meant}")))
+    };
+    variables.filter_map(guess).collect()
+}
+
+const PREFIX: &str = "HAPAX_";
+const OTHERS: [&str; 2] = ["HAPAX_CONFIG", "HAPAX_LOG"];
+
 /// What a flag or its variable says; a flag hides its variable. Defaults come after the file, and are not for clap to give.
 fn given(matches: &ArgMatches, setting: &'static Setting) -> Option<Given> {
     let source = matches.value_source(setting.flag)?;
@@ -82,4 +100,18 @@ fn given(matches: &ArgMatches, setting: &'static Setting) -> Option<Given> {
     };
     let texts = matches.get_many::<String>(setting.flag)?.cloned().collect();
     Some(Given { texts, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_that_is_nearly_one_of_ours_is_noticed() {
+        let names =
+            ["HAPAX_LEESE", "HAPAX_LEASE", "HAPAX_CONFIG", "HAPAX_PORT_8080_TCP_ADDR", "LEESE", "HAPAX_KEYGRAMMAR"];
+        let told = mistyped(names.into_iter().map(|name| (name.into(), OsString::new())));
+        let pair = |name: &str, meant: &str| (name.to_owned(), meant.to_owned());
+        assert_eq!(told, [pair("HAPAX_LEESE", "HAPAX_LEASE"), pair("HAPAX_KEYGRAMMAR", "HAPAX_KEY_GRAMMAR")]);
+    }
 }

@@ -68,9 +68,10 @@ pub(crate) fn routes(tables: Vec<RouteTable>, values: &Values, protect: Protect)
     let mut routes: Vec<Route> = Vec::new();
     for table in tables {
         let line = table.line.clone();
-        let named = |error: anyhow::Error| match error.to_string().starts_with(&*line.file) {
-            true => error,
-            false => anyhow!("{line}: {error:#}"),
+        // A value that the route did not give itself, a flag for instance, is named by its own source.
+        let named = |error: anyhow::Error| {
+            let is_placed = error.to_string().starts_with(&*line.file);
+            if is_placed { error } else { anyhow!("{line}: {error:#}") }
         };
         let route = Route::read(table, values, protect).map_err(named)?;
         for earlier in &routes {
@@ -85,7 +86,7 @@ fn refuse_hidden(earlier: &Route, route: &Route) -> Result<(), anyhow::Error> {
     let hidden = route.methods.iter().find(|method| earlier.methods.contains(method));
     let Some(method) = hidden.filter(|_| earlier.pattern.covers(&route.pattern)) else { return Ok(()) };
     let (line, pattern, before) = (route.line(), &route.pattern, earlier.line());
-    if route.pattern == earlier.pattern {
+    if route.pattern.covers(&earlier.pattern) {
         bail!("{line}: {method} {pattern} has a route already, {before}; make them one");
     }
     bail!(
@@ -95,24 +96,29 @@ fn refuse_hidden(earlier: &Route, route: &Route) -> Result<(), anyhow::Error> {
 }
 
 fn outcomes(table: &RouteTable) -> Result<StatusOutcomes, anyhow::Error> {
-    let lists = ["applied", "not-applied", "final", "unknown"];
+    let mut outcomes = StatusOutcomes::default();
     let mut named: Vec<(u16, &str)> = Vec::new();
-    let mut statuses = Vec::new();
-    for list_name in lists {
-        let list = list(table, list_name, read::status)?;
-        for status in &list {
-            if let Some((_, other)) = named.iter().find(|(known, other)| known == status && *other != list_name) {
-                let line = table.of_routes.get(list_name).map_or(String::new(), |given| format!("{}: ", given.source));
-                bail!("{line}{status} is in {other} and in {list_name}; it can mean one of the two");
-            }
-            named.push((*status, list_name));
+    for (name, mean) in MEANINGS {
+        let statuses = list(table, name, read::status)?;
+        if let Some((status, other)) = named.iter().find(|(status, _)| statuses.contains(status)) {
+            let source = &table.of_routes[name].source;
+            bail!("{source}: {status} is in {other} and in {name}; it can mean one of the two");
         }
-        statuses.push(list);
+        named.extend(statuses.iter().map(|status| (*status, *name)));
+        outcomes = mean(outcomes, statuses);
     }
-    let mut statuses = statuses.into_iter();
-    let mut next = || statuses.next().unwrap_or_default();
-    Ok(StatusOutcomes::default().applied(next()).not_applied(next()).finally(next()).unknown(next()))
+    Ok(outcomes)
 }
+
+type Mean = fn(StatusOutcomes, Vec<u16>) -> StatusOutcomes;
+
+/// The lists in which a route says what its statuses mean.
+const MEANINGS: &[(&str, Mean)] = &[
+    ("applied", StatusOutcomes::applied),
+    ("not-applied", StatusOutcomes::not_applied),
+    ("final", StatusOutcomes::finally),
+    ("unknown", StatusOutcomes::unknown),
+];
 
 /// What a route says under a name that only routes have.
 fn list<T>(table: &RouteTable, name: &str, read: Read<T>) -> Result<Vec<T>, anyhow::Error> {

@@ -212,7 +212,10 @@ fn a_route_that_is_never_reached_is_refused_with_both_lines() {
             route("'POST'", "/charges/refunds"),
             "hapax.toml:4: POST /charges/refunds is never reached, since hapax.toml:1 has /charges/{id}",
         ),
-        (route("['DELETE', 'PUT']", "/charges/{name}"), "hapax.toml:4: PUT /charges/{name} is never reached"),
+        (
+            route("['DELETE', 'PUT']", "/charges/{name}"),
+            "hapax.toml:4: PUT /charges/{name} has a route already, hapax.toml:1; make them one",
+        ),
         (
             route("'PUT'", "/charges/{id}"),
             "hapax.toml:4: PUT /charges/{id} has a route already, hapax.toml:1; make them one",
@@ -325,6 +328,24 @@ async fn a_path_that_can_be_read_in_two_ways_does_not_slip_past_a_route_h41() {
     }
     assert_eq!(api.seen()[0].path, "/projects/a%2Fb/hooks/1", "it is passed on as it came");
     assert_eq!(send(&gateway, "PUT", "/%6frders/7", &[], "{}").await.problem(), "key-missing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_and_the_word_for_a_store_that_is_down_reach_the_gate_h28() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let limits = ["--max-in-flight", "1", "--store-timeout", "200ms"];
+    let flags = [&limits[..], &["--when-store-down", "pass"]].concat();
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
+    let (first, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.has_seen(1).await;
+        assert_eq!(gateway.post("/charges", "key-2", "{}").await.unwrap().problem(), "overloaded");
+        api.let_go();
+    });
+    assert_eq!(first.unwrap().status, 201);
+    let lock = rusqlite::Connection::open(directory.path().join("hapax.db")).unwrap();
+    lock.execute_batch("begin immediate").unwrap();
+    let got = gateway.post("/charges", "key-3", "{}").await.unwrap();
+    assert_eq!((got.status.as_u16(), &got.headers["hapax-unrecorded"]), (201, &"true".parse().unwrap()));
 }
 
 /// A secret in a file of this mode.
