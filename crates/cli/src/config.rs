@@ -116,11 +116,15 @@ fn settings(values: &Values, rules: &Rules) -> Result<Settings, anyhow::Error> {
     settings.store_timeout = values.one("store-timeout", read::some_time)?;
     settings.max_in_flight = values.one("max-in-flight", read::count)?;
     settings.max_in_flight_per_tenant = values.one("max-in-flight-per-tenant", read::count)?;
-    if settings.max_in_flight_per_tenant > settings.max_in_flight {
-        if values.is_chosen("max-in-flight-per-tenant") {
-            let what = format!("one caller could never have so many; {} is the most", values.quoted("max-in-flight"));
-            return Err(values.wrong("max-in-flight-per-tenant", what));
-        }
+    let is_chosen = values.is_chosen("max-in-flight-per-tenant");
+    let is_shared = values.one("tenant", read::tenant)? == Tenant::None;
+    let is_over = settings.max_in_flight_per_tenant > settings.max_in_flight;
+    if is_over && is_chosen {
+        let what = format!("one caller could never have so many; {} is the most", values.quoted("max-in-flight"));
+        return Err(values.wrong("max-in-flight-per-tenant", what));
+    }
+    // The default gives way; and where all callers count as one, all that may run is theirs.
+    if !is_chosen && (is_over || is_shared) {
         settings.max_in_flight_per_tenant = settings.max_in_flight;
     }
     settings.policy = rules.policy.clone();
@@ -160,6 +164,9 @@ mod tests {
         let config = Config::of(&Flags::default(), File::parse("h.toml", file).unwrap()).unwrap();
         assert_eq!(config.settings.max_in_flight_per_tenant, 5);
         assert_eq!(config.settings.policy.released_retention, Duration::from_secs(20 * 60));
+        let file = "[gateway]\nupstream = 'http://a'\ntenant = 'none'\n";
+        let config = Config::of(&Flags::default(), File::parse("h.toml", file).unwrap()).unwrap();
+        assert_eq!(config.settings.max_in_flight_per_tenant, 4096, "all callers are one");
     }
 
     #[test]

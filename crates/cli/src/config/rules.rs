@@ -3,6 +3,7 @@ use std::time::Duration;
 use hapax::http::{Grammar, JsonKey, KeyField, Tenant};
 use hapax::{OnBusy, OnLapse, OnStoreDown, Policy, Repeatable};
 use http::HeaderName;
+use http::header::AUTHORIZATION;
 
 use crate::config::read::{self, KeyPlace};
 use crate::config::values::Values;
@@ -63,8 +64,13 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
     let strict = values.one("key-grammar", read::is_strict)?;
     match values.one("key-from", read::key_place)? {
         KeyPlace::Field(name) => {
-            if values.one("tenant", read::tenant)? == Tenant::Header(name.clone()) {
-                let what = format!("{name} names the tenant, too ({}); name two headers", values.quoted("tenant"));
+            let tenant = match values.one("tenant", read::tenant)? {
+                Tenant::Authorization => Some(AUTHORIZATION),
+                Tenant::Header(name) => Some(name),
+                Tenant::None => None,
+            };
+            if tenant.as_ref() == Some(&name) {
+                let what = format!("{name} names the tenant, too ({}); take another header", values.quoted("tenant"));
                 return Err(values.wrong("key-from", what));
             }
             let grammar = if strict { Grammar::Strict } else { Grammar::Lenient };

@@ -19,10 +19,11 @@ pub(crate) struct Setting {
     pub(crate) default: Option<&'static str>,
     /// Whether it is a list.
     pub(crate) many: bool,
+    /// What it does; `{schemes}` stands for the stores of this build.
     pub(crate) help: &'static str,
 }
 
-/// The tables of the file that hold settings, each with what it is for.
+/// The tables of the file that hold settings.
 pub(crate) const TABLES: [&str; 4] = ["gateway", "store", "policy", "secrets"];
 
 /// The table whose settings each route may have of its own.

@@ -8,6 +8,9 @@ use crate::config::source::Given;
 /// Every setting with its value and where that came from, and every route.
 pub(crate) fn show(config: &Config) -> String {
     let mut shown = table("SETTING", SETTINGS.iter().map(|setting| row(config, setting)));
+    if !config.routes.is_empty() {
+        shown += "\nWhat a route does not say is as above; the first that is named for a request holds.\n";
+    }
     for route in &config.routes {
         let of_routes = OF_ROUTES.iter().filter(|name| !["method", "path", "protect"].contains(name));
         let of_routes = of_routes.filter_map(|name| Some((*name, route.table.of_routes.get(name)?)));

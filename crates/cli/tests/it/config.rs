@@ -1,25 +1,21 @@
-//! What the gateway is told: by whom it is, what is refused, and that it is done.
+//! What the gateway is told: whose word holds, what is refused with which remedy, and that it reaches the gate.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use bytes::Bytes;
-use http::Request;
-use http_body_util::Full;
 use tempfile::TempDir;
 
-use crate::world::{Api, Gateway, Got, free_address, hapax, sqlite, until};
+use crate::world::{Api, Gateway, hapax, sqlite};
 
 /// A directory with this `hapax.toml`.
-fn configured(file: &str) -> TempDir {
+pub(crate) fn configured(file: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("hapax.toml"), file).unwrap();
     directory
 }
 
 /// Exit code, standard output and standard error of `hapax gateway --check`.
-fn check(directory: &Path, variables: &[(&str, &str)], flags: &[&str]) -> (i32, String, String) {
+pub(crate) fn check(directory: &Path, variables: &[(&str, &str)], flags: &[&str]) -> (i32, String, String) {
     let mut command = hapax();
     command.current_dir(directory).env("HAPAX_UPSTREAM", "http://127.0.0.1:9").envs(variables.iter().copied());
     let output = command.args(["gateway", "--check"]).args(flags).output().unwrap();
@@ -178,6 +174,11 @@ fn every_contradiction_is_named_with_its_remedy() {
             "hapax.toml:3: key-grammar: strict is how a header",
         ),
         (
+            "[policy]\nkey-from = 'header:Authorization'",
+            &[],
+            "hapax.toml:2: key-from: authorization names the tenant, too (tenant authorization (default)); take another",
+        ),
+        (
             "[policy]\nkey-from = 'header:X-Id'",
             &["--tenant", "header:x-id"],
             "hapax.toml:2: key-from: x-id names the tenant, too",
@@ -231,105 +232,6 @@ fn a_route_that_is_never_reached_is_refused_with_both_lines() {
     }
 }
 
-/// A gateway with these routes.
-async fn routed(api: &Api, file: &str) -> (Gateway, TempDir) {
-    let directory = configured(file);
-    let config = directory.path().join("hapax.toml").display().to_string();
-    (Gateway::start(api.address, "memory:", &["--config", &config]).await, directory)
-}
-
-async fn send(gateway: &Gateway, method: &str, path: &str, fields: &[(&str, &str)], body: &'static str) -> Got {
-    let request = Request::builder().method(method).uri(format!("http://{}{path}", gateway.public));
-    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-    let request = request.header("authorization", "Bearer a").body(Full::from(Bytes::from(body))).unwrap();
-    gateway.send(request).await.unwrap()
-}
-
-const KEY: &[(&str, &str)] = &[("idempotency-key", "k")];
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_route_has_its_own_retention_and_its_own_word_on_outcomes_h40() {
-    let api = Api::start().await;
-    let (gateway, _directory) = routed(
-        &api,
-        "[policy]\nlease = '1s'\n\
-         [[route]]\npath = '/short'\nretention = '1s'\n\
-         [[route]]\npath = '/status/503'\nnot-applied = [503]\n\
-         [[route]]\npath = '/status/500'\nfinal = [500]\n",
-    )
-    .await;
-    let others = gateway.post("/others", "k", "{}").await.unwrap();
-    gateway.post("/short", "s", "{}").await.unwrap();
-    until("the answer is forgotten", async || !gateway.post("/short", "s", "{}").await.unwrap().replayed()).await;
-    let again = gateway.post("/others", "k", "{}").await.unwrap();
-    assert!(again.replayed() && again.body == others.body, "others keep theirs");
-
-    for (path, second) in [("/status/503", (503, false)), ("/status/500", (500, true)), ("/status/502", (409, false))] {
-        gateway.post(path, path.strip_prefix("/status/").unwrap(), "{}").await.unwrap();
-        let got = gateway.post(path, path.strip_prefix("/status/").unwrap(), "{}").await.unwrap();
-        assert_eq!((got.status.as_u16(), got.replayed()), second, "{path}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_route_says_whether_and_which_requests_are_protected_h40() {
-    let api = Api::start().await;
-    let (gateway, _directory) = routed(
-        &api,
-        "[[route]]\npath = '/search/{*rest}'\nprotect = 'off'\n\
-         [[route]]\npath = '/maybe'\nprotect = 'optional'\n\
-         [[route]]\nmethod = ['PUT', 'DELETE']\npath = '/orders/{id}'\n\
-         [[route]]\npath = '/body'\nkey-from = 'json:/id'\n",
-    )
-    .await;
-    for (method, path, fields, body, first, second) in [
-        ("POST", "/search/a/b", KEY, "{}", 201, "fresh"),
-        ("POST", "/search/a/b", &[], "{}", 201, "fresh"),
-        ("POST", "/maybe", &[], "{}", 201, "fresh"),
-        ("PATCH", "/maybe", KEY, "{}", 201, "replayed"),
-        ("PUT", "/orders/8", &[("idempotency-key", "8")], "{}", 201, "replayed"),
-        ("DELETE", "/orders/9", &[("idempotency-key", "9")], "", 201, "replayed"),
-        ("PUT", "/orders/7", &[], "{}", 400, "key-missing"),
-        ("PUT", "/orders", &[], "{}", 201, "fresh"),
-        ("POST", "/orders/7", &[], "{}", 400, "key-missing"),
-        ("POST", "/body", &[], "{\"id\":\"7\"}", 201, "replayed"),
-        ("POST", "/body", &[("idempotency-key", "x")], "{}", 400, "key-missing"),
-    ] {
-        let got = send(&gateway, method, path, fields, body).await;
-        assert_eq!(got.status.as_u16(), first, "{method} {path} {fields:?}: {}", got.body);
-        let got = send(&gateway, method, path, fields, body).await;
-        let is = if got.status == 400 {
-            got.problem()
-        } else if got.replayed() {
-            "replayed"
-        } else {
-            "fresh"
-        };
-        assert_eq!(is, second, "{method} {path} {fields:?}");
-    }
-    let page = gateway.get(gateway.public, "/.well-known/idempotency").await.unwrap();
-    let page: serde_json::Value = serde_json::from_str(&page.body).unwrap();
-    let told = |place: usize, member: &str| page["routes"][place][member].to_string();
-    assert_eq!((told(0, "path"), told(0, "protected")), ("\"/search/{*rest}\"".into(), "false".into()));
-    assert_eq!((told(1, "keyRequired"), told(2, "methods")), ("false".into(), "[\"PUT\",\"DELETE\"]".into()));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_can_be_read_in_two_ways_does_not_slip_past_a_route_h41() {
-    let api = Api::start().await;
-    let (gateway, _directory) = routed(&api, "[[route]]\nmethod = 'PUT'\npath = '/orders/{id}'\n").await;
-    for path in ["/orders/a%2Fb", "/orders%2f7", "/x/%2e%2e/orders/7", "//orders/7", "/orders/.%2e"] {
-        let got = send(&gateway, "PUT", path, KEY, "{}").await;
-        assert!(got.status == 400 && got.body.contains("write it plainly"), "{path}: {} {}", got.status, got.body);
-    }
-    assert_eq!(api.seen().len(), 0);
-    for path in ["/projects/a%2Fb/hooks/1", "/%6frders"] {
-        assert_eq!(send(&gateway, "PUT", path, &[], "{}").await.status, 201, "{path}");
-    }
-    assert_eq!(api.seen()[0].path, "/projects/a%2Fb/hooks/1", "it is passed on as it came");
-    assert_eq!(send(&gateway, "PUT", "/%6frders/7", &[], "{}").await.problem(), "key-missing");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_and_the_word_for_a_store_that_is_down_reach_the_gate_h28() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
@@ -346,56 +248,4 @@ async fn limits_and_the_word_for_a_store_that_is_down_reach_the_gate_h28() {
     lock.execute_batch("begin immediate").unwrap();
     let got = gateway.post("/charges", "key-3", "{}").await.unwrap();
     assert_eq!((got.status.as_u16(), &got.headers["hapax-unrecorded"]), (201, &"true".parse().unwrap()));
-}
-
-/// A secret in a file of this mode.
-fn secret(directory: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
-    let path = directory.join(name);
-    fs::write(&path, content).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-    path
-}
-
-#[test]
-fn a_secret_of_another_length_or_open_to_all_is_refused_and_none_is_shown() {
-    let directory = tempfile::tempdir().unwrap();
-    for (name, content, mode, remedy) in [
-        ("short", &b"0123456789"[..], 0o600, "holds 10 bytes, and no secret; it must be 32 bytes, or 64 hex"),
-        ("open", &[b'7'; 32], 0o604, "chmod 600"),
-        ("shared", &[b'7'; 32], 0o620, "chmod 600"),
-    ] {
-        let path = secret(directory.path(), name, content, mode).display().to_string();
-        let (code, _, error) = check(directory.path(), &[], &["--secrets", &path]);
-        assert!(code == 2 && error.contains(remedy) && error.starts_with("hapax: --secrets: "), "{name}: {error}");
-        assert!(!error.contains("77777") && !error.contains("01234"), "{error}");
-    }
-    let path = secret(directory.path(), "good", &[b'7'; 32], 0o640).display().to_string();
-    let (code, shown, _) = check(directory.path(), &[], &["--secrets", &path]);
-    assert!(code == 0 && shown.contains(&path) && !shown.contains("77777"), "{shown}");
-    let (code, _, error) = check(directory.path(), &[], &["--secrets", "absent"]);
-    assert!(code == 2 && error.contains("does it exist?"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_keeps_the_secret_that_it_began_with() {
-    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let store = sqlite(directory.path());
-    let first = secret(directory.path(), "first", &[1; 32], 0o600).display().to_string();
-    let other = secret(directory.path(), "other", &[2; 32], 0o600).display().to_string();
-    for start in 0..2 {
-        let gateway = Gateway::start(api.address, &store, &["--secrets", &first]).await;
-        let got = gateway.post("/charges", "k", "{}").await.unwrap();
-        assert_eq!((got.body.as_str(), got.replayed()), ("answer 1", start > 0));
-    }
-    for (flags, remedy) in
-        [(&["--secrets", &*other][..], "has another secret"), (&[], "has a secret; name its file by --secrets")]
-    {
-        let (public, admin) = (free_address().to_string(), free_address().to_string());
-        let mut command = hapax();
-        command.args(["gateway", "--upstream", "http://127.0.0.1:9", "--store", &store, "--listen", &public]);
-        let output = command.args(["--admin", &admin]).args(flags).output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(3) && error.contains(remedy), "{flags:?}: {error}");
-    }
-    Gateway::start(api.address, &store, &["--secrets", &other, "--namespace", "another"]).await;
 }

@@ -6,5 +6,7 @@ mod config;
 mod demo;
 mod gateway;
 mod lifecycle;
+mod routes;
+mod secrets;
 mod torture;
 mod world;
