@@ -137,6 +137,7 @@ mod tests {
     use clap::{Arg, Args, Command};
 
     use super::*;
+    use hapax::{OnBusy, OnLapse, OnStoreDown};
     use settings::SETTINGS;
 
     /// Of the command line alone: they are about the file, or about no value.
@@ -167,6 +168,26 @@ mod tests {
         let file = "[gateway]\nupstream = 'http://a'\ntenant = 'none'\n";
         let config = Config::of(&Flags::default(), File::parse("h.toml", file).unwrap()).unwrap();
         assert_eq!(config.settings.max_in_flight_per_tenant, 4096, "all callers are one");
+    }
+
+    #[test]
+    fn every_value_of_a_policy_arrives_and_a_route_has_its_own() {
+        let file = "[gateway]\nupstream = 'http://a'\n[store]\ntimeout = '2s'\n[policy]\nlease = '3s'\nretention = '4h'\n\
+            unknown-retention = '5h'\nmax-execution = '6h'\nwait = '7s'\nmax-request-body = 8\nmax-stored-body = 9\n\
+            on-lapse = 'retry'\nwhen-store-down = 'pass'\nstore-header = 'x-a'\n\
+            [[route]]\npath = '/a'\nmax-execution = '10h'\non-lapse = 'hold'\n";
+        let config = Config::of(&Flags::default(), File::parse("h.toml", file).unwrap()).unwrap();
+        let (seconds, hours) = (Duration::from_secs, Duration::from_hours);
+        let Config { settings, rules, routes, .. } = config;
+        let policy = settings.policy;
+        assert_eq!((settings.store_timeout, policy.lease, policy.retention), (seconds(2), seconds(3), hours(4)));
+        assert_eq!((policy.unknown_retention, policy.max_execution), (hours(5), hours(6)));
+        assert_eq!((policy.on_busy, rules.max_request_body, rules.max_stored_body), (OnBusy::Wait(seconds(7)), 8, 9));
+        assert!(matches!(policy.on_lapse, OnLapse::Retry(_)) && matches!(policy.on_store_down, OnStoreDown::Pass(_)));
+        assert_eq!(rules.store_headers, ["x-a"]);
+        let own = &routes[0].rules.policy;
+        assert_eq!((own.max_execution, own.lease), (hours(10), seconds(3)));
+        assert!(matches!(own.on_lapse, OnLapse::Hold) && matches!(own.on_store_down, OnStoreDown::Pass(_)));
     }
 
     #[test]

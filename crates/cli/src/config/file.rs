@@ -51,7 +51,7 @@ impl File {
                 file.routes = lines.routes(value)?;
                 continue;
             }
-            if !TABLES.contains(&&*table.name) {
+            if !tables().contains(&&*table.name) {
                 return Err(lines.unknown(table, &format!("the table [{table}]"), "here", &tables()));
             }
             for (key, value) in lines.table(value, table)? {
@@ -64,7 +64,7 @@ impl File {
 }
 
 fn tables() -> Vec<&'static str> {
-    TABLES.into_iter().chain(["route"]).collect()
+    TABLES.into_iter().map(|(table, _)| table).chain(["route"]).collect()
 }
 
 /// The file, to tell lines in it.

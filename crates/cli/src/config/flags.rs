@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
 
 use crate::config::guess::nearest;
-use crate::config::settings::{SETTINGS, Setting};
+use crate::config::settings::{SETTINGS, Setting, TABLES};
 use crate::config::source::{Given, Source};
 use crate::wiring::SCHEMES;
 
@@ -55,9 +55,20 @@ fn flag(setting: &'static Setting) -> Arg {
         .hide_env_values(true)
         .value_name(setting.value)
         .action(action)
-        .help(setting.help.replace("{schemes}", SCHEMES));
+        .help(help(setting))
+        .help_heading(heading(setting));
     let flag = if setting.many { flag.value_delimiter(',') } else { flag };
     setting.default.into_iter().fold(flag, Arg::default_value)
+}
+
+fn help(setting: &Setting) -> String {
+    let help = setting.help.replace("{schemes}", SCHEMES);
+    if setting.key == setting.flag { help } else { format!("{help} [in the file: {}]", setting.key) }
+}
+
+/// Flags are listed as they are in the file.
+fn heading(setting: &Setting) -> Option<&'static str> {
+    TABLES.into_iter().find(|(table, _)| *table == setting.table).map(|(_, heading)| heading)
 }
 
 impl clap::FromArgMatches for Flags {

@@ -118,7 +118,7 @@ pub(crate) fn key_place(text: &str) -> Result<KeyPlace, anyhow::Error> {
 }
 
 fn header(name: &str) -> Result<HeaderName, anyhow::Error> {
-    name.parse().with_context(|| format!("no header can be called {name:?}"))
+    name.trim().parse().with_context(|| format!("no header can be called {name:?}"))
 }
 
 pub(crate) fn kept_header(text: &str) -> Result<HeaderName, anyhow::Error> {

@@ -23,8 +23,13 @@ pub(crate) struct Setting {
     pub(crate) help: &'static str,
 }
 
-/// The tables of the file that hold settings.
-pub(crate) const TABLES: [&str; 4] = ["gateway", "store", "policy", "secrets"];
+/// The tables of the file that hold settings, and what they are called where flags are listed.
+pub(crate) const TABLES: [(&str, &str); 4] = [
+    ("gateway", "[gateway] of the file"),
+    ("store", "[store] of the file"),
+    (PER_ROUTE, "[policy] of the file; each [[route]] may have its own, and says `protect` for `key`"),
+    ("secrets", "[secrets] of the file"),
+];
 
 /// The table whose settings each route may have of its own.
 pub(crate) const PER_ROUTE: &str = "policy";
@@ -174,7 +179,7 @@ mod tests {
         for setting in SETTINGS {
             let variable = format!("HAPAX_{}", setting.flag.to_uppercase().replace('-', "_"));
             assert_eq!(setting.variable, variable);
-            assert!(TABLES.contains(&setting.table), "{}", setting.flag);
+            assert!(TABLES.iter().any(|(table, _)| *table == setting.table), "{}", setting.flag);
             let twins = |other: &&Setting| (other.table, other.key) == (setting.table, setting.key);
             assert_eq!(SETTINGS.iter().filter(twins).count(), 1, "{}", setting.flag);
             // So that whoever knows the one knows the other.

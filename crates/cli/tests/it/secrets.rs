@@ -58,3 +58,18 @@ async fn a_namespace_keeps_the_secret_that_it_began_with() {
     }
     Gateway::start(api.address, &store, &["--secrets", &other, "--namespace", "another"]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_secret_operations_have_other_ids() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let secret = secret(directory.path(), "secret", &[1; 32], 0o600).display().to_string();
+    for flags in [&[][..], &["--tenant", "none"], &["--secrets", &secret], &["--secrets", &secret, "--tenant", "none"]]
+    {
+        let gateway = Gateway::start(api.address, "memory:", flags).await;
+        gateway.post("/charges", "k", "{}").await.unwrap();
+    }
+    let mut operations: Vec<_> = api.seen().into_iter().map(|seen| seen.headers["hapax-operation"].clone()).collect();
+    operations.sort();
+    operations.dedup();
+    assert_eq!(operations.len(), 4);
+}
