@@ -1,6 +1,7 @@
 //! The binary `hapax`: a table of contents. Each command is a file in `commands/`.
 
 mod commands;
+mod config;
 mod gateway;
 mod wiring;
 

@@ -199,6 +199,17 @@ impl Identity {
         self.digest("hapax/tenant/v1", &[credential])
     }
 
+    /// The call that ties a namespace to this identity: whoever runs it first decides, and under another identity it is a mismatch.
+    /// Its record key is the same under every identity.
+    ///
+    /// A process with a keyed identity runs it before it serves: under another secret every retry would look new.
+    pub fn pin(&self, namespace: &str) -> Call {
+        let rk = RecordKey(Self::plain().digest("hapax/identity", &[namespace.as_bytes()]));
+        Call::new(rk).fingerprint(self.fingerprint(Self::PIN, &[b"hapax/identity"]))
+    }
+
+    const PIN: Rule = Rule(1);
+
     /// H(label, parts…): the label and each part preceded by its length, so that no two lists of parts look alike.
     fn digest(&self, label: &str, parts: &[&[u8]]) -> [u8; 32] {
         let all = std::iter::once(label.as_bytes()).chain(parts.iter().copied());

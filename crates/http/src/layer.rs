@@ -141,7 +141,7 @@ impl IdempotencyLayer {
         self.changed(|config| config.identity = identity)
     }
 
-    /// Reads keys like this: [`KeyField`], or a closure over the head of the request.
+    /// Reads keys like this: [`KeyField`], [`JsonKey`](crate::JsonKey), or a closure over the head of the request.
     #[must_use]
     pub fn key(self, key: impl FindKey) -> Self {
         self.changed(|config| config.key = Arc::new(key))
@@ -289,6 +289,10 @@ impl IdempotencyLayer {
     /// ```
     pub fn page(&self) -> PolicyPage {
         PolicyPage::of(&self.config)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     fn changed(mut self, change: impl FnOnce(&mut Config)) -> Self {

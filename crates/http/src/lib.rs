@@ -6,7 +6,7 @@
 //! ```text
 //! layer.rs      IdempotencyLayer: what is protected, how much is kept
 //! service.rs    one request: key, scope, body, fingerprint, gate, answer
-//! key.rs        the grammar of the Idempotency-Key field
+//! key.rs        where a key is, and how it is written
 //! scope.rs      whose key it is: from authenticated facts
 //! fingerprint.rs  what of a request is its payload
 //! outcome.rs    what a response means: applied, final, not applied, denied, unknown
@@ -35,10 +35,11 @@ mod stored;
 
 pub use body::{RequestBody, ResponseBody};
 pub use fingerprint::{MakeFingerprint, RawFingerprint};
-pub use key::{FindKey, Grammar, KeyField, KeyFormat, KeyMalformed};
+pub use key::{FindKey, Grammar, JsonKey, KeyField, KeyFormat, KeyMalformed};
 pub use layer::{IdempotencyLayer, NeedsScope};
 pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};
 pub use page::PolicyPage;
 pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
 pub use scope::{CallerUnknown, MakeScope, Tenant, TenantScope};
 pub use service::Idempotency;
+pub use stored::may_be_kept;

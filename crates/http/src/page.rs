@@ -5,7 +5,7 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response};
 use serde_json::{Value, json};
 
-use crate::layer::Config;
+use crate::layer::{Config, IdempotencyLayer};
 use crate::problem::TABLE;
 
 /// The contract of a layer for its clients: retention, how keys are written, what is protected, and what each problem means.
@@ -23,7 +23,6 @@ pub struct PolicyPage {
 
 impl PolicyPage {
     pub(crate) fn of(config: &Config) -> Self {
-        let retention = config.gate.policy().retention;
         let problems = TABLE
             .iter()
             .map(|row| json!({ "name": row.name, "status": row.status, "title": row.title, "retry": row.retry }));
@@ -32,12 +31,44 @@ impl PolicyPage {
             "key": config.key.published(),
             "keyRequired": config.key_required,
             "caller": config.scope.published(),
-            "methods": config.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
-            "retention": { "seconds": retention.as_secs(), "duration": iso_8601(retention) },
+            "methods": names(&config.methods),
+            "retention": published(config.gate.policy().retention),
             "limits": { "requestBody": config.max_request_body, "storedBody": config.max_stored_body },
             "problems": problems.collect::<Vec<_>>(),
         });
         Self { policy }
+    }
+
+    /// Says that requests of these methods to this path are protected as `layer` does it, in its member `routes`. For a router whose
+    /// routes have contracts of their own; the first one that is named for a request is the one that holds.
+    #[must_use]
+    pub fn route(self, path: &str, layer: &IdempotencyLayer) -> Self {
+        let config = layer.config();
+        self.named(json!({
+            "methods": names(&config.methods),
+            "path": path,
+            "protected": true,
+            "key": config.key.published(),
+            "keyRequired": config.key_required,
+            "retention": published(config.gate.policy().retention),
+        }))
+    }
+
+    /// Says that requests of these methods to this path stream past.
+    #[must_use]
+    pub fn unprotected_route(self, path: &str, methods: &[Method]) -> Self {
+        self.named(json!({ "methods": names(methods), "path": path, "protected": false }))
+    }
+
+    fn named(mut self, route: Value) -> Self {
+        let routes = &mut self.policy["routes"];
+        if routes.is_null() {
+            *routes = json!([]);
+        }
+        if let Value::Array(routes) = routes {
+            routes.push(route);
+        }
+        self
     }
 
     /// The page as data.
@@ -73,6 +104,14 @@ impl PolicyPage {
             .replace("{problems}", &problems.collect::<String>())
             .replace("{policy}", &policy.replace('&', "&amp;").replace('<', "&lt;"))
     }
+}
+
+fn names(methods: &[Method]) -> Vec<&str> {
+    methods.iter().map(Method::as_str).collect()
+}
+
+fn published(retention: Duration) -> Value {
+    json!({ "seconds": retention.as_secs(), "duration": iso_8601(retention) })
 }
 
 /// A duration as ISO 8601 writes it, whole seconds.

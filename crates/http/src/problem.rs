@@ -130,8 +130,8 @@ impl Problem {
     /// What happened, in one or two sentences for whoever reads the client's log.
     pub fn detail(&self) -> String {
         match self {
-            Self::KeyMissing => "This operation needs an Idempotency-Key field; send a new random one, a UUID for instance.".into(),
-            Self::KeyMalformed(why) => format!("The Idempotency-Key cannot be read: {why}."),
+            Self::KeyMissing => "This operation needs an idempotency key, in an Idempotency-Key field unless the page says otherwise; send a new random one, a UUID for instance.".into(),
+            Self::KeyMalformed(why) => format!("The idempotency key cannot be read: {why}."),
             Self::CallerUnknown(remedy) => format!("Nothing was done: {remedy}."),
             Self::KeyReused => "The key was used for a request with another method, path, query, content type or body. Nothing was done.".into(),
             Self::InProgress { .. } => "An earlier copy of this request is still running; ask again for its answer.".into(),

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 use hapax_core::gate::{Attempt, Failure, How, Ran, Recorded, Refused};
 use hapax_core::runtime::{BoxFuture, within};
-use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey};
+use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey, Scope};
 use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, response};
@@ -17,6 +17,7 @@ use httpdate::fmt_http_date;
 use tower_service::Service;
 
 use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
+use crate::key::KeyMalformed;
 use crate::layer::Config;
 use crate::outcome::Outcome;
 use crate::problem::{Problem, ShowProblem};
@@ -122,49 +123,86 @@ enum Identified<B> {
     Unprotected(Request<RequestBody<B>>),
 }
 
-/// Key, scope, body and fingerprint, in this order: nothing is recorded before the request has arrived whole.
+/// Key, scope, body and fingerprint: nothing is recorded before the request has arrived whole, and all that the head tells is looked
+/// at before the body is waited for.
 async fn identify<B>(config: &Config, request: Request<B>) -> Result<Identified<B>, Problem>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Send,
 {
-    let (mut parts, body) = request.into_parts();
-    let Some(key) = key(config, &parts)? else {
-        return Ok(Identified::Unprotected(Request::from_parts(parts, RequestBody::Streaming(Box::pin(body)))));
+    let (parts, body) = request.into_parts();
+    if passes(config, &parts) {
+        return Ok(Identified::Unprotected(streaming(parts, body)));
+    }
+    if config.key.is_in_body() {
+        let body = whole(config, body).await?;
+        return match allowed(config, config.key.key_of_whole(&parts, &body))? {
+            Some(key) => Ok(identified(config, &scope(config, &parts)?, &key, Request::from_parts(parts, body))),
+            None => Ok(Identified::Unprotected(Request::from_parts(parts, RequestBody::Whole(body)))),
+        };
+    }
+    let Some(key) = allowed(config, config.key.key(&parts))? else {
+        return Ok(Identified::Unprotected(streaming(parts, body)));
     };
-    let scope = config.scope.scope(&parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))?;
-    let body = match collect(body, config.max_request_body).await {
-        Collected::Whole(body) => body,
+    let scope = scope(config, &parts)?;
+    let body = whole(config, body).await?;
+    Ok(identified(config, &scope, &key, Request::from_parts(parts, body)))
+}
+
+/// Whether a request needs no protection here.
+fn passes(config: &Config, parts: &Parts) -> bool {
+    if !config.methods.contains(&parts.method) {
+        return true;
+    }
+    let protected = parts.extensions.get::<Attempt>().is_some();
+    if protected {
+        tracing::warn!("a request is protected by an outer layer already; this one lets it pass");
+    }
+    protected
+}
+
+fn streaming<B>(parts: Parts, body: B) -> Request<RequestBody<B>> {
+    Request::from_parts(parts, RequestBody::Streaming(Box::pin(body)))
+}
+
+/// The key that was found, or that there may be none.
+fn allowed(config: &Config, found: Result<Option<Key>, KeyMalformed>) -> Result<Option<Key>, Problem> {
+    match found {
+        Ok(None) if config.key_required => Err(Problem::KeyMissing),
+        Ok(key) => Ok(key),
+        Err(malformed) => Err(Problem::KeyMalformed(malformed.0)),
+    }
+}
+
+fn scope(config: &Config, parts: &Parts) -> Result<Scope, Problem> {
+    config.scope.scope(parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))
+}
+
+async fn whole<B>(config: &Config, body: B) -> Result<Bytes, Problem>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Send,
+{
+    match collect(body, config.max_request_body).await {
+        Collected::Whole(body) => Ok(body),
         Collected::Over(rest) => {
             within(&**config.gate.runtime(), DRAINED_FOR, drain(rest, DRAINED)).await;
-            return Err(Problem::BodyTooLarge { limit: config.max_request_body });
+            Err(Problem::BodyTooLarge { limit: config.max_request_body })
         }
-        Collected::Cut(_) => return Err(Problem::BodyCut),
-    };
-    let mut call = config.identity.call(&scope, &key);
+        Collected::Cut(_) => Err(Problem::BodyCut),
+    }
+}
+
+fn identified<B>(config: &Config, scope: &Scope, key: &Key, request: Request<Bytes>) -> Identified<B> {
+    let (mut parts, body) = request.into_parts();
+    let mut call = config.identity.call(scope, key);
     call = call.fingerprint(config.fingerprint.fingerprint(&config.identity, &parts, &body));
     if let Some(former) = &config.former_fingerprint {
         call = call.or_older(former.fingerprint(&config.identity, &parts, &body));
     }
     // What is kept must be readable for every later client.
     parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    Ok(Identified::Protected(call, Request::from_parts(parts, RequestBody::Whole(body))))
-}
-
-/// The key of a request that is to be protected.
-fn key(config: &Config, parts: &Parts) -> Result<Option<Key>, Problem> {
-    if !config.methods.contains(&parts.method) {
-        return Ok(None);
-    }
-    if parts.extensions.get::<Attempt>().is_some() {
-        tracing::warn!("a request is protected by an outer layer already; this one lets it pass");
-        return Ok(None);
-    }
-    match config.key.key(parts) {
-        Ok(None) if config.key_required => Err(Problem::KeyMissing),
-        Ok(key) => Ok(key),
-        Err(malformed) => Err(Problem::KeyMalformed(malformed.0)),
-    }
+    Identified::Protected(call, Request::from_parts(parts, RequestBody::Whole(body)))
 }
 
 /// The gate's handler: calls the inner service, leaves its response for the caller and says what it means.

@@ -68,8 +68,8 @@ const NOT_REPLAYABLE: u8 = 2;
 const BY_NAME: u8 = 0;
 const USUAL_TYPE: u8 = 128;
 
-/// Whether a header of this name may be stored at all.
-pub(crate) fn may_be_kept(name: &HeaderName) -> bool {
+/// Whether a header of this name can be kept with an answer: not what belongs to one connection, one moment or one client.
+pub fn may_be_kept(name: &HeaderName) -> bool {
     let ours = name.as_str().starts_with("hapax-") || name == "idempotency-key-expires";
     !ours && !NEVER_KEPT.contains(name)
 }

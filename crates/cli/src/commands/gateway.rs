@@ -1,160 +1,52 @@
+use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
-use clap::{Args, ValueEnum};
-use hapax::http::{Grammar, IdempotencyLayer, KeyField, Tenant, TenantScope};
+use anyhow::{Context, anyhow};
+use hapax::gate::Refused;
+use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
-use hapax::store::Severity;
-use hapax::{Gate, Identity, OnBusy, OnLapse, Repeatable, Settings};
-use http::HeaderName;
-use http::uri::{Authority, Scheme, Uri};
+use hapax::store::{Protocol, Severity};
+use hapax::{Gate, OnBusy, OnLapse, OnStoreDown, Policy, Repeatable};
 use tokio::net::TcpListener;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
-use crate::gateway::{Forward, Published, admin, serve};
-use crate::wiring::{self, Opened, SCHEMES, StoreUrl};
+use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
+use crate::gateway::{Forward, Published, Routes, Way, admin, serve};
+use crate::wiring::{self, Opened};
 
 /// What `hapax gateway` takes.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct GatewayArgs {
-    /// The API to stand in front of, http://HOST:PORT.
-    #[arg(long, env = "HAPAX_UPSTREAM", value_name = "URL", value_parser = upstream)]
-    upstream: Authority,
-    /// Where clients connect.
-    #[arg(long, env = "HAPAX_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    listen: SocketAddr,
-    /// Where /healthz and /readyz are answered.
-    #[arg(long, env = "HAPAX_ADMIN", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    admin: SocketAddr,
-    #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite://hapax.db", help = format!("Where records are kept: {SCHEMES}"))]
-    store: StoreUrl,
-    /// Where answers are kept that the store does not take; by default beside a SQLite file, FILE.spill. One directory a store.
-    #[arg(long, env = "HAPAX_DATA_DIR", value_name = "DIRECTORY")]
-    data_dir: Option<PathBuf>,
-    /// The service whose keys these are; services that share a store have one each.
-    #[arg(long, env = "HAPAX_NAMESPACE", value_name = "NAME", default_value = "default")]
-    namespace: String,
-    /// How long a request is believed to run without a sign of life; at least 1s.
-    #[arg(long, env = "HAPAX_LEASE", value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
-    lease: Duration,
-    /// How long an answer is given again.
-    #[arg(long, env = "HAPAX_RETENTION", value_name = "DURATION", default_value = "24h", value_parser = humantime::parse_duration)]
-    retention: Duration,
-    /// What a retry gets after an attempt ended without a word, when it may have had its effect.
-    #[arg(long, env = "HAPAX_ON_LAPSE", value_name = "POLICY", default_value = "hold")]
-    on_lapse: OnLapseArg,
-    /// Whose key a request carries: `authorization` (a hash of its Authorization field; a renewed credential is a new
-    /// caller), `header:NAME` (set by a proxy that you trust), or `none` (all callers share keys and answers).
-    #[arg(long, env = "HAPAX_TENANT", value_name = "SOURCE", default_value = "authorization", value_parser = tenant)]
-    tenant: Tenant,
-    /// How long a copy waits for the answer of the first while that runs; 0s tells it to come back at once.
-    #[arg(long, env = "HAPAX_WAIT", value_name = "DURATION", default_value = "0s", value_parser = humantime::parse_duration)]
-    wait: Duration,
-    /// Whether a POST or PATCH must have a key.
-    #[arg(long, env = "HAPAX_KEY", value_name = "RULE", default_value = "required")]
-    key: KeyRule,
-    /// How a key may be written.
-    #[arg(long, env = "HAPAX_KEY_GRAMMAR", value_name = "GRAMMAR", default_value = "lenient")]
-    key_grammar: GrammarArg,
-    /// The longest body of a protected request, in bytes; a longer one is answered with 413.
-    #[arg(long, env = "HAPAX_MAX_REQUEST_BODY", value_name = "BYTES", default_value_t = 1 << 20)]
-    max_request_body: usize,
-    /// The longest body of an answer that is kept, in bytes; a longer one is passed on, and its copies get 409.
-    #[arg(long, env = "HAPAX_MAX_STORED_BODY", value_name = "BYTES", default_value_t = 1 << 20)]
-    max_stored_body: usize,
-    /// A header to keep with an answer beside the usual ones; may be given many times.
-    #[arg(long, env = "HAPAX_STORE_HEADER", value_name = "NAME", value_delimiter = ',')]
-    store_header: Vec<HeaderName>,
-    /// How long the API may take to answer; after that the outcome is unknown.
-    #[arg(long, env = "HAPAX_UPSTREAM_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = some_time)]
-    upstream_timeout: Duration,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum OnLapseArg {
-    /// 409 `outcome-unknown` until somebody finds out: never a second effect
-    Hold,
-    /// Run it again: only where a second effect does no harm
-    Retry,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum KeyRule {
-    /// 400 without one
-    Required,
-    /// Without one it is passed on unprotected
-    Optional,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum GrammarArg {
-    /// A quoted string, or the bare value; both are the same key
-    Lenient,
-    /// The quoted string alone, as the draft wants it
-    Strict,
-}
-
-fn upstream(url: &str) -> Result<Authority, anyhow::Error> {
-    let uri: Uri = url.parse().context("write it as http://HOST:PORT")?;
-    if uri.scheme() != Some(&Scheme::HTTP) {
-        bail!("only http:// is spoken to the API; write http://HOST:PORT");
-    }
-    if uri.path() != "/" || uri.query().is_some() {
-        bail!("a path is taken from each request; write http://HOST:PORT alone");
-    }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        bail!("credentials are passed on from each request; write http://HOST:PORT alone");
-    }
-    uri.authority().cloned().context("write it as http://HOST:PORT")
-}
-
-fn some_time(duration: &str) -> Result<Duration, anyhow::Error> {
-    match humantime::parse_duration(duration)? {
-        Duration::ZERO => bail!("no answer comes in no time; write 60s for instance"),
-        duration => Ok(duration),
-    }
-}
-
-fn tenant(source: &str) -> Result<Tenant, anyhow::Error> {
-    match source.split_once(':') {
-        None if source == "authorization" => Ok(Tenant::Authorization),
-        None if source == "none" => Ok(Tenant::None),
-        Some(("header", name)) => Ok(Tenant::Header(name.parse().context("the name of the header is malformed")?)),
-        _ => bail!("write authorization, header:NAME or none"),
-    }
-}
+pub(crate) type GatewayArgs = Flags;
 
 /// How long a shutdown waits for what still runs.
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// Runs until it is told to stop.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
+    for (name, meant) in config::mistyped(std::env::vars_os()) {
+        tracing::warn!("{name} sets nothing; did you mean {meant}?");
+    }
+    let config = Config::load(&args).map_err(Failure::usage)?;
+    if args.check {
+        // Whoever reads may have seen enough.
+        let _ = std::io::stdout().write_all(config.show().as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
-    let settings = settings(&args).map_err(Failure::usage)?;
-    let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain()).map_err(Failure::usage)?;
-    let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
+    let opened = wiring::open(&config.store, Arc::clone(&runtime))?;
     check(&opened).await?;
-    let journal = open_journal(&args, &runtime)?;
-    let mut gate = Gate::builder(Arc::clone(&opened.store), settings).runtime(runtime);
+    let journal = open_journal(&config, &runtime)?;
+    let mut gate = Gate::builder(Arc::clone(&opened.store), config.settings.clone()).runtime(runtime);
     if let Some(journal) = &journal {
         gate = gate.journal(Arc::clone(journal) as _);
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
-    let layer = layer(&args, &gate, scope).map_err(Failure::usage)?;
-    let service = Published::new(layer.page(), layer.layer(Forward::new(args.upstream.clone(), args.upstream_timeout)));
-
-    let (public, admin) = (bind(args.listen).await?, bind(args.admin).await?);
-    explain(&args);
-    tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
-    tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
-    serve::until_stopped(public, service, DRAIN).await.map_err(Failure::failed)?;
-
+    pin(&config, &gate, &opened).await.map_err(Failure::cannot_start)?;
+    serve(&config, &gate, &opened).await?;
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");
     } else {
@@ -166,43 +58,15 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where answers are kept that the store does not take.
-fn open_journal(args: &GatewayArgs, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, Failure> {
-    let Some(directory) = args.data_dir.clone().or_else(|| args.store.data_dir()) else {
-        return Ok(None);
-    };
-    let journal = FileJournal::open(&directory, Arc::clone(runtime), FileJournalSettings::default());
-    journal.map(|journal| Some(Arc::new(journal))).map_err(Failure::cannot_start)
-}
-
-fn settings(args: &GatewayArgs) -> Result<Settings, hapax::Error> {
-    let mut settings = Settings::default();
-    settings.policy.lease = args.lease;
-    settings.policy.retention = args.retention;
-    settings.policy.on_lapse = match args.on_lapse {
-        OnLapseArg::Hold => OnLapse::Hold,
-        OnLapseArg::Retry => OnLapse::Retry(Repeatable::declared("--on-lapse retry")),
-    };
-    if !args.wait.is_zero() {
-        settings.policy.on_busy = OnBusy::Wait(args.wait);
-    }
-    settings.validate()?;
-    Ok(settings)
-}
-
-/// The contract that these flags ask for.
-fn layer(args: &GatewayArgs, gate: &Gate, scope: TenantScope) -> Result<IdempotencyLayer, hapax::Error> {
-    let grammar = match args.key_grammar {
-        GrammarArg::Lenient => Grammar::Lenient,
-        GrammarArg::Strict => Grammar::Strict,
-    };
-    let layer = IdempotencyLayer::new(gate.clone())
-        .scope(scope)
-        .key(KeyField::default().grammar(grammar))
-        .max_request_body(args.max_request_body)
-        .max_stored_body(args.max_stored_body);
-    let layer = args.store_header.iter().cloned().try_fold(layer, IdempotencyLayer::store_header)?;
-    Ok(if args.key == KeyRule::Optional { layer.key_optional() } else { layer })
+async fn serve(config: &Config, gate: &Gate, opened: &Opened) -> Result<(), Failure> {
+    let routes = routes(config, gate).map_err(Failure::usage)?;
+    let forward = Forward::new(config.upstream.clone(), config.upstream_timeout);
+    let service = Published::new(routes.page(), routes.layer(forward));
+    let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
+    explain(config);
+    tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
+    tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
+    serve::until_stopped(public, service, DRAIN).await.map_err(Failure::failed)
 }
 
 async fn check(opened: &Opened) -> Result<(), Failure> {
@@ -215,14 +79,94 @@ async fn check(opened: &Opened) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Where answers are kept that the store does not take.
+fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, Failure> {
+    let Some(directory) = &config.data_dir else {
+        return Ok(None);
+    };
+    let journal = FileJournal::open(directory, Arc::clone(runtime), FileJournalSettings::default());
+    journal.map(|journal| Some(Arc::new(journal))).map_err(Failure::cannot_start)
+}
+
+/// A namespace has one secret, or none, for ever: under another one every retry would look new.
+async fn pin(config: &Config, gate: &Gate, opened: &Opened) -> Result<(), anyhow::Error> {
+    let pin = config.identity.pin(&config.namespace);
+    let namespace = &config.namespace;
+    if !config.has_secret {
+        let seen = Protocol::over(&*opened.store).read(pin.record_key()).await?;
+        let record = seen.live().map(|record| record.fingerprint);
+        return match record {
+            Some(pinned) if !pin.accepts(pinned) => Err(anyhow!(
+                "the namespace {namespace} has a secret; name its file by --secrets, or take another namespace"
+            )),
+            Some(_) | None => Ok(()),
+        };
+    }
+    let mut policy = Policy::default();
+    policy.retention = PINNED;
+    // To write the same once more does no harm.
+    policy.on_lapse = OnLapse::Retry(Repeatable::declared("it says the same each time"));
+    policy.on_busy = OnBusy::Wait(policy.lease);
+    match gate.with(&policy)?.run(pin, |_| async { Ok(String::new()) }).await {
+        Ok(_) => Ok(()),
+        Err(Refused::Mismatch) => Err(anyhow!(
+            "the namespace {namespace} has another secret than the one in --secrets; give it that one, or take another namespace"
+        )),
+        Err(refused) => {
+            Err(anyhow!("the secret of {namespace} could not be compared with the one in use: {refused:?}"))
+        }
+    }
+}
+
+/// Longer than any record lives under it.
+const PINNED: Duration = Duration::from_hours(20 * 366 * 24);
+
+/// The contracts that the configuration asks for.
+fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
+    let others = layer(config, gate, &config.rules, config.protect)?;
+    let ways = config.routes.iter().map(|route| {
+        let layer = layer(config, &gate.with(&route.rules.policy)?, &route.rules, route.protect)?;
+        let Route { methods, pattern, outcomes, .. } = route.clone();
+        let is_protected = route.protect != Protect::Off;
+        let layer = layer.outcome(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
+        Ok(Way { methods, pattern, layer, is_protected })
+    });
+    Ok(Routes::new(ways.collect::<Result<_, hapax::Error>>()?, others))
+}
+
+fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Result<IdempotencyLayer, hapax::Error> {
+    let scope = TenantScope::new(&config.namespace, config.tenant.clone(), config.identity.clone())?;
+    let layer = IdempotencyLayer::new(gate.clone())
+        .scope(scope)
+        .identity(config.identity.clone())
+        .max_request_body(rules.max_request_body)
+        .max_stored_body(rules.max_stored_body);
+    let layer = match &rules.key {
+        KeySource::Field(key) => layer.key(key.clone()),
+        KeySource::Body(key) => layer.key(key.clone()),
+    };
+    let layer = rules.store_headers.iter().cloned().try_fold(layer, IdempotencyLayer::store_header)?;
+    Ok(match protect {
+        Protect::Required => layer,
+        Protect::Optional | Protect::Off => layer.key_optional(),
+    })
+}
+
 async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bound = TcpListener::bind(address).await;
     bound.with_context(|| format!("cannot listen on {address}; is it taken?")).map_err(Failure::cannot_start)
 }
 
-fn explain(args: &GatewayArgs) {
-    tracing::info!(listen = %args.listen, admin = %args.admin, upstream = %args.upstream, "POST and PATCH are protected");
-    match args.tenant {
+fn explain(config: &Config) {
+    let Config { listen, admin, upstream, protect, .. } = config;
+    for route in &config.routes {
+        tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
+    }
+    tracing::info!(%listen, %admin, %upstream, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
+    if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
+        tracing::warn!("while records cannot be reached, each copy of a request runs (--when-store-down pass)");
+    }
+    match config.tenant {
         Tenant::Authorization => tracing::info!(
             "keys belong to the Authorization field; a retry with a renewed credential is a new request (--tenant header:NAME is the remedy)"
         ),
@@ -231,30 +175,6 @@ fn explain(args: &GatewayArgs) {
         }
         Tenant::Header(ref name) => {
             tracing::info!(%name, "keys belong to the tenant in this header; only a trusted proxy may set it");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_upstream_is_a_scheme_and_an_authority() {
-        assert_eq!(upstream("http://127.0.0.1:9000").unwrap(), "127.0.0.1:9000");
-        for url in ["127.0.0.1:9000", "https://api.example", "http://api.example/v1", "http://api.example?x"] {
-            let error = format!("{:#}", upstream(url).unwrap_err());
-            assert!(error.contains("http://HOST:PORT"), "{url}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_tenant_has_one_of_three_sources() {
-        assert_eq!(tenant("authorization").unwrap(), Tenant::Authorization);
-        assert_eq!(tenant("header:X-Account").unwrap(), Tenant::Header("x-account".parse().unwrap()));
-        assert_eq!(tenant("none").unwrap(), Tenant::None);
-        for source in ["", "header", "header:", "header:a b", "nobody"] {
-            assert!(tenant(source).is_err(), "{source}");
         }
     }
 }

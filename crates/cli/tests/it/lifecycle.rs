@@ -163,11 +163,11 @@ fn what_cannot_work_is_refused_with_its_remedy() {
     let (text, memory) = (format!("sqlite://{}", text.display()), ["--store", "memory:"]);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["--store", "redis://localhost"], 2, "sqlite://PATH, memory:"),
-        (&["--store", "memory:", "--lease", "10ms"], 2, "lease is shorter than 1 s"),
+        (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: too short"),
         (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
         (&["--store", "memory:", "--upstream", "https://api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream", "http://u:p@api"], 2, "http://HOST:PORT"),
-        (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "60s"),
+        (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "write 1s for instance"),
         (&["--store", "memory:", "--namespace", ""], 2, "namespace is empty"),
         (&["--store", &absent], 3, "does its directory exist"),
         (&["--store", &text], 3, "is no SQLite database"),

@@ -29,11 +29,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// What the API saw of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
+    pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-/// An API that numbers its answers. Requests to `/slow` wait until they are let go, and `/stalls` answers a head alone.
+/// An API that numbers its answers. Requests to `/slow` wait until they are let go, `/stalls` answers a head alone, and
+/// `/status/503` answers with that status.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
@@ -70,7 +72,7 @@ impl Api {
         };
         let number = {
             let mut seen = self.seen.lock().unwrap();
-            seen.push(Seen { headers: head.headers, body: body.to_bytes() });
+            seen.push(Seen { path: head.uri.path().to_owned(), headers: head.headers, body: body.to_bytes() });
             seen.len()
         };
         if head.uri.path() == "/stalls" {
@@ -79,8 +81,9 @@ impl Api {
         if head.uri.path() == "/slow" {
             self.go.acquire().await.unwrap().forget();
         }
+        let status: u16 = head.uri.path().strip_prefix("/status/").map_or(201, |status| status.parse().unwrap());
         let mut answer =
-            Response::builder().status(201).header("content-type", "text/plain").header("set-cookie", "s=1");
+            Response::builder().status(status).header("content-type", "text/plain").header("set-cookie", "s=1");
         if head.uri.path() == "/forges" {
             for name in ["idempotent-replayed", "idempotency-key-expires", "hapax-recorded"] {
                 answer = answer.header(name, "forged");

@@ -61,7 +61,7 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn every_line_is_of_a_known_kind() {
     let count = |file: &str| file.lines().filter(|line| !line.starts_with('#')).count();
-    let known: usize = ["record", "fingerprint", "tenant"].map(|kind| lines(KEYS, kind).len()).iter().sum();
+    let known: usize = ["record", "fingerprint", "tenant", "pin"].map(|kind| lines(KEYS, kind).len()).iter().sum();
     assert_eq!(known, count(KEYS));
     assert_eq!(lines(RECORDS, "record_v1").len(), count(RECORDS));
 }
@@ -132,6 +132,17 @@ fn credentials_derive_to_the_known_tenants() {
     for line in &lines {
         let digest = line.identity().tenant_of(&line.bytes("value"));
         assert_eq!(hex(&digest), line.text("digest"));
+    }
+    assert_eq!(lines.len(), 3);
+}
+
+#[test]
+fn a_namespace_is_pinned_under_one_key_and_to_one_identity() {
+    let lines = lines(KEYS, "pin");
+    for line in &lines {
+        let pin = line.identity().pin(&String::from_utf8(line.bytes("namespace")).unwrap());
+        assert_eq!(pin.record_key(), RecordKey::from_bytes(line.array("rk")));
+        assert_eq!(pin.newest_fingerprint(), Fingerprint::from_parts(Rule(1), line.array("fingerprint")));
     }
     assert_eq!(lines.len(), 3);
 }

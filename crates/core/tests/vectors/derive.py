@@ -69,6 +69,13 @@ def tenant(value, secret=b""):
     return line("tenant", secret=secret, value=value, digest=h(secret, b"hapax/tenant/v1", value))
 
 
+def pin(namespace, secret=b""):
+    """The record by which a namespace is tied to an identity: its key is never keyed, its fingerprint is."""
+    rk = h(b"", b"hapax/identity", raw(namespace))
+    digest = h(secret, b"hapax/fp/v1", b"hapax/identity")[:12]
+    return line("pin", secret=secret, namespace=raw(namespace), rk=rk, fingerprint=digest)
+
+
 def header(name, state, rk=sha256(b"rk").digest(), takeover=0, codec=0, rule=1, token=1,
            fingerprint=sha256(b"fp").digest()[:12], answer=b"", **given):
     """One golden record: its fields and the bytes that encode them."""
@@ -130,6 +137,10 @@ KEYS = [
     tenant("acme"),
     tenant(""),
     tenant("acme", COUNTING),
+    "# Pins of a namespace.",
+    pin("payments"),
+    pin("payments", COUNTING),
+    pin("payments", ONES),
 ]
 
 RECORDS = [

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use hapax_core::journal::MemoryJournal;
 use hapax_core::runtime::Tokio;
 use hapax_core::{ErrorKind, Gate, Identity, OnBusy, OnStoreDown, RecordKey, Repeatable, Rule, Settings};
-use hapax_http::{Grammar, IdempotencyLayer, KeyField, KeyFormat, Problem, ProblemDetails, RawFingerprint};
+use hapax_http::{Grammar, IdempotencyLayer, JsonKey, KeyField, KeyFormat, Problem, ProblemDetails, RawFingerprint};
 use hapax_testkit::{Fault, Faulty};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::sync::Semaphore;
 use tower::{Layer, ServiceExt, service_fn};
@@ -356,6 +356,60 @@ async fn the_contract_is_published_h35() {
         let anchor = format!("id={}", problem["name"]);
         assert!(text.contains(&anchor), "{anchor}");
     }
+}
+
+#[tokio::test]
+async fn routes_with_contracts_of_their_own_are_published_h35() {
+    let refunds = World::new().layer.methods([Method::PUT]).key_optional().key(JsonKey::at("/id").unwrap());
+    let page = World::new().layer.page().route("/refunds/{id}", &refunds);
+    let page = page.unprotected_route("/search", &[Method::POST]);
+    let routes = serde_json::json!([
+        {
+            "methods": ["PUT"],
+            "path": "/refunds/{id}",
+            "protected": true,
+            "key": { "pointer": "/id", "format": "any", "minLength": 1, "maxLength": 255 },
+            "keyRequired": false,
+            "retention": { "seconds": 86400, "duration": "P1D" },
+        },
+        { "methods": ["POST"], "path": "/search", "protected": false },
+    ]);
+    assert_eq!(page.json()["routes"], routes);
+}
+
+fn keyless(body: &'static str) -> Request<Full<Bytes>> {
+    let mut request = post("unused", body);
+    request.headers_mut().remove("idempotency-key");
+    request
+}
+
+#[tokio::test]
+async fn the_key_may_be_in_a_field_of_another_name_h1() {
+    let world =
+        World::new().with(|layer| layer.key(KeyField::default().named(HeaderName::from_static("x-request-id"))));
+    for copies in 0..2 {
+        let mut request = post("ignored", "{}");
+        request.headers_mut().insert("x-request-id", HeaderValue::from_static("k"));
+        let got = world.send(request, || created("1")).await;
+        assert_eq!((got.status.as_u16(), got.replayed()), (201, copies > 0));
+    }
+    assert_eq!(world.send(post("k", "{}"), || created("2")).await.problem(), "key-missing");
+}
+
+#[tokio::test]
+async fn the_key_may_be_in_a_member_of_the_body_h1() {
+    let world = World::new().with(|layer| layer.key(JsonKey::at("/id").unwrap()));
+    world.send(keyless(r#"{"id":"k","amount":5}"#), || created("1")).await;
+    let retry = world.send(keyless(r#"{"id":"k","amount":5}"#), || created("2")).await;
+    assert!(retry.replayed() && retry.body == "1");
+    let changed = world.send(keyless(r#"{"id":"k","amount":6}"#), || created("2")).await;
+    assert_eq!(changed.problem(), "key-reused");
+    assert_eq!(world.send(keyless("{}"), || created("2")).await.problem(), "key-missing");
+    assert_eq!(world.send(keyless("no json"), || created("2")).await.problem(), "key-malformed");
+    let optional = world.clone().with(IdempotencyLayer::key_optional);
+    let mut nobody = keyless("{}");
+    nobody.headers_mut().remove("authorization");
+    assert_eq!(optional.send(nobody, || created("2")).await.body, "2", "without a key it passes");
 }
 
 #[tokio::test]

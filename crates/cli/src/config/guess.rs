@@ -1,0 +1,21 @@
+/// The known name that a mistyped one is nearest to, if it is near: one slip, and one more for every four letters.
+pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let with_distance = |known| (strsim::damerau_levenshtein(name, known), known);
+    let (distance, nearest) = known.into_iter().map(with_distance).min()?;
+    (distance <= 1 + name.len() / 4).then_some(nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_near_is_guessed() {
+        let guess = |name| nearest(name, ["lease", "retention", "wait"]);
+        assert_eq!(
+            (guess("leese"), guess("wiat"), guess("retenti0ns")),
+            (Some("lease"), Some("wait"), Some("retention"))
+        );
+        assert_eq!((guess("port"), guess("x"), guess("")), (None, None, None));
+    }
+}

@@ -1,0 +1,58 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use hapax::Identity;
+
+/// The identity under the secret in this file. The secret itself is never shown.
+pub(crate) fn identity(path: &Path) -> Result<Identity, anyhow::Error> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}; does it exist?"))?;
+    // A group may read it: that is how secrets are mounted for a process that is not root.
+    if metadata.permissions().mode() & 0o027 != 0 {
+        bail!("{shown} can be read by everybody or written by others; `chmod 600 {shown}` mends it");
+    }
+    let content = fs::read(path).with_context(|| format!("cannot read {shown}; has this user the right to?"))?;
+    match secret(&content) {
+        Some(secret) => Ok(Identity::keyed(secret)),
+        None => bail!(
+            "{shown} holds {} bytes, and no secret; it must be 32 bytes, or 64 hexadecimal digits: \
+             `openssl rand -hex 32` makes one",
+            content.len()
+        ),
+    }
+}
+
+fn secret(content: &[u8]) -> Option<[u8; 32]> {
+    if let Ok(secret) = content.try_into() {
+        return Some(secret);
+    }
+    let digits = content.trim_ascii();
+    let mut secret = [0; 32];
+    if digits.len() != 2 * secret.len() {
+        return None;
+    }
+    for (byte, pair) in secret.iter_mut().zip(digits.chunks(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok()?;
+    }
+    Some(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_32_bytes_or_64_digits() {
+        let raw: [u8; 32] = std::array::from_fn(|place| u8::try_from(place * 7).unwrap());
+        let digits: String = raw.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(secret(&raw), Some(raw));
+        assert_eq!(secret(digits.as_bytes()), Some(raw));
+        assert_eq!(secret(format!(" {}\n", digits.to_uppercase()).as_bytes()), Some(raw));
+        for wrong in [&b""[..], &raw[..31], &[0; 33], &[b'g'; 64], &digits.as_bytes()[..63]] {
+            assert_eq!(secret(wrong), None);
+        }
+    }
+}

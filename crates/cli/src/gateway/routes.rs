@@ -1,0 +1,124 @@
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hapax::BoxError;
+use hapax::http::{IdempotencyLayer, PolicyPage, RequestBody, ResponseBody};
+use hapax::runtime::BoxFuture;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{Either, Full};
+use hyper::body::Body;
+use serde_json::json;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::gateway::pattern::{Path, Pattern, Reading};
+
+/// Gives each request the contract of its route: the first that is named for it, or the one for all others.
+#[derive(Clone, Debug)]
+pub(crate) struct Routes {
+    routes: Arc<[Way]>,
+    others: IdempotencyLayer,
+}
+
+/// Requests of these methods to these paths, and what protects them.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) methods: Vec<Method>,
+    pub(crate) pattern: Pattern,
+    /// One that protects no method, where they stream past.
+    pub(crate) layer: IdempotencyLayer,
+    pub(crate) is_protected: bool,
+}
+
+impl Routes {
+    pub(crate) fn new(routes: Vec<Way>, others: IdempotencyLayer) -> Self {
+        Self { routes: routes.into(), others }
+    }
+
+    /// The page that says all of this.
+    pub(crate) fn page(&self) -> PolicyPage {
+        self.routes.iter().fold(self.others.page(), |page, way| {
+            let path = way.pattern.to_string();
+            if way.is_protected { page.route(&path, &way.layer) } else { page.unprotected_route(&path, &way.methods) }
+        })
+    }
+
+    /// What protects this request; nothing if its path can be read in two ways and a route depends on which.
+    fn choose(&self, method: &Method, path: &str) -> Option<&IdempotencyLayer> {
+        let mut ways = self.routes.iter().filter(|way| way.methods.contains(method)).peekable();
+        if ways.peek().is_some() {
+            let path = Path::read(path);
+            for way in ways {
+                match path.is(&way.pattern) {
+                    Reading::Matches => return Some(&way.layer),
+                    Reading::Ambiguous => return None,
+                    Reading::Differs => {}
+                }
+            }
+        }
+        Some(&self.others)
+    }
+}
+
+impl<S> Layer<S> for Routes {
+    type Service = Routed<S>;
+
+    fn layer(&self, inner: S) -> Routed<S> {
+        Routed { routes: self.clone(), inner }
+    }
+}
+
+/// The service that [`Routes`] makes.
+#[derive(Clone, Debug)]
+pub(crate) struct Routed<S> {
+    routes: Routes,
+    inner: S,
+}
+
+impl<S, B, R> Service<Request<B>> for Routed<S>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError> + Send,
+{
+    type Response = Response<Either<ResponseBody<R>, Full<Bytes>>>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Some(layer) = self.routes.choose(request.method(), request.uri().path()) else {
+            return Box::pin(async { Ok(ambiguous().map(Either::Right)) });
+        };
+        // The service that was polled ready is the one to call; its clone waits for its own turn.
+        let clone = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, clone);
+        let answered = layer.layer(ready).call(request);
+        Box::pin(async { Ok(answered.await?.map(Either::Left)) })
+    }
+}
+
+/// Said in the words of the contract, but no problem of it: it comes before any key is looked at.
+fn ambiguous() -> Response<Full<Bytes>> {
+    let document = json!({
+        "type": "about:blank",
+        "title": "The path is ambiguous",
+        "status": 400,
+        "detail": "The path has an encoded slash, a dot segment or a doubled slash, and another contract would hold without it. Nothing was done; write it plainly.",
+        "retry": "new-key",
+    });
+    let mut response = Response::new(Full::from(document.to_string()));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

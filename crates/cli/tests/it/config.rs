@@ -1,0 +1,251 @@
+//! What the gateway is told: whose word holds, what is refused with which remedy, and that it reaches the gate.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::world::{Api, Gateway, hapax, sqlite};
+
+/// A directory with this `hapax.toml`.
+pub(crate) fn configured(file: &str) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("hapax.toml"), file).unwrap();
+    directory
+}
+
+/// Exit code, standard output and standard error of `hapax gateway --check`.
+pub(crate) fn check(directory: &Path, variables: &[(&str, &str)], flags: &[&str]) -> (i32, String, String) {
+    let mut command = hapax();
+    command.current_dir(directory).env("HAPAX_UPSTREAM", "http://127.0.0.1:9").envs(variables.iter().copied());
+    let output = command.args(["gateway", "--check"]).args(flags).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// The error of a file that is refused with exit code 2.
+fn refusal(file: &str, flags: &[&str]) -> String {
+    let directory = configured(file);
+    let (code, _, error) = check(directory.path(), &[], &[&["--config", "hapax.toml"], flags].concat());
+    assert_eq!(code, 2, "{file}\n{error}");
+    error
+}
+
+#[test]
+fn of_flag_variable_file_and_default_the_first_that_speaks_is_heard() {
+    // One of each kind: flag, table and key, the default, and what file, variable and flag say.
+    for (flag, place, default, said) in [
+        ("lease", ("policy", "lease"), "30s", ["2s", "3s", "4s"]),
+        ("max-in-flight", ("gateway", "max-in-flight"), "4096", ["2000", "3000", "4000"]),
+        ("max-stored-body", ("policy", "max-stored-body"), "1MiB", ["2MiB", "3KiB", "4"]),
+        ("on-lapse", ("policy", "on-lapse"), "hold", ["retry", "hold", "retry"]),
+        ("admin", ("gateway", "admin"), "127.0.0.1:8081", ["127.0.0.1:1", "127.0.0.1:2", "[::1]:3"]),
+        ("store", ("store", "url"), "sqlite://hapax.db", ["memory:", "sqlite://2.db", "sqlite://3.db"]),
+        ("data-dir", ("store", "data-dir"), "hapax.db.spill", ["a", "b", "c"]),
+        ("tenant", ("gateway", "tenant"), "authorization", ["none", "header:x-b", "header:x-c"]),
+        ("key-from", ("policy", "key-from"), "header:Idempotency-Key", ["json:/a", "header:b", "json:/c"]),
+        ("store-header", ("policy", "store-header"), "none", ["x-a,x-b", "x-c", "x-d,x-e"]),
+    ] {
+        let directory = configured(&format!("# one\n[{}]\n{} = '{}'\n", place.0, place.1, said[0]));
+        let variable = format!("HAPAX_{}", flag.to_uppercase().replace('-', "_"));
+        let (variables, flags) = ([(&*variable, said[1])], [format!("--{flag}"), said[2].into()]);
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let file = ["--config", "hapax.toml"];
+        for (variables, flags, value, source) in [
+            (&[][..], &[][..], default, "default"),
+            (&[], &file, said[0], "hapax.toml:3"),
+            (&variables, &file, said[1], &variable),
+            (&variables, &[&file[..], &flags].concat(), said[2], flags[0]),
+        ] {
+            let (code, shown, error) = check(directory.path(), variables, flags);
+            let row = shown.lines().find(|line| line.split_whitespace().next() == Some(flag));
+            let row: Vec<_> = row.unwrap_or_else(|| panic!("{flag}: {code} {error}")).split_whitespace().collect();
+            assert_eq!((code, &row[1..]), (0, &[value, source][..]), "{flag}");
+        }
+    }
+}
+
+#[test]
+fn a_check_shows_every_value_with_its_source_and_opens_nothing() {
+    let example = include_str!("../../examples/hapax.toml").replace("http://127.0.0.1:9000", "http://127.0.0.1:9");
+    let directory = configured(&example);
+    let (code, shown, error) = check(
+        directory.path(),
+        &[("HAPAX_CONFIG", "hapax.toml"), ("HAPAX_UPSTREAM", "http://127.0.0.1:7")],
+        &["--lease", "20s", "--store-header", "x-a", "--store-header", "x-b"],
+    );
+    assert_eq!((code, shown.as_str(), error.as_str()), (0, include_str!("check.txt"), ""));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "there is the file, and no store");
+}
+
+#[test]
+fn the_readme_shows_the_example() {
+    let (readme, example) = (include_str!("../../../../README.md"), include_str!("../../examples/hapax.toml"));
+    assert!(readme.contains(&format!("```toml\n{example}```")), "copy crates/cli/examples/hapax.toml into README.md");
+}
+
+#[test]
+fn the_offending_line_is_named_with_what_was_probably_meant() {
+    for (file, remedy) in [
+        ("[policy]\n\nleese = '30s'\n", "hapax.toml:3: leese is unknown in [policy]; did you mean lease?"),
+        ("[policy]\nlease = 30\n", "hapax.toml:2: lease: write a duration with its unit"),
+        (
+            "[store]\nurl = 'redis://h'\n",
+            "hapax.toml:2: url: no store is called \"redis\"; this build has sqlite://PATH, memory:",
+        ),
+        ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\" is none of: hold, retry"),
+        ("[policy]\nstore-header = ['x-a', 'set-cookie']\n", "hapax.toml:2: store-header: set-cookie belongs to one"),
+        ("[gateway]\nupstream = 'https://api'\n", "hapax.toml:2: upstream: only http://"),
+        ("[gateway\n", "hapax.toml:1: "),
+        ("[[route]]\npath = '/a'\nmethod = 'GET'\n", "hapax.toml:3: method: GET changes nothing"),
+        ("[[route]]\npath = '/a'\nmethod = 'post'\n", "hapax.toml:3: method: methods are written in capitals: POST"),
+        ("[[route]]\npath = '/a'\nfinal = [99]\n", "hapax.toml:3: final: write the status of an answer"),
+        ("[[route]]\npath = '/{*a}/b'\n", "hapax.toml:2: path: {*a} stands for all that is left"),
+        ("\n[[route]]\nmethod = 'POST'\n", "hapax.toml:2: the route has no path"),
+        ("[[route]]\npath = '/a'\nlease = 'x'\n", "hapax.toml:3: lease: write a duration"),
+    ] {
+        let upstream_is_free = if file.contains("upstream") { "HAPAX_UNUSED" } else { "HAPAX_UPSTREAM" };
+        let directory = configured(file);
+        let mut command = hapax();
+        command.current_dir(directory.path()).env(upstream_is_free, "http://127.0.0.1:9");
+        let output = command.args(["gateway", "--config", "hapax.toml"]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.starts_with(&format!("hapax: {remedy}")), "{file}: {error}");
+        assert_eq!(output.status.code(), Some(2), "{file}");
+    }
+    let (code, _, error) = check(Path::new("."), &[], &["--config", "absent.toml"]);
+    assert!(code == 2 && error.contains("absent.toml; does it exist?"), "{error}");
+}
+
+#[test]
+fn every_contradiction_is_named_with_its_remedy() {
+    for (file, flags, remedy) in [
+        (
+            "[policy]\nlease = '500ms'",
+            &[][..],
+            "hapax.toml:2: lease: too short: it could lapse between two renewals; make it 1s or more",
+        ),
+        (
+            "[policy]\nlease = '60days'\nretention = '90days'\nunknown-retention = '90days'",
+            &[],
+            "make it 49days or less",
+        ),
+        (
+            "[policy]\nlease = '48h'",
+            &[],
+            "hapax.toml:2: lease: lease 48h (hapax.toml:2) must be shorter than retention 24h (default)",
+        ),
+        (
+            "[policy]\nretention = '10s'",
+            &[],
+            "hapax.toml:2: retention: lease 30s (default) must be shorter than retention 10s",
+        ),
+        (
+            "[policy]\nretention = '10s'",
+            &["--lease", "20s"],
+            "--lease: lease 20s (--lease) must be shorter than retention 10s (hapax.toml:2)",
+        ),
+        ("[policy]\nunknown-retention = '30s'", &[], "must be shorter than unknown-retention 30s (hapax.toml:2)"),
+        (
+            "[policy]\nmax-execution = '30s'",
+            &[],
+            "upstream-timeout 60s (default) must be shorter than max-execution 30s",
+        ),
+        (
+            "[store]\ntimeout = '31s'",
+            &[],
+            "hapax.toml:2: timeout: store-timeout 31s (hapax.toml:2) must be shorter than lease 30s",
+        ),
+        ("[store]\ntimeout = '0s'", &[], "hapax.toml:2: timeout: nothing answers in no time"),
+        ("[gateway]\nmax-in-flight = 0", &[], "hapax.toml:2: max-in-flight: nothing could ever run"),
+        (
+            "[gateway]\nmax-in-flight = 5\nmax-in-flight-per-tenant = 6",
+            &[],
+            "hapax.toml:3: max-in-flight-per-tenant: one caller could never",
+        ),
+        (
+            "[gateway]\nadmin = '127.0.0.1:8080'",
+            &[],
+            "hapax.toml:2: admin: clients connect there, too (listen 127.0.0.1:8080 (default))",
+        ),
+        (
+            "[policy]\nkey-from = 'json:/id'\nkey-grammar = 'strict'",
+            &[],
+            "hapax.toml:3: key-grammar: strict is how a header",
+        ),
+        (
+            "[policy]\nkey-from = 'header:Authorization'",
+            &[],
+            "hapax.toml:2: key-from: authorization names the tenant, too (tenant authorization (default)); take another",
+        ),
+        (
+            "[policy]\nkey-from = 'header:X-Id'",
+            &["--tenant", "header:x-id"],
+            "hapax.toml:2: key-from: x-id names the tenant, too",
+        ),
+        (
+            "[[route]]\npath = '/a'\nretention = '5s'",
+            &[],
+            "hapax.toml:3: retention: lease 30s (default) must be shorter than retention 5s",
+        ),
+        (
+            "[[route]]\npath = '/a'\nfinal = [500]\nunknown = [502, 500]",
+            &[],
+            "hapax.toml:4: 500 is in final and in unknown",
+        ),
+        (
+            "[[route]]\npath = '/a'\nprotect = 'off'\nlease = '5s'",
+            &[],
+            "hapax.toml:1: protect is off, so that lease has no effect",
+        ),
+    ] {
+        let error = refusal(file, flags);
+        assert!(error.contains(remedy), "{file}: {error}");
+    }
+}
+
+#[test]
+fn a_route_that_is_never_reached_is_refused_with_both_lines() {
+    let route = |method: &str, path: &str| format!("[[route]]\nmethod = {method}\npath = '{path}'\n");
+    let general = route("['POST', 'PUT']", "/charges/{id}");
+    for (later, remedy) in [
+        (
+            route("'POST'", "/charges/refunds"),
+            "hapax.toml:4: POST /charges/refunds is never reached, since hapax.toml:1 has /charges/{id}",
+        ),
+        (
+            route("['DELETE', 'PUT']", "/charges/{name}"),
+            "hapax.toml:4: PUT /charges/{name} has a route already, hapax.toml:1; make them one",
+        ),
+        (
+            route("'PUT'", "/charges/{id}"),
+            "hapax.toml:4: PUT /charges/{id} has a route already, hapax.toml:1; make them one",
+        ),
+    ] {
+        let error = refusal(&format!("{general}{later}"), &[]);
+        assert!(error.contains(remedy), "{error}");
+    }
+    for beside in [route("'DELETE'", "/charges/{id}"), route("'POST'", "/charges"), route("'POST'", "/{*all}")] {
+        let directory = configured(&format!("{general}{beside}"));
+        let (code, _, error) = check(directory.path(), &[], &["--config", "hapax.toml"]);
+        assert_eq!((code, error.as_str()), (0, ""), "{beside}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_and_the_word_for_a_store_that_is_down_reach_the_gate_h28() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let limits = ["--max-in-flight", "1", "--store-timeout", "200ms"];
+    let flags = [&limits[..], &["--when-store-down", "pass"]].concat();
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
+    let (first, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.has_seen(1).await;
+        assert_eq!(gateway.post("/charges", "key-2", "{}").await.unwrap().problem(), "overloaded");
+        api.let_go();
+    });
+    assert_eq!(first.unwrap().status, 201);
+    let lock = rusqlite::Connection::open(directory.path().join("hapax.db")).unwrap();
+    lock.execute_batch("begin immediate").unwrap();
+    let got = gateway.post("/charges", "key-3", "{}").await.unwrap();
+    assert_eq!((got.status.as_u16(), &got.headers["hapax-unrecorded"]), (201, &"true".parse().unwrap()));
+}

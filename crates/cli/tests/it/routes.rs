@@ -1,0 +1,110 @@
+//! Routes of a running gateway: each has its own contract, and no path slips past it.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use tempfile::TempDir;
+
+use crate::config::configured;
+use crate::world::{Api, Gateway, Got, until};
+
+/// A gateway with these routes.
+async fn routed(api: &Api, file: &str) -> (Gateway, TempDir) {
+    let directory = configured(file);
+    let config = directory.path().join("hapax.toml").display().to_string();
+    (Gateway::start(api.address, "memory:", &["--config", &config]).await, directory)
+}
+
+async fn send(gateway: &Gateway, method: &str, path: &str, fields: &[(&str, &str)], body: &'static str) -> Got {
+    let request = Request::builder().method(method).uri(format!("http://{}{path}", gateway.public));
+    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let request = request.header("authorization", "Bearer a").body(Full::from(Bytes::from(body))).unwrap();
+    gateway.send(request).await.unwrap()
+}
+
+const KEY: &[(&str, &str)] = &[("idempotency-key", "k")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_route_has_its_own_retention_and_its_own_word_on_outcomes_h40() {
+    let api = Api::start().await;
+    let (gateway, _directory) = routed(
+        &api,
+        "[policy]\nlease = '1s'\n\
+         [[route]]\npath = '/short'\nretention = '1s'\n\
+         [[route]]\npath = '/status/503'\nnot-applied = [503]\n\
+         [[route]]\npath = '/status/500'\nfinal = [500]\n",
+    )
+    .await;
+    let others = gateway.post("/others", "k", "{}").await.unwrap();
+    gateway.post("/short", "s", "{}").await.unwrap();
+    until("the answer is forgotten", async || !gateway.post("/short", "s", "{}").await.unwrap().replayed()).await;
+    let again = gateway.post("/others", "k", "{}").await.unwrap();
+    assert!(again.replayed() && again.body == others.body, "others keep theirs");
+
+    for (path, second) in [("/status/503", (503, false)), ("/status/500", (500, true)), ("/status/502", (409, false))] {
+        gateway.post(path, path.strip_prefix("/status/").unwrap(), "{}").await.unwrap();
+        let got = gateway.post(path, path.strip_prefix("/status/").unwrap(), "{}").await.unwrap();
+        assert_eq!((got.status.as_u16(), got.replayed()), second, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_says_whether_and_which_requests_are_protected_h40() {
+    let api = Api::start().await;
+    let (gateway, _directory) = routed(
+        &api,
+        "[[route]]\npath = '/search/{*rest}'\nprotect = 'off'\n\
+         [[route]]\npath = '/maybe'\nprotect = 'optional'\n\
+         [[route]]\nmethod = ['PUT', 'DELETE']\npath = '/orders/{id}'\n\
+         [[route]]\npath = '/body'\nkey-from = 'json:/id'\n",
+    )
+    .await;
+    for (method, path, fields, body, first, second) in [
+        ("POST", "/search/a/b", KEY, "{}", 201, "fresh"),
+        ("POST", "/search/a/b", &[], "{}", 201, "fresh"),
+        ("POST", "/maybe", &[], "{}", 201, "fresh"),
+        ("PATCH", "/maybe", KEY, "{}", 201, "replayed"),
+        ("PUT", "/orders/8", &[("idempotency-key", "8")], "{}", 201, "replayed"),
+        ("DELETE", "/orders/9", &[("idempotency-key", "9")], "", 201, "replayed"),
+        ("PUT", "/orders/7", &[], "{}", 400, "key-missing"),
+        ("PUT", "/orders", &[], "{}", 201, "fresh"),
+        ("POST", "/orders/7", &[], "{}", 400, "key-missing"),
+        ("POST", "/body", &[], "{\"id\":\"7\"}", 201, "replayed"),
+        ("POST", "/body", &[("idempotency-key", "x")], "{}", 400, "key-missing"),
+    ] {
+        let got = send(&gateway, method, path, fields, body).await;
+        assert_eq!(got.status.as_u16(), first, "{method} {path} {fields:?}: {}", got.body);
+        let got = send(&gateway, method, path, fields, body).await;
+        let is = if got.status == 400 {
+            got.problem()
+        } else if got.replayed() {
+            "replayed"
+        } else {
+            "fresh"
+        };
+        assert_eq!(is, second, "{method} {path} {fields:?}");
+    }
+    let page = gateway.get(gateway.public, "/.well-known/idempotency").await.unwrap();
+    let page: serde_json::Value = serde_json::from_str(&page.body).unwrap();
+    let told = |place: usize, member: &str| page["routes"][place][member].to_string();
+    assert_eq!((told(0, "path"), told(0, "protected")), ("\"/search/{*rest}\"".into(), "false".into()));
+    assert_eq!((told(1, "keyRequired"), told(2, "methods")), ("false".into(), "[\"PUT\",\"DELETE\"]".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_can_be_read_in_two_ways_does_not_slip_past_a_route_h41() {
+    let api = Api::start().await;
+    let (gateway, _directory) = routed(&api, "[[route]]\nmethod = 'PUT'\npath = '/orders/{id}'\n").await;
+    for path in ["/orders/a%2Fb", "/orders%2f7", "/x/%2e%2e/orders/7", "//orders/7", "/orders/.%2e"] {
+        let got = send(&gateway, "PUT", path, KEY, "{}").await;
+        assert!(got.status == 400 && got.body.contains("write it plainly"), "{path}: {} {}", got.status, got.body);
+    }
+    assert_eq!(api.seen().len(), 0);
+    for path in ["/projects/a%2Fb/hooks/1", "/%6frders"] {
+        assert_eq!(send(&gateway, "PUT", path, &[], "{}").await.status, 201, "{path}");
+    }
+    assert_eq!(api.seen()[0].path, "/projects/a%2Fb/hooks/1", "it is passed on as it came");
+    for path in ["/%6frders/7", "/orders/7/"] {
+        assert_eq!(send(&gateway, "PUT", path, &[], "{}").await.problem(), "key-missing", "{path}");
+    }
+}

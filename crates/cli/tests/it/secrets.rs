@@ -1,0 +1,75 @@
+//! The secret of a namespace: how its file must be, and that it stays the same.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::config::check;
+use crate::world::{Api, Gateway, free_address, hapax, sqlite};
+
+/// A secret in a file of this mode.
+fn secret(directory: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn a_secret_of_another_length_or_open_to_all_is_refused_and_none_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, content, mode, remedy) in [
+        ("short", &b"0123456789"[..], 0o600, "holds 10 bytes, and no secret; it must be 32 bytes, or 64 hex"),
+        ("open", &[b'7'; 32], 0o604, "chmod 600"),
+        ("shared", &[b'7'; 32], 0o620, "chmod 600"),
+    ] {
+        let path = secret(directory.path(), name, content, mode).display().to_string();
+        let (code, _, error) = check(directory.path(), &[], &["--secrets", &path]);
+        assert!(code == 2 && error.contains(remedy) && error.starts_with("hapax: --secrets: "), "{name}: {error}");
+        assert!(!error.contains("77777") && !error.contains("01234"), "{error}");
+    }
+    let path = secret(directory.path(), "good", &[b'7'; 32], 0o640).display().to_string();
+    let (code, shown, _) = check(directory.path(), &[], &["--secrets", &path]);
+    assert!(code == 0 && shown.contains(&path) && !shown.contains("77777"), "{shown}");
+    let (code, _, error) = check(directory.path(), &[], &["--secrets", "absent"]);
+    assert!(code == 2 && error.contains("does it exist?"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_keeps_the_secret_that_it_began_with() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let store = sqlite(directory.path());
+    let first = secret(directory.path(), "first", &[1; 32], 0o600).display().to_string();
+    let other = secret(directory.path(), "other", &[2; 32], 0o600).display().to_string();
+    for start in 0..2 {
+        let gateway = Gateway::start(api.address, &store, &["--secrets", &first]).await;
+        let got = gateway.post("/charges", "k", "{}").await.unwrap();
+        assert_eq!((got.body.as_str(), got.replayed()), ("answer 1", start > 0));
+    }
+    for (flags, remedy) in
+        [(&["--secrets", &*other][..], "has another secret"), (&[], "has a secret; name its file by --secrets")]
+    {
+        let (public, admin) = (free_address().to_string(), free_address().to_string());
+        let mut command = hapax();
+        command.args(["gateway", "--upstream", "http://127.0.0.1:9", "--store", &store, "--listen", &public]);
+        let output = command.args(["--admin", &admin]).args(flags).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(3) && error.contains(remedy), "{flags:?}: {error}");
+    }
+    Gateway::start(api.address, &store, &["--secrets", &other, "--namespace", "another"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_secret_operations_have_other_ids() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let secret = secret(directory.path(), "secret", &[1; 32], 0o600).display().to_string();
+    for flags in [&[][..], &["--tenant", "none"], &["--secrets", &secret], &["--secrets", &secret, "--tenant", "none"]]
+    {
+        let gateway = Gateway::start(api.address, "memory:", flags).await;
+        gateway.post("/charges", "k", "{}").await.unwrap();
+    }
+    let mut operations: Vec<_> = api.seen().into_iter().map(|seen| seen.headers["hapax-operation"].clone()).collect();
+    operations.sort();
+    operations.dedup();
+    assert_eq!(operations.len(), 4);
+}
