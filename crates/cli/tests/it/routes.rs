@@ -35,6 +35,10 @@ async fn each_route_has_its_own_retention_and_its_own_word_on_outcomes_h40() {
          [[route]]\npath = '/status/500'\nfinal = [500]\n",
     )
     .await;
+    let page = gateway.get(gateway.public, "/.well-known/idempotency").await.unwrap();
+    let page: serde_json::Value = serde_json::from_str(&page.body).unwrap();
+    let retention = |policy: &serde_json::Value| policy["retention"]["seconds"].as_u64();
+    assert_eq!((retention(&page["routes"][0]), retention(&page)), (Some(1), Some(24 * 3600)));
     let others = gateway.post("/others", "k", "{}").await.unwrap();
     gateway.post("/short", "s", "{}").await.unwrap();
     until("the answer is forgotten", async || !gateway.post("/short", "s", "{}").await.unwrap().replayed()).await;
