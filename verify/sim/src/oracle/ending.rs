@@ -3,7 +3,8 @@
 //! - The end is an answer, or, under `Hold` alone, also with an operator, that the outcome is unknown.
 //! - That has a reason: the very attempt that holds the record did not know, broke off, or had an answer that could not be recorded; or
 //!   a process that had worked on the key crashed or lost its tasks, or the store forgot its record. So a key whose attempts are all
-//!   known to have done nothing never ends like that, whatever the network does, and neither does one that is held for nobody.
+//!   known to have done nothing never ends like that, whatever the network does, and neither does one that is held for nobody. Relaxed
+//!   where records live for a few leases only: a process stops giving back what should be gone.
 //! - By then no key is held under a grant whose attempt did nothing or never started. Relaxed for takeovers, where its process crashed or
 //!   dropped its tasks, where the store forgot, and where records live for a few leases only.
 //! - An answer that was told as recorded or pending is the end. Relaxed for keys of which the store forgot a live record, and for
@@ -50,10 +51,9 @@ impl Oracle {
     pub(crate) fn closes(&self, key: usize, last: &[Told]) {
         let mut known = self.lock();
         let seen = self.shelf.observed(&known.keys[key].rk);
-        let state = seen.live().map(|record| record.state.clone());
         for told in last {
             known.trace.line(format_args!("key {key}: its end is {told}"));
-            if let Some(rule) = known.may_end(key, told, state.as_ref(), self.plan.may(Class::Expiry)) {
+            if let Some(rule) = known.may_end(key, told, seen.live(), self.plan.may(Class::Expiry)) {
                 known.hold(key, false, rule);
             }
         }
@@ -97,11 +97,13 @@ impl Known {
         &mut self,
         key: usize,
         told: &Told,
-        state: Option<&State>,
+        record: Option<&Record>,
         records_expire: bool,
     ) -> Option<&'static str> {
+        // A gate stops trying to give back what should be gone by then; a store whose clock steps back has it still.
+        let given_up = records_expire && record.is_some_and(|record| self.is_held_for_nobody(key, record));
         let known = &self.keys[key];
-        match (told, state) {
+        match (told, record.map(|record| &record.state)) {
             (Told::Answer { answer, .. }, Some(State::Completed(completion))) => {
                 self.trace.count("ended with an answer");
                 (completion.answer != *answer.as_bytes()).then_some("the last word is not what the store has")
@@ -112,7 +114,9 @@ impl Known {
                 if known.regime != Regime::Hold {
                     return Some("the last word is `unknown`, and not under Hold");
                 }
-                if known.reasons.is_empty() && !self.is_left_unknown(known, holding.owner, records_expire) {
+                let has_reason =
+                    !known.reasons.is_empty() || self.is_left_unknown(known, holding.owner, records_expire);
+                if !has_reason && !given_up {
                     return Some("the last word is `unknown` for no reason");
                 }
                 let in_time = |pending: bool| !(pending && records_expire);
