@@ -1,9 +1,20 @@
-//! The gateway's parts: the listener for clients, the page on which it publishes its contract, the forwarder to the API, and the admin listener.
+//! The gateway's parts: the listener for clients, the rules and limits of every route, the page on which it publishes its contract,
+//! the forwarder to the API, and the admin listener.
 
+mod access;
+mod activity;
 pub(crate) mod admin;
+mod arriving;
+mod edge;
 mod forward;
+mod headers;
+mod limits;
 mod published;
-pub(crate) mod serve;
+mod refusal;
+mod serve;
 
 pub(crate) use forward::Forward;
+pub(crate) use headers::Kept;
+pub(crate) use limits::{HELP as LIMITS, Limits};
 pub(crate) use published::Published;
+pub(crate) use serve::{Server, stop_signal};

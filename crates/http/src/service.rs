@@ -49,7 +49,7 @@ where
     S::Future: Send,
     S::Error: Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError> + Send,
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError> + Send,
 {
@@ -70,9 +70,25 @@ where
             match identify(&config, request).await {
                 Ok(Identified::Protected(call, request)) => protected(&config, inner, call, request).await,
                 Ok(Identified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
-                Err(problem) => Ok(config.problem.show(&problem, None).map(ResponseBody::whole)),
+                Err(problem) => Ok(shown(&*config.problem, &problem, None)),
             }
         })
+    }
+}
+
+/// What became of a protected request, in the extensions of its response: for logs around the layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handled {
+    /// The record that it is about, where there is one.
+    pub record_key: Option<RecordKey>,
+    /// `fresh`, `replayed`, `not-applied` or `unknown` (passed on), or the name of a problem.
+    pub outcome: &'static str,
+}
+
+impl Handled {
+    fn mark<R>(mut response: Response<R>, record_key: Option<RecordKey>, outcome: &'static str) -> Response<R> {
+        response.extensions_mut().insert(Self { record_key, outcome });
+        response
     }
 }
 
@@ -119,7 +135,7 @@ enum Identified<B> {
 async fn identify<B>(config: &Config, request: Request<B>) -> Result<Identified<B>, Problem>
 where
     B: Body<Data = Bytes> + Send,
-    B::Error: Send,
+    B::Error: Into<BoxError> + Send,
 {
     let (mut parts, body) = request.into_parts();
     let Some(key) = key(config, &parts)? else {
@@ -132,7 +148,10 @@ where
             within(&**config.gate.runtime(), DRAINED_FOR, drain(rest, DRAINED)).await;
             return Err(Problem::BodyTooLarge { limit: config.max_request_body });
         }
-        Collected::Cut(_) => return Err(Problem::BodyCut),
+        Collected::Cut(error) => {
+            let error: BoxError = error.into();
+            return Err(if timed_out(&*error) { Problem::BodyTimeout } else { Problem::BodyCut });
+        }
     };
     let mut call = config.identity.call(&scope, &key);
     call = call.fingerprint(config.fingerprint.fingerprint(&config.identity, &parts, &body));
@@ -268,18 +287,27 @@ fn answer<R, E>(
     let rk = call.record_key();
     let problem = match (ran, live) {
         (Ok(ran @ Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => {
-            return Ok(marked(response, ran.recorded, ran.expiry));
+            return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh"));
         }
-        (Err(Refused::NotApplied(_) | Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
-            return response;
+        (Err(Refused::NotApplied(_)), Some(Answered::ToPassOn(response))) => {
+            return Ok(Handled::mark(response?, Some(rk), "not-applied"));
+        }
+        (Err(Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
+            return Ok(Handled::mark(response?, Some(rk), "unknown"));
         }
         (Ok(ran), _) => match replayed(ran.answer) {
-            Some(response) => return Ok(marked(response, ran.recorded, ran.expiry)),
+            Some(response) => {
+                return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "replayed"));
+            }
             None => Problem::NotReplayable,
         },
         (Err(refused), _) => problem_of(&rk, refused),
     };
-    Ok(problems.show(&problem, Some(&rk)).map(ResponseBody::whole))
+    Ok(shown(problems, &problem, Some(rk)))
+}
+
+fn shown<R>(problems: &dyn ShowProblem, problem: &Problem, rk: Option<RecordKey>) -> Response<ResponseBody<R>> {
+    Handled::mark(problems.show(problem, rk.as_ref()).map(ResponseBody::whole), rk, problem.name())
 }
 
 /// The recorded response; none if it was not kept.

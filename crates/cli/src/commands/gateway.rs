@@ -17,11 +17,12 @@ use tokio::net::TcpListener;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
-use crate::gateway::{Forward, Published, admin, serve};
+use crate::gateway::{Forward, Kept, LIMITS, Limits, Published, Server, admin, stop_signal};
 use crate::wiring::{self, Opened, SCHEMES, StoreUrl};
 
 /// What `hapax gateway` takes.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = LIMITS)]
 pub(crate) struct GatewayArgs {
     /// The API to stand in front of, http://HOST:PORT.
     #[arg(long, env = "HAPAX_UPSTREAM", value_name = "URL", value_parser = upstream)]
@@ -135,6 +136,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 
 /// Runs until it is told to stop.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
+    let stop = stop_signal().map_err(Failure::cannot_start)?;
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
     let settings = settings(&args).map_err(Failure::usage)?;
     let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain()).map_err(Failure::usage)?;
@@ -153,7 +155,8 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     explain(&args);
     tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
     tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
-    serve::until_stopped(public, service, DRAIN).await.map_err(Failure::failed)?;
+    let tenant = if let Tenant::Header(name) = &args.tenant { Some(name) } else { None };
+    Server::new(service, Kept::with(tenant), Limits::default()).until(stop, public, DRAIN).await;
 
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");

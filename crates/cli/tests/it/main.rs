@@ -4,6 +4,8 @@
 
 mod demo;
 mod gateway;
+mod hostile;
 mod lifecycle;
+mod raw;
 mod torture;
 mod world;
