@@ -9,6 +9,7 @@ mod edge;
 mod forward;
 mod headers;
 mod limits;
+pub(crate) mod metrics;
 mod published;
 mod refusal;
 mod serve;

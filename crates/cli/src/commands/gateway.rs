@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
-use crate::gateway::{Forward, Kept, LIMITS, Limits, Published, Server, admin, stop_signal};
+use crate::gateway::{Forward, Kept, LIMITS, Limits, Published, Server, admin, metrics, stop_signal};
 use crate::wiring::{self, Opened, SCHEMES, StoreUrl};
 
 /// What `hapax gateway` takes.
@@ -30,7 +30,7 @@ pub(crate) struct GatewayArgs {
     /// Where clients connect.
     #[arg(long, env = "HAPAX_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Where /healthz and /readyz are answered.
+    /// Where /healthz, /readyz and /metrics are answered.
     #[arg(long, env = "HAPAX_ADMIN", value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
     admin: SocketAddr,
     #[arg(long, env = "HAPAX_STORE", value_name = "URL", default_value = "sqlite://hapax.db", help = format!("Where records are kept: {SCHEMES}"))]
@@ -140,6 +140,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
     let settings = settings(&args).map_err(Failure::usage)?;
     let scope = TenantScope::new(&args.namespace, args.tenant.clone(), Identity::plain()).map_err(Failure::usage)?;
+    let metrics = metrics::install().map_err(Failure::cannot_start)?;
     let opened = wiring::open(&args.store, Arc::clone(&runtime))?;
     check(&opened).await?;
     let journal = open_journal(&args, &runtime)?;
@@ -153,7 +154,8 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
 
     let (public, admin) = (bind(args.listen).await?, bind(args.admin).await?);
     explain(&args);
-    tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
+    let inspect = Arc::clone(&opened.inspect);
+    tokio::spawn(admin::serve(admin, admin::Admin { inspect, metrics }));
     tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
     let tenant = if let Tenant::Header(name) = &args.tenant { Some(name) } else { None };
     Server::new(service, Kept::with(tenant), Limits::default()).until(stop, public, DRAIN).await;

@@ -5,6 +5,7 @@ use hapax::http::Handled;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::activity::Open;
+use super::metrics::request_ended;
 
 /// One line of the access log, written when the request is over. It has no query, no field and no body: keys may stand in them.
 #[derive(Debug)]
@@ -55,6 +56,8 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
+        let took = self.began.elapsed();
+        request_ended(self.status, took);
         tracing::info!(
             target: "hapax::access",
             method = %self.method,
@@ -63,7 +66,7 @@ impl Drop for Line {
             status = self.status.map(|status| status.as_u16()),
             outcome = if self.status.is_some() { self.outcome } else { "client-gone" },
             rk = self.rk.as_ref().map(tracing::field::debug),
-            ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             trace = self.trace,
             cut = (self.status.is_some() && !self.is_whole).then_some(true),
             "request"

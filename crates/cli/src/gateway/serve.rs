@@ -26,6 +26,7 @@ use super::arriving::Arriving;
 use super::edge::Edge;
 use super::headers::{Kept, Peer};
 use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, STREAMS};
+use super::metrics::Connected;
 
 /// After an accept failed, for want of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -114,6 +115,7 @@ where
     }
 
     async fn connection(self, stream: TcpStream, peer: Peer, _place: OwnedSemaphorePermit) {
+        let _connected = Connected::new();
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection could not be set to send at once");
         }

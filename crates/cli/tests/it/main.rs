@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod aborts;
 mod demo;
 mod gateway;
 mod hostile;
 mod lifecycle;
+mod metrics;
 mod raw;
 mod torture;
 mod world;
