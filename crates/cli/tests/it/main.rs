@@ -7,6 +7,7 @@ mod demo;
 mod gateway;
 mod hostile;
 mod lifecycle;
+mod logs;
 mod metrics;
 mod raw;
 mod torture;
