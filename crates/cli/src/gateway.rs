@@ -13,8 +13,9 @@ pub(crate) mod metrics;
 mod published;
 mod refusal;
 mod serve;
+pub(crate) mod tls;
 
-pub(crate) use forward::Forward;
+pub(crate) use forward::{Forward, Upstream};
 pub(crate) use headers::Kept;
 pub(crate) use limits::{HELP as LIMITS, Limits};
 pub(crate) use published::Published;

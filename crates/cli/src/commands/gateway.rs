@@ -12,21 +12,22 @@ use hapax::runtime::{Runtime, Tokio};
 use hapax::store::Severity;
 use hapax::{Gate, Identity, OnBusy, OnLapse, Repeatable, Settings};
 use http::HeaderName;
-use http::uri::{Authority, Scheme, Uri};
+use http::uri::{Scheme, Uri};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
-use crate::gateway::{Forward, Kept, LIMITS, Limits, Published, Server, admin, metrics, stop_signal};
+use crate::gateway::{Forward, Kept, LIMITS, Limits, Published, Server, Upstream, admin, metrics, stop_signal, tls};
 use crate::wiring::{self, Opened, SCHEMES, StoreUrl};
 
 /// What `hapax gateway` takes.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = LIMITS)]
 pub(crate) struct GatewayArgs {
-    /// The API to stand in front of, http://HOST:PORT.
+    /// The API to stand in front of, http://HOST:PORT or https://HOST:PORT.
     #[arg(long, env = "HAPAX_UPSTREAM", value_name = "URL", value_parser = upstream)]
-    upstream: Authority,
+    upstream: Upstream,
     /// Where clients connect.
     #[arg(long, env = "HAPAX_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
@@ -75,6 +76,15 @@ pub(crate) struct GatewayArgs {
     /// How long the API may take to answer; after that the outcome is unknown.
     #[arg(long, env = "HAPAX_UPSTREAM_TIMEOUT", value_name = "DURATION", default_value = "60s", value_parser = some_time)]
     upstream_timeout: Duration,
+    /// The certificate with which clients are served by TLS, with its chain, in PEM; HTTP/2 is spoken then, too.
+    #[arg(long, env = "HAPAX_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM.
+    #[arg(long, env = "HAPAX_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authorities that may have signed the certificate of an https:// API, in PEM; by default those of the system.
+    #[arg(long, env = "HAPAX_UPSTREAM_CA", value_name = "FILE")]
+    upstream_ca: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -101,18 +111,21 @@ enum GrammarArg {
     Strict,
 }
 
-fn upstream(url: &str) -> Result<Authority, anyhow::Error> {
-    let uri: Uri = url.parse().context("write it as http://HOST:PORT")?;
-    if uri.scheme() != Some(&Scheme::HTTP) {
-        bail!("only http:// is spoken to the API; write http://HOST:PORT");
-    }
+fn upstream(url: &str) -> Result<Upstream, anyhow::Error> {
+    const WRITE: &str = "write http://HOST:PORT or https://HOST:PORT";
+    let uri: Uri = url.parse().context(WRITE)?;
+    let scheme = match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS => scheme.clone(),
+        _ => bail!("the API is spoken to in HTTP; {WRITE}"),
+    };
     if uri.path() != "/" || uri.query().is_some() {
-        bail!("a path is taken from each request; write http://HOST:PORT alone");
+        bail!("a path is taken from each request; {WRITE} alone");
     }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        bail!("credentials are passed on from each request; write http://HOST:PORT alone");
+    let authority = uri.authority().cloned().context(WRITE)?;
+    if authority.as_str().contains('@') {
+        bail!("credentials are passed on from each request; {WRITE} alone");
     }
-    uri.authority().cloned().context("write it as http://HOST:PORT")
+    Ok(Upstream { scheme, authority })
 }
 
 fn some_time(duration: &str) -> Result<Duration, anyhow::Error> {
@@ -150,7 +163,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
     let layer = layer(&args, &gate, scope).map_err(Failure::usage)?;
-    let service = Published::new(layer.page(), layer.layer(Forward::new(args.upstream.clone(), args.upstream_timeout)));
+    let service = Published::new(layer.page(), layer.layer(forward(&args)?));
 
     let (public, admin) = (bind(args.listen).await?, bind(args.admin).await?);
     explain(&args);
@@ -158,7 +171,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     tokio::spawn(admin::serve(admin, admin::Admin { inspect, metrics }));
     tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
     let tenant = if let Tenant::Header(name) = &args.tenant { Some(name) } else { None };
-    Server::new(service, Kept::with(tenant), Limits::default()).until(stop, public, DRAIN).await;
+    Server::new(service, Kept::with(tenant), Limits::default()).tls(acceptor(&args)?).until(stop, public, DRAIN).await;
 
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");
@@ -169,6 +182,18 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
         journal.close().await;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn forward(args: &GatewayArgs) -> Result<Forward, Failure> {
+    let is_secure = args.upstream.scheme == Scheme::HTTPS;
+    let trust = if is_secure { tls::client(args.upstream_ca.as_deref()) } else { tls::unused() };
+    Ok(Forward::new(args.upstream.clone(), trust.map_err(Failure::cannot_start)?, args.upstream_timeout))
+}
+
+/// How clients are served by TLS, if they are.
+fn acceptor(args: &GatewayArgs) -> Result<Option<TlsAcceptor>, Failure> {
+    let files = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    files.map(|(cert, key)| tls::acceptor(cert, key)).transpose().map_err(Failure::cannot_start)
 }
 
 /// Where answers are kept that the store does not take.
@@ -226,7 +251,7 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 fn explain(args: &GatewayArgs) {
-    tracing::info!(listen = %args.listen, admin = %args.admin, upstream = %args.upstream, "POST and PATCH are protected");
+    tracing::info!(listen = %args.listen, admin = %args.admin, upstream = %args.upstream.authority, "POST and PATCH are protected");
     match args.tenant {
         Tenant::Authorization => tracing::info!(
             "keys belong to the Authorization field; a retry with a renewed credential is a new request (--tenant header:NAME is the remedy)"
@@ -246,8 +271,9 @@ mod tests {
 
     #[test]
     fn an_upstream_is_a_scheme_and_an_authority() {
-        assert_eq!(upstream("http://127.0.0.1:9000").unwrap(), "127.0.0.1:9000");
-        for url in ["127.0.0.1:9000", "https://api.example", "http://api.example/v1", "http://api.example?x"] {
+        assert_eq!(upstream("http://127.0.0.1:9000").unwrap().authority, "127.0.0.1:9000");
+        assert_eq!(upstream("https://api.example").unwrap().scheme, Scheme::HTTPS);
+        for url in ["127.0.0.1:9000", "ftp://api.example", "http://api.example/v1", "http://api.example?x"] {
             let error = format!("{:#}", upstream(url).unwrap_err());
             assert!(error.contains("http://HOST:PORT"), "{url}: {error}");
         }

@@ -15,9 +15,11 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
@@ -30,17 +32,28 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Sends requests on to the API, and says of each failure whether the request may have got there.
 #[derive(Clone, Debug)]
 pub(crate) struct Forward {
-    client: Client<HttpConnector, RequestBody<Arriving>>,
-    upstream: Authority,
+    client: Client<HttpsConnector<HttpConnector>, RequestBody<Arriving>>,
+    upstream: Upstream,
     timeout: Duration,
+}
+
+/// The API: its scheme and its authority.
+#[derive(Clone, Debug)]
+pub(crate) struct Upstream {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: Authority,
 }
 
 type ForwardedBody = Either<Timed, Full<Bytes>>;
 
 impl Forward {
-    pub(crate) fn new(upstream: Authority, timeout: Duration) -> Self {
+    pub(crate) fn new(upstream: Upstream, tls: ClientConfig, timeout: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
+        // Whether it is http or https is for the connector around it.
+        connector.enforce_http(false);
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let connector = builder.enable_http1().wrap_connector(connector);
         // A request is sent again only if it was never written to its connection.
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -109,7 +122,10 @@ impl Forward {
     /// The same path at the API. Host stays what the client wrote.
     fn address(&self, request: &mut Request<RequestBody<Arriving>>) {
         let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.upstream.clone()).path_and_query(path);
+        let uri = Uri::builder()
+            .scheme(self.upstream.scheme.clone())
+            .authority(self.upstream.authority.clone())
+            .path_and_query(path);
         *request.uri_mut() = uri.build().expect("a scheme, an authority and a path make a URI");
         *request.version_mut() = Version::HTTP_11;
     }

@@ -1,5 +1,6 @@
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
@@ -27,6 +29,7 @@ use super::edge::Edge;
 use super::headers::{Kept, Peer};
 use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, STREAMS};
 use super::metrics::Connected;
+use super::tls::H2;
 
 /// After an accept failed, for want of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -53,11 +56,12 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
 }
 
 /// What serves clients: the service, and the rules and limits that hold around it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Server<S> {
     service: S,
     kept: Arc<Kept>,
     limits: Limits,
+    tls: Option<TlsAcceptor>,
     stop: CancellationToken,
     connections: TaskTracker,
 }
@@ -70,7 +74,11 @@ where
 {
     pub(crate) fn new(service: S, kept: Kept, limits: Limits) -> Self {
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
-        Self { service, kept: Arc::new(kept), limits, stop, connections }
+        Self { service, kept: Arc::new(kept), limits, tls: None, stop, connections }
+    }
+
+    pub(crate) fn tls(self, tls: Option<TlsAcceptor>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Serves clients until it is told to stop, then lets open requests end; `drain` ends the wait.
@@ -103,8 +111,7 @@ where
             };
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let peer = Peer { ip: address.ip().to_canonical(), scheme: "http" };
-                    self.connections.spawn(self.clone().connection(stream, peer, place));
+                    self.connections.spawn(self.clone().connection(stream, address.ip().to_canonical(), place));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -114,15 +121,26 @@ where
         }
     }
 
-    async fn connection(self, stream: TcpStream, peer: Peer, _place: OwnedSemaphorePermit) {
+    async fn connection(mut self, stream: TcpStream, ip: IpAddr, _place: OwnedSemaphorePermit) {
         let _connected = Connected::new();
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection could not be set to send at once");
         }
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(self.limits.stall));
-        let builder = builder(self.limits).http1_only();
-        self.requests(Box::pin(stream), peer, builder).await;
+        let (stream, builder) = (Box::pin(stream), builder(self.limits));
+        let Some(tls) = self.tls.take() else {
+            return self.requests(stream, Peer { ip, scheme: "http" }, builder.http1_only()).await;
+        };
+        match tokio::time::timeout(self.limits.handshake, tls.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+                let builder = if is_h2 { builder.http2_only() } else { builder.http1_only() };
+                self.requests(stream, Peer { ip, scheme: "https" }, builder).await;
+            }
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!("a TLS handshake took too long"),
+        }
     }
 
     async fn requests<I>(self, stream: I, peer: Peer, builder: auto::Builder<TokioExecutor>)

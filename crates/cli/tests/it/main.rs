@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod aborts;
+#[cfg(target_os = "linux")]
+mod attacks;
 mod demo;
 mod gateway;
 mod hostile;
@@ -10,5 +12,6 @@ mod lifecycle;
 mod logs;
 mod metrics;
 mod raw;
+mod tls;
 mod torture;
 mod world;

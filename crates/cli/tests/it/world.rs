@@ -183,9 +183,19 @@ impl Gateway {
     }
 
     pub(crate) async fn start_at(upstream: SocketAddr, store: &str, more: &[&str], public: SocketAddr) -> Self {
+        let upstream = format!("http://{upstream}");
+        Self::started(store, &[&["--upstream", &upstream], more].concat(), public).await
+    }
+
+    /// Starts a gateway whose upstream is among the flags.
+    pub(crate) async fn start_with(store: &str, flags: &[&str]) -> Self {
+        Self::started(store, flags, free_address()).await
+    }
+
+    async fn started(store: &str, more: &[&str], public: SocketAddr) -> Self {
         let admin = free_address();
         let mut command = hapax();
-        command.args(["gateway", "--upstream", &format!("http://{upstream}"), "--store", store]);
+        command.args(["gateway", "--store", store]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
         let mut stderr = child.stderr.take().unwrap();
@@ -247,6 +257,13 @@ impl Gateway {
 
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    /// The memory of the process that is not swapped out, in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        kib.unwrap().parse::<u64>().unwrap() * 1024
     }
 
     pub(crate) fn terminate(&self) {
