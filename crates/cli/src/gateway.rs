@@ -5,6 +5,7 @@ mod access;
 mod activity;
 pub(crate) mod admin;
 mod arriving;
+pub(crate) mod descriptors;
 mod edge;
 mod forward;
 mod headers;

@@ -150,7 +150,11 @@ where
         }
         Collected::Cut(error) => {
             let error: BoxError = error.into();
-            return Err(if timed_out(&*error) { Problem::BodyTimeout } else { Problem::BodyCut });
+            return Err(match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+                Some(io::ErrorKind::TimedOut) => Problem::BodyTimeout,
+                Some(io::ErrorKind::QuotaExceeded) => Problem::Overloaded,
+                _ => Problem::BodyCut,
+            });
         }
     };
     let mut call = config.identity.call(&scope, &key);

@@ -18,7 +18,9 @@ use tokio_rustls::TlsAcceptor;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
-use crate::gateway::{Forward, Kept, LIMITS, Limits, Published, Server, Upstream, admin, metrics, stop_signal, tls};
+use crate::gateway::{
+    Forward, Kept, LIMITS, Limits, Published, Server, Upstream, admin, descriptors, metrics, stop_signal, tls,
+};
 use crate::wiring::{self, Opened, SCHEMES, StoreUrl};
 
 /// What `hapax gateway` takes.
@@ -167,11 +169,13 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
 
     let (public, admin) = (bind(args.listen).await?, bind(args.admin).await?);
     explain(&args);
+    let limits = Limits::default();
+    descriptors::provide(limits.connections);
     let inspect = Arc::clone(&opened.inspect);
     tokio::spawn(admin::serve(admin, admin::Admin { inspect, metrics }));
     tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
     let tenant = if let Tenant::Header(name) = &args.tenant { Some(name) } else { None };
-    Server::new(service, Kept::with(tenant), Limits::default()).tls(acceptor(&args)?).until(stop, public, DRAIN).await;
+    Server::new(service, Kept::with(tenant), limits).tls(acceptor(&args)?).until(stop, public, DRAIN).await;
 
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::access::Line;
 use super::activity::Activity;
-use super::arriving::Arriving;
+use super::arriving::{Arriving, Room};
 use super::headers::{Kept, Peer, admit};
 use super::limits::Limits;
 
@@ -23,6 +23,7 @@ pub(crate) struct Edge<S> {
     pub(crate) inner: S,
     pub(crate) kept: Arc<Kept>,
     pub(crate) limits: Limits,
+    pub(crate) room: Room,
     pub(crate) peer: Peer,
     pub(crate) activity: Activity,
 }
@@ -43,8 +44,10 @@ where
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let mut line = Line::of(&request, self.activity.request());
-        let limits = self.limits;
-        let mut request = request.map(|body| Arriving::new(body, limits));
+        let (limits, held) = (self.limits, self.room.body());
+        let mut request = request.map(|body| Arriving::new(body, limits, held.clone()));
+        // Goes with the request as far as its body does.
+        request.extensions_mut().insert(held);
         if let Err(refusal) = admit(&mut request, &self.kept, self.peer) {
             line.refused();
             return Box::pin(async move { Ok(leaving(line, refusal.response().map(Either::Right))) });

@@ -23,7 +23,7 @@ use rustls::ClientConfig;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use super::arriving::Arriving;
+use super::arriving::{Arriving, Held};
 use super::headers::clear_answer;
 
 /// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
@@ -65,6 +65,8 @@ impl Forward {
     async fn forward(self, mut request: Request<RequestBody<Arriving>>) -> Response<ForwardedBody> {
         let attempt = request.extensions_mut().remove::<Attempt>();
         let rk = attempt.as_ref().map(Attempt::record_key);
+        // The body takes its room until the API has answered.
+        let _held = request.extensions_mut().remove::<Held>();
         self.address(&mut request);
         if let Some(attempt) = &attempt {
             introduce(request.headers_mut(), attempt);

@@ -14,6 +14,12 @@ pub(crate) const STREAMS: u32 = 100;
 /// Streams that a client opens and resets before they were looked at; more end the connection.
 pub(crate) const RESET_STREAMS: usize = 20;
 
+/// Bodies of protected requests up to this size always find room in memory. At the limit of connections they take 32 MiB.
+pub(crate) const SMALL_BODY: usize = 8 << 10;
+
+/// What larger ones share, in bytes; beyond it they are 503 `overloaded`. They are kept until the API has answered.
+pub(crate) const ROOM: usize = 24 << 20;
+
 /// Connections of clients at once. The next ones wait in the backlog of the system.
 const CONNECTIONS: usize = 4096;
 
@@ -50,7 +56,7 @@ impl Default for Limits {
 pub(crate) const HELP: &str = "\
 Limits: 4096 connections, more wait to be accepted; 32 KiB and 100 fields for the head of a request (431); 75 s from one
 request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded), and for each piece of
-another body; 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2
+another body; 24 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 `overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2
 connection.";
 
 #[cfg(test)]
@@ -68,6 +74,11 @@ mod tests {
             format!("{} s for a client to take", limits.stall.as_secs()),
             format!("{} s for a TLS handshake", limits.handshake.as_secs()),
             format!("{STREAMS} requests at once"),
+            format!(
+                "{} MiB for the bodies of protected requests that are longer than {} KiB",
+                ROOM >> 20,
+                SMALL_BODY >> 10
+            ),
         ] {
             assert!(HELP.contains(&told), "{told}");
         }

@@ -24,10 +24,10 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use super::activity::Activity;
-use super::arriving::Arriving;
+use super::arriving::{Arriving, Room};
 use super::edge::Edge;
 use super::headers::{Kept, Peer};
-use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, STREAMS};
+use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, ROOM, STREAMS};
 use super::metrics::Connected;
 use super::tls::H2;
 
@@ -61,6 +61,7 @@ pub(crate) struct Server<S> {
     service: S,
     kept: Arc<Kept>,
     limits: Limits,
+    room: Room,
     tls: Option<TlsAcceptor>,
     stop: CancellationToken,
     connections: TaskTracker,
@@ -74,7 +75,7 @@ where
 {
     pub(crate) fn new(service: S, kept: Kept, limits: Limits) -> Self {
         let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
-        Self { service, kept: Arc::new(kept), limits, tls: None, stop, connections }
+        Self { service, kept: Arc::new(kept), limits, room: Room::of(ROOM), tls: None, stop, connections }
     }
 
     pub(crate) fn tls(self, tls: Option<TlsAcceptor>) -> Self {
@@ -130,13 +131,15 @@ where
         stream.set_write_timeout(Some(self.limits.stall));
         let (stream, builder) = (Box::pin(stream), builder(self.limits));
         let Some(tls) = self.tls.take() else {
-            return self.requests(stream, Peer { ip, scheme: "http" }, builder.http1_only()).await;
+            let peer = Peer { ip, scheme: "http" };
+            // Boxed, so that a connection takes the memory of its own kind alone.
+            return Box::pin(self.requests(stream, peer, builder.http1_only())).await;
         };
         match tokio::time::timeout(self.limits.handshake, tls.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
                 let builder = if is_h2 { builder.http2_only() } else { builder.http1_only() };
-                self.requests(stream, Peer { ip, scheme: "https" }, builder).await;
+                Box::pin(self.requests(stream, Peer { ip, scheme: "https" }, builder)).await;
             }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
@@ -148,7 +151,14 @@ where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let activity = Activity::default();
-        let edge = Edge { inner: self.service, kept: self.kept, limits: self.limits, peer, activity: activity.clone() };
+        let edge = Edge {
+            inner: self.service,
+            kept: self.kept,
+            limits: self.limits,
+            room: self.room,
+            peer,
+            activity: activity.clone(),
+        };
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(edge)));
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,

@@ -6,6 +6,8 @@ mod aborts;
 #[cfg(target_os = "linux")]
 mod attacks;
 mod demo;
+#[cfg(target_os = "linux")]
+mod disk;
 mod gateway;
 mod hostile;
 mod lifecycle;

@@ -116,6 +116,11 @@ async fn a_stream_that_is_reset_stops_nothing_h13() {
     })
     .await;
     drop(slow);
+    until("the gateway has noticed", async || {
+        let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
+        page.contains("hapax_gateway_requests_total{status=\"none\"} 1")
+    })
+    .await;
     api.let_go();
     until("the answer is recorded", async || {
         let got = client.request(post(gateway.public, "/slow", "k")).await.unwrap();
