@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use hapax::http::Tenant;
 use hapax::{Identity, Settings};
-use http::uri::Authority;
 
+use crate::gateway::Upstream;
 use crate::wiring::StoreUrl;
 use file::File;
 use values::Values;
@@ -40,10 +40,13 @@ pub(crate) use rules::{KeySource, Rules};
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    pub(crate) upstream: Authority,
+    pub(crate) upstream: Upstream,
+    pub(crate) upstream_ca: Option<PathBuf>,
     pub(crate) upstream_timeout: Duration,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// The certificate with which clients are served, and its key.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) store: StoreUrl,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) namespace: String,
@@ -78,9 +81,11 @@ impl Config {
         let rules = Rules::read(&values)?;
         let config = Self {
             upstream: values.one("upstream", read::upstream)?,
+            upstream_ca: values.maybe("upstream-ca", read::path)?,
             upstream_timeout: values.one("upstream-timeout", read::some_time)?,
             listen: values.one("listen", read::address)?,
             admin: values.one("admin", read::address)?,
+            tls: tls(&values)?,
             data_dir: values.maybe("data-dir", read::path)?.or_else(|| store.data_dir()),
             store,
             namespace: values.one("namespace", read::namespace)?,
@@ -108,6 +113,15 @@ impl Config {
     /// Every value and where it came from.
     pub(crate) fn show(&self) -> String {
         show::show(self)
+    }
+}
+
+fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow::Error> {
+    match (values.maybe("tls-cert", read::path)?, values.maybe("tls-key", read::path)?) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(values.wrong("tls-cert", "a certificate needs its key; name that by tls-key")),
+        (None, Some(_)) => Err(values.wrong("tls-key", "a key needs its certificate; name that by tls-cert")),
     }
 }
 

@@ -1,13 +1,27 @@
-//! The gateway's parts: the listener for clients, the page on which it publishes its contract, the routes, the forwarder to the API, and the admin listener.
+//! The gateway's parts: the listener for clients, the rules and limits of every route, the page on which it publishes its contract,
+//! the routes with policies of their own, the forwarder to the API, and the admin listener.
 
+mod access;
+mod activity;
 pub(crate) mod admin;
+mod arriving;
+pub(crate) mod descriptors;
+mod edge;
 mod forward;
+mod headers;
+mod limits;
+pub(crate) mod metrics;
 mod pattern;
 mod published;
+mod refusal;
 mod routes;
-pub(crate) mod serve;
+mod serve;
+pub(crate) mod tls;
 
-pub(crate) use forward::Forward;
+pub(crate) use forward::{Forward, Upstream};
+pub(crate) use headers::Kept;
+pub(crate) use limits::{HELP as LIMITS, Limits};
 pub(crate) use pattern::Pattern;
 pub(crate) use published::Published;
 pub(crate) use routes::{Routes, Way};
+pub(crate) use serve::{Server, stop_signal};

@@ -53,9 +53,15 @@ fn main() -> ExitCode {
     ended.unwrap_or_else(|failure| failure.report())
 }
 
+/// What they trace has keys and credentials in it, whatever level somebody asks for.
+const WITHOUT_DISCRETION: [&str; 4] = ["h2=warn", "hyper=warn", "hyper_util=warn", "rustls=warn"];
+
 /// For people on a terminal, as JSON for machines otherwise.
 fn start_logs() {
-    let level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let mut level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    for library in WITHOUT_DISCRETION {
+        level = level.add_directive(library.parse().expect("a directive"));
+    }
     let logs = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         logs.with_target(false).init();

@@ -122,6 +122,11 @@ impl KeyField {
         self
     }
 
+    /// The name of the field.
+    pub fn name(&self) -> &HeaderName {
+        &self.name
+    }
+
     /// Reads keys that are written like this.
     #[must_use]
     pub fn grammar(mut self, grammar: Grammar) -> Self {

@@ -41,5 +41,5 @@ pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};
 pub use page::PolicyPage;
 pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
 pub use scope::{CallerUnknown, MakeScope, Tenant, TenantScope};
-pub use service::Idempotency;
+pub use service::{Handled, Idempotency};
 pub use stored::may_be_kept;

@@ -51,6 +51,8 @@ pub enum Problem {
     },
     /// 400: the request did not arrive whole.
     BodyCut,
+    /// 408: the request did not arrive whole in time.
+    BodyTimeout,
 }
 
 /// What never changes about a problem.
@@ -68,7 +70,7 @@ const NEVER: &str = "never";
 
 /// The table of the contract, by the numbers that [`Problem::number`] gives.
 #[rustfmt::skip]
-pub(crate) const TABLE: [Row; 16] = [
+pub(crate) const TABLE: [Row; 17] = [
     Row { status: 400, name: "key-missing", title: "Idempotency-Key is missing", retry: NEW_KEY },
     Row { status: 400, name: "key-malformed", title: "Idempotency-Key is malformed", retry: NEW_KEY },
     Row { status: 400, name: "caller-unknown", title: "The caller cannot be told", retry: SAME_KEY },
@@ -85,6 +87,7 @@ pub(crate) const TABLE: [Row; 16] = [
     Row { status: 500, name: "outcome-unrecorded", title: "The outcome could not be recorded", retry: SAME_KEY },
     Row { status: 413, name: "body-too-large", title: "The body is too large", retry: NEVER },
     Row { status: 400, name: "body-cut", title: "The body was cut off", retry: SAME_KEY },
+    Row { status: 408, name: "body-timeout", title: "The body came too slowly", retry: SAME_KEY },
 ];
 
 impl Problem {
@@ -111,6 +114,7 @@ impl Problem {
             Self::OutcomeUnrecorded => 13,
             Self::BodyTooLarge { .. } => 14,
             Self::BodyCut => 15,
+            Self::BodyTimeout => 16,
         }
     }
 
@@ -150,6 +154,7 @@ impl Problem {
             Self::OutcomeUnrecorded => "The request was run, but its answer could not be recorded.".into(),
             Self::BodyTooLarge { limit } => format!("At most {limit} bytes are taken. Nothing was done."),
             Self::BodyCut => "The body did not arrive whole. Nothing was done.".into(),
+            Self::BodyTimeout => "The body did not arrive whole in time. Nothing was done.".into(),
         }
     }
 
@@ -174,7 +179,8 @@ impl Problem {
             | Self::OutcomeUnrecorded
             | Self::RecordDamaged
             | Self::BodyTooLarge { .. }
-            | Self::BodyCut => None,
+            | Self::BodyCut
+            | Self::BodyTimeout => None,
         }
     }
 }
@@ -299,6 +305,7 @@ mod tests {
             Problem::OutcomeUnrecorded,
             Problem::BodyTooLarge { limit: 1 },
             Problem::BodyCut,
+            Problem::BodyTimeout,
         ];
         assert_eq!(problems.len(), TABLE.len());
         for (place, problem) in problems.iter().enumerate() {

@@ -57,7 +57,7 @@ where
     S::Future: Send,
     S::Error: Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError> + Send,
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError> + Send,
 {
@@ -78,9 +78,25 @@ where
             match identify(&config, request).await {
                 Ok(Identified::Protected(call, request)) => protected(&config, inner, call, request).await,
                 Ok(Identified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
-                Err(problem) => Ok(config.problem.show(&problem, None).map(ResponseBody::whole)),
+                Err(problem) => Ok(shown(&*config.problem, &problem, None)),
             }
         })
+    }
+}
+
+/// What became of a protected request, in the extensions of its response: for logs around the layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handled {
+    /// The record that it is about, where there is one.
+    pub record_key: Option<RecordKey>,
+    /// `fresh`, `replayed`, `not-applied` or `unknown` (passed on), or the name of a problem.
+    pub outcome: &'static str,
+}
+
+impl Handled {
+    fn mark<R>(mut response: Response<R>, record_key: Option<RecordKey>, outcome: &'static str) -> Response<R> {
+        response.extensions_mut().insert(Self { record_key, outcome });
+        response
     }
 }
 
@@ -128,7 +144,7 @@ enum Identified<B> {
 async fn identify<B>(config: &Config, request: Request<B>) -> Result<Identified<B>, Problem>
 where
     B: Body<Data = Bytes> + Send,
-    B::Error: Send,
+    B::Error: Into<BoxError> + Send,
 {
     let (parts, body) = request.into_parts();
     if passes(config, &parts) {
@@ -181,7 +197,7 @@ fn scope(config: &Config, parts: &Parts) -> Result<Scope, Problem> {
 async fn whole<B>(config: &Config, body: B) -> Result<Bytes, Problem>
 where
     B: Body<Data = Bytes> + Send,
-    B::Error: Send,
+    B::Error: Into<BoxError> + Send,
 {
     match collect(body, config.max_request_body).await {
         Collected::Whole(body) => Ok(body),
@@ -189,7 +205,14 @@ where
             within(&**config.gate.runtime(), DRAINED_FOR, drain(rest, DRAINED)).await;
             Err(Problem::BodyTooLarge { limit: config.max_request_body })
         }
-        Collected::Cut(_) => Err(Problem::BodyCut),
+        Collected::Cut(error) => {
+            let error: BoxError = error.into();
+            Err(match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+                Some(io::ErrorKind::TimedOut) => Problem::BodyTimeout,
+                Some(io::ErrorKind::QuotaExceeded) => Problem::Overloaded,
+                _ => Problem::BodyCut,
+            })
+        }
     }
 }
 
@@ -313,18 +336,27 @@ fn answer<R, E>(
     let rk = call.record_key();
     let problem = match (ran, live) {
         (Ok(ran @ Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => {
-            return Ok(marked(response, ran.recorded, ran.expiry));
+            return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh"));
         }
-        (Err(Refused::NotApplied(_) | Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
-            return response;
+        (Err(Refused::NotApplied(_)), Some(Answered::ToPassOn(response))) => {
+            return Ok(Handled::mark(response?, Some(rk), "not-applied"));
+        }
+        (Err(Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
+            return Ok(Handled::mark(response?, Some(rk), "unknown"));
         }
         (Ok(ran), _) => match replayed(ran.answer) {
-            Some(response) => return Ok(marked(response, ran.recorded, ran.expiry)),
+            Some(response) => {
+                return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "replayed"));
+            }
             None => Problem::NotReplayable,
         },
         (Err(refused), _) => problem_of(&rk, refused),
     };
-    Ok(problems.show(&problem, Some(&rk)).map(ResponseBody::whole))
+    Ok(shown(problems, &problem, Some(rk)))
+}
+
+fn shown<R>(problems: &dyn ShowProblem, problem: &Problem, rk: Option<RecordKey>) -> Response<ResponseBody<R>> {
+    Handled::mark(problems.show(problem, rk.as_ref()).map(ResponseBody::whole), rk, problem.name())
 }
 
 /// The recorded response; none if it was not kept.

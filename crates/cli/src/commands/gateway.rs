@@ -11,12 +11,16 @@ use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::{Protocol, Severity};
 use hapax::{Gate, OnBusy, OnLapse, OnStoreDown, Policy, Repeatable};
+use http::uri::Scheme;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
 use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
-use crate::gateway::{Forward, Published, Routes, Way, admin, serve};
+use crate::gateway::{
+    Forward, Kept, Limits, Published, Routes, Server, Way, admin, descriptors, metrics, stop_signal, tls,
+};
 use crate::wiring::{self, Opened};
 
 /// What `hapax gateway` takes.
@@ -36,6 +40,8 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
         let _ = std::io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
+    let stop = stop_signal().map_err(Failure::cannot_start)?;
+    let metrics = metrics::install().map_err(Failure::cannot_start)?;
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
     let opened = wiring::open(&config.store, Arc::clone(&runtime))?;
     check(&opened).await?;
@@ -46,7 +52,8 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
     pin(&config, &gate, &opened).await.map_err(Failure::cannot_start)?;
-    serve(&config, &gate, &opened).await?;
+    let inspect = Arc::clone(&opened.inspect);
+    serve(&config, &gate, admin::Admin { inspect, metrics }, stop).await?;
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");
     } else {
@@ -58,15 +65,45 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(config: &Config, gate: &Gate, opened: &Opened) -> Result<(), Failure> {
+async fn serve(
+    config: &Config,
+    gate: &Gate,
+    admin: admin::Admin,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Failure> {
     let routes = routes(config, gate).map_err(Failure::usage)?;
-    let forward = Forward::new(config.upstream.clone(), config.upstream_timeout);
-    let service = Published::new(routes.page(), routes.layer(forward));
-    let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
+    let service = Published::new(routes.page(), routes.layer(forward(config)?));
+    let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     explain(config);
-    tokio::spawn(admin::serve(admin, Arc::clone(&opened.inspect)));
-    tokio::spawn(admin::sweep(Arc::clone(&opened.inspect)));
-    serve::until_stopped(public, service, DRAIN).await.map_err(Failure::failed)
+    let limits = Limits::default();
+    descriptors::provide(limits.connections);
+    tokio::spawn(admin::sweep(Arc::clone(&admin.inspect)));
+    tokio::spawn(admin::serve(private, admin));
+    Server::new(service, kept(config), limits).tls(acceptor(config)?).until(stop, public, DRAIN).await;
+    Ok(())
+}
+
+fn forward(config: &Config) -> Result<Forward, Failure> {
+    let is_secure = config.upstream.scheme == Scheme::HTTPS;
+    let trust = if is_secure { tls::client(config.upstream_ca.as_deref()) } else { tls::unused() };
+    Ok(Forward::new(config.upstream.clone(), trust.map_err(Failure::cannot_start)?, config.upstream_timeout))
+}
+
+/// How clients are served by TLS, if they are.
+fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {
+    let files = config.tls.as_ref();
+    files.map(|(cert, key)| tls::acceptor(cert, key)).transpose().map_err(Failure::cannot_start)
+}
+
+/// The fields that say who calls, and for which key, on any route.
+fn kept(config: &Config) -> Kept {
+    let rules = std::iter::once(&config.rules).chain(config.routes.iter().map(|route| &route.rules));
+    let keys = rules.filter_map(|rules| match &rules.key {
+        KeySource::Field(key) => Some(key.name().clone()),
+        KeySource::Body(_) => None,
+    });
+    let tenant = if let Tenant::Header(name) = &config.tenant { Some(name.clone()) } else { None };
+    Kept::with(keys.chain(tenant))
 }
 
 async fn check(opened: &Opened) -> Result<(), Failure> {
@@ -162,7 +199,7 @@ fn explain(config: &Config) {
     for route in &config.routes {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
-    tracing::info!(%listen, %admin, %upstream, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
+    tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
     if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
         tracing::warn!("while records cannot be reached, each copy of a request runs (--when-store-down pass)");
     }

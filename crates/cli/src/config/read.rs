@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hapax::http::{JsonKey, Tenant, may_be_kept};
-use http::uri::{Authority, Scheme, Uri};
+use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
+
+use crate::gateway::Upstream;
 
 /// Where the key of a request is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,18 +88,21 @@ pub(crate) fn namespace(text: &str) -> Result<String, anyhow::Error> {
     Ok(text.to_owned())
 }
 
-pub(crate) fn upstream(text: &str) -> Result<Authority, anyhow::Error> {
-    let uri: Uri = text.parse().context("write it as http://HOST:PORT")?;
-    if uri.scheme() != Some(&Scheme::HTTP) {
-        bail!("only http:// is spoken to the API; write http://HOST:PORT");
-    }
+pub(crate) fn upstream(text: &str) -> Result<Upstream, anyhow::Error> {
+    const WRITE: &str = "write http://HOST:PORT or https://HOST:PORT";
+    let uri: Uri = text.parse().context(WRITE)?;
+    let scheme = match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS => scheme.clone(),
+        _ => bail!("the API is spoken to in HTTP; {WRITE}"),
+    };
     if uri.path() != "/" || uri.query().is_some() {
-        bail!("a path is taken from each request; write http://HOST:PORT alone");
+        bail!("a path is taken from each request; {WRITE} alone");
     }
-    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        bail!("credentials are passed on from each request; write http://HOST:PORT alone");
+    let authority = uri.authority().cloned().context(WRITE)?;
+    if authority.as_str().contains('@') {
+        bail!("credentials are passed on from each request; {WRITE} alone");
     }
-    uri.authority().cloned().context("write it as http://HOST:PORT")
+    Ok(Upstream { scheme, authority })
 }
 
 pub(crate) fn tenant(text: &str) -> Result<Tenant, anyhow::Error> {
@@ -175,8 +180,9 @@ mod tests {
 
     #[test]
     fn an_upstream_is_a_scheme_and_an_authority() {
-        assert_eq!(upstream("http://127.0.0.1:9000").unwrap(), "127.0.0.1:9000");
-        for url in ["127.0.0.1:9000", "https://api.example", "http://api.example/v1", "http://api.example?x"] {
+        assert_eq!(upstream("http://127.0.0.1:9000").unwrap().authority, "127.0.0.1:9000");
+        assert_eq!(upstream("https://api.example").unwrap().scheme, Scheme::HTTPS);
+        for url in ["127.0.0.1:9000", "ftp://api.example", "http://api.example/v1", "http://api.example?x"] {
             let error = format!("{:#}", upstream(url).unwrap_err());
             assert!(error.contains("http://HOST:PORT"), "{url}: {error}");
         }

@@ -46,7 +46,22 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "upstream", variable: "HAPAX_UPSTREAM", table: "gateway", key: "upstream",
         value: "URL", default: None, many: false,
-        help: "The API to stand in front of, http://HOST:PORT",
+        help: "The API to stand in front of, http://HOST:PORT or https://HOST:PORT",
+    },
+    Setting {
+        flag: "upstream-ca", variable: "HAPAX_UPSTREAM_CA", table: "gateway", key: "upstream-ca",
+        value: "FILE", default: None, many: false,
+        help: "The authorities that may have signed the certificate of an https:// API, in PEM; by default those of the system",
+    },
+    Setting {
+        flag: "tls-cert", variable: "HAPAX_TLS_CERT", table: "gateway", key: "tls-cert",
+        value: "FILE", default: None, many: false,
+        help: "The certificate with which clients are served by TLS, with its chain, in PEM; HTTP/2 is spoken then, too",
+    },
+    Setting {
+        flag: "tls-key", variable: "HAPAX_TLS_KEY", table: "gateway", key: "tls-key",
+        value: "FILE", default: None, many: false,
+        help: "Its private key, in PEM",
     },
     Setting {
         flag: "listen", variable: "HAPAX_LISTEN", table: "gateway", key: "listen",
@@ -56,7 +71,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "admin", variable: "HAPAX_ADMIN", table: "gateway", key: "admin",
         value: "ADDRESS", default: Some("127.0.0.1:8081"), many: false,
-        help: "Where /healthz and /readyz are answered",
+        help: "Where /healthz, /readyz and /metrics are answered",
     },
     Setting {
         flag: "upstream-timeout", variable: "HAPAX_UPSTREAM_TIMEOUT", table: "gateway", key: "upstream-timeout",

@@ -2,6 +2,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,54 +10,50 @@ use bytes::Bytes;
 use hapax::gate::Attempt;
 use hapax::http::{Outcome, Problem, ProblemDetails, RequestBody, ShowProblem};
 use hapax::{BoxError, RecordKey};
-use http::header::{
-    ACCEPT_ENCODING, CONNECTION, EXPECT, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
+
+use super::arriving::{Arriving, Held};
+use super::headers::clear_answer;
 
 /// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
-
-/// What only the gateway may say, whichever side sent it.
-const OURS: &str = "hapax-";
-const OURS_TO_CLIENTS: [HeaderName; 2] =
-    [HeaderName::from_static("idempotent-replayed"), HeaderName::from_static("idempotency-key-expires")];
-
 /// Sends requests on to the API, and says of each failure whether the request may have got there.
 #[derive(Clone, Debug)]
 pub(crate) struct Forward {
-    client: Client<HttpConnector, RequestBody<Incoming>>,
-    upstream: Authority,
+    client: Client<HttpsConnector<HttpConnector>, RequestBody<Arriving>>,
+    upstream: Upstream,
     timeout: Duration,
+}
+
+/// The API: its scheme and its authority.
+#[derive(Clone, Debug)]
+pub(crate) struct Upstream {
+    pub(crate) scheme: Scheme,
+    pub(crate) authority: Authority,
 }
 
 type ForwardedBody = Either<Timed, Full<Bytes>>;
 
 impl Forward {
-    pub(crate) fn new(upstream: Authority, timeout: Duration) -> Self {
+    pub(crate) fn new(upstream: Upstream, tls: ClientConfig, timeout: Duration) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
+        // Whether it is http or https is for the connector around it.
+        connector.enforce_http(false);
+        let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+        let connector = builder.enable_http1().wrap_connector(connector);
         // A request is sent again only if it was never written to its connection.
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -65,63 +62,74 @@ impl Forward {
         Self { client, upstream, timeout }
     }
 
-    async fn forward(self, mut request: Request<RequestBody<Incoming>>) -> Response<ForwardedBody> {
-        if request.method() == Method::CONNECT {
-            return status(StatusCode::METHOD_NOT_ALLOWED);
-        }
+    async fn forward(self, mut request: Request<RequestBody<Arriving>>) -> Response<ForwardedBody> {
         let attempt = request.extensions_mut().remove::<Attempt>();
         let rk = attempt.as_ref().map(Attempt::record_key);
+        // The body takes its room until the API has answered.
+        let _held = request.extensions_mut().remove::<Held>();
         self.address(&mut request);
-        strip(request.headers_mut());
-        request.headers_mut().remove(EXPECT);
         if let Some(attempt) = &attempt {
             introduce(request.headers_mut(), attempt);
         }
-        match tokio::time::timeout(self.timeout, self.client.request(request)).await {
-            Ok(Ok(mut response)) => {
-                strip(response.headers_mut());
-                OURS_TO_CLIENTS.iter().for_each(|name| drop(response.headers_mut().remove(name)));
-                *response.version_mut() = Version::HTTP_11;
-                // Nobody waits for the body of an unprotected request before it is passed on.
-                let limit = attempt.is_some().then_some(self.timeout);
-                response.map(|body| Either::Left(Timed::new(body, limit)))
+        if let RequestBody::Whole(body) = request.body() {
+            // Framed anew, with a length also where there is nothing: some servers want to be told.
+            let length = HeaderValue::from(body.len());
+            request.headers_mut().insert(CONTENT_LENGTH, length);
+        }
+        let patience = self.patience(&mut request);
+        let answered = tokio::select! {
+            biased;
+            answered = self.client.request(request) => answered,
+            () = patience => {
+                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API did not answer in time");
+                return refused(Problem::UpstreamTimeout, Outcome::Unknown, rk);
             }
-            Ok(Err(error)) if error.is_connect() => {
+        };
+        match answered {
+            // Nobody asked for another protocol.
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                tracing::warn!(?rk, "the API switched protocols, which nobody asked for");
+                refused(Problem::UpstreamCut, Outcome::Unknown, rk)
+            }
+            Ok(response) => self.passed_on(response, attempt.is_some()),
+            Err(error) if error.is_connect() => {
                 tracing::warn!(?rk, %error, "the API cannot be reached");
                 refused(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 tracing::warn!(?rk, %error, "the connection to the API failed in mid-request");
                 refused(Problem::UpstreamCut, Outcome::Unknown, rk)
-            }
-            Err(_) => {
-                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API did not answer in time");
-                refused(Problem::UpstreamTimeout, Outcome::Unknown, rk)
             }
         }
     }
 
+    /// Ends when the API has had its time: from now, or from the last piece of a body that streams.
+    fn patience(&self, request: &mut Request<RequestBody<Arriving>>) -> impl Future<Output = ()> + use<> {
+        let progress = match request.body_mut() {
+            RequestBody::Whole(_) => Arc::default(),
+            RequestBody::Streaming(body) => body.as_mut().get_mut().streams(),
+        };
+        let timeout = self.timeout;
+        async move { progress.ceased(timeout).await }
+    }
+
+    fn passed_on(&self, mut response: Response<Incoming>, is_protected: bool) -> Response<ForwardedBody> {
+        clear_answer(response.headers_mut());
+        *response.version_mut() = Version::HTTP_11;
+        // Nobody waits for the body of an unprotected request before it is passed on.
+        let limit = is_protected.then_some(self.timeout);
+        response.map(|body| Either::Left(Timed::new(body, limit)))
+    }
+
     /// The same path at the API. Host stays what the client wrote.
-    fn address(&self, request: &mut Request<RequestBody<Incoming>>) {
+    fn address(&self, request: &mut Request<RequestBody<Arriving>>) {
         let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.upstream.clone()).path_and_query(path);
+        let uri = Uri::builder()
+            .scheme(self.upstream.scheme.clone())
+            .authority(self.upstream.authority.clone())
+            .path_and_query(path);
         *request.uri_mut() = uri.build().expect("a scheme, an authority and a path make a URI");
         *request.version_mut() = Version::HTTP_11;
-    }
-}
-
-/// Removes what belongs to one connection, and what only the gateway may say.
-fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|field| field.to_str().ok())
-        .flat_map(|field| field.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    let ours = headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect::<Vec<_>>();
-    for name in named.iter().chain(&ours).chain(&HOP_BY_HOP) {
-        headers.remove(name);
     }
 }
 
@@ -138,12 +146,6 @@ fn introduce(headers: &mut HeaderMap, attempt: &Attempt) {
         tell("hapax-fingerprint", grant.fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect());
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-}
-
-fn status(status: StatusCode) -> Response<ForwardedBody> {
-    let mut response = Response::new(Either::Right(Full::default()));
-    *response.status_mut() = status;
-    response
 }
 
 fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Response<ForwardedBody> {
@@ -192,7 +194,7 @@ impl Body for Timed {
     }
 }
 
-impl Service<Request<RequestBody<Incoming>>> for Forward {
+impl Service<Request<RequestBody<Arriving>>> for Forward {
     type Response = Response<ForwardedBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -201,33 +203,8 @@ impl Service<Request<RequestBody<Incoming>>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody<Incoming>>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody<Arriving>>) -> Self::Future {
         let forward = self.clone();
         Box::pin(async move { Ok(forward.forward(request).await) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_belongs_to_a_connection_or_to_the_gateway_is_not_passed_on() {
-        let mut headers = HeaderMap::new();
-        for (name, value) in [
-            ("connection", "keep-alive, X-Private"),
-            ("x-private", "1"),
-            ("keep-alive", "timeout=5"),
-            ("transfer-encoding", "chunked"),
-            ("hapax-token", "99"),
-            ("idempotency-key", "k"),
-            ("content-type", "text/plain"),
-        ] {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-        }
-        strip(&mut headers);
-        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
-        left.sort_unstable();
-        assert_eq!(left, ["content-type", "idempotency-key"]);
     }
 }

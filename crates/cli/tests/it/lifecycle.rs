@@ -165,7 +165,7 @@ fn what_cannot_work_is_refused_with_its_remedy() {
         (&["--store", "redis://localhost"], 2, "sqlite://PATH, memory:"),
         (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: too short"),
         (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
-        (&["--store", "memory:", "--upstream", "https://api"], 2, "http://HOST:PORT"),
+        (&["--store", "memory:", "--upstream", "ftp://api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream", "http://u:p@api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "write 1s for instance"),
         (&["--store", "memory:", "--namespace", ""], 2, "namespace is empty"),

@@ -2,11 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod aborts;
+#[cfg(target_os = "linux")]
+mod attacks;
 mod config;
 mod demo;
+#[cfg(target_os = "linux")]
+mod disk;
 mod gateway;
+mod hostile;
 mod lifecycle;
+mod logs;
+mod metrics;
+mod raw;
 mod routes;
 mod secrets;
+mod tls;
 mod torture;
 mod world;

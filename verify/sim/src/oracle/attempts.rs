@@ -53,6 +53,7 @@ impl Oracle {
         known.calls[call].attempt = Some(AttemptHistory {
             attempt: attempt.clone(),
             since,
+            started,
             decided: false,
             ended: None,
             ended_at: Duration::ZERO,

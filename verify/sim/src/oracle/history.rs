@@ -154,6 +154,8 @@ pub(super) struct AttemptHistory {
     pub(super) attempt: Attempt,
     /// When the store granted it, or else its handler started.
     pub(super) since: Duration,
+    /// When its handler started: later, if the reply to the first begin was lost.
+    pub(super) started: Duration,
     pub(super) decided: bool,
     /// What it said, or that it broke off.
     pub(super) ended: Option<Ended>,

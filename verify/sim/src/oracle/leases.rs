@@ -106,7 +106,7 @@ impl Oracle {
         let Some((grant, since)) = known.granted_to(call) else { return Some(now + route.lease) };
         let seen = self.shelf.observed(&grant.rk);
         if holds(&grant, &seen) {
-            let ran = now.saturating_sub(since);
+            let ran = now.saturating_sub(known.attempt(call).started);
             let too_long = ran > route.max_execution + 2 * route.lease && known.store_clock_stepped < Some(since);
             known.hold(key, !too_long, "a handler that ran for too long kept its lease");
             return Some(now + seen.lease_left);

@@ -1,0 +1,105 @@
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hapax::BoxError;
+use hapax::runtime::BoxFuture;
+use http::{Request, Response};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tower_service::Service;
+
+use super::access::Line;
+use super::activity::Activity;
+use super::arriving::{Arriving, Room};
+use super::headers::{Kept, Peer, admit};
+use super::limits::Limits;
+
+/// What stands between one connection and all that answers: the rules of every route, and the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Edge<S> {
+    pub(crate) inner: S,
+    pub(crate) kept: Arc<Kept>,
+    pub(crate) limits: Limits,
+    pub(crate) room: Room,
+    pub(crate) peer: Peer,
+    pub(crate) activity: Activity,
+}
+
+impl<S, B> Service<Request<Incoming>> for Edge<S>
+where
+    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible>,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response<Leaving<Either<B, Full<Bytes>>>>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let mut line = Line::of(&request, self.activity.request());
+        let (limits, held) = (self.limits, self.room.body());
+        let mut request = request.map(|body| Arriving::new(body, limits, held.clone()));
+        // Goes with the request as far as its body does.
+        request.extensions_mut().insert(held);
+        if let Err(refusal) = admit(&mut request, &self.kept, self.peer) {
+            line.refused();
+            return Box::pin(async move { Ok(leaving(line, refusal.response().map(Either::Right))) });
+        }
+        let answered = self.inner.call(request);
+        Box::pin(async move { Ok(leaving(line, answered.await?.map(Either::Left))) })
+    }
+}
+
+fn leaving<B: Body>(mut line: Line, response: Response<B>) -> Response<Leaving<B>> {
+    line.answered(&response);
+    response.map(|body| {
+        if body.is_end_stream() {
+            line.ended();
+        }
+        Leaving { body: Box::pin(body), line }
+    })
+}
+
+/// The body of an answer on its way out. Its request is over, and logged, when it is.
+#[derive(Debug)]
+pub(crate) struct Leaving<B> {
+    body: Pin<Box<B>>,
+    line: Line,
+}
+
+impl<B> Body for Leaving<B>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = self.body.as_mut().poll_frame(cx);
+        let is_last = match &polled {
+            Poll::Ready(None) => true,
+            Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+        };
+        if is_last {
+            self.line.ended();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,116 @@
+//! Metrics for Prometheus: those of the core, and a few of the listener. No label comes from a request.
+
+use std::time::Duration;
+
+use hapax::telemetry::names as core;
+use http::StatusCode;
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// Connections of clients that are open: none is taken beyond the limit.
+const CONNECTIONS: &str = "hapax_gateway_connections";
+/// Requests by the class of their status: label `status`.
+const REQUESTS: &str = "hapax_gateway_requests_total";
+/// Seconds from the head of a request to the end of its answer.
+const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
+
+/// From a hit in memory to an API that takes its time.
+const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+/// How often samples are put into their buckets: until then each takes memory of its own.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Collects all metrics of this process from now on. Before anything that counts is built.
+pub(crate) fn install() -> Result<PrometheusHandle, BuildError> {
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
+    let handle = builder.install_recorder()?;
+    describe();
+    appear();
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP_EVERY).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+#[rustfmt::skip]
+fn describe() {
+    describe_counter!(core::CALLS, "Calls of the gate by how they ended");
+    describe_counter!(core::CAUGHT, "Copies that did not run a second time, by the layer that caught them");
+    describe_histogram!(core::BEGIN_SECONDS, Unit::Seconds, "Until the store had decided a begin");
+    describe_histogram!(core::HANDLER_SECONDS, Unit::Seconds, "How long the API worked on protected requests");
+    describe_histogram!(core::COMPLETE_SECONDS, Unit::Seconds, "Until the store had a completion");
+    describe_gauge!(core::IN_FLIGHT, "Attempts that run now");
+    describe_gauge!(core::TWINS, "Copies that wait for one of them");
+    describe_counter!(core::TAKEOVERS, "Grants after a lapse");
+    describe_counter!(core::GRANTS_LOST, "Grants that were lost while their handler ran");
+    describe_counter!(core::DIVERGENT, "Attempts that had an effect although another one's answer stands, or may stand");
+    describe_counter!(core::AMNESIA, "Records that the store had forgotten while their attempt ran");
+    describe_counter!(core::RECREATED, "Answers recorded although the store had forgotten their record");
+    describe_counter!(core::UNPROTECTED, "Requests that ran without a record while the store was down");
+    describe_gauge!(core::SPILL_DEPTH, "Answers in the journal that the store does not have yet");
+    describe_counter!(core::UNRECORDED, "Answers that could be neither recorded nor kept");
+    describe_gauge!(core::HEARTBEAT_LATE_SECONDS, Unit::Seconds, "By how much the heartbeat's last look came late");
+    describe_gauge!(core::BREAKER_OPEN, "1 while begins are refused because the store does not answer");
+    describe_gauge!(CONNECTIONS, "Connections of clients that are open");
+    describe_counter!(REQUESTS, "Requests by the class of their status; none if the client went away before");
+    describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its answer");
+}
+
+/// How calls of the gate end.
+#[rustfmt::skip]
+const OUTCOMES: [&str; 12] = [
+    "fresh", "replayed", "canonical", "busy", "mismatch", "indeterminate", "dead", "overloaded", "not_applied", "unknown",
+    "unrecorded", "store_error",
+];
+
+const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// An alert on the first increase needs a zero before it.
+fn appear() {
+    for outcome in OUTCOMES {
+        counter!(core::CALLS, "outcome" => outcome).absolute(0);
+    }
+    counter!(core::CAUGHT, "layer" => "gate").absolute(0);
+    let counters = [core::TAKEOVERS, core::GRANTS_LOST, core::DIVERGENT, core::AMNESIA, core::RECREATED];
+    for name in counters.into_iter().chain([core::UNPROTECTED, core::UNRECORDED]) {
+        counter!(name).absolute(0);
+    }
+    for name in [core::BEGIN_SECONDS, core::HANDLER_SECONDS, core::COMPLETE_SECONDS, REQUEST_SECONDS] {
+        drop(histogram!(name));
+    }
+    for class in CLASSES {
+        counter!(REQUESTS, "status" => class).absolute(0);
+    }
+    let gauges = [core::IN_FLIGHT, core::TWINS, core::SPILL_DEPTH, core::HEARTBEAT_LATE_SECONDS, core::BREAKER_OPEN];
+    for name in gauges.into_iter().chain([CONNECTIONS]) {
+        gauge!(name).set(0.0);
+    }
+}
+
+/// A connection of a client, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Connected;
+
+impl Connected {
+    pub(crate) fn new() -> Self {
+        gauge!(CONNECTIONS).increment(1);
+        Self
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        gauge!(CONNECTIONS).decrement(1);
+    }
+}
+
+pub(crate) fn request_ended(status: Option<StatusCode>, took: Duration) {
+    let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
+    let class = CLASSES[class.min(CLASSES.len() - 1)];
+    counter!(REQUESTS, "status" => class).increment(1);
+    histogram!(REQUEST_SECONDS).record(took);
+}

@@ -1,0 +1,119 @@
+//! The limits in time, made short: the same server as in the binary, in front of a service that reads every body to its end.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use hapax::http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
+use hapax::runtime::Tokio;
+use hapax::store::{Memory, MemorySettings};
+use hapax::{Gate, Identity, Settings};
+use http_body_util::{BodyExt, Full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tower_layer::Layer;
+
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(600);
+
+const PATIENT: Limits = Limits { connections: 100, idle: LONG, handshake: LONG, body: LONG, stall: LONG };
+
+async fn served(limits: Limits) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
+    let scope = TenantScope::new("test", Tenant::None, Identity::plain()).unwrap();
+    let service = IdempotencyLayer::new(gate).scope(scope).layer(tower::service_fn(read_all));
+    let server = Server::new(service, Kept::with(None), limits);
+    tokio::spawn(async move { server.until(std::future::pending(), listener, LONG).await });
+    address
+}
+
+/// 16 MiB for whoever sent a body that came whole.
+async fn read_all(mut request: Request<RequestBody<Arriving>>) -> Result<Response<Full<Bytes>>, Infallible> {
+    if let RequestBody::Streaming(body) = request.body_mut() {
+        let _ = body.as_mut().get_mut().streams();
+    }
+    let answer = match request.into_body().collect().await {
+        Ok(_) => Response::new(Full::from(vec![b'x'; 16 << 20])),
+        Err(error) => Response::builder().status(400).body(Full::from(error.to_string())).unwrap(),
+    };
+    Ok(answer)
+}
+
+/// Sends this, then a byte of `drip` at a time, until the other side closes or `LONG` is over; what it said.
+async fn dripping(address: SocketAddr, start: &str, drip: &[u8]) -> String {
+    let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
+    writer.write_all(start.as_bytes()).await.unwrap();
+    let mut said = Vec::new();
+    let drips = async {
+        for piece in drip.iter().cycle() {
+            tokio::time::sleep(SHORT / 20).await;
+            if writer.write_all(&[*piece]).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        read = reader.read_to_end(&mut said) => drop(read),
+        () = drips => {}
+        () = tokio::time::sleep(LONG) => panic!("it is never closed"),
+    }
+    String::from_utf8(said).unwrap()
+}
+
+const POST: &str = "POST / HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-length: 100000\r\n\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_drips_is_cut_off() {
+    let address = served(Limits { idle: SHORT, ..PATIENT }).await;
+    for start in ["", "POST / HTTP/1.1\r\nhost: a\r\nx-slow: "] {
+        dripping(address, start, b"x").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_is_closed() {
+    let address = served(Limits { idle: SHORT, ..PATIENT }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).await.unwrap();
+    assert!(said.contains("key-missing"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_drips_is_408_and_nothing_is_recorded_h11() {
+    let address = served(Limits { body: SHORT, ..PATIENT }).await;
+    let said = dripping(address, POST, b"x").await;
+    assert!(said.starts_with("HTTP/1.1 408") && said.contains("#body-timeout"), "{said}");
+    let said =
+        dripping(address, &POST.replace("100000", "0").replace("host: a", "host: a\r\nconnection: close"), b"").await;
+    assert!(said.starts_with("HTTP/1.1 200"), "the key is free: {said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_streams_may_take_its_time_but_not_stop() {
+    let address = served(Limits { body: SHORT, stall: SHORT, ..PATIENT }).await;
+    let began = Instant::now();
+    let put = "PUT / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 60\r\n\r\n";
+    let said = dripping(address, put, b"x").await;
+    assert!(said.starts_with("HTTP/1.1 200") && began.elapsed() > SHORT * 2, "{}", &said[..80]);
+    let said = dripping(address, put, b"").await;
+    assert!(said.starts_with("HTTP/1.1 400") && said.contains("timed out"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_take_its_answer_is_let_go() {
+    let address = served(Limits { stall: SHORT, connections: 1, ..PATIENT }).await;
+    let mut greedy = TcpStream::connect(address).await.unwrap();
+    greedy.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    // There is room for one connection: the next is served when the first has been let go.
+    let said = dripping(address, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", b"").await;
+    assert!(said.starts_with("HTTP/1.1 200"), "{}", &said[..80]);
+    let mut taken = Vec::new();
+    drop(greedy.read_to_end(&mut taken).await);
+    assert!(taken.len() < 16 << 20, "the first was cut off: {}", taken.len());
+}

@@ -1,0 +1,66 @@
+//! TLS on both sides, by rustls with the one provider `ring`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+pub(crate) const H2: &[u8] = b"h2";
+const HTTP_11: &[u8] = b"http/1.1";
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// Takes connections of clients with this certificate (its chain, PEM) and its key.
+pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, anyhow::Error> {
+    let chain = certificates(certificate)?;
+    let private =
+        PrivateKeyDer::from_pem_file(key).with_context(|| format!("{} holds no private key in PEM", key.display()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, private)
+        .with_context(|| format!("{} does not fit {}", key.display(), certificate.display()))?;
+    config.alpn_protocols = vec![H2.to_vec(), HTTP_11.to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Trusts the authorities in this file alone, or those of the system.
+pub(crate) fn client(authorities: Option<&Path>) -> Result<ClientConfig, anyhow::Error> {
+    let mut roots = RootCertStore::empty();
+    let found = match authorities {
+        Some(file) => certificates(file)?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    let (taken, ignored) = roots.add_parsable_certificates(found);
+    match (authorities, ignored) {
+        (Some(file), 1..) => bail!("{} holds a certificate that is no authority", file.display()),
+        (None, _) if taken == 0 => bail!("this system knows no authorities; name a file of them with --upstream-ca"),
+        _ => client_that_trusts(roots),
+    }
+}
+
+/// For an API that is spoken to without TLS.
+pub(crate) fn unused() -> Result<ClientConfig, anyhow::Error> {
+    client_that_trusts(RootCertStore::empty())
+}
+
+fn client_that_trusts(roots: RootCertStore) -> Result<ClientConfig, anyhow::Error> {
+    let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, anyhow::Error> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = read.with_context(|| format!("{} holds no certificate in PEM", file.display()))?;
+    if found.is_empty() {
+        bail!("{} holds no certificate in PEM", file.display());
+    }
+    Ok(found)
+}

@@ -1,0 +1,104 @@
+//! Attacks that cost the attacker little. During each, the memory of the process and the answers to other tenants stay within bounds.
+//!
+//! HAPAX_ATTACKERS=1000 and a release build for the recorded run; the tests have fewer. How long others wait is shown and not judged:
+//! in the tests the attackers, the others, the API and the gateway share the cores.
+
+use std::env;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+
+use crate::raw::Wire;
+use crate::world::{Api, Gateway};
+
+const ATTACKERS: usize = 40;
+
+/// What a process may grow by under attack.
+const GROWTH: u64 = 64 << 20;
+
+/// How often another tenant asks during an attack.
+const OTHERS: usize = 100;
+
+/// One attacker of many: says what it has to say on a connection, and holds it.
+type Attack = for<'a> fn(&'a Gateway, usize) -> BoxFuture<'a, Vec<Wire>>;
+
+const ATTACKS: [(&str, Attack); 8] = [
+    ("connections that say nothing", |gateway, _| hold(gateway, String::new())),
+    ("heads that never end", |gateway, _| hold(gateway, format!("POST / HTTP/1.1\r\nx-a: {}", "a".repeat(20_000)))),
+    ("heads that are too long", |gateway, _| hold(gateway, format!("POST / HTTP/1.1\r\nx-a: {}", "a".repeat(1 << 20)))),
+    ("bodies that never end", |gateway, number| {
+        hold(gateway, post(&format!("body-{number}"), "content-length: 200000", &"b".repeat(100_000)))
+    }),
+    ("bodies that are too long", |gateway, number| {
+        hold(gateway, post(&format!("long-{number}"), "transfer-encoding: chunked", &chunks(2 << 20)))
+    }),
+    ("twins of one key", |gateway, _| hold(gateway, post("twins", "content-length: 2", "{}").repeat(50))),
+    ("keys of every kind", |gateway, number| {
+        let each = |key| post(&format!("kind-{number}-{key}"), "content-length: 2", "{}");
+        hold(gateway, (0..50).map(each).collect())
+    }),
+    ("resets in mid-request", |gateway, number| reset(gateway, number).boxed()),
+];
+
+fn post(key: &str, more: &str, body: &str) -> String {
+    format!(
+        "POST /charges HTTP/1.1\r\nhost: a\r\nauthorization: Bearer attacker\r\nidempotency-key: {key}\r\n{more}\r\n\r\n{body}"
+    )
+}
+
+fn chunks(bytes: usize) -> String {
+    format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "c".repeat(bytes))
+}
+
+fn hold(gateway: &Gateway, said: String) -> BoxFuture<'_, Vec<Wire>> {
+    async move {
+        let mut wire = Wire::to(gateway.public).await;
+        wire.say(said.as_bytes()).await;
+        vec![wire]
+    }
+    .boxed()
+}
+
+async fn reset(gateway: &Gateway, number: usize) -> Vec<Wire> {
+    for turn in 0..20 {
+        let mut wire = Wire::to(gateway.public).await;
+        wire.say(post(&format!("reset-{number}-{turn}"), "content-length: 2", "{}").as_bytes()).await;
+        wire.reset();
+    }
+    Vec::new()
+}
+
+/// The 99th percentile of how long another tenant waits for a new answer.
+async fn others(gateway: &Gateway, name: &str) -> Duration {
+    let mut took = Vec::new();
+    for number in 0..OTHERS {
+        let began = Instant::now();
+        let got = gateway.post("/charges", &format!("{}-{number}", name.replace(' ', "-")), "{}").await.unwrap();
+        assert_eq!(got.status, 201, "{name}: {}", got.body);
+        took.push(began.elapsed());
+    }
+    took.sort_unstable();
+    took[OTHERS * 99 / 100]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_stays_bounded_and_others_are_served_during_every_attack() {
+    let attackers = env::var("HAPAX_ATTACKERS").map_or(ATTACKERS, |attackers| attackers.parse().unwrap());
+    let api = Api::start().await;
+    for (name, attack) in ATTACKS {
+        let gateway = Gateway::start(api.address, "memory:", &[]).await;
+        others(&gateway, "warm").await;
+        let (base, calm) = (gateway.resident(), others(&gateway, "calm").await);
+        let attacking = join_all((0..attackers).map(|number| attack(&gateway, number)));
+        let (held, during) = tokio::join!(attacking, others(&gateway, name));
+        // Those that are still held go on for as long as it takes to look.
+        let after = others(&gateway, &format!("{name}-held")).await;
+        let grown = gateway.resident().saturating_sub(base);
+        println!(
+            "{name}: {attackers} attackers, others' p99 {calm:?} before, {during:?} at the onset, {after:?} while held; grown by {} MiB",
+            grown >> 20
+        );
+        assert!(grown <= GROWTH, "{name}: grown by {} MiB", grown >> 20);
+        drop(held);
+    }
+}

@@ -1,0 +1,69 @@
+//! What the process writes. That it never writes a key, a body or a credential is looked at for every gateway of the suite, when it ends.
+
+use http::Request;
+use http_body_util::Full;
+use serde_json::Value;
+
+use crate::raw::Wire;
+use crate::world::{Api, Gateway};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// The lines of the access log, in the order in which requests ended.
+fn access(logs: &str) -> Vec<Value> {
+    let lines =
+        logs.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("no JSON: {line}")));
+    lines.filter(|line| line["target"] == "hapax::access").collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_request_is_one_line_with_its_outcome() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    for body in ["{}", "{}", "[]"] {
+        gateway.post("/charges?card=4242", "key-1", body).await.unwrap();
+    }
+    gateway.get(gateway.public, "/charges?card=4242").await.unwrap();
+    gateway.post("/charges", "a, b", "{}").await.unwrap();
+    let mut wire = Wire::to(gateway.public).await;
+    wire.say(b"GET /refused HTTP/1.1\r\nhost: a\r\nconnection: authorization\r\n\r\n").await;
+    assert_eq!(wire.answer().await.unwrap().status, 400);
+    gateway.terminate();
+    let (_, logs) = gateway.ended();
+    let lines = access(&logs);
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            (line["method"].as_str().unwrap(), line["path"].as_str().unwrap(), line["status"].as_u64().unwrap())
+        })
+        .zip(lines.iter().map(|line| line["outcome"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (("POST", "/charges", 201), "fresh"),
+            (("POST", "/charges", 201), "replayed"),
+            (("POST", "/charges", 422), "key-reused"),
+            (("GET", "/charges", 201), "passed"),
+            (("POST", "/charges", 400), "key-malformed"),
+            (("GET", "/refused", 400), "refused"),
+        ]
+    );
+    let rk = lines[0]["rk"].as_str().unwrap();
+    assert!(rk.len() == 8 && rk.bytes().all(|byte| byte.is_ascii_hexdigit()), "{rk}");
+    assert!(lines[1]["rk"] == rk && lines[2]["rk"] == rk && lines[3]["rk"].is_null() && lines[0]["ms"].is_u64());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_context_of_a_trace_is_passed_on_and_appears_in_the_log() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
+    let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let request = Request::post(format!("http://{}/charges", gateway.public)).header("idempotency-key", "key-1");
+    let request = request.header("traceparent", &parent).header("tracestate", "vendor=1").body(Full::from("{}"));
+    gateway.send(request.unwrap()).await.unwrap();
+    let seen = &api.seen()[0].headers;
+    assert_eq!((&seen["traceparent"], &seen["tracestate"]), (&parent.parse().unwrap(), &"vendor=1".parse().unwrap()));
+    gateway.terminate();
+    assert_eq!(access(&gateway.ended().1)[0]["trace"], TRACE);
+}

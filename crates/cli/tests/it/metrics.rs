@@ -1,0 +1,79 @@
+use hapax::telemetry::names;
+
+use crate::world::{Api, Gateway, until};
+
+const NAMES: [&str; 17] = [
+    names::CALLS,
+    names::CAUGHT,
+    names::BEGIN_SECONDS,
+    names::HANDLER_SECONDS,
+    names::COMPLETE_SECONDS,
+    names::IN_FLIGHT,
+    names::TWINS,
+    names::TAKEOVERS,
+    names::GRANTS_LOST,
+    names::DIVERGENT,
+    names::AMNESIA,
+    names::RECREATED,
+    names::UNPROTECTED,
+    names::SPILL_DEPTH,
+    names::UNRECORDED,
+    names::HEARTBEAT_LATE_SECONDS,
+    names::BREAKER_OPEN,
+];
+
+/// The value of a series, as it stands in the page.
+fn value(page: &str, series: &str) -> f64 {
+    let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series} in {page}")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_is_there_from_the_start_and_counts() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    let page = gateway.get(gateway.admin, "/metrics").await.unwrap();
+    assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let source = include_str!("../../../core/src/telemetry.rs");
+    assert_eq!(source.matches("pub const ").count(), NAMES.len(), "a metric has come to the core: list it here");
+    for name in NAMES {
+        assert!(page.body.contains(&format!("# HELP {name} ")), "{name} is not explained");
+        assert!(page.body.contains(&format!("# TYPE {name} ")), "{name} is not there");
+    }
+    assert!(!page.body.contains("quantile="), "histograms can be added up over processes, quantiles cannot");
+
+    for body in ["{}", "{}", "[]"] {
+        gateway.post("/charges", "key-1", body).await.unwrap();
+    }
+    for (series, count) in [
+        ("hapax_calls_total{outcome=\"fresh\"}", 1.0),
+        ("hapax_calls_total{outcome=\"replayed\"}", 1.0),
+        ("hapax_calls_total{outcome=\"mismatch\"}", 1.0),
+        ("hapax_caught_total{layer=\"gate\"}", 1.0),
+        ("hapax_handler_seconds_count", 1.0),
+        ("hapax_in_flight", 0.0),
+        ("hapax_gateway_requests_total{status=\"2xx\"}", 2.0),
+        ("hapax_gateway_requests_total{status=\"4xx\"}", 1.0),
+        ("hapax_gateway_connections", 1.0),
+    ] {
+        // A request is counted when its answer is out, which the client may have seen before.
+        until(series, async || {
+            let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
+            (value(&page, series) - count).abs() < f64::EPSILON
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_client_can_make_a_series() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    let series = async || gateway.get(gateway.admin, "/metrics").await.unwrap().body.lines().count();
+    gateway.post("/charges", "key", "{}").await.unwrap();
+    let before = series().await;
+    for number in 0..50 {
+        gateway.post(&format!("/path-{number}?q={number}"), &format!("key-{number}"), "{}").await.unwrap();
+    }
+    assert_eq!(series().await, before);
+}

@@ -1,0 +1,224 @@
+//! TLS on both sides, and HTTP/2 with clients. Certificates are made on the spot.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::stream::{self, StreamExt};
+use http::{Request, Version};
+use http_body_util::{BodyExt, Full};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::raw::Wire;
+use crate::world::{Api, Gateway, until};
+
+/// An authority, and a certificate for 127.0.0.1 that it signed.
+struct Pki(TempDir);
+
+impl Pki {
+    fn new() -> Self {
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority_key = KeyPair::generate().unwrap();
+        let authority_pem = authority.self_signed(&authority_key).unwrap().pem();
+        let key = KeyPair::generate().unwrap();
+        let leaf = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+        let leaf = leaf.signed_by(&key, &Issuer::new(authority, authority_key)).unwrap();
+        let pki = Self(tempfile::tempdir().unwrap());
+        for (name, pem) in [("ca", authority_pem), ("cert", leaf.pem()), ("key", key.serialize_pem())] {
+            std::fs::write(pki.file(name), pem).unwrap();
+        }
+        pki
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.file(name).display().to_string()
+    }
+
+    fn certificate(&self, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.file(name)).unwrap()
+    }
+}
+
+type Tls = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// A client that trusts this authority, and speaks HTTP/2 or 1.1.
+fn client(pki: &Pki, version: Version) -> Tls {
+    let mut roots = RootCertStore::empty();
+    roots.add(pki.certificate("ca")).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let builder = HttpsConnectorBuilder::new().with_tls_config(config.with_no_client_auth()).https_only();
+    let connector =
+        if version == Version::HTTP_2 { builder.enable_http2().build() } else { builder.enable_http1().build() };
+    Client::builder(TokioExecutor::new()).build(connector)
+}
+
+fn post(address: SocketAddr, path: &str, key: &str) -> Request<Full<Bytes>> {
+    let request = Request::post(format!("https://{address}{path}")).header("idempotency-key", key);
+    request.body(Full::from("{}")).unwrap()
+}
+
+async fn secure_gateway(api: SocketAddr, pki: &Pki) -> Gateway {
+    let (cert, key) = (pki.path("cert"), pki.path("key"));
+    Gateway::start(api, "memory:", &["--tenant", "none", "--tls-cert", &cert, "--tls-key", &key]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_served_by_tls_in_both_versions_of_http() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway(api.address, &pki).await;
+    for (number, version) in [(1, Version::HTTP_2), (2, Version::HTTP_11)] {
+        let client = client(&pki, version);
+        for replayed in [false, true] {
+            let got = client.request(post(gateway.public, "/charges", &format!("k{number}"))).await.unwrap();
+            assert_eq!((got.version(), got.status().as_u16()), (version, 201));
+            assert_eq!(got.headers().contains_key("idempotent-replayed"), replayed);
+            assert_eq!(got.into_body().collect().await.unwrap().to_bytes(), format!("answer {number}"));
+        }
+        let seen = &api.seen()[number - 1].headers;
+        let host = gateway.public.to_string();
+        for (name, value) in [("x-forwarded-proto", "https"), ("host", &host), ("x-forwarded-host", &host)] {
+            assert_eq!(seen[name], value, "{name}");
+        }
+    }
+    let mut wire = Wire::to(gateway.public).await;
+    wire.say(b"POST /charges HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(wire.answer().await.is_none(), "without TLS there is no answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_reset_stops_nothing_h13() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway(api.address, &pki).await;
+    let client = client(&pki, Version::HTTP_2);
+    let mut slow = Box::pin(client.request(post(gateway.public, "/slow", "k")));
+    until("the API sees the request", async || {
+        assert!(slow.as_mut().now_or_never().is_none());
+        !api.seen().is_empty()
+    })
+    .await;
+    drop(slow);
+    until("the gateway has noticed", async || {
+        let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
+        page.contains("hapax_gateway_requests_total{status=\"none\"} 1")
+    })
+    .await;
+    api.let_go();
+    until("the answer is recorded", async || {
+        let got = client.request(post(gateway.public, "/slow", "k")).await.unwrap();
+        got.headers().contains_key("idempotent-replayed")
+    })
+    .await;
+    assert_eq!(api.seen().len(), 1);
+    gateway.terminate();
+    assert!(gateway.ended().1.contains("client-gone"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_resets_harms_nobody_else() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway(api.address, &pki).await;
+    let flooding = client(&pki, Version::HTTP_2);
+    stream::iter(0..2_000)
+        .for_each_concurrent(64, |number| {
+            let mut request = Box::pin(flooding.request(post(gateway.public, "/charges", &format!("flood-{number}"))));
+            async move {
+                for _ in 0..number % 5 {
+                    if request.as_mut().now_or_never().is_some() {
+                        break;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+        })
+        .await;
+    let other = client(&pki, Version::HTTP_2);
+    assert_eq!(other.request(post(gateway.public, "/charges", "other")).await.unwrap().status(), 201);
+    let mut keys: Vec<_> = api.seen().iter().map(|seen| seen.headers["idempotency-key"].clone()).collect();
+    let all = keys.len();
+    keys.sort_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
+    keys.dedup();
+    assert_eq!(keys.len(), all, "one effect a key");
+}
+
+/// In front of the API, TLS with this certificate.
+async fn behind_tls(api: SocketAddr, pki: &Pki) -> SocketAddr {
+    let key = PrivateKeyDer::from_pem_file(pki.file("key")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = config.with_single_cert(vec![pki.certificate("cert")], key).unwrap();
+    let (acceptor, listener) = (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let mut secure = acceptor.accept(stream).await.ok()?;
+                let mut plain = tokio::net::TcpStream::connect(api).await.ok()?;
+                tokio::io::copy_bidirectional(&mut secure, &mut plain).await.ok()
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_behind_tls_is_trusted_by_its_authority_alone() {
+    let (api, pki, stranger) = (Api::start().await, Pki::new(), Pki::new());
+    let secure = format!("https://{}", behind_tls(api.address, &pki).await);
+    for (authority, status) in [(&stranger, 502), (&pki, 201)] {
+        let flags = ["--upstream", &secure, "--upstream-ca", &authority.path("ca")];
+        let gateway = Gateway::start_with("memory:", &flags).await;
+        let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
+        assert_eq!(got.status, status, "{}", got.body);
+        if status == 502 {
+            assert_eq!(got.problem(), "upstream-unreachable", "nothing was sent to a stranger");
+        }
+    }
+    assert_eq!(api.seen().len(), 1);
+}
+
+#[test]
+fn files_that_do_not_fit_are_refused_with_the_reason() {
+    let (pki, stranger) = (Pki::new(), Pki::new());
+    let empty = pki.file("empty");
+    std::fs::write(&empty, "nothing").unwrap();
+    let cases: [(&[&str], &Path, &Path, &str); 3] = [
+        (&[], &pki.file("cert"), &stranger.file("key"), "does not fit"),
+        (&[], &empty, &pki.file("key"), "holds no certificate"),
+        (
+            &["--upstream", "https://127.0.0.1:9", "--upstream-ca", &pki.path("empty")],
+            &pki.file("cert"),
+            &pki.file("key"),
+            "empty holds no certificate",
+        ),
+    ];
+    for (more, cert, key, reason) in cases {
+        let mut command = crate::world::hapax();
+        command.args(["gateway", "--store", "memory:", "--tls-cert"]).arg(cert).arg("--tls-key").arg(key);
+        if more.is_empty() {
+            command.args(["--upstream", "http://127.0.0.1:9"]);
+        }
+        let output = command.args(more).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && told.contains(reason), "{reason}: {told}");
+    }
+}
