@@ -27,6 +27,7 @@ use crate::stored::may_be_kept;
 /// | compression | outside | it finds `Accept-Encoding: identity` and does nothing |
 /// | trace, metrics | outside | replays are not seen |
 /// | another `IdempotencyLayer` | nowhere | the inner one lets the request pass |
+/// | `Router::nest` of axum | inside, or outside with the feature `axum` | the prefix would not count as path |
 ///
 /// ```
 /// # use tower::{ServiceBuilder, service_fn};

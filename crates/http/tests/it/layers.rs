@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::post as on_post;
@@ -58,6 +59,21 @@ async fn a_handler_that_is_not_protected_gets_no_attempt() {
     without.headers_mut().remove("idempotency-key");
     *without.uri_mut() = "/perhaps".parse().unwrap();
     assert_eq!(told(&app, without).await.2, "not protected");
+}
+
+#[tokio::test]
+async fn the_prefix_of_a_nested_router_counts_h8() {
+    let charges =
+        Router::new().route("/charges", on_post(|Path(account): Path<String>| async { account })).layer(layer());
+    let app = Router::new().nest("/accounts/{account}", charges);
+    let of = |account: &str| {
+        let mut request = request("k");
+        *request.uri_mut() = format!("/accounts/{account}/charges").parse().unwrap();
+        request
+    };
+    assert_eq!(told(&app, of("one")).await, (200, false, "one".into()));
+    assert_eq!(told(&app, of("one")).await, (200, true, "one".into()));
+    assert_eq!(told(&app, of("two")).await.0, 422, "the answer of another account");
 }
 
 #[tokio::test]
