@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, response};
 use http_body::Body;
 use httpdate::fmt_http_date;
 use tower_service::Service;
+use tracing::{Instrument, Span};
 
 use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
 use crate::layer::Config;
@@ -109,7 +110,9 @@ where
 {
     let live = Live::default();
     let desk = Desk { live: Arc::clone(&live), config: Arc::clone(config) };
-    let ran = config.gate.run(call, move |attempt| run(inner, request, attempt, desk)).await;
+    // The handler runs in another task, and what it logs belongs to the request that it serves.
+    let span = Span::current();
+    let ran = config.gate.run(call, move |attempt| run(inner, request, attempt, desk).instrument(span)).await;
     let live = live.lock().unwrap_or_else(PoisonError::into_inner).take();
     answer(&*config.problem, &call, ran, live)
 }

@@ -20,6 +20,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_http::compression::CompressionLayer;
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
+use tracing::{Instrument, Metadata, Span};
 
 use crate::world::World;
 
@@ -130,6 +131,15 @@ async fn trace_timeout_and_compression_go_around_it_h38() {
     assert_eq!(zipped.headers()["content-encoding"], "gzip");
     let plain = app.clone().oneshot(encoded("identity")).await.unwrap();
     assert!(!plain.headers().contains_key("content-encoding") && plain.headers().contains_key("idempotent-replayed"));
+}
+
+#[tokio::test]
+async fn what_a_handler_logs_belongs_to_its_request() {
+    let _logs = tracing::subscriber::set_default(tracing_subscriber::registry());
+    let span = || Span::current().metadata().map_or("none", Metadata::name);
+    let app = Router::new().route("/charges", on_post(async move || span())).layer(layer());
+    let (_, _, seen) = told(&app, request("k")).instrument(tracing::info_span!("request")).await;
+    assert_eq!(seen, "request");
 }
 
 /// A handler that has its effect at once and then takes for ever.
