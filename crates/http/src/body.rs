@@ -194,6 +194,8 @@ impl Read {
 mod tests {
     use std::sync::Arc;
 
+    use http_body_util::Full;
+
     use super::*;
 
     fn read(pieces: &[&'static str]) -> Read {
@@ -215,6 +217,19 @@ mod tests {
     fn a_body_of_one_piece_is_not_copied() {
         const PIECE: &str = "amount=5";
         assert_eq!(read(&["", PIECE, ""]).into_bytes().as_ptr(), PIECE.as_ptr());
+    }
+
+    #[test]
+    fn what_is_at_hand_counts_beside_what_is_to_come() {
+        let body = |ready, rest| {
+            let rest = Full::new(Bytes::from_static(rest));
+            ResponseBody::resumed(Bytes::from_static(ready), Box::pin(rest))
+        };
+        let told = |body: &ResponseBody<Full<Bytes>>| (body.size_hint().exact(), body.is_end_stream());
+        assert_eq!(told(&body(b"ab", b"c")), (Some(3), false));
+        assert_eq!(told(&body(b"ab", b"")), (Some(2), false));
+        assert_eq!(told(&body(b"", b"c")), (Some(1), false));
+        assert_eq!(told(&body(b"", b"")), (Some(0), true));
     }
 
     /// A piece may be one byte of a large buffer, or nothing at all, and there may be a million of them.
