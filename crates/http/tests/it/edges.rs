@@ -18,7 +18,7 @@ use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::world::{Scripted, World, created, memory, post, status};
+use crate::world::{End, LIMIT, Scripted, World, created, memory, post, status};
 
 /// A service that may be called only after it was polled ready, as services with a limit or a buffer inside.
 struct Reserving {
@@ -82,6 +82,19 @@ async fn a_service_says_that_its_error_is_the_answer_h25() {
     assert_eq!(world.send(post("k", "{}"), applied).await.status, 500);
     let retry = world.send(post("k", "{}"), || created("2")).await;
     assert_eq!((retry.status.as_u16(), retry.replayed()), (500, true));
+}
+
+#[tokio::test]
+async fn a_refusal_too_long_to_be_kept_is_not_called_an_effect_h19() {
+    let world = World::new();
+    let refused = || {
+        let long = Scripted { pieces: vec!["0123456789abcdef"; 2 * LIMIT / 16], end: End::Clean };
+        Response::builder().status(422).body(long).unwrap()
+    };
+    assert_eq!(world.send(post("k", "{}"), refused).await.status, 422);
+    let retry = world.send(post("k", "{}"), refused).await;
+    assert_eq!(retry.problem(), "not-replayable");
+    assert!(!String::from_utf8_lossy(&retry.body).contains("effect"));
 }
 
 #[tokio::test]
