@@ -57,6 +57,14 @@ async fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test]
+async fn an_error_of_the_service_reaches_its_caller_and_holds_the_key_h24() {
+    let fails = service_fn(|_: Request<_>| ready(Err::<Response<Scripted>, _>("out of room")));
+    let service = World::new().layer.layer(fails);
+    assert_eq!(service.clone().oneshot(post("k", "{}")).await.unwrap_err(), "out of room");
+    assert_eq!(service.oneshot(post("k", "{}")).await.unwrap().status(), 409);
+}
+
+#[tokio::test]
 async fn an_answer_that_comes_after_another_was_recorded_is_not_given_h15() {
     let store = memory();
     let world = World::on(Arc::clone(&store) as _);
