@@ -13,7 +13,7 @@ use hapax_core::store::Protocol;
 use hapax_core::{Identity, Scope, Seconds, Settings};
 use hapax_http::{IdempotencyLayer, MakeScope, Outcome, RequestBody, Tenant, TenantScope};
 use http::header::CACHE_CONTROL;
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -136,6 +136,7 @@ async fn more_headers_than_a_record_has_room_for_do_not_lose_the_answer_h16() {
     let world = World::new();
     let many = || {
         let mut answer = created("1");
+        answer.headers_mut().insert("etag", HeaderValue::from_bytes(&[b'x'; 1 << 16]).unwrap());
         for number in 0..300 {
             answer.headers_mut().append("link", number.into());
         }
@@ -144,6 +145,10 @@ async fn more_headers_than_a_record_has_room_for_do_not_lose_the_answer_h16() {
     assert_eq!(world.send(post("k", "{}"), many).await.headers.get_all("link").iter().count(), 300);
     let retry = world.send(post("k", "{}"), many).await;
     assert_eq!((retry.status.as_u16(), retry.replayed(), &retry.body[..]), (201, true, &b"1"[..]));
+    assert_eq!(
+        (retry.headers.contains_key("etag"), &retry.headers["location"]),
+        (false, &"/charges/1".parse().unwrap())
+    );
 }
 
 #[tokio::test]
