@@ -1,8 +1,8 @@
 use bytes::Bytes;
 use hapax_core::{Fingerprint, Identity, Rule};
-use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
+use http::{HeaderValue, Uri};
 
 /// Says which parts of a request are its payload: the same key with another payload is refused.
 ///
@@ -40,7 +40,8 @@ where
 /// Method, path, query, content type and body, byte for byte as they came. The number of its rule is 1.
 ///
 /// How a body was framed does not count, so that a chunked one is the same payload; how it was encoded does, so that a retry with
-/// another `Content-Encoding` is another payload.
+/// another `Content-Encoding` is another payload. With the feature `axum` the path is the whole one also within a nested router of
+/// axum, which takes its prefix away; a rule of your own finds it in `axum::extract::OriginalUri`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawFingerprint;
 
@@ -51,10 +52,22 @@ impl RawFingerprint {
 
 impl MakeFingerprint for RawFingerprint {
     fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
-        let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let uri = uri(parts);
+        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
         let mut counted = vec![parts.method.as_str().as_bytes(), path.as_bytes(), query.as_bytes(), body];
         // Every Content-Type field is one, so that none can be hidden behind another.
         counted.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
         identity.fingerprint(Self::RULE, &counted)
     }
+}
+
+/// The URI as it came. Without the prefix of a nested router, `/accounts/1/charges` and `/accounts/2/charges` would be the same.
+#[cfg(feature = "axum")]
+fn uri(parts: &Parts) -> &Uri {
+    parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0)
+}
+
+#[cfg(not(feature = "axum"))]
+fn uri(parts: &Parts) -> &Uri {
+    &parts.uri
 }

@@ -24,9 +24,12 @@ use crate::stored::may_be_kept;
 /// |---|---|---|
 /// | authentication | outside | a replay is given to whoever has the key |
 /// | timeout | outside | it drops the handler in mid-work and answers 408, which counts as *unknown* |
+/// | concurrency limit | outside | a copy waits for room, instead of being told that the first still runs |
+/// | load shedding | outside | a request that was shed ends with an error, which counts as *unknown* |
 /// | compression | outside | it finds `Accept-Encoding: identity` and does nothing |
 /// | trace, metrics | outside | replays are not seen |
 /// | another `IdempotencyLayer` | nowhere | the inner one lets the request pass |
+/// | `Router::nest` of axum | inside, or outside with the feature `axum` | the prefix would not count as path |
 ///
 /// ```
 /// # use tower::{ServiceBuilder, service_fn};

@@ -28,7 +28,7 @@ pub enum Problem {
     },
     /// 409: an earlier copy may or may not have had its effect.
     OutcomeUnknown,
-    /// 409: the effect happened and the answer was not kept.
+    /// 409: an earlier copy got the last word, an effect or a refusal, and it was not kept.
     NotReplayable,
     /// 502: the service behind was cut off in mid-answer, or in mid-request.
     UpstreamCut,
@@ -142,7 +142,7 @@ impl Problem {
             Self::OutcomeUnknown => {
                 "An earlier copy of this request may or may not have had its effect. It is not run again until that is known.".into()
             }
-            Self::NotReplayable => "The request had its effect, but its answer was not kept. It is not run again.".into(),
+            Self::NotReplayable => "An earlier copy of this request got its answer, which was not kept. It is not run again.".into(),
             Self::UpstreamCut => "The connection to the service behind broke; whether the request had its effect is unknown.".into(),
             Self::UpstreamUnreachable => "The service behind cannot be reached. This request did not get there.".into(),
             Self::UpstreamTimeout => "The service behind did not answer; whether the request had its effect is unknown.".into(),

@@ -11,17 +11,18 @@ use hapax_core::runtime::{BoxFuture, within};
 use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey, Scope};
 use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, response};
+use http::{HeaderMap, HeaderValue, Request, Response, response};
 use http_body::Body;
 use httpdate::fmt_http_date;
 use tower_service::Service;
+use tracing::{Instrument, Span};
 
 use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
 use crate::key::KeyMalformed;
 use crate::layer::Config;
 use crate::outcome::Outcome;
 use crate::problem::{Problem, ShowProblem};
-use crate::stored::Stored;
+use crate::stored::{Stored, is_ours};
 
 const REPLAYED: &str = "idempotent-replayed";
 const EXPIRES: &str = "idempotency-key-expires";
@@ -126,7 +127,9 @@ where
 {
     let live = Live::default();
     let desk = Desk { live: Arc::clone(&live), config: Arc::clone(config) };
-    let ran = config.gate.run(call, move |attempt| run(inner, request, attempt, desk)).await;
+    // The handler runs in another task, and what it logs belongs to the request that it serves.
+    let span = Span::current();
+    let ran = config.gate.run(call, move |attempt| run(inner, request, attempt, desk).instrument(span)).await;
     let live = live.lock().unwrap_or_else(PoisonError::into_inner).take();
     answer(&*config.problem, &call, ran, live)
 }
@@ -242,13 +245,14 @@ where
 {
     let rk = attempt.record_key();
     request.extensions_mut().insert(attempt);
-    let (head, body) = match inner.call(request).await {
+    let (mut head, body) = match inner.call(request).await {
         Ok(response) => response.into_parts(),
         Err(error) => {
             desk.leave(Answered::ToPassOn(Err(error)));
             return Err(unknown("the inner service failed"));
         }
     };
+    remove_ours(&mut head.headers);
     match Outcome::declared(&head).unwrap_or_else(|| desk.config.outcome.outcome(&head)) {
         Outcome::Applied => desk.capture(rk, head, body).await,
         Outcome::Final => Err(Failure::finally(desk.capture(rk, head, body).await?)),
@@ -308,6 +312,14 @@ impl<R, E> Desk<R, E> {
         };
         self.leave(Answered::ToRecord(Response::from_parts(head, body)));
         Ok(stored)
+    }
+}
+
+/// Whether an answer is a replay, and what became of its record, is not for the inner service to say.
+fn remove_ours(headers: &mut HeaderMap) {
+    let ours = headers.keys().filter(|name| is_ours(name)).cloned().collect::<Vec<_>>();
+    for name in ours {
+        headers.remove(name);
     }
 }
 

@@ -46,7 +46,7 @@ const USUAL_TYPES: [&str; 8] = [
 ];
 
 /// What belongs to one connection, one moment or one client, and is never stored, whoever asks for it.
-const NEVER_KEPT: [HeaderName; 14] = [
+const NEVER_KEPT: [HeaderName; 13] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -60,7 +60,6 @@ const NEVER_KEPT: [HeaderName; 14] = [
     SET_COOKIE,
     WWW_AUTHENTICATE,
     DATE,
-    HeaderName::from_static("idempotent-replayed"),
 ];
 
 const RESPONSE: u8 = 1;
@@ -68,10 +67,15 @@ const NOT_REPLAYABLE: u8 = 2;
 const BY_NAME: u8 = 0;
 const USUAL_TYPE: u8 = 128;
 
+/// Whether only this layer says what a header of this name says.
+pub(crate) fn is_ours(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("hapax-") || name == "idempotent-replayed" || name == "idempotency-key-expires"
+}
+
 /// Whether a header of this name can be kept with an answer: not what belongs to one connection, one moment or one client.
 pub fn may_be_kept(name: &HeaderName) -> bool {
-    let ours = name.as_str().starts_with("hapax-") || name == "idempotency-key-expires";
-    !ours && !NEVER_KEPT.contains(name)
+    !is_ours(name) && !NEVER_KEPT.contains(name)
 }
 
 impl Stored {

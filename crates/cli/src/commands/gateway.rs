@@ -73,13 +73,14 @@ async fn serve(
 ) -> Result<(), Failure> {
     let routes = routes(config, gate).map_err(Failure::usage)?;
     let service = Published::new(routes.page(), routes.layer(forward(config)?));
+    let acceptor = acceptor(config)?;
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     explain(config);
     let limits = Limits::default();
     descriptors::provide(limits.connections);
     tokio::spawn(admin::sweep(Arc::clone(&admin.inspect)));
     tokio::spawn(admin::serve(private, admin));
-    Server::new(service, kept(config), limits).tls(acceptor(config)?).until(stop, public, DRAIN).await;
+    Server::new(service, kept(config), limits).tls(acceptor).until(stop, public, DRAIN).await;
     Ok(())
 }
 

@@ -95,7 +95,7 @@ fn the_offending_line_is_named_with_what_was_probably_meant() {
         ),
         ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\" is none of: hold, retry"),
         ("[policy]\nstore-header = ['x-a', 'set-cookie']\n", "hapax.toml:2: store-header: set-cookie belongs to one"),
-        ("[gateway]\nupstream = 'https://api'\n", "hapax.toml:2: upstream: only http://"),
+        ("[gateway]\nupstream = 'ftp://api'\n", "hapax.toml:2: upstream: the API is spoken to in HTTP"),
         ("[gateway\n", "hapax.toml:1: "),
         ("[[route]]\npath = '/a'\nmethod = 'GET'\n", "hapax.toml:3: method: GET changes nothing"),
         ("[[route]]\npath = '/a'\nmethod = 'post'\n", "hapax.toml:3: method: methods are written in capitals: POST"),

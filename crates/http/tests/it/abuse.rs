@@ -130,6 +130,20 @@ async fn what_belongs_to_a_connection_is_never_replayed_even_if_its_name_is_new_
 }
 
 #[tokio::test]
+async fn a_service_cannot_speak_for_the_layer_h37() {
+    const OURS: [&str; 4] = ["idempotent-replayed", "idempotency-key-expires", "hapax-recorded", "hapax-unrecorded"];
+    let world = World::new();
+    for status in [200, 404, 429, 500] {
+        let forged = move || {
+            let forged = Response::builder().status(status);
+            OURS.into_iter().fold(forged, |forged, name| forged.header(name, "forged")).body("1".into()).unwrap()
+        };
+        let first = world.send(post(&format!("order-{status}"), "{}"), forged).await;
+        assert!(first.headers.values().all(|value| value != "forged"), "{status}: {:?}", first.headers);
+    }
+}
+
+#[tokio::test]
 async fn a_handler_that_hangs_keeps_its_key_and_nobody_elses_h17() {
     let world = World::new();
     let inside = world.clone();

@@ -282,6 +282,7 @@ async fn an_answer_that_is_not_recorded_yet_says_so_h30() {
     store.meet(COMPLETE, Fault::FailBefore(ErrorKind::Unusable));
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), &got.headers["hapax-recorded"]), (201, &HeaderValue::from_static("pending")));
+    assert!(got.headers.contains_key("idempotency-key-expires"));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::post as on_post;
@@ -19,6 +20,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_http::compression::CompressionLayer;
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
+use tracing::{Instrument, Metadata, Span};
 
 use crate::world::World;
 
@@ -58,6 +60,21 @@ async fn a_handler_that_is_not_protected_gets_no_attempt() {
     without.headers_mut().remove("idempotency-key");
     *without.uri_mut() = "/perhaps".parse().unwrap();
     assert_eq!(told(&app, without).await.2, "not protected");
+}
+
+#[tokio::test]
+async fn the_prefix_of_a_nested_router_counts_h8() {
+    let charges =
+        Router::new().route("/charges", on_post(|Path(account): Path<String>| async { account })).layer(layer());
+    let app = Router::new().nest("/accounts/{account}", charges);
+    let of = |account: &str| {
+        let mut request = request("k");
+        *request.uri_mut() = format!("/accounts/{account}/charges").parse().unwrap();
+        request
+    };
+    assert_eq!(told(&app, of("one")).await, (200, false, "one".into()));
+    assert_eq!(told(&app, of("one")).await, (200, true, "one".into()));
+    assert_eq!(told(&app, of("two")).await.0, 422, "the answer of another account");
 }
 
 #[tokio::test]
@@ -114,6 +131,15 @@ async fn trace_timeout_and_compression_go_around_it_h38() {
     assert_eq!(zipped.headers()["content-encoding"], "gzip");
     let plain = app.clone().oneshot(encoded("identity")).await.unwrap();
     assert!(!plain.headers().contains_key("content-encoding") && plain.headers().contains_key("idempotent-replayed"));
+}
+
+#[tokio::test]
+async fn what_a_handler_logs_belongs_to_its_request() {
+    let _logs = tracing::subscriber::set_default(tracing_subscriber::registry());
+    let span = || Span::current().metadata().map_or("none", Metadata::name);
+    let app = Router::new().route("/charges", on_post(async move || span())).layer(layer());
+    let (_, _, seen) = told(&app, request("k")).instrument(tracing::info_span!("request")).await;
+    assert_eq!(seen, "request");
 }
 
 /// A handler that has its effect at once and then takes for ever.

@@ -7,6 +7,7 @@ mod abuse;
 mod answers;
 mod contract;
 mod drops;
+mod edges;
 mod keys;
 #[cfg(feature = "axum")]
 mod layers;
