@@ -108,7 +108,8 @@ impl Known {
                 self.trace.count("ended with an answer");
                 (completion.answer != *answer.as_bytes()).then_some("the last word is not what the store has")
             }
-            (Told::Answer { .. }, None) if records_expire => None,
+            // Its record was gone by the time that anybody looked.
+            (Told::Answer { .. } | Told::Indeterminate, None) if records_expire => None,
             (Told::Indeterminate, Some(State::Indeterminate(holding))) => {
                 self.trace.count("ended indeterminate");
                 if known.regime != Regime::Hold {
