@@ -6,7 +6,7 @@
 //! - A free key, absent or released, has nothing behind it: no handler that runs, no effect, and, but where somebody finds out, nothing
 //!   unknown. Relaxed for attempts of which the store forgot the record, and for those that ran without one.
 //! - Nobody ends the lease of another before its time, and nobody renews it. The first is relaxed just after the store's clock stepped: the
-//!   end may have been judged before.
+//!   end may have been judged before, by a process that stood still since then, if processes do.
 //! - A record is taken over only under `Retry`, and shows it; is indeterminate only otherwise; is never dead; keeps its fingerprint.
 //! - A recorded answer was decided behind a handler, for that payload. The payload is not compared where the store forgot a record and somebody, who knows of operations only, found out.
 
@@ -17,7 +17,7 @@ use hapax_core::{Holding, Record, RecordKey, State, Token};
 
 use super::history::{AttemptHistory, Granted};
 use super::{Known, Oracle};
-use crate::plan::{Regime, Route};
+use crate::plan::{Class, Regime, Route};
 use crate::store::{Request, When};
 
 impl Oracle {
@@ -39,9 +39,9 @@ impl Oracle {
         }
         known.tells_of(key, (request, when), before, after);
         if let Some(rule) = known.breaks_off(key, &request, before, after) {
-            let judged_before_a_step = known
-                .store_clock_stepped
-                .is_some_and(|at| known.trace.now() <= at + self.plan.store_timeout + self.plan.route(key).lease);
+            let stands_still = self.plan.may(Class::Pause) || self.plan.may(Class::ExecutorLate);
+            let is_soon = |at| known.trace.now() <= at + self.plan.store_timeout + self.plan.route(key).lease;
+            let judged_before_a_step = known.store_clock_stepped.is_some_and(|at| stands_still || is_soon(at));
             known.hold(key, rule == ENDED_EARLY && judged_before_a_step, rule);
         }
         match (before.live().map(|record| &record.state), after.live()) {
