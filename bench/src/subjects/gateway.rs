@@ -16,7 +16,7 @@ const NEW_KEYS: &str = include_str!("../wrk/new.lua");
 const REPLAYS: &str = include_str!("../wrk/replay.lua");
 const UNPROTECTED: &str = include_str!("../wrk/get.lua");
 
-const SECONDS: u32 = 3;
+const SECONDS: u32 = 2;
 const CONNECTIONS: u32 = 64;
 
 /// The gateway on both stores and nginx, beside a forwarder that does nothing else; client, API and proxy share the cores.
@@ -64,7 +64,8 @@ fn gateway(api: &Rc<Process>, store: String) -> anyhow::Result<Process> {
     let upstream = format!("http://{}", api.address);
     Process::start("../hapax", move |command, address| {
         command.args(["gateway", "--upstream", &upstream, "--store", &store, "--listen", &address.to_string()]);
-        command.args(["--admin", &free_address()?.to_string()]).env("HAPAX_LOG", "warn");
+        // The copies of the first replay wait for its answer.
+        command.args(["--admin", &free_address()?.to_string(), "--wait", "5s"]).env("HAPAX_LOG", "warn");
         Ok(())
     })
 }
