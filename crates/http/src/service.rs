@@ -389,6 +389,8 @@ fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
         Refused::Busy { retry_after } => Problem::InProgress { retry_after },
         Refused::Mismatch => Problem::KeyReused,
         Refused::Indeterminate { .. } | Refused::Dead => Problem::OutcomeUnknown,
+        // Of a copy whose twin ran: of this very request the service's own response was passed on. What was not applied never
+        // comes here, since each copy begins for itself then; should it, nothing is promised.
         Refused::NotApplied(_) | Refused::Unknown(_) => Problem::OutcomeUnknown,
         Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
         Refused::Overloaded => Problem::Overloaded,
