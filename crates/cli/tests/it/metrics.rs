@@ -54,7 +54,6 @@ async fn every_metric_is_there_from_the_start_and_counts() {
         ("hapax_in_flight", 0.0),
         ("hapax_gateway_requests_total{status=\"2xx\"}", 2.0),
         ("hapax_gateway_requests_total{status=\"4xx\"}", 1.0),
-        ("hapax_gateway_connections", 1.0),
     ] {
         // A request is counted when its answer is out, which the client may have seen before.
         until(series, async || {
@@ -63,6 +62,9 @@ async fn every_metric_is_there_from_the_start_and_counts() {
         })
         .await;
     }
+    // The client may have opened another one for a request before the last had come back to its pool.
+    let connections = value(&gateway.get(gateway.admin, "/metrics").await.unwrap().body, "hapax_gateway_connections");
+    assert!((1.0..=3.0).contains(&connections), "{connections}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
