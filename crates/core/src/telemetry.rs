@@ -33,7 +33,7 @@ pub mod names {
     pub const GRANTS_LOST: &str = "hapax_grants_lost_total";
     /// Attempts that had an effect although another one's answer stands, or may stand.
     pub const DIVERGENT: &str = "hapax_divergent_total";
-    /// Records that the store had forgotten while their attempt ran.
+    /// Records that the store had forgotten while their attempt ran, and times that a store was found to have lost its records.
     pub const AMNESIA: &str = "hapax_amnesia_total";
     /// Answers recorded although the store had forgotten their record.
     pub const RECREATED: &str = "hapax_recreated_total";
@@ -115,6 +115,12 @@ pub(crate) fn renewal_failed(grant: &Grant, error: Option<&Error>) {
 pub(crate) fn forgotten(grant: &Grant) {
     counter!(names::AMNESIA).increment(1);
     tracing::error!(rk = ?grant.rk, "the store has forgotten a record that is in progress");
+}
+
+/// For stores: the whole store is not the one that was known; what it held is gone, or part of it.
+pub fn store_forgot() {
+    counter!(names::AMNESIA).increment(1);
+    tracing::error!("the store has lost records; what was done under them may be done again unless a ledger knows it");
 }
 
 pub(crate) fn heartbeat_late(late: Duration) {

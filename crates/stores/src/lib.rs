@@ -2,10 +2,15 @@
 //!
 //! | feature | store |
 //! |---|---|
+//! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts |
 //! | `sqlite` | [`Sqlite`]: one file, for one host |
 
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+#[cfg(feature = "redis")]
+pub use redis::{Redis, RedisUrl};
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;

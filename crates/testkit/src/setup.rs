@@ -51,6 +51,8 @@ pub enum Capability {
     StoredForm,
     /// A store with no room left for a begin still has room for a completion.
     RoomToComplete,
+    /// A mark counts the tokens of all keys: they grow also where a record is gone and the clock stepped back.
+    Mark,
 }
 
 type MakeSetup = Box<dyn Fn() -> BoxFuture<'static, Box<dyn Setup>> + Send + Sync>;

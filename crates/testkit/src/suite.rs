@@ -59,8 +59,11 @@ pub fn cases() -> Vec<Case> {
             14 token_grows_on_takeover,
             14 token_grows_across_release,
             14 token_grows_across_expiry,
+            14 token_grows_when_record_is_gone_and_clock_steps_back needs Mark,
             14 token_grows_when_clock_steps_back,
-            15 token_exact_above_2_pow_50;
+            15 token_grows_over_all_keys needs Mark,
+            15 token_exact_above_2_pow_50,
+            15 token_mark_is_raised_by_every_write needs Mark;
         renew:
             7 renew_extends,
             7 renew_wrong_token_lost,

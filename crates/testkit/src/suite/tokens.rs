@@ -34,7 +34,7 @@ pub(super) async fn token_grows_across_release(setup: &dyn Setup) {
 }
 
 pub(super) async fn token_grows_across_expiry(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 3);
+    let operations = Operation::many(setup, 2);
     let mut olds = Vec::new();
     for operation in &operations {
         olds.push(operation.completed(FIRST, "the answer").await.token);
@@ -47,10 +47,16 @@ pub(super) async fn token_grows_across_expiry(setup: &dyn Setup) {
     assert_eq!(operations[1].read().await.record, None);
     let grant = operations[1].granted(SECOND).await;
     assert!(grant.token > olds[1], "the record was swept away");
+}
 
+pub(super) async fn token_grows_when_record_is_gone_and_clock_steps_back(setup: &dyn Setup) {
+    let operation = Operation::on(setup);
+    let old = operation.completed(FIRST, "the answer").await.token;
+    setup.expire(&operation.rk()).await;
+    sweep_all(setup).await;
     back(setup, LONG).await;
-    let grant = operations[2].granted(SECOND).await;
-    assert!(grant.token > olds[2], "and then the clock stepped back");
+    let grant = operation.granted(SECOND).await;
+    assert!(grant.token > old, "{grant:?} after {old:?}");
 }
 
 pub(super) async fn token_grows_when_clock_steps_back(setup: &dyn Setup) {
@@ -62,15 +68,23 @@ pub(super) async fn token_grows_when_clock_steps_back(setup: &dyn Setup) {
     let second = operation.taken_over(setup, SECOND).await;
     assert!(second.token > first.token, "{second:?} after {first:?}");
 
-    assert_eq!(operation.renew(&second).await, Renewed::Yes);
+    back(setup, LONG).await;
+    busy(operation.begin(THIRD).await);
+    let third = operation.taken_over(setup, THIRD).await;
+    assert!(third.token > second.token, "{third:?} after {second:?}");
+}
+
+pub(super) async fn token_grows_over_all_keys(setup: &dyn Setup) {
+    let first = Operation::on(setup).granted(FIRST).await;
     back(setup, LONG).await;
     let other = Operation::nth(setup, 1);
-    let third = other.granted(FIRST).await;
-    assert_eq!(other.release(&third).await, Settled::Yes);
+    let second = other.granted(FIRST).await;
+    assert!(second.token > first.token, "the mark tells the past: {second:?} after {first:?}");
+
+    assert_eq!(other.renew(&second).await, Renewed::Yes);
     back(setup, LONG).await;
-    let fourth = other.granted(SECOND).await;
-    assert!(third.token > second.token, "the mark tells the past");
-    assert!(fourth.token > third.token, "{fourth:?} after {third:?}");
+    let third = Operation::nth(setup, 2).granted(FIRST).await;
+    assert!(third.token > second.token, "{third:?} after {second:?}");
 }
 
 pub(super) async fn token_exact_above_2_pow_50(setup: &dyn Setup) {
@@ -81,14 +95,21 @@ pub(super) async fn token_exact_above_2_pow_50(setup: &dyn Setup) {
         let seen = operation.read().await;
         let change = in_progress_under(token);
         assert_eq!(operation.swap(&seen, &change).await, Swapped::Yes);
-        let seen = operation.read().await;
-        assert_eq!(seen.record, Some(change.record));
-        assert!(seen.mark >= token, "the mark was not raised: {seen:?}");
-
+        assert_eq!(operation.record().await, change.record);
         let next = operation.taken_over(setup, SECOND).await;
         assert!(next.token > token, "{next:?} after {token:?}");
+    }
+}
+
+pub(super) async fn token_mark_is_raised_by_every_write(setup: &dyn Setup) {
+    for (n, token) in (0..).zip([(1 << 53) + 1, (1 << 63) + 1].map(Token)) {
+        let operation = Operation::nth(setup, n);
+        let seen = operation.read().await;
+        assert_eq!(operation.swap(&seen, &in_progress_under(token)).await, Swapped::Yes);
+        let seen = operation.read().await;
+        assert!(seen.mark >= token, "the mark was not raised: {seen:?}");
         let other = Operation::nth(setup, 10 + n).granted(FIRST).await;
-        assert!(other.token > next.token, "the mark counts for all keys");
+        assert!(other.token > token, "the mark counts for all keys");
     }
 }
 

@@ -1,0 +1,239 @@
+//! Records in Redis or Valkey, one key each. The server's clock is the only clock.
+//!
+//! ```text
+//! begin     SET record NX GET PX lifetime    one native command; what is found and not yet answered is read in a second trip
+//! renew     renew.lua
+//! complete  complete.lua                     one script and one trip each; any row that a script cannot decide is the machine's
+//! swap      swap.lua
+//! read      MULTI, GET, PTTL, TIME, EXEC     one trip
+//! ```
+//!
+//! A value is the record as [`Record::encode`] writes it, without a clock in it: the lease is the age of the key's time to live under
+//! the lifetime in its own header. A client whose call was given up, or whose connection broke, is told *unknown* and nothing is sent
+//! again on its behalf.
+
+mod checks;
+mod failure;
+mod link;
+mod script;
+mod server;
+mod url;
+mod value;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
+use hapax_core::runtime::Runtime;
+use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
+use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, State, Timestamp};
+use redis::{Client, cmd, pipe};
+
+use checks::Info;
+use link::Link;
+use script::{COMPLETE, RENEW, Reply, SWAP};
+use server::Server;
+use value::RecordName;
+
+pub use url::RedisUrl;
+
+/// A store on a Redis server, 7.0 or later, or on any Valkey.
+///
+/// Cheap to share behind an `Arc`: all calls travel over one connection, or as many as its URL says.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::sync::Arc;
+/// use hapax_core::runtime::Tokio;
+/// use hapax_core::{Gate, Identity, Inspect, Key, Scope, Settings};
+/// use hapax_stores::Redis;
+///
+/// let store = Arc::new(Redis::open(&"redis://127.0.0.1".parse()?, Arc::new(Tokio::current()))?);
+/// // At start, and once a minute: it may evict, or have forgotten.
+/// for finding in store.check().await? {
+///     println!("{:?}: {}", finding.severity, finding.message);
+/// }
+/// let gate = Gate::builder(store, Settings::default()).build()?;
+/// let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+/// gate.run(call, |_| async { Ok(String::from("charged")) }).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Redis {
+    client: Client,
+    server: Arc<Server>,
+    links: Vec<Link>,
+}
+
+/// How often a record may vanish between two looks of a begin.
+const TRIES: usize = 8;
+
+impl Redis {
+    /// A store on the server with this URL. It connects when it is first needed: a server that is down is no error yet.
+    ///
+    /// # Errors
+    /// `Unusable` for files named by the URL that cannot be read, and certificates that are none.
+    pub fn open(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        Ok(Self::over(url.client()?, Arc::new(Server::new(runtime)), url.connections()))
+    }
+
+    fn over(client: Client, server: Arc<Server>, connections: usize) -> Self {
+        let links = (0..connections).map(|_| Link::new(client.clone(), Arc::clone(&server))).collect();
+        Self { client, server, links }
+    }
+
+    /// The calls for one record travel over one connection.
+    fn link(&self, rk: &RecordKey) -> &Link {
+        &self.links[usize::from(rk.as_bytes()[16]) % self.links.len()]
+    }
+
+    /// The instant that a first token is drawn from: our clock, or the server's where they are apart.
+    async fn now(&self, link: &Link) -> Result<Timestamp> {
+        if !self.server.is_apart() {
+            return Ok(self.server.wall());
+        }
+        link.trusted(value::instant(link.call(&cmd("TIME")).await?))
+    }
+
+    /// Inserts the record, or says what stands there.
+    async fn insert(&self, link: &Link, name: &RecordName, change: &Change, value: &Bytes) -> Result<Option<Bytes>> {
+        let mut set = cmd("SET");
+        set.arg(name.as_bytes()).arg(&value[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime(change));
+        link.trusted(value::text(link.call(&set).await?))
+    }
+}
+
+#[async_trait]
+impl Store for Redis {
+    async fn begin(&self, ask: &Begin) -> Result<Inserted> {
+        let rk = ask.call.record_key();
+        let (link, name) = (self.link(&rk), RecordName::of(&rk));
+        for _ in 0..TRIES {
+            let now = self.now(link).await?;
+            let (change, grant) = machine::first_grant(ask, &value::nothing(now));
+            let Some(there) = self.insert(link, &name, &change, &change.record.encode(&rk)).await? else {
+                return Ok(Inserted::Granted(grant));
+            };
+            match link.trusted(Record::decode(&rk, &there)) {
+                Ok(record) if matches!(record.state, State::Completed(_)) => {
+                    return Ok(Inserted::Found(value::answered(record, now)));
+                }
+                // Also what cannot be read is looked at once more: over a new connection, in case it is the reply that is wrong.
+                Ok(_) | Err(_) => {}
+            }
+            let seen = self.read(&rk).await?;
+            if seen.record.is_some() {
+                return Ok(Inserted::Found(seen));
+            }
+        }
+        Err(Error::new(ErrorKind::NotApplied, "the record vanished under each of 8 looks; try again"))
+    }
+
+    async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
+        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let reply = RENEW.run(link, &name, &[&claim.token.0.to_be_bytes(), &claim.owner.0]).await?;
+        match reply.word.as_slice() {
+            b"YES" => link.trusted(reply.record(rk)).map(|_| Renewed::Yes),
+            b"LOST" => link.trusted(reply.record(rk)).map(|_| Renewed::Lost),
+            b"GONE" => Ok(Renewed::Gone),
+            _ => link.trusted(Err(value::not_understood())),
+        }
+    }
+
+    async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
+        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let nothing = value::nothing(self.server.wall());
+        // Whatever stands there, this is what would come of it; only where nothing does it may be too old.
+        let young = Complete { age: Duration::ZERO, ..ask.clone() };
+        let Decision::Change(change, _) = machine::complete(&nothing, &young) else {
+            return Ok(Completed::Gone);
+        };
+        let may_come_back = matches!(machine::complete(&nothing, ask), Decision::Change(..));
+        let payload = [&[ask.fingerprint.rule().0], &ask.fingerprint.as_bytes()[..]].concat();
+        let arguments: [&[u8]; 6] = [
+            &ask.claim.token.0.to_be_bytes(),
+            &payload,
+            &ask.claim.owner.0,
+            &change.record.encode(rk),
+            &value::lifetime(&change),
+            if may_come_back { b"1" } else { b"0" },
+        ];
+        let reply = COMPLETE.run(link, &name, &arguments).await?;
+        match reply.word.as_slice() {
+            b"DONE" => Ok(Completed::Done),
+            b"RECREATED" => Ok(Completed::Recreated),
+            b"GONE" => Ok(Completed::Gone),
+            b"ALREADY" => link.trusted(reply.record(rk)).map(|_| Completed::Already),
+            b"FOUND" => link.trusted(reply.record(rk)).map(Completed::Lost),
+            _ => link.trusted(Err(value::not_understood())),
+        }
+    }
+
+    async fn read(&self, rk: &RecordKey) -> Result<Observed> {
+        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let mut look = pipe();
+        look.atomic().cmd("GET").arg(name.as_bytes()).cmd("PTTL").arg(name.as_bytes()).cmd("TIME");
+        let seen = link.transaction(&look).await?;
+        link.trusted(value::observed(rk, seen))
+    }
+
+    /// A connection of its own.
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Self::over(self.client.clone(), Arc::clone(&self.server), 1)))
+    }
+
+    async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
+        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let there = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
+        let arguments: [&[u8]; 4] =
+            [&there, &value::millis(seen.life_left), &next.record.encode(rk), &value::lifetime(next)];
+        let reply = SWAP.run(link, &name, &arguments).await?;
+        match reply.word.as_slice() {
+            b"YES" => Ok(Swapped::Yes),
+            b"ABSENT" => Ok(Swapped::Changed),
+            b"CHANGED" => link.trusted(reply.record(rk)).map(|_| Swapped::Changed),
+            _ => link.trusted(Err(value::not_understood())),
+        }
+    }
+}
+
+impl Reply {
+    /// What stands there, if it is this record's: a header is enough to tell.
+    fn record(&self, rk: &RecordKey) -> Result<Record> {
+        Record::decode(rk, &self.there)
+    }
+}
+
+#[async_trait]
+impl Inspect for Redis {
+    /// Nothing is left to remove: the server lets its keys expire by itself.
+    async fn sweep(&self, _limit: usize) -> Result<usize> {
+        Ok(0)
+    }
+
+    /// Asks the server what it is and how it is set, whether its clock is ours, and whether it still remembers.
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let link = &self.links[0];
+        let forgot = link.greet().await?;
+        let info = link.trusted(value::text(link.call(&cmd("INFO")).await?))?.unwrap_or_default();
+        let mut findings = Info::new(&String::from_utf8_lossy(&info)).findings();
+        let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
+        if forgot {
+            warn("the server has lost records since it was last looked at; what they stand for may run again");
+        }
+        if self.server.is_apart() {
+            warn("the server's clock and this host's are more than a second apart; each begin asks for the time first");
+        }
+        Ok(findings)
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("connections", &self.links.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- Records an answer under the grant that asks, and over nothing else: any other row is for the caller to judge.
+-- KEYS[1] the record; ARGV[1] token, ARGV[2] rule and fingerprint, ARGV[3] owner, as they lie in the header,
+-- ARGV[4] the completed record, ARGV[5] its lifetime in ms, ARGV[6] '1' if it may come back where the record is gone.
+local there = redis.call('GET', KEYS[1])
+if not there then
+    if ARGV[6] ~= '1' then
+        return {'GONE', KEYS[1], ''}
+    end
+    redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[5])
+    return {'RECREATED', KEYS[1], ''}
+end
+local state = string.sub(there, 1, 2)
+local same_token = string.sub(there, 5, 12) == ARGV[1]
+if state == '\1\2' and same_token then
+    return {'ALREADY', KEYS[1], string.sub(there, 1, 58)}
+end
+-- In progress, released or indeterminate. What is compared covers the header but for its times, which end here.
+local heals = state == '\1\1' or state == '\1\3' or state == '\1\4'
+local same_payload = string.sub(there, 4, 4) .. string.sub(there, 13, 24) == ARGV[2]
+local same_owner = string.sub(there, 25, 40) == ARGV[3]
+if heals and same_token and same_payload and same_owner then
+    redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[5])
+    return {'DONE', KEYS[1], string.sub(there, 1, 58)}
+end
+return {'FOUND', KEYS[1], there}

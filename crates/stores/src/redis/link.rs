@@ -1,0 +1,159 @@
+//! One multiplexed connection: made when it is needed, and made anew when it no longer answers.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::Duration;
+
+use hapax_core::{ErrorKind, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
+use tokio::sync::Mutex;
+
+use super::failure::Failure;
+use super::server::Server;
+
+/// So many calls in a row that were given up before an answer came mean that none will come on this connection.
+const UNANSWERED: u32 = 3;
+
+/// How long a connection may take to be made: as long as the engine waits for a call by default.
+const CONNECTING: Duration = Duration::from_secs(1);
+
+/// Its calls travel together: whoever calls while others wait shares their write. A call is sent once; nothing is sent again by
+/// itself, and how long to wait for an answer is the caller's to say.
+pub(super) struct Link {
+    client: Client,
+    server: Arc<Server>,
+    current: RwLock<Option<Arc<Connection>>>,
+    connecting: Mutex<()>,
+}
+
+struct Connection {
+    sender: MultiplexedConnection,
+    /// Calls that were given up since the last answer.
+    unanswered: AtomicU32,
+}
+
+impl Link {
+    pub(super) fn new(client: Client, server: Arc<Server>) -> Self {
+        Self { client, server, current: RwLock::default(), connecting: Mutex::default() }
+    }
+
+    /// Sends one command and waits for its reply.
+    pub(super) async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
+        let connection = self.connected().await.map_err(Failure::NotSent)?;
+        let mut sender = connection.sender.clone();
+        self.answer(&connection, sender.send_packed_command(command))
+            .await
+            .and_then(|reply| self.checked(&connection, reply))
+    }
+
+    /// Sends the commands of a transaction in one write and waits for what they reply together.
+    pub(super) async fn transaction(&self, commands: &Pipeline) -> Result<Value, Failure> {
+        let connection = self.connected().await.map_err(Failure::NotSent)?;
+        let mut sender = connection.sender.clone();
+        let (before, replies) = (commands.len() + 1, 1);
+        let mut answered = self.answer(&connection, sender.send_packed_commands(commands, before, replies)).await?;
+        self.checked(&connection, answered.pop().unwrap_or_default())
+    }
+
+    /// Looks whether the server remembers, and at its clock. Whether it has forgotten is the reply.
+    pub(super) async fn greet(&self) -> Result<bool, Failure> {
+        let connection = self.connected().await.map_err(Failure::NotSent)?;
+        let mut sender = connection.sender.clone();
+        self.answer(&connection, self.server.greet(&mut sender)).await
+    }
+
+    async fn answer<T>(
+        &self,
+        connection: &Arc<Connection>,
+        sent: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, Failure> {
+        let mut waiting = Waiting { link: self, connection, is_over: false };
+        let answer = sent.await;
+        waiting.is_over = true;
+        answer.map_err(|error| self.failed(connection, error))
+    }
+
+    fn checked(&self, connection: &Arc<Connection>, reply: Value) -> Result<Value, Failure> {
+        reply.extract_error().map_err(|error| self.failed(connection, error))
+    }
+
+    fn failed(&self, connection: &Arc<Connection>, error: RedisError) -> Failure {
+        let failure = Failure::Sent(error);
+        if !failure.was_answered() || failure.was_demoted() {
+            self.forget(connection);
+        }
+        failure
+    }
+
+    /// What was made of a reply. A connection whose reply is not what was asked for is not used again.
+    pub(super) fn trusted<T>(&self, judged: Result<T>) -> Result<T> {
+        if judged.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Damaged)) {
+            *self.write() = None;
+        }
+        judged
+    }
+
+    async fn connected(&self) -> Result<Arc<Connection>, RedisError> {
+        if let Some(connection) = self.current() {
+            return Ok(connection);
+        }
+        // One caller makes the connection that all of them wait for.
+        let _alone = self.connecting.lock().await;
+        if let Some(connection) = self.current() {
+            return Ok(connection);
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECTING))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(PIPELINE);
+        let mut sender = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        self.server.greet(&mut sender).await?;
+        let connection = Arc::new(Connection { sender, unanswered: AtomicU32::new(0) });
+        *self.write() = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    fn current(&self) -> Option<Arc<Connection>> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Option<Arc<Connection>>> {
+        self.current.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses this connection no more. Calls that wait on it can still be answered.
+    fn forget(&self, connection: &Arc<Connection>) {
+        let mut current = self.write();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
+            *current = None;
+        }
+    }
+}
+
+/// How many calls may wait for the connection's task to take them up before further ones wait in line.
+const PIPELINE: usize = 1024;
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Link")
+    }
+}
+
+/// A call that waits for its answer. Dropped before that, it counts against the connection.
+struct Waiting<'a> {
+    link: &'a Link,
+    connection: &'a Arc<Connection>,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            self.connection.unanswered.store(0, Ordering::Relaxed);
+        } else if self.connection.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED {
+            self.link.forget(self.connection);
+        }
+    }
+}

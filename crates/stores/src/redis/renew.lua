@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- Arms the lease of a grant anew: the lease is the age of the time to live under the record's own lifetime.
+-- KEYS[1] the record; ARGV[1] token, ARGV[2] owner, as they lie in the header.
+local header = redis.call('GETRANGE', KEYS[1], 0, 57)
+if header == '' and redis.call('EXISTS', KEYS[1]) == 0 then
+    return {'GONE', KEYS[1], ''}
+end
+local in_progress = string.sub(header, 1, 2) == '\1\1'
+local holds = string.sub(header, 5, 12) == ARGV[1] and string.sub(header, 25, 40) == ARGV[2]
+local abandoned = string.sub(header, 41, 44) == '\0\0\0\0'
+if not (in_progress and holds) or abandoned then
+    return {'LOST', KEYS[1], header}
+end
+local a, b, c, d = string.byte(header, 45, 48)
+local lifetime = ((a * 256 + b) * 256 + c) * 256 + d
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lifetime * 1000))
+return {'YES', KEYS[1], header}

@@ -1,0 +1,66 @@
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use hapax_core::{Error, ErrorKind, Result};
+use redis::{Cmd, Script as Source, Value, cmd};
+
+use super::link::Link;
+use super::value::{self, RecordName};
+
+/// A script that works on one record and says what it did: `{word, the record's name, what stands there}`, always three.
+pub(super) struct Script {
+    text: &'static str,
+    digest: LazyLock<String>,
+}
+
+pub(super) static RENEW: Script =
+    Script { text: include_str!("renew.lua"), digest: LazyLock::new(|| digest(include_str!("renew.lua"))) };
+pub(super) static COMPLETE: Script =
+    Script { text: include_str!("complete.lua"), digest: LazyLock::new(|| digest(include_str!("complete.lua"))) };
+pub(super) static SWAP: Script =
+    Script { text: include_str!("swap.lua"), digest: LazyLock::new(|| digest(include_str!("swap.lua"))) };
+
+fn digest(text: &str) -> String {
+    Source::new(text).get_hash().to_owned()
+}
+
+/// What a script replied.
+pub(super) struct Reply {
+    pub(super) word: Vec<u8>,
+    /// The record it met, or its header; empty where there is none.
+    pub(super) there: Bytes,
+}
+
+impl Script {
+    /// Runs it. A server that does not know it, after a restart or `SCRIPT FLUSH`, has not run it: it is sent in full then.
+    pub(super) async fn run(&self, link: &Link, name: &RecordName, arguments: &[&[u8]]) -> Result<Reply> {
+        let short = call("EVALSHA", &self.digest, name, arguments);
+        let reply = match link.call(&short).await {
+            Err(failure) if failure.is_unknown_script() => link.call(&call("EVAL", self.text, name, arguments)).await?,
+            replied => replied?,
+        };
+        link.trusted(parsed(reply, name))
+    }
+}
+
+fn call(verb: &str, script: &str, name: &RecordName, arguments: &[&[u8]]) -> Cmd {
+    let mut command = cmd(verb);
+    command.arg(script).arg(1).arg(name.as_bytes());
+    for argument in arguments {
+        command.arg(argument);
+    }
+    command
+}
+
+fn parsed(reply: Value, name: &RecordName) -> Result<Reply> {
+    let Value::Array(parts) = reply else { return Err(value::not_understood()) };
+    let [Value::BulkString(word), Value::BulkString(of), Value::BulkString(there)] =
+        <[Value; 3]>::try_from(parts).map_err(|_| value::not_understood())?
+    else {
+        return Err(value::not_understood());
+    };
+    if of != name.as_bytes() {
+        return Err(Error::new(ErrorKind::Unknown, "a reply of the server belongs to another call"));
+    }
+    Ok(Reply { word, there: there.into() })
+}

@@ -1,0 +1,108 @@
+//! Between the machine's words and the server's: how a record is named, and what a reply shows of it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::machine::{Change, Observed};
+use hapax_core::{Error, ErrorKind, Holding, Record, RecordKey, Result, Seconds, State, Timestamp, Token};
+use redis::Value;
+
+/// The key of a record: `hx:` and the first half of the record key; the whole of it is bound to the value by its check.
+pub(super) struct RecordName([u8; 19]);
+
+impl RecordName {
+    pub(super) fn of(rk: &RecordKey) -> Self {
+        let mut name = *b"hx:0123456789abcdef";
+        name[3..].copy_from_slice(&rk.as_bytes()[..16]);
+        Self(name)
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A lifetime as the server takes it, in milliseconds. It knows no life of zero.
+pub(super) fn lifetime(change: &Change) -> Vec<u8> {
+    millis(Seconds(change.lifetime.0.max(1)).into())
+}
+
+/// A time to live as the server takes it.
+pub(super) fn millis(life: Duration) -> Vec<u8> {
+    life.as_millis().to_string().into()
+}
+
+/// The life of a key that somebody has made persistent: longer than any.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64 + 1);
+
+/// What one look at a record shows: its value, its time to live and the server's clock.
+pub(super) fn observed(rk: &RecordKey, look: Value) -> Result<Observed> {
+    let Value::Array(parts) = look else { return Err(not_understood()) };
+    let [value, Value::Int(time_to_live), time] = <[Value; 3]>::try_from(parts).map_err(|_| not_understood())? else {
+        return Err(not_understood());
+    };
+    let now = instant(time)?;
+    let record = text(value)?.map(|value| Record::decode(rk, &value)).transpose()?;
+    Ok(match record {
+        Some(record) if time_to_live != EXPIRED => seen(record, life_left(time_to_live), now),
+        Some(_) | None => nothing(now),
+    })
+}
+
+/// What the server says of the time to live of a key that has none, for it is gone.
+const EXPIRED: i64 = -2;
+
+/// The server counts in whole milliseconds: what is there now has some life left.
+fn life_left(time_to_live: i64) -> Duration {
+    u64::try_from(time_to_live).map_or(FOREVER, |ms| Duration::from_millis(ms.max(1)))
+}
+
+/// No mark is kept beside the records: what is known of tokens is what the record says.
+fn seen(record: Record, life_left: Duration, now: Timestamp) -> Observed {
+    let lease_left = match &record.state {
+        State::InProgress(holding) => lease_left(holding, life_left),
+        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
+    };
+    Observed { mark: record.token, record: Some(record), lease_left, life_left, now }
+}
+
+/// The lease is the age of the time to live under the record's own lifetime. A clock that stepped back leaves more than a lease.
+fn lease_left(holding: &Holding, life_left: Duration) -> Duration {
+    let lifetime = Duration::from(Seconds(holding.lifetime.0.max(1)));
+    (Duration::from(holding.lease) + life_left).saturating_sub(lifetime)
+}
+
+/// A record that is there for good, as the reply to a begin shows it: of its life only that it lasts.
+pub(super) fn answered(record: Record, now: Timestamp) -> Observed {
+    seen(record, Duration::from_secs(1), now)
+}
+
+/// That there is no record.
+pub(super) fn nothing(now: Timestamp) -> Observed {
+    Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now, mark: Token(0) }
+}
+
+/// The server's clock, as its `TIME` tells it: seconds, and microseconds.
+pub(super) fn instant(time: Value) -> Result<Timestamp> {
+    let Value::Array(parts) = time else { return Err(not_understood()) };
+    let [seconds, micros] = <[Value; 2]>::try_from(parts).map_err(|_| not_understood())?;
+    let since_epoch = Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?);
+    Ok(Timestamp::default().plus(since_epoch))
+}
+
+fn number(digits: Value) -> Result<u64> {
+    let digits = text(digits)?.unwrap_or_default();
+    str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(not_understood)
+}
+
+/// The bytes of a reply, or nothing.
+pub(super) fn text(reply: Value) -> Result<Option<Bytes>> {
+    if let Value::BulkString(bytes) = reply {
+        return Ok(Some(bytes.into()));
+    }
+    if reply == Value::Nil { Ok(None) } else { Err(not_understood()) }
+}
+
+pub(super) fn not_understood() -> Error {
+    Error::new(ErrorKind::Unknown, "the server's reply is of another form than asked for")
+}
