@@ -9,10 +9,13 @@
 //! ```
 //!
 //! Beside it, what a test of a whole engine needs: [`Faulty`], a store that fails where it is told to, and [`VirtualTime`], a world
-//! in which leases and timeouts cost no time.
+//! in which leases and timeouts cost no time. And what a test of a backend needs: [`servers`], real ones that can be killed, stopped and put
+//! in the wrong hour.
 
 mod clock;
 mod faulty;
+mod ports;
+pub mod servers;
 mod setup;
 mod suite;
 mod virtual_time;

@@ -9,6 +9,8 @@ use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use libtest_mimic::{Arguments, Completion, Trial};
 
+use crate::servers::required;
+
 /// One empty store, and the means to bring it where a case wants it, so that nothing sleeps. A server implements them by its own means.
 #[async_trait]
 pub trait Setup: Send + Sync {
@@ -62,6 +64,7 @@ pub struct Backend {
     name: &'static str,
     make: Arc<MakeSetup>,
     lacks: &'static [(Capability, &'static str)],
+    service: Option<&'static str>,
 }
 
 impl fmt::Debug for Backend {
@@ -77,13 +80,21 @@ impl Backend {
         F: Fn() -> T + Send + Sync + 'static,
         T: Future<Output = Box<dyn Setup>> + Send + 'static,
     {
-        Self { name, make: Arc::new(Box::new(move || Box::pin(make()))), lacks: &[] }
+        Self { name, make: Arc::new(Box::new(move || Box::pin(make()))), lacks: &[], service: None }
     }
 
     /// Declares what it lacks, each with the reason that is shown beside the ignored case.
     #[must_use]
     pub fn lacking(mut self, lacks: &'static [(Capability, &'static str)]) -> Self {
         self.lacks = lacks;
+        self
+    }
+
+    /// Names the service behind it: without it, every case is shown as ignored with the reason, or fails where
+    /// [`required`](crate::servers::required) says so.
+    #[must_use]
+    pub fn requiring(mut self, service: &'static str) -> Self {
+        self.service = Some(service);
         self
     }
 
@@ -121,12 +132,15 @@ pub fn main(backends: &[Backend]) -> ExitCode {
 
 fn trial(backend: &Backend, case: Case) -> Trial {
     let name = format!("{}::{}::clause_{:02}", backend.name, case.name, case.clause);
-    let (make, lack) = (Arc::clone(&backend.make), backend.lack(case.needs));
+    let (make, lack, service) = (Arc::clone(&backend.make), backend.lack(case.needs), backend.service);
     Trial::ignorable_test(name, move || {
+        if let Some(Err(missing)) = service.map(required) {
+            return missing.verdict();
+        }
         if let Some(reason) = lack {
             return Ok(Completion::ignored_with(reason));
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async move {
             let setup = make().await;
             (case.run)(&*setup).await;
