@@ -7,6 +7,8 @@ use anyhow::{Context, bail};
 use hapax::Store;
 use hapax::runtime::Runtime;
 use hapax::store::{Inspect, Memory, MemorySettings};
+#[cfg(feature = "redis")]
+use hapax::stores::RedisUrl;
 
 use crate::commands::Failure;
 
@@ -28,11 +30,19 @@ impl Opened {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
     Memory,
+    #[cfg(feature = "redis")]
+    Redis(Box<RedisUrl>),
+    #[cfg(feature = "sqlite")]
     Sqlite(PathBuf),
 }
 
 /// What `--store` takes, for help and errors.
-pub(crate) const SCHEMES: &str = if cfg!(feature = "sqlite") { "sqlite://PATH, memory:" } else { "memory:" };
+pub(crate) const SCHEMES: &str = match (cfg!(feature = "sqlite"), cfg!(feature = "redis")) {
+    (true, true) => "sqlite://PATH, redis://HOST, rediss://HOST, unix:///PATH, memory:",
+    (true, false) => "sqlite://PATH, memory:",
+    (false, true) => "redis://HOST, rediss://HOST, unix:///PATH, memory:",
+    (false, false) => "memory:",
+};
 
 impl std::str::FromStr for StoreUrl {
     type Err = anyhow::Error;
@@ -42,6 +52,13 @@ impl std::str::FromStr for StoreUrl {
         match scheme {
             "memory" if rest.trim_matches('/').is_empty() => Ok(Self::Memory),
             "memory" => bail!("memory: takes no path"),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "unix" => Ok(Self::Redis(Box::new(url.parse()?))),
+            #[cfg(not(feature = "redis"))]
+            "redis" | "rediss" | "unix" => bail!("this build has no Redis; build it with the feature `redis`"),
+            #[cfg(not(feature = "sqlite"))]
+            "sqlite" => bail!("this build has no SQLite; build it with the feature `sqlite`"),
+            #[cfg(feature = "sqlite")]
             "sqlite" => {
                 let path =
                     rest.strip_prefix("//").context("write sqlite://PATH, sqlite:///absolute/path.db for instance")?;
@@ -61,6 +78,9 @@ impl StoreUrl {
     pub(crate) fn data_dir(&self) -> Option<PathBuf> {
         match self {
             Self::Memory => None,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => None,
+            #[cfg(feature = "sqlite")]
             Self::Sqlite(path) => {
                 let mut directory = path.clone().into_os_string();
                 directory.push(".spill");
@@ -74,13 +94,13 @@ impl StoreUrl {
 pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Opened, Failure> {
     match url {
         StoreUrl::Memory => Ok(Opened::new(Memory::new(runtime, MemorySettings::default()))),
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(url) => {
+            hapax::stores::Redis::open(url, runtime).map(Opened::new).map_err(Failure::cannot_start)
+        }
         #[cfg(feature = "sqlite")]
         StoreUrl::Sqlite(path) => {
             hapax::stores::Sqlite::open(path, runtime).map(Opened::new).map_err(Failure::cannot_start)
-        }
-        #[cfg(not(feature = "sqlite"))]
-        StoreUrl::Sqlite(_) => {
-            Err(Failure::usage(anyhow::anyhow!("this build has no SQLite; build it with the feature `sqlite`")))
         }
     }
 }
@@ -100,8 +120,31 @@ mod tests {
     }
 
     #[test]
+    fn urls_name_servers_with_their_parameters() {
+        for url in [
+            "redis://cache.example",
+            "rediss://user:secret@cache.example:6380/2?connections=4",
+            "unix:///run/redis.sock?db=1",
+        ] {
+            assert!(matches!(url.parse::<StoreUrl>(), Ok(StoreUrl::Redis(_))), "{url}");
+        }
+        for (url, named) in [
+            ("redis://", "redis://HOST"),
+            ("redis://:secret@cache.example/zwei", "redis://HOST"),
+            ("redis://cache.example?timeout=1s", "no parameter `timeout`"),
+            ("redis://cache.example?ca=ca.pem", "rediss://"),
+            ("rediss://cache.example?cert=client.pem", "cert and key together"),
+            ("redis://cache.example?connections=0", "from 1 to 64"),
+        ] {
+            let error = format!("{:#}", url.parse::<StoreUrl>().unwrap_err());
+            assert!(error.contains(named), "{url}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_url_that_names_none_says_what_there_is() {
-        for url in ["hapax.db", "redis://localhost", "sqlite:hapax.db", "sqlite://", "memory:x"] {
+        for url in ["hapax.db", "postgres://localhost", "sqlite:hapax.db", "sqlite://", "memory:x"] {
             let error = url.parse::<StoreUrl>().unwrap_err().to_string();
             assert!(error.contains("sqlite://") || error.contains("memory:"), "{url}: {error}");
         }

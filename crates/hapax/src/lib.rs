@@ -27,6 +27,7 @@
 //! | `tokio` (default) | `runtime::Tokio`, on which a gate runs |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
 //! | `axum` | `http::axum`: what handlers of axum are told, and say |
+//! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
 
 pub mod guide;
@@ -40,5 +41,5 @@ pub use hapax_core::{
 
 #[cfg(feature = "http")]
 pub use hapax_http as http;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "redis", feature = "sqlite"))]
 pub use hapax_stores as stores;

@@ -5,7 +5,7 @@
 //! renew     renew.lua
 //! complete  complete.lua                     one script and one trip each; any row that a script cannot decide is the machine's
 //! swap      swap.lua
-//! read      MULTI, GET, PTTL, TIME, EXEC     one trip
+//! read      read.lua
 //! ```
 //!
 //! A value is the record as [`Record::encode`] writes it, without a clock in it: the lease is the age of the key's time to live under
@@ -30,11 +30,11 @@ use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decis
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, State, Timestamp};
-use redis::{Client, cmd, pipe};
+use redis::{Client, cmd};
 
 use checks::Info;
 use link::Link;
-use script::{COMPLETE, RENEW, Reply, SWAP};
+use script::{COMPLETE, READ, RENEW, Reply, SWAP};
 use server::Server;
 use value::RecordName;
 
@@ -96,13 +96,14 @@ impl Redis {
         if !self.server.is_apart() {
             return Ok(self.server.wall());
         }
-        link.trusted(value::instant(link.call(&cmd("TIME")).await?))
+        link.trusted(value::time(link.call(&cmd("TIME")).await?))
     }
 
     /// Inserts the record, or says what stands there.
-    async fn insert(&self, link: &Link, name: &RecordName, change: &Change, value: &Bytes) -> Result<Option<Bytes>> {
+    async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>> {
+        let (link, name, record) = (self.link(rk), RecordName::of(rk), change.record.encode(rk));
         let mut set = cmd("SET");
-        set.arg(name.as_bytes()).arg(&value[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime(change));
+        set.arg(name.as_bytes()).arg(&record[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime(change));
         link.trusted(value::text(link.call(&set).await?))
     }
 }
@@ -111,23 +112,28 @@ impl Redis {
 impl Store for Redis {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let rk = ask.call.record_key();
-        let (link, name) = (self.link(&rk), RecordName::of(&rk));
         for _ in 0..TRIES {
-            let now = self.now(link).await?;
+            let now = self.now(self.link(&rk)).await?;
             let (change, grant) = machine::first_grant(ask, &value::nothing(now));
-            let Some(there) = self.insert(link, &name, &change, &change.record.encode(&rk)).await? else {
-                return Ok(Inserted::Granted(grant));
+            let full = match self.insert(&rk, &change).await {
+                Ok(None) => return Ok(Inserted::Granted(grant)),
+                Ok(Some(there)) => match self.link(&rk).trusted(Record::decode(&rk, &there)) {
+                    Ok(record) if matches!(record.state, State::Completed(_)) => {
+                        return Ok(Inserted::Found(value::answered(record, now)));
+                    }
+                    // What cannot be read is looked at once more over a new connection: the reply may be another call's.
+                    Ok(_) | Err(_) => None,
+                },
+                // A full server refuses before it looks, and what is there can still be shown.
+                Err(error) if error.kind() == ErrorKind::Full => Some(error),
+                Err(error) => return Err(error),
             };
-            match link.trusted(Record::decode(&rk, &there)) {
-                Ok(record) if matches!(record.state, State::Completed(_)) => {
-                    return Ok(Inserted::Found(value::answered(record, now)));
-                }
-                // Also what cannot be read is looked at once more: over a new connection, in case it is the reply that is wrong.
-                Ok(_) | Err(_) => {}
-            }
             let seen = self.read(&rk).await?;
             if seen.record.is_some() {
                 return Ok(Inserted::Found(seen));
+            }
+            if let Some(full) = full {
+                return Err(full);
             }
         }
         Err(Error::new(ErrorKind::NotApplied, "the record vanished under each of 8 looks; try again"))
@@ -136,7 +142,7 @@ impl Store for Redis {
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
         let reply = RENEW.run(link, &name, &[&claim.token.0.to_be_bytes(), &claim.owner.0]).await?;
-        match reply.word.as_slice() {
+        match &reply.word[..] {
             b"YES" => link.trusted(reply.record(rk)).map(|_| Renewed::Yes),
             b"LOST" => link.trusted(reply.record(rk)).map(|_| Renewed::Lost),
             b"GONE" => Ok(Renewed::Gone),
@@ -163,7 +169,7 @@ impl Store for Redis {
             if may_come_back { b"1" } else { b"0" },
         ];
         let reply = COMPLETE.run(link, &name, &arguments).await?;
-        match reply.word.as_slice() {
+        match &reply.word[..] {
             b"DONE" => Ok(Completed::Done),
             b"RECREATED" => Ok(Completed::Recreated),
             b"GONE" => Ok(Completed::Gone),
@@ -175,10 +181,7 @@ impl Store for Redis {
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        let mut look = pipe();
-        look.atomic().cmd("GET").arg(name.as_bytes()).cmd("PTTL").arg(name.as_bytes()).cmd("TIME");
-        let seen = link.transaction(&look).await?;
-        link.trusted(value::observed(rk, seen))
+        link.trusted(value::observed(rk, &READ.run(link, &name, &[]).await?))
     }
 
     /// A connection of its own.
@@ -189,10 +192,9 @@ impl Store for Redis {
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
         let there = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
-        let arguments: [&[u8]; 4] =
-            [&there, &value::millis(seen.life_left), &next.record.encode(rk), &value::lifetime(next)];
+        let arguments: [&[u8]; 4] = [&there, &value::expires(seen), &next.record.encode(rk), &value::lifetime(next)];
         let reply = SWAP.run(link, &name, &arguments).await?;
-        match reply.word.as_slice() {
+        match &reply.word[..] {
             b"YES" => Ok(Swapped::Yes),
             b"ABSENT" => Ok(Swapped::Changed),
             b"CHANGED" => link.trusted(reply.record(rk)).map(|_| Swapped::Changed),

@@ -1,9 +1,13 @@
 //! The suite against every store of this crate: one line each.
 
+mod redis;
 mod sqlite;
 
 use std::process::ExitCode;
 
+use hapax_testkit::servers::Kind;
+
 fn main() -> ExitCode {
-    hapax_testkit::main(&[sqlite::backend()])
+    let [redis, valkey] = Kind::ALL.map(redis::backend);
+    hapax_testkit::main(&[redis, sqlite::backend(), valkey])
 }

@@ -32,7 +32,7 @@ const REFUSALS: [(&str, ErrorKind, &str); 20] = [
     (
         "NOPERM",
         ErrorKind::Unusable,
-        "the user lacks a right; it needs ~hx:* and +set +get +getrange +exists +pttl +pexpire +time +info +multi +exec +eval +evalsha",
+        "the user lacks a right; it needs ~hx:* and +set +get +getrange +exists +pexpiretime +pexpire +time +info +multi +exec +eval +evalsha",
     ),
     ("NOREPLICAS", ErrorKind::NotApplied, "the server has fewer replicas than it wants for a write"),
     ("NOSCRIPT", ErrorKind::NotApplied, "the server has forgotten a script"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hapax_core::{ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
 use tokio::sync::Mutex;
 
 use super::failure::Failure;
@@ -43,18 +43,8 @@ impl Link {
     pub(super) async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
         let connection = self.connected().await.map_err(Failure::NotSent)?;
         let mut sender = connection.sender.clone();
-        self.answer(&connection, sender.send_packed_command(command))
-            .await
-            .and_then(|reply| self.checked(&connection, reply))
-    }
-
-    /// Sends the commands of a transaction in one write and waits for what they reply together.
-    pub(super) async fn transaction(&self, commands: &Pipeline) -> Result<Value, Failure> {
-        let connection = self.connected().await.map_err(Failure::NotSent)?;
-        let mut sender = connection.sender.clone();
-        let (before, replies) = (commands.len() + 1, 1);
-        let mut answered = self.answer(&connection, sender.send_packed_commands(commands, before, replies)).await?;
-        self.checked(&connection, answered.pop().unwrap_or_default())
+        let answer = async { sender.send_packed_command(command).await?.extract_error() };
+        self.answer(&connection, answer).await
     }
 
     /// Looks whether the server remembers, and at its clock. Whether it has forgotten is the reply.
@@ -73,10 +63,6 @@ impl Link {
         let answer = sent.await;
         waiting.is_over = true;
         answer.map_err(|error| self.failed(connection, error))
-    }
-
-    fn checked(&self, connection: &Arc<Connection>, reply: Value) -> Result<Value, Failure> {
-        reply.extract_error().map_err(|error| self.failed(connection, error))
     }
 
     fn failed(&self, connection: &Arc<Connection>, error: RedisError) -> Failure {

@@ -7,12 +7,14 @@ use redis::{Cmd, Script as Source, Value, cmd};
 use super::link::Link;
 use super::value::{self, RecordName};
 
-/// A script that works on one record and says what it did: `{word, the record's name, what stands there}`, always three.
+/// A script that works on one record and says what it did: `{word, the record's name, what stands there, …}`, as many each time.
 pub(super) struct Script {
     text: &'static str,
     digest: LazyLock<String>,
 }
 
+pub(super) static READ: Script =
+    Script { text: include_str!("read.lua"), digest: LazyLock::new(|| digest(include_str!("read.lua"))) };
 pub(super) static RENEW: Script =
     Script { text: include_str!("renew.lua"), digest: LazyLock::new(|| digest(include_str!("renew.lua"))) };
 pub(super) static COMPLETE: Script =
@@ -26,9 +28,11 @@ fn digest(text: &str) -> String {
 
 /// What a script replied.
 pub(super) struct Reply {
-    pub(super) word: Vec<u8>,
+    pub(super) word: Bytes,
     /// The record it met, or its header; empty where there is none.
     pub(super) there: Bytes,
+    /// What else it has to say.
+    pub(super) rest: Vec<Bytes>,
 }
 
 impl Script {
@@ -54,13 +58,11 @@ fn call(verb: &str, script: &str, name: &RecordName, arguments: &[&[u8]]) -> Cmd
 
 fn parsed(reply: Value, name: &RecordName) -> Result<Reply> {
     let Value::Array(parts) = reply else { return Err(value::not_understood()) };
-    let [Value::BulkString(word), Value::BulkString(of), Value::BulkString(there)] =
-        <[Value; 3]>::try_from(parts).map_err(|_| value::not_understood())?
-    else {
-        return Err(value::not_understood());
-    };
+    let mut parts = parts.into_iter().map(|part| value::text(part)?.ok_or_else(value::not_understood));
+    let mut next = || parts.next().ok_or_else(value::not_understood)?;
+    let (word, of, there) = (next()?, next()?, next()?);
     if of != name.as_bytes() {
         return Err(Error::new(ErrorKind::Unknown, "a reply of the server belongs to another call"));
     }
-    Ok(Reply { word, there: there.into() })
+    Ok(Reply { word, there, rest: parts.collect::<Result<_>>()? })
 }

@@ -49,7 +49,7 @@ impl Server {
         let before = self.wall();
         let mut replies = connection.send_packed_commands(&look, 0, 2).await?;
         let now = before.plus(self.wall().since(before) / 2);
-        if let Some(theirs) = replies.pop().and_then(|time| value::instant(time).ok()) {
+        if let Some(theirs) = replies.pop().and_then(|time| value::time(time).ok()) {
             let apart = theirs.since(now).max(now.since(theirs));
             self.is_apart.store(apart > APART, Ordering::Relaxed);
         }

@@ -1,9 +1,13 @@
 #!lua flags=allow-oom
--- Writes the next record over the one that was seen, unless it was written or renewed since: a renewal raises the time to live.
--- KEYS[1] the record; ARGV[1] what was seen, '' for nothing, ARGV[2] its time to live in ms,
+-- Writes the next record over the one that was seen, unless it was written or renewed since: each moves its expiry.
+-- KEYS[1] the record; ARGV[1] what was seen, '' for nothing, ARGV[2] its expiry in unix ms, -1 for none,
 -- ARGV[3] the next record, ARGV[4] its lifetime in ms.
 local there = redis.call('GET', KEYS[1])
-if there and ARGV[1] == there and redis.call('PTTL', KEYS[1]) <= tonumber(ARGV[2]) or not there and ARGV[1] == '' then
+local unchanged = ARGV[1] == ''
+if there then
+    unchanged = ARGV[1] == there and redis.call('PEXPIRETIME', KEYS[1]) == tonumber(ARGV[2])
+end
+if unchanged then
     redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
     return {'YES', KEYS[1], ''}
 end

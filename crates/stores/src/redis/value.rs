@@ -1,11 +1,14 @@
 //! Between the machine's words and the server's: how a record is named, and what a reply shows of it.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::machine::{Change, Observed};
 use hapax_core::{Error, ErrorKind, Holding, Record, RecordKey, Result, Seconds, State, Timestamp, Token};
 use redis::Value;
+
+use super::script::Reply;
 
 /// The key of a record: `hx:` and the first half of the record key; the whole of it is bound to the value by its check.
 pub(super) struct RecordName([u8; 19]);
@@ -27,34 +30,43 @@ pub(super) fn lifetime(change: &Change) -> Vec<u8> {
     millis(Seconds(change.lifetime.0.max(1)).into())
 }
 
-/// A time to live as the server takes it.
-pub(super) fn millis(life: Duration) -> Vec<u8> {
-    life.as_millis().to_string().into()
+/// A span as the server takes it.
+fn millis(span: Duration) -> Vec<u8> {
+    span.as_millis().to_string().into()
 }
 
-/// The life of a key that somebody has made persistent: longer than any.
+/// When what was seen expires, as the server's `PEXPIRETIME` tells it: every write and every renewal changes that.
+pub(super) fn expires(seen: &Observed) -> Vec<u8> {
+    if seen.life_left >= FOREVER {
+        return NEVER.to_string().into();
+    }
+    millis(seen.now.plus(seen.life_left).since(Timestamp(0)))
+}
+
+/// What the server says of the expiry of a key that somebody has made persistent.
+const NEVER: i64 = -1;
+
+/// The life of such a key: longer than any.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64 + 1);
 
-/// What one look at a record shows: its value, its time to live and the server's clock.
-pub(super) fn observed(rk: &RecordKey, look: Value) -> Result<Observed> {
-    let Value::Array(parts) = look else { return Err(not_understood()) };
-    let [value, Value::Int(time_to_live), time] = <[Value; 3]>::try_from(parts).map_err(|_| not_understood())? else {
-        return Err(not_understood());
-    };
-    let now = instant(time)?;
-    let record = text(value)?.map(|value| Record::decode(rk, &value)).transpose()?;
-    Ok(match record {
-        Some(record) if time_to_live != EXPIRED => seen(record, life_left(time_to_live), now),
-        Some(_) | None => nothing(now),
-    })
+/// What one look at a record shows: its value, its expiry in milliseconds and the server's clock.
+pub(super) fn observed(rk: &RecordKey, look: &Reply) -> Result<Observed> {
+    let [expires, seconds, micros] = look.rest.as_slice() else { return Err(not_understood()) };
+    let now = instant(seconds, micros)?;
+    match &look.word[..] {
+        b"ABSENT" => Ok(nothing(now)),
+        b"FOUND" => Ok(seen(look.record(rk)?, life_left(number(expires)?, now), now)),
+        _ => Err(not_understood()),
+    }
 }
 
-/// What the server says of the time to live of a key that has none, for it is gone.
-const EXPIRED: i64 = -2;
-
-/// The server counts in whole milliseconds: what is there now has some life left.
-fn life_left(time_to_live: i64) -> Duration {
-    u64::try_from(time_to_live).map_or(FOREVER, |ms| Duration::from_millis(ms.max(1)))
+/// What is there has some life left.
+fn life_left(expires: i64, now: Timestamp) -> Duration {
+    if expires == NEVER {
+        return FOREVER;
+    }
+    let expires = Duration::from_millis(u64::try_from(expires).unwrap_or(0));
+    Timestamp::default().plus(expires).since(now).max(Duration::from_micros(1))
 }
 
 /// No mark is kept beside the records: what is known of tokens is what the record says.
@@ -82,17 +94,22 @@ pub(super) fn nothing(now: Timestamp) -> Observed {
     Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now, mark: Token(0) }
 }
 
-/// The server's clock, as its `TIME` tells it: seconds, and microseconds.
-pub(super) fn instant(time: Value) -> Result<Timestamp> {
-    let Value::Array(parts) = time else { return Err(not_understood()) };
-    let [seconds, micros] = <[Value; 2]>::try_from(parts).map_err(|_| not_understood())?;
+/// The server's clock, as its `TIME` tells it.
+pub(super) fn time(reply: Value) -> Result<Timestamp> {
+    let Value::Array(parts) = reply else { return Err(not_understood()) };
+    match parts.into_iter().map(text).collect::<Result<Vec<_>>>()?.as_slice() {
+        [Some(seconds), Some(micros)] => instant(seconds, micros),
+        [..] => Err(not_understood()),
+    }
+}
+
+fn instant(seconds: &[u8], micros: &[u8]) -> Result<Timestamp> {
     let since_epoch = Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?);
     Ok(Timestamp::default().plus(since_epoch))
 }
 
-fn number(digits: Value) -> Result<u64> {
-    let digits = text(digits)?.unwrap_or_default();
-    str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(not_understood)
+fn number<N: FromStr>(digits: &[u8]) -> Result<N> {
+    str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(not_understood)
 }
 
 /// The bytes of a reply, or nothing.
