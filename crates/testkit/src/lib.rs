@@ -13,6 +13,7 @@
 //! in the wrong hour.
 
 mod clock;
+mod differential;
 mod faulty;
 mod ports;
 pub mod servers;
@@ -21,6 +22,7 @@ mod suite;
 mod virtual_time;
 
 pub use clock::ManualClock;
+pub use differential::differential;
 pub use faulty::{Fault, Faulty, Operation, When, turn};
 pub use setup::{Backend, Capability, Case, Setup, Step, main};
 pub use suite::{GOLDEN_ANSWER, cases, golden_call};

@@ -1,14 +1,17 @@
+use std::env;
 use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use hapax_core::runtime::BoxFuture;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use libtest_mimic::{Arguments, Completion, Trial};
 
+use crate::differential::differential;
 use crate::servers::required;
 
 /// One empty store, and the means to bring it where a case wants it, so that nothing sleeps. A server implements them by its own means.
@@ -35,6 +38,11 @@ pub trait Setup: Send + Sync {
     /// Puts the golden record of version 1 into the store: completed, under [`golden_call`](crate::golden_call), with the
     /// answer [`GOLDEN_ANSWER`](crate::GOLDEN_ANSWER). Only called where `Capability::StoredForm` is not lacking.
     async fn put_golden(&self);
+
+    /// The stored form of this record, of stores that keep one value per record as [`Record::encode`](hapax_core::Record::encode) writes it.
+    async fn value(&self, _rk: &RecordKey) -> Option<Bytes> {
+        None
+    }
 }
 
 /// A step of a store's clock.
@@ -65,6 +73,7 @@ pub struct Backend {
     make: Arc<MakeSetup>,
     lacks: &'static [(Capability, &'static str)],
     service: Option<&'static str>,
+    sequences: u64,
 }
 
 impl fmt::Debug for Backend {
@@ -80,7 +89,13 @@ impl Backend {
         F: Fn() -> T + Send + Sync + 'static,
         T: Future<Output = Box<dyn Setup>> + Send + 'static,
     {
-        Self { name, make: Arc::new(Box::new(move || Box::pin(make()))), lacks: &[], service: None }
+        Self {
+            name,
+            make: Arc::new(Box::new(move || Box::pin(make()))),
+            lacks: &[],
+            service: None,
+            sequences: SEQUENCES,
+        }
     }
 
     /// Declares what it lacks, each with the reason that is shown beside the ignored case.
@@ -95,6 +110,13 @@ impl Backend {
     #[must_use]
     pub fn requiring(mut self, service: &'static str) -> Self {
         self.service = Some(service);
+        self
+    }
+
+    /// How many sequences it is compared by, 2,000 by default: for stores that sync to a disk.
+    #[must_use]
+    pub fn sequences(mut self, sequences: u64) -> Self {
+        self.sequences = sequences;
         self
     }
 
@@ -122,17 +144,41 @@ impl fmt::Debug for Case {
     }
 }
 
-/// Runs every case against every backend, each on a store of its own. Takes the arguments of a usual test binary.
+/// By how many sequences a store is compared with the one in memory; `HAPAX_SEQUENCES` is for long runs.
+const SEQUENCES: u64 = 2_000;
+
+/// Runs every case against every backend, each on a store of its own, and compares each with the store in memory
+/// ([`differential`]). Takes the arguments of a usual test binary.
 pub fn main(backends: &[Backend]) -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials =
-        backends.iter().flat_map(|backend| super::cases().into_iter().map(move |case| trial(backend, case))).collect();
+    let cases = |backend| super::cases().into_iter().map(move |case| trial(backend, case));
+    let trials = backends.iter().flat_map(|backend| cases(backend).chain([compared(backend)])).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn trial(backend: &Backend, case: Case) -> Trial {
     let name = format!("{}::{}::clause_{:02}", backend.name, case.name, case.clause);
-    let (make, lack, service) = (Arc::clone(&backend.make), backend.lack(case.needs), backend.service);
+    on(backend, name, case.needs, move |setup| (case.run)(setup))
+}
+
+fn compared(backend: &Backend) -> Trial {
+    let told = env::var("HAPAX_SEQUENCES").ok();
+    let sequences = told.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
+    on(backend, format!("{}::differential", backend.name), None, move |setup| {
+        Box::pin(async move {
+            let steps = differential(setup, 0..sequences).await;
+            println!("{sequences} sequences, {steps} steps, no difference");
+        })
+    })
+}
+
+fn on(
+    backend: &Backend,
+    name: String,
+    needs: Option<Capability>,
+    body: impl for<'a> FnOnce(&'a dyn Setup) -> BoxFuture<'a, ()> + Send + 'static,
+) -> Trial {
+    let (make, lack, service) = (Arc::clone(&backend.make), backend.lack(needs), backend.service);
     Trial::ignorable_test(name, move || {
         if let Some(Err(missing)) = service.map(required) {
             return missing.verdict();
@@ -143,7 +189,7 @@ fn trial(backend: &Backend, case: Case) -> Trial {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(async move {
             let setup = make().await;
-            (case.run)(&*setup).await;
+            body(&*setup).await;
         });
         Ok(Completion::Completed)
     })

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 pub(crate) fn backend() -> Backend {
     Backend::new("sqlite", || async { Box::new(SqliteSetup::new()) as Box<dyn Setup> })
+        .sequences(100)
         .lacking(&[(Capability::RoomToComplete, "a full disk refuses completions as well; the gate keeps them")])
 }
 

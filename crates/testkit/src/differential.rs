@@ -1,0 +1,156 @@
+//! The same steps on a store and on the one in memory, drawn from a seed: every reply must be the same, and every stored header.
+//!
+//! Tokens are compared by the order in which they come up, and spans with some slack, since the clock of a server goes on.
+
+mod side;
+mod step;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hapax_core::store::{Memory, MemorySettings};
+use hapax_core::{Record, RecordKey, State};
+
+use crate::clock::ManualClock;
+use crate::setup::{self, Setup};
+use side::{Side, Told};
+use step::{Draw, Step};
+
+/// How much later a server may be asked than the store in memory.
+const SLACK: Duration = Duration::from_millis(900);
+
+/// A sequence that took longer was kept waiting by the machine: its spans say nothing.
+const BUSY: Duration = Duration::from_millis(400);
+
+/// How often such a sequence is tried again.
+const TRIES: u64 = 20;
+
+/// Runs the sequences of these seeds, each on records of its own, and says how many steps they had.
+///
+/// # Panics
+/// At the first difference, with the steps that led there.
+pub async fn differential(setup: &dyn Setup, seeds: std::ops::Range<u64>) -> usize {
+    let mut steps = 0;
+    for seed in seeds {
+        steps += sequence(setup, seed).await;
+    }
+    steps
+}
+
+async fn sequence(setup: &dyn Setup, seed: u64) -> usize {
+    for attempt in 0..TRIES {
+        let started = Instant::now();
+        let told = Pair::new(setup, seed, attempt).run().await;
+        match told {
+            Ok(steps) => return steps,
+            Err(_) if started.elapsed() > BUSY => {}
+            Err(difference) => panic!("seed {seed}: {difference}"),
+        }
+    }
+    panic!("seed {seed}: the machine is too busy to compare spans");
+}
+
+/// Both stores, with what has been done to them.
+struct Pair<'a> {
+    setup: &'a dyn Setup,
+    clock: Arc<ManualClock>,
+    draw: Draw,
+    expected: Side,
+    actual: Side,
+    /// How far the clocks have been moved, to be moved back in the end.
+    ahead: Duration,
+    back: Duration,
+    trace: String,
+}
+
+impl<'a> Pair<'a> {
+    fn new(setup: &'a dyn Setup, seed: u64, attempt: u64) -> Self {
+        let clock = Arc::new(ManualClock::new());
+        let memory = Memory::new(Arc::clone(&clock) as _, MemorySettings::default());
+        let keys = [0, 1].map(|key| RecordKey::from_bytes(step::mixed(&[seed, attempt, key])));
+        let (expected, actual) = (Side::new(Arc::new(memory), keys), Side::new(setup.store(), keys));
+        let (ahead, back) = (Duration::ZERO, Duration::ZERO);
+        Self { setup, clock, draw: Draw::new(seed), expected, actual, ahead, back, trace: String::new() }
+    }
+
+    async fn run(mut self) -> Result<usize, String> {
+        let steps = self.draw.between(8, 30);
+        let mut outcome = Ok(steps);
+        for _ in 0..steps {
+            if let Err(difference) = self.step().await {
+                outcome = Err(format!("{difference}\nafter\n{}", self.trace));
+                break;
+            }
+        }
+        self.setup.step_clock(setup::Step::Back(self.ahead)).await;
+        self.setup.step_clock(setup::Step::Forward(self.back)).await;
+        outcome
+    }
+
+    async fn step(&mut self) -> Result<(), String> {
+        let step = self.draw.step(self.expected.grants(), self.expected.tokens());
+        let _ = writeln!(self.trace, "{step:?}");
+        match step {
+            Step::Lapse(key) => self.forward(self.expected.seen(key).await.lease_left).await,
+            Step::Expire(key) => self.forward(self.expected.seen(key).await.life_left).await,
+            Step::Forward(by) => self.forward(by).await,
+            Step::Back(by) => self.backward(by).await,
+            Step::Ask(ask) => {
+                let (expected, actual) = (self.expected.told(&ask).await, self.actual.told(&ask).await);
+                let _ = writeln!(self.trace, "    {}", expected.text);
+                same("the reply", &expected, &actual)?;
+            }
+        }
+        for key in [0, 1] {
+            self.compare_records(key).await?;
+        }
+        Ok(())
+    }
+
+    /// One second further than asked for: no span ends where the clocks differ.
+    async fn forward(&mut self, by: Duration) {
+        let by = by.as_secs_f64().ceil() + 1.0;
+        let by = Duration::from_secs_f64(by);
+        self.ahead += by;
+        self.clock.forward(by);
+        self.setup.step_clock(setup::Step::Forward(by)).await;
+    }
+
+    async fn backward(&mut self, by: Duration) {
+        self.back += by;
+        self.clock.back(by);
+        self.setup.step_clock(setup::Step::Back(by)).await;
+    }
+
+    async fn compare_records(&mut self, key: usize) -> Result<(), String> {
+        let (expected, seen) = self.expected.shown(key).await;
+        let (actual, other) = self.actual.shown(key).await;
+        same("the record", &expected, &actual)?;
+        let (Some(record), Some(other)) = (seen, other) else { return Ok(()) };
+        let Some(stored) = self.setup.value(&self.actual.key(key)).await else { return Ok(()) };
+        let header = as_stored(record, &other).encode(&self.actual.key(key));
+        if stored == header { Ok(()) } else { Err(format!("stored {stored:02x?} instead of {header:02x?}")) }
+    }
+}
+
+/// The record as the other store must have it: with the token and the expiry that are its own.
+fn as_stored(record: Record, other: &Record) -> Record {
+    let state = match (record.state, &other.state) {
+        (State::Completed(mut completion), State::Completed(theirs)) => {
+            completion.expiry = theirs.expiry;
+            State::Completed(completion)
+        }
+        (state, _) => state,
+    };
+    Record { token: other.token, state, ..record }
+}
+
+fn same(what: &str, expected: &Told, actual: &Told) -> Result<(), String> {
+    let close = |(one, other): (&Duration, &Duration)| one.abs_diff(*other) < SLACK;
+    let spans = expected.spans.len() == actual.spans.len() && expected.spans.iter().zip(&actual.spans).all(close);
+    if expected.text == actual.text && spans {
+        return Ok(());
+    }
+    Err(format!("{what} was to be\n    {expected:?}\nand is\n    {actual:?}"))
+}
