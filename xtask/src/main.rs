@@ -3,6 +3,7 @@
 mod api;
 mod mutants;
 mod prove;
+mod services;
 mod tally;
 mod test;
 mod tidy;
@@ -22,6 +23,8 @@ verbs:
   bench core [S] measures the library beside its limits; only subjects whose name contains S
   prove model [S] walks through every state of every setting of the model; only those whose name contains S
   prove sim      very many worlds of the simulation: --seeds N [--from S], goes on where it was stopped; --seed N shows one
+  services unpack | up NAME | down [NAME] | status
+                 real servers, unpacked and never installed; one that is put up stays until it is put down
   help           this page
 ";
 
@@ -37,10 +40,8 @@ fn main() -> ExitCode {
         ["api"] => exit(api::run(&root(), false)),
         ["api", "--bless"] => exit(api::run(&root(), true)),
         ["mutants"] => exit(mutants::run(&root())),
-        ["prove", rest @ ..] => match prove::run(&root(), rest) {
-            Ok(held) => exit(held),
-            Err(what) => misused(&what),
-        },
+        ["prove", rest @ ..] => exit_or_misused(prove::run(&root(), rest)),
+        ["services", rest @ ..] => exit_or_misused(services::run(&root(), rest)),
         ["bench", rest @ ..] => exit(test::bench(&root(), rest)),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
@@ -61,6 +62,10 @@ fn root() -> PathBuf {
 
 fn exit(passed: bool) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+fn exit_or_misused(outcome: Result<bool, String>) -> ExitCode {
+    outcome.map_or_else(|what| misused(&what), exit)
 }
 
 fn misused(what: &str) -> ExitCode {

@@ -1,5 +1,7 @@
 //! `cargo xtask test`: what a change must pass, cheapest first, each step a line a person could type.
 
+use std::borrow::Cow;
+use std::env;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -8,6 +10,7 @@ use std::time::Instant;
 
 use crate::api;
 use crate::mutants;
+use crate::services::{self, Unpacked};
 use crate::tally::Tally;
 use crate::tidy;
 
@@ -18,7 +21,7 @@ pub(crate) fn run(root: &Path) -> bool {
         && step(&API, || Ok(api::run(root, false)))
         && step(&CLIPPY, || succeeds(&CLIPPY, root))
         && step(&DOC, || succeeds(&DOC, root))
-        && tests_pass(root, mutants::run)
+        && unpacked(root).is_some_and(|services| tests_pass(root, &services, mutants::run))
 }
 
 /// Runs the benchmarks, optimised.
@@ -38,15 +41,21 @@ const FORMAT: Line = Line::new("cargo fmt --all --check");
 const TIDY: Line = Line::new("cargo xtask tidy");
 const API: Line = Line::new("cargo xtask api");
 const CLIPPY: Line = Line::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
-const DOC: Line =
-    Line { words: "cargo doc --workspace --no-deps --all-features", variable: Some(("RUSTDOCFLAGS", "-D warnings")) };
+const DOC: Line = Line {
+    words: "cargo doc --workspace --no-deps --all-features",
+    variable: Some(("RUSTDOCFLAGS", Cow::Borrowed("-D warnings"))),
+};
+const UNPACK: Line = Line::new("cargo xtask services unpack");
 // One failure must not hide the next: the tests alone run to the end.
-const TESTS: Line = Line::new("cargo test --workspace --all-features --no-fail-fast");
+const TESTS: &str = "cargo test --workspace --all-features --no-fail-fast";
+
+/// A test whose service was unpacked fails without it.
+const REQUIRE: &str = "HAPAX_REQUIRE";
 
 /// One command line: printed as it would be typed, and run as it is printed.
 struct Line {
     words: &'static str,
-    variable: Option<(&'static str, &'static str)>,
+    variable: Option<(&'static str, Cow<'static, str>)>,
 }
 
 impl Line {
@@ -57,14 +66,14 @@ impl Line {
     fn command(&self, root: &Path) -> Command {
         let mut words = self.words.split(' ');
         let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words).envs(self.variable).current_dir(root);
+        command.args(words).envs(self.variable.iter().map(|(name, value)| (name, value.as_ref()))).current_dir(root);
         command
     }
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((name, value)) = self.variable {
+        if let Some((name, value)) = &self.variable {
             write!(f, "{name}=\"{value}\" ")?;
         }
         f.write_str(self.words)
@@ -80,10 +89,22 @@ fn step(line: &Line, body: impl FnOnce() -> io::Result<bool>) -> bool {
     passed
 }
 
+/// Unpacks the services that the tests need; nothing when one could be had and cannot be unpacked.
+fn unpacked(root: &Path) -> Option<Unpacked> {
+    let unpacked = timed(&UNPACK, || services::unpack(root).map_err(io::Error::other));
+    match &unpacked {
+        Some(services) => println!("{services}"),
+        None => ask_for(&UNPACK),
+    }
+    unpacked
+}
+
 /// Runs the tests, which have more to say than whether they passed, and then asks whether they can fail. The summary comes last.
-fn tests_pass(root: &Path, can_fail: impl FnOnce(&Path) -> bool) -> bool {
-    let Some((ended_well, output)) = timed(&TESTS, || stream(&TESTS, root)) else {
-        ask_for(&TESTS);
+fn tests_pass(root: &Path, services: &Unpacked, can_fail: impl FnOnce(&Path) -> bool) -> bool {
+    let required = services.required(&env::var(REQUIRE).unwrap_or_default());
+    let tests = Line { words: TESTS, variable: Some((REQUIRE, required.into())) };
+    let Some((ended_well, output)) = timed(&tests, || stream(&tests, root)) else {
+        ask_for(&tests);
         return false;
     };
     let tally = Tally::of(output.lines());
@@ -91,9 +112,10 @@ fn tests_pass(root: &Path, can_fail: impl FnOnce(&Path) -> bool) -> bool {
     let verdict = tally.verdict(ended_well);
     if let Err(why) = &verdict {
         println!("{why}");
-        ask_for(&TESTS);
+        ask_for(&tests);
     }
     let passed = verdict.is_ok() && can_fail(root);
+    println!("{services}");
     println!("{}", tally.summary());
     passed
 }

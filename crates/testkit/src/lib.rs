@@ -10,12 +10,13 @@
 //!
 //! Beside it, what a test of a whole engine needs: [`Faulty`], a store that fails where it is told to, and [`VirtualTime`], a world
 //! in which leases and timeouts cost no time. And what a test of a backend needs: [`servers`], real ones that can be killed, stopped and put
-//! in the wrong hour.
+//! in the wrong hour, and a [`proxy`] before them that loses what it is told to lose.
 
 mod clock;
 mod differential;
 mod faulty;
 mod ports;
+pub mod proxy;
 pub mod servers;
 mod setup;
 mod suite;

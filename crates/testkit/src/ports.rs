@@ -11,8 +11,13 @@ const COUNT: u64 = 12_000;
 
 /// An address of this machine alone on which nothing listens now. Another process may be quicker.
 pub(crate) fn free() -> io::Result<SocketAddr> {
+    listen()?.local_addr()
+}
+
+/// Listens on one of them.
+pub(crate) fn listen() -> io::Result<TcpListener> {
     let start = RandomState::new().hash_one(std::process::id());
-    let candidates = (0..COUNT).filter_map(|step| u16::try_from(FIRST + start.wrapping_add(step) % COUNT).ok());
-    let mut addresses = candidates.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    addresses.find(|address| TcpListener::bind(address).is_ok()).ok_or_else(|| io::Error::other("every port is taken"))
+    let mut ports = (0..COUNT).filter_map(|step| u16::try_from(FIRST + start.wrapping_add(step) % COUNT).ok());
+    let listener = ports.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+    listener.ok_or_else(|| io::Error::other("every port is taken"))
 }

@@ -42,6 +42,7 @@ pub(super) fn tests_do_not_sleep(tree: &Tree) -> Vec<Place> {
 const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/testkit/src/clock.rs", "hands the sleeps of what is tested on to the runtime"),
     ("crates/testkit/src/faulty.rs", "a slow store, in virtual time"),
+    ("crates/testkit/src/proxy/connection.rs", "a slow network"),
     ("crates/core/tests/sweeps/act.rs", "a slow handler, in virtual time"),
     ("crates/core/tests/sweeps/world.rs", "a copy that comes later, in virtual time"),
 ];
