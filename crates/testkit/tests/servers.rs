@@ -9,7 +9,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use hapax_testkit::Step;
+use hapax_testkit::proxy::{Fault, Moment, Proxy};
 use hapax_testkit::servers::{self, Kind, Options, RedisServer, Reply};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// After this a test has failed, however slow the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
             servers::test("what_a_server_says_of_a_wrong_argument_is_told", name, move || is_misused(kind)),
             servers::test("many_start_at_once", name, move || many_start(kind)),
             servers::test("a_server_that_is_dropped_is_gone", name, move || is_dropped(kind)),
+            servers::test("what_a_proxy_cuts_is_carried_out_or_not_as_it_was_told", name, move || is_cut(kind)),
             servers::test("a_server_dies_with_the_process_that_started_it", name, move || loses_its_parent(kind)),
         ]
     }))
@@ -166,6 +169,26 @@ async fn is_dropped(kind: Kind) {
     drop(server);
     assert!(refuses(address));
     assert!(!folder.exists());
+}
+
+async fn is_cut(kind: Kind) {
+    let server = start(kind).await;
+    let proxy = Proxy::start(server.address()).await.unwrap();
+    for (at, carried_out) in [(Moment::Unsent, "0"), (Moment::Answered, "1"), (Moment::Sent, "2")] {
+        proxy.inject(Fault::cut(at, "INCR").times(1));
+        let mut client = tokio::net::TcpStream::connect(proxy.address()).await.unwrap();
+        client.write_all(b"PING\r\n").await.unwrap();
+        let mut pong = [0; 7];
+        client.read_exact(&mut pong).await.unwrap();
+        client.write_all(b"INCR count\r\n").await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        let begun = Instant::now();
+        // Only one that was cut when it was sent may still be under way.
+        while text(&server, &["INCRBY", "count", "0"]).await != carried_out {
+            assert!(at == Moment::Sent && begun.elapsed() < DEADLINE, "{at:?}");
+        }
+    }
+    assert_eq!(proxy.counts().cuts, 3);
 }
 
 async fn loses_its_parent(kind: Kind) {
