@@ -1,7 +1,7 @@
 //! `hapax demo`: what the gateway is for, shown on a payment service that knows nothing of retries.
 //!
 //! ```text
-//! clients ──► gateway (own process, SQLite file) ──► payment service ──► charges.log
+//! clients ──► gateway (own process and store) ──────► payment service ──► charges.log
 //!    │            ▲                                                          │
 //!    │            └── kill -9, start again                                   │
 //!    └── what they were told ──────────────► audit ◄── what was charged ─────┘
@@ -36,6 +36,8 @@ use gateway::Gateway;
 use service::Service;
 use wire::Wire;
 
+use crate::wiring::StoreUrl;
+
 /// What the demo can be told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
@@ -51,6 +53,10 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "N")]
     crashes: Option<u32>,
 
+    /// Where the gateway keeps its records [default: a SQLite file of this run]
+    #[arg(long, value_name = "URL", value_parser = store_url, conflicts_with = "direct")]
+    store: Option<String>,
+
     /// Send the same traffic without the gateway, and see the damage.
     #[arg(long, conflicts_with = "crashes")]
     direct: bool,
@@ -58,6 +64,11 @@ pub(crate) struct DemoArgs {
     /// Keep the files of the run, and print where they are.
     #[arg(long)]
     keep: bool,
+}
+
+/// A URL that names a store of this build. It stays as it was typed, for the gateway to read.
+fn store_url(url: &str) -> Result<String> {
+    url.parse::<StoreUrl>().map(|_| url.to_owned())
 }
 
 /// Runs the demo; the exit code says whether the audit holds.
@@ -113,7 +124,7 @@ async fn through_the_gateway(
     service: &Arc<Service>,
     board: &Arc<Board>,
 ) -> Result<Crowd> {
-    let mut gateway = Gateway::start(service.address(), folder).await?;
+    let mut gateway = Gateway::start(script, service.address(), folder).await?;
     let crowd = crowd(script, gateway.address(), service, board);
     tokio::select! {
         sent = send_everything(&crowd, board) => sent?,
@@ -152,6 +163,8 @@ struct Script {
     seed: u64,
     payments: u32,
     crashes: u32,
+    /// Where records are kept, if not in a file of the run.
+    store: Option<String>,
     direct: bool,
 }
 
@@ -162,6 +175,7 @@ impl From<DemoArgs> for Script {
             seed: args.seed.unwrap_or_else(chance::fresh_seed),
             payments: args.payments,
             crashes: if args.direct { 0 } else { crashes },
+            store: args.store,
             direct: args.direct,
         }
     }
@@ -224,7 +238,7 @@ mod tests {
 
     fn script(payments: u32, crashes: Option<u32>, direct: bool) -> Script {
         let seed = Some(1);
-        Script::from(DemoArgs { payments, seed, crashes, direct, keep: false })
+        Script::from(DemoArgs { payments, seed, crashes, store: None, direct, keep: false })
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Script;
 use super::board::Board;
-use super::chance::{Chance, Topic};
+use super::chance::{Chance, Topic, fresh_seed};
 
 /// A gateway that runs. Dropped, it is killed.
 #[derive(Debug)]
@@ -30,9 +30,13 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// Starts a gateway in front of `upstream` that keeps its files in `folder`.
-    pub(super) async fn start(upstream: SocketAddr, folder: &Path) -> Result<Self> {
+    pub(super) async fn start(script: &Script, upstream: SocketAddr, folder: &Path) -> Result<Self> {
         let [listen, admin] = free_addresses()?;
-        let place = Place { upstream, listen, admin, folder: folder.to_owned() };
+        let own = || format!("sqlite://{}", folder.join("hapax.db").display());
+        let store = script.store.clone().unwrap_or_else(own);
+        // A store that is not of this run alone may still have the records of another run.
+        let namespace = format!("demo-{:016x}", fresh_seed());
+        let place = Place { upstream, listen, admin, store, namespace, folder: folder.to_owned() };
         let child = place.spawn()?;
         let mut gateway = Self { place, child };
         gateway.ready().await?;
@@ -121,6 +125,8 @@ struct Place {
     upstream: SocketAddr,
     listen: SocketAddr,
     admin: SocketAddr,
+    store: String,
+    namespace: String,
     folder: PathBuf,
 }
 
@@ -135,8 +141,10 @@ impl Place {
             .args(["--upstream", &format!("http://{}", self.upstream)])
             .args(["--listen", &self.listen.to_string()])
             .args(["--admin", &self.admin.to_string()])
-            .args(["--store", &self.store()])
-            .args(["--namespace", "demo"])
+            // Not a flag, which anybody on this host can read: it may have a password.
+            .env("HAPAX_STORE", &self.store)
+            .args(["--namespace", &self.namespace])
+            .args(["--data-dir", &self.folder.join("spill").to_string_lossy()])
             .args(["--tenant", "authorization"])
             .args(["--lease", "1s"])
             .args(["--on-lapse", "hold"])
@@ -145,10 +153,6 @@ impl Place {
             .stderr(log)
             .kill_on_drop(true);
         command.spawn().context("cannot start the gateway")
-    }
-
-    fn store(&self) -> String {
-        format!("sqlite://{}", self.folder.join("hapax.db").display())
     }
 
     fn log(&self) -> PathBuf {
