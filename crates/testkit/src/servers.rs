@@ -24,5 +24,6 @@ mod resp;
 mod starter;
 
 pub use availability::{Missing, main, required, test};
+pub use libtest_mimic::Trial;
 pub use redis::{Kind, Options, RedisServer};
 pub use resp::Reply;

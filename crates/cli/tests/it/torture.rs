@@ -1,4 +1,4 @@
-//! Two gateways on one SQLite file, many copies of every key over both, and one gateway killed again and again.
+//! Two gateways on one store, many copies of every key over both, and one gateway killed again and again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::world::{Api, Gateway, Got, sqlite};
+use crate::world::{Api, Gateway, Got};
 
 const KEYS: usize = 200;
 const RACERS: usize = 24;
@@ -21,11 +21,16 @@ enum Last {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_effect_a_key_though_one_of_two_processes_is_killed_again_and_again() {
-    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let store = sqlite(directory.path());
+    let directory = tempfile::tempdir().unwrap();
+    one_effect_a_key(&crate::world::sqlite(directory.path())).await;
+}
+
+/// Whatever the store.
+pub(crate) async fn one_effect_a_key(store: &str) {
+    let api = Api::start().await;
     let flags = ["--lease", "1s"];
-    let steady = Gateway::start(api.address, &store, &flags).await;
-    let victim = Arc::new(Mutex::new(Gateway::start(api.address, &store, &flags).await));
+    let steady = Gateway::start(api.address, store, &flags).await;
+    let victim = Arc::new(Mutex::new(Gateway::start(api.address, store, &flags).await));
     let settled = AtomicUsize::new(0);
 
     let killer = async {
@@ -34,7 +39,7 @@ async fn one_effect_a_key_though_one_of_two_processes_is_killed_again_and_again(
                 tokio::task::yield_now().await;
             }
             let address = victim.lock().unwrap().stopped();
-            let next = Gateway::start_at(api.address, &store, &flags, address).await;
+            let next = Gateway::start_at(api.address, store, &flags, address).await;
             *victim.lock().unwrap() = next;
         }
     };

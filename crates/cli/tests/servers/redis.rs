@@ -1,0 +1,156 @@
+//! The gateway on Redis.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use hapax_testkit::servers::{self, Kind, Options, RedisServer, Trial};
+
+use crate::torture::one_effect_a_key;
+use crate::world::{Api, Gateway, Got, hapax, until};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let redis = Kind::Redis.name();
+    vec![
+        servers::test("two_gateways_one_effect_a_key_though_one_is_killed", redis, two_gateways),
+        servers::test("the_server_stops_for_ten_seconds", redis, stopped_for_ten_seconds),
+        servers::test("the_server_is_killed_and_comes_back", redis, killed_and_back),
+        servers::test("the_demo_holds", redis, the_demo_holds),
+    ]
+}
+
+/// With a log of every write, so that nothing is forgotten when it is killed.
+async fn start() -> RedisServer {
+    let log = ["--appendonly", "yes", "--appendfsync", "always"];
+    RedisServer::start(Options::new(Kind::Redis).with_args(&log)).await.unwrap()
+}
+
+async fn two_gateways() {
+    one_effect_a_key(&start().await.url()).await;
+}
+
+async fn the_demo_holds() {
+    let server = start().await;
+    let flags = ["demo", "--payments", "200", "--crashes", "3", "--seed", "7", "--store"];
+    let output = hapax().args(flags).arg(server.url()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("The audit holds"), "{text}");
+    assert!(server.command(&["DBSIZE"]).await.unwrap().text().parse::<u32>().unwrap() > 100, "records lie in it");
+}
+
+async fn stopped_for_ten_seconds() {
+    let server = start().await;
+    let (stop, resume) = (async || server.pause().unwrap(), async || server.resume().unwrap());
+    outage(&server, Duration::from_secs(10), stop, resume).await;
+}
+
+async fn killed_and_back() {
+    let server = start().await;
+    let (kill, restart) = (async || server.kill(), async || server.restart().await.unwrap());
+    outage(&server, Duration::from_secs(2), kill, restart).await;
+}
+
+/// So many clients send one request after the other, each with a new key.
+const CLIENTS: usize = 8;
+
+/// Takes the server away in mid-traffic. Meanwhile nothing is begun; what runs already keeps its answer; afterwards all goes on.
+async fn outage(server: &RedisServer, lasts: Duration, stop: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--lease", "2s", "--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::start(api.address, &server.url(), &flags).await;
+    let traffic = Traffic::default();
+
+    let script = async {
+        until("the slow request runs", async || api.seen().iter().any(|seen| seen.path == "/slow")).await;
+        traffic.has(201, 100).await;
+        let stopped = Instant::now();
+        stop().await;
+        traffic.has(503, CLIENTS).await;
+        api.let_go();
+        until("the outage is over", async || stopped.elapsed() > lasts).await;
+        let (known, returned) = (traffic.count(201), Instant::now());
+        back().await;
+        traffic.has(201, known + 1).await;
+        println!("{} requests refused, service {:?} after the return", traffic.count(503), returned.elapsed());
+        traffic.has(201, known + 100).await;
+        traffic.over.store(true, Ordering::SeqCst);
+    };
+    let clients = join_all((0..CLIENTS).map(|client| traffic.send(client, &gateway)));
+    let slow = async { gateway.post("/slow", "the-slow-one", "{}").await.unwrap() };
+    let ((), told, slow) = tokio::join!(script, clients, slow);
+
+    let told: HashMap<String, Got> = told.into_iter().flatten().collect();
+    judge(&api, &gateway, &told).await;
+    assert_eq!(slow.status, 201, "{}", slow.body);
+    let copy = gateway.settled("/slow", "the-slow-one", "{}").await;
+    assert_eq!((copy.status, copy.body), (slow.status, slow.body), "the answer was kept");
+}
+
+/// Requests that are sent without a pause, and how they ended, by status.
+#[derive(Default)]
+struct Traffic {
+    over: AtomicBool,
+    created: AtomicUsize,
+    unavailable: AtomicUsize,
+}
+
+impl Traffic {
+    fn of(&self, status: u16) -> Option<&AtomicUsize> {
+        [(201, &self.created), (503, &self.unavailable)]
+            .into_iter()
+            .find(|(known, _)| *known == status)
+            .map(|(_, of)| of)
+    }
+
+    fn count(&self, status: u16) -> usize {
+        self.of(status).map_or(0, |count| count.load(Ordering::SeqCst))
+    }
+
+    async fn has(&self, status: u16, count: usize) {
+        until(&format!("{count} answers {status}"), async || self.count(status) >= count).await;
+    }
+
+    async fn send(&self, client: usize, gateway: &Gateway) -> Vec<(String, Got)> {
+        let mut told = Vec::new();
+        while !self.over.load(Ordering::SeqCst) {
+            let key = format!("client-{client}-{}", told.len());
+            let got = gateway.post("/charges", &key, "{}").await.expect("the gateway answers");
+            if let Some(count) = self.of(got.status.as_u16()) {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            told.push((key, got));
+        }
+        told
+    }
+}
+
+async fn judge(api: &Api, gateway: &Gateway, told: &HashMap<String, Got>) {
+    let effects = effects(api);
+    for (key, got) in told {
+        let ran = effects.get(key).copied().unwrap_or(0);
+        match got.status.as_u16() {
+            201 => assert_eq!(ran, 1, "{key}"),
+            503 => {
+                assert_eq!((got.problem(), ran), ("store-unavailable", 0), "{key}");
+                assert!(got.headers.contains_key("retry-after"), "{key}");
+            }
+            status => panic!("{key}: {status} {}", got.body),
+        }
+    }
+    for key in told.iter().filter(|(_, got)| got.status == 503).map(|(key, _)| key).take(200) {
+        let got = gateway.settled("/charges", key, "{}").await;
+        assert_eq!(got.status, 201, "nothing had happened, so it runs now: {key}: {}", got.body);
+    }
+    assert!(self::effects(api).values().all(|ran| *ran == 1));
+}
+
+/// How often each key ran.
+fn effects(api: &Api) -> HashMap<String, usize> {
+    let mut effects = HashMap::new();
+    for seen in api.seen() {
+        *effects.entry(seen.headers["idempotency-key"].to_str().unwrap().to_owned()).or_default() += 1;
+    }
+    effects
+}
