@@ -244,7 +244,7 @@ impl Gate {
     ///     Ok(ran) => println!("it happened now: {}", ran.answer),
     ///     Err(Refused::Busy { retry_after }) => println!("it runs; ask again in {retry_after:?}"),
     ///     Err(Refused::Mismatch) => println!("the key was used for something else"),
-    ///     Err(Refused::NotApplied(_) | Refused::Overloaded) => println!("nothing happened; try again"),
+    ///     Err(Refused::NotApplied { .. } | Refused::Overloaded) => println!("nothing happened; try again"),
     ///     // The others: nobody knows, or the store cannot be asked.
     ///     Err(refused) => println!("{refused}"),
     /// }

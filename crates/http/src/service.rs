@@ -350,11 +350,11 @@ fn answer<R, E>(
         (Ok(ran @ Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => {
             return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh"));
         }
-        (Err(Refused::NotApplied(_)), Some(Answered::ToPassOn(response))) => {
-            return Ok(Handled::mark(response?, Some(rk), "not-applied"));
+        (Err(Refused::NotApplied { unrecorded, .. }), Some(Answered::ToPassOn(response))) => {
+            return Ok(Handled::mark(without_record(response?, unrecorded), Some(rk), "not-applied"));
         }
-        (Err(Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
-            return Ok(Handled::mark(response?, Some(rk), "unknown"));
+        (Err(Refused::Unknown { unrecorded, .. }), Some(Answered::ToPassOn(response))) => {
+            return Ok(Handled::mark(without_record(response?, unrecorded), Some(rk), "unknown"));
         }
         (Ok(ran), _) => match replayed(ran.answer) {
             Some(response) => {
@@ -362,6 +362,9 @@ fn answer<R, E>(
             }
             None => Problem::NotReplayable,
         },
+        (Err(Refused::Unknown { unrecorded: true, .. }), _) => {
+            return Ok(without_record(shown(problems, &Problem::OutcomeUnknown, Some(rk)), true));
+        }
         (Err(refused), _) => problem_of(&rk, refused),
     };
     Ok(shown(problems, &problem, Some(rk)))
@@ -391,7 +394,7 @@ fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
         Refused::Indeterminate { .. } | Refused::Dead => Problem::OutcomeUnknown,
         // Of a copy whose twin ran: of this very request the service's own response was passed on. What was not applied never
         // comes here, since each copy begins for itself then; should it, nothing is promised.
-        Refused::NotApplied(_) | Refused::Unknown(_) => Problem::OutcomeUnknown,
+        Refused::NotApplied { .. } | Refused::Unknown { .. } => Problem::OutcomeUnknown,
         Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
         Refused::Overloaded => Problem::Overloaded,
         Refused::Store(error) => {
@@ -411,7 +414,15 @@ fn marked<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>)
     match recorded {
         Recorded::Yes => {}
         Recorded::Pending => drop(headers.insert("hapax-recorded", HeaderValue::from_static("pending"))),
-        Recorded::No => drop(headers.insert("hapax-unrecorded", HeaderValue::from_static("true"))),
+        Recorded::No => return without_record(response, true),
+    }
+    response
+}
+
+/// Says where the request ran without a record.
+fn without_record<R>(mut response: Response<R>, unrecorded: bool) -> Response<R> {
+    if unrecorded {
+        response.headers_mut().insert("hapax-unrecorded", HeaderValue::from_static("true"));
     }
     response
 }

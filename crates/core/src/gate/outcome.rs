@@ -232,9 +232,19 @@ pub enum Refused<A> {
     /// Too many attempts run in this process, or too many of this tenant; nothing was done.
     Overloaded,
     /// The handler ran and said that nothing was applied.
-    NotApplied(Told<A>),
+    NotApplied {
+        /// What it said.
+        told: Told<A>,
+        /// Whether it ran without a record, since the store was down and the policy says so.
+        unrecorded: bool,
+    },
     /// The handler ran and nobody knows whether it was applied.
-    Unknown(Told<A>),
+    Unknown {
+        /// What it said.
+        told: Told<A>,
+        /// Whether it ran without a record, since the store was down and the policy says so: nothing holds a copy back.
+        unrecorded: bool,
+    },
     /// It was applied, but the answer could not be recorded: copies of the call will learn that the outcome is unknown.
     Unrecorded(Error),
     /// The store could not be asked, or what it holds cannot be read.
@@ -249,8 +259,8 @@ impl<A> fmt::Display for Refused<A> {
             Self::Indeterminate { .. } => "the outcome of an earlier attempt is unknown",
             Self::Dead => "closed after too many attempts",
             Self::Overloaded => "too many attempts are running",
-            Self::NotApplied(_) => "not applied",
-            Self::Unknown(_) => "the outcome is unknown",
+            Self::NotApplied { .. } => "not applied",
+            Self::Unknown { .. } => "the outcome is unknown",
             Self::Unrecorded(_) => "applied, but the answer could not be recorded",
             Self::Store(_) => "the store cannot be used",
         })
@@ -260,9 +270,11 @@ impl<A> fmt::Display for Refused<A> {
 impl<A: fmt::Debug> StdError for Refused<A> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::NotApplied(Told::Error(error)) | Self::Unknown(Told::Error(error)) => Some(error.as_ref()),
+            Self::NotApplied { told, .. } | Self::Unknown { told, .. } => match told {
+                Told::Error(error) => Some(error.as_ref()),
+                Told::Answer(_) => None,
+            },
             Self::Unrecorded(error) | Self::Store(error) => Some(error),
-            Self::NotApplied(Told::Answer(_)) | Self::Unknown(Told::Answer(_)) => None,
             Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead | Self::Overloaded => None,
         }
     }
@@ -279,8 +291,8 @@ pub(super) fn label<A>(ran: &Result<Ran<A>, Refused<A>>) -> (&'static str, bool)
         Err(Refused::Indeterminate { .. }) => ("indeterminate", true),
         Err(Refused::Dead) => ("dead", true),
         Err(Refused::Overloaded) => ("overloaded", false),
-        Err(Refused::NotApplied(_)) => ("not_applied", false),
-        Err(Refused::Unknown(_)) => ("unknown", false),
+        Err(Refused::NotApplied { .. }) => ("not_applied", false),
+        Err(Refused::Unknown { .. }) => ("unknown", false),
         Err(Refused::Unrecorded(_)) => ("unrecorded", false),
         Err(Refused::Store(_)) => ("store_error", false),
     }
