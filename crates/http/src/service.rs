@@ -40,6 +40,36 @@ const DRAINED_FOR: Duration = Duration::from_secs(1);
 /// # Cancel safety
 /// A request that is dropped before it has arrived whole leaves nothing behind. From then on it goes on without its caller, and a
 /// copy gets the answer.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use bytes::Bytes;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::{Gate, Identity, Settings};
+/// # use hapax_http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
+/// # use http::{Request, Response};
+/// # use http_body_util::Full;
+/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+/// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("shop", Tenant::None, Identity::plain())?);
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// let charge = service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
+///     Ok::<_, Infallible>(Response::new(Full::from("charged")))
+/// });
+/// let service = layer.layer(charge);
+/// for replayed in [false, true] {
+///     let request = Request::post("/charges").header("idempotency-key", "order-7").body(Full::from("amount=5"))?;
+///     let response = service.clone().oneshot(request).await?;
+///     assert_eq!(response.headers().contains_key("idempotent-replayed"), replayed);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Idempotency<S> {
     pub(crate) inner: S,
@@ -86,6 +116,18 @@ where
 }
 
 /// What became of a protected request, in the extensions of its response: for logs around the layer.
+///
+/// ```
+/// use hapax_http::Handled;
+/// use http::Response;
+///
+/// /// A line of an access log, written by a layer around this one. Of the record it shows the first 8 digits.
+/// fn line<B>(response: &Response<B>) -> Option<String> {
+///     let handled = response.extensions().get::<Handled>()?;
+///     Some(format!("{} {} {:?}", response.status().as_u16(), handled.outcome, handled.record_key?))
+/// }
+/// # line(&Response::new(()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handled {
     /// The record that it is about, where there is one.

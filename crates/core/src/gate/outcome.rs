@@ -120,6 +120,18 @@ impl<A, E: StdError + Send + Sync + 'static> From<E> for Failure<A> {
 }
 
 /// What the handler said beside its verdict; travels to the caller unchanged.
+///
+/// ```
+/// use hapax_core::gate::{Failure, Told};
+///
+/// // For the caller alone: a copy begins for itself.
+/// let full = Failure::NotApplied(Told::Answer(String::from("sold out; come back at noon")));
+///
+/// // What a `?` in a handler makes of an error.
+/// let lost: Failure<String> = std::io::Error::other("the connection broke").into();
+/// assert!(matches!(lost, Failure::Unknown(Told::Error(_))));
+/// # drop(full);
+/// ```
 #[derive(Debug)]
 pub enum Told<A> {
     /// An answer, which is not recorded.
@@ -169,6 +181,18 @@ pub struct Ran<A> {
 }
 
 /// Where an answer comes from.
+///
+/// ```
+/// use hapax_core::gate::{How, Ran};
+///
+/// /// 201 for the call that made it, 200 for its copies.
+/// fn status(ran: &Ran<String>) -> u16 {
+///     match ran.how {
+///         How::Fresh => 201,
+///         How::Replayed | How::Canonical => 200,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// The handler gave it just now.
@@ -180,6 +204,18 @@ pub enum How {
 }
 
 /// Whether a store has an answer.
+///
+/// ```
+/// use hapax_core::gate::Recorded;
+///
+/// fn note(recorded: Recorded) -> &'static str {
+///     match recorded {
+///         Recorded::Yes => "every copy gets this answer",
+///         Recorded::Pending => "every copy will, as soon as the store takes it",
+///         Recorded::No => "a copy may run again",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// It has.
@@ -213,6 +249,23 @@ impl<A: Answer> Ran<A> {
 }
 
 /// Why there is no answer.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::gate::Refused;
+///
+/// /// How soon the same call may be worth another try, if at all.
+/// fn retry_after<A>(refused: &Refused<A>) -> Option<Duration> {
+///     match refused {
+///         Refused::Busy { retry_after } => Some(*retry_after),
+///         Refused::NotApplied { .. } | Refused::Overloaded | Refused::Store(_) => Some(Duration::from_secs(1)),
+///         // Whatever a copy did, it would not be told: first somebody has to find out.
+///         Refused::Unknown { .. } | Refused::Indeterminate { .. } | Refused::Unrecorded(_) | Refused::Dead => None,
+///         // It needs a key of its own.
+///         Refused::Mismatch => None,
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub enum Refused<A> {
     /// Another attempt runs; ask again after this, or when the lease has ended.
