@@ -3,29 +3,26 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::gate::{Attempt, Failure, How, Ran, Recorded, Refused};
+use hapax_core::gate::{Attempt, Failure};
 use hapax_core::runtime::{BoxFuture, within};
 use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey, Scope};
-use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, response};
 use http_body::Body;
-use httpdate::fmt_http_date;
 use tower_service::Service;
 use tracing::{Instrument, Span};
 
+use crate::answer::{Answered, answer, shown};
 use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
 use crate::key::KeyMalformed;
 use crate::layer::Config;
 use crate::outcome::Outcome;
-use crate::problem::{Problem, ShowProblem};
+use crate::problem::Problem;
 use crate::stored::{Stored, is_ours};
-
-const REPLAYED: &str = "idempotent-replayed";
-const EXPIRES: &str = "idempotency-key-expires";
 
 /// How much of a body that is too long is read before the refusal, and for how long: a client that is still sending would not
 /// see an answer.
@@ -115,43 +112,8 @@ where
     }
 }
 
-/// What became of a protected request, in the extensions of its response: for logs around the layer.
-///
-/// ```
-/// use hapax_http::Handled;
-/// use http::Response;
-///
-/// /// A line of an access log, written by a layer around this one. Of the record it shows the first 8 digits.
-/// fn line<B>(response: &Response<B>) -> Option<String> {
-///     let handled = response.extensions().get::<Handled>()?;
-///     Some(format!("{} {} {:?}", response.status().as_u16(), handled.outcome, handled.record_key?))
-/// }
-/// # line(&Response::new(()));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handled {
-    /// The record that it is about, where there is one.
-    pub record_key: Option<RecordKey>,
-    /// `fresh`, `replayed`, `not-applied` or `unknown` (passed on), or the name of a problem.
-    pub outcome: &'static str,
-}
-
-impl Handled {
-    fn mark<R>(mut response: Response<R>, record_key: Option<RecordKey>, outcome: &'static str) -> Response<R> {
-        response.extensions_mut().insert(Self { record_key, outcome });
-        response
-    }
-}
-
 /// What the inner service answered, for the caller who waits now. Only the one whose request ran it finds something here.
 type Live<R, E> = Arc<Mutex<Option<Answered<R, E>>>>;
-
-enum Answered<R, E> {
-    /// To be given out once it is recorded.
-    ToRecord(Response<ResponseBody<R>>),
-    /// Not recorded: passed on as it is.
-    ToPassOn(Result<Response<ResponseBody<R>>, E>),
-}
 
 async fn protected<S, B, R>(
     config: &Arc<Config>,
@@ -378,93 +340,4 @@ fn streams(head: &response::Parts) -> bool {
 
 fn timed_out(error: &(dyn StdError + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
-}
-
-/// What the caller gets: the live response where this very request ran and its outcome stands, else what is recorded or why not.
-fn answer<R, E>(
-    problems: &dyn ShowProblem,
-    call: &Call,
-    ran: Result<Ran<Stored>, Refused<Stored>>,
-    live: Option<Answered<R, E>>,
-) -> Result<Response<ResponseBody<R>>, E> {
-    let rk = call.record_key();
-    let problem = match (ran, live) {
-        (Ok(ran @ Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => {
-            return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh"));
-        }
-        (Err(Refused::NotApplied { unrecorded, .. }), Some(Answered::ToPassOn(response))) => {
-            return Ok(Handled::mark(without_record(response?, unrecorded), Some(rk), "not-applied"));
-        }
-        (Err(Refused::Unknown { unrecorded, .. }), Some(Answered::ToPassOn(response))) => {
-            return Ok(Handled::mark(without_record(response?, unrecorded), Some(rk), "unknown"));
-        }
-        (Ok(ran), _) => match replayed(ran.answer) {
-            Some(response) => {
-                return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "replayed"));
-            }
-            None => Problem::NotReplayable,
-        },
-        (Err(Refused::Unknown { unrecorded: true, .. }), _) => {
-            return Ok(without_record(shown(problems, &Problem::OutcomeUnknown, Some(rk)), true));
-        }
-        (Err(refused), _) => problem_of(&rk, refused),
-    };
-    Ok(shown(problems, &problem, Some(rk)))
-}
-
-fn shown<R>(problems: &dyn ShowProblem, problem: &Problem, rk: Option<RecordKey>) -> Response<ResponseBody<R>> {
-    Handled::mark(problems.show(problem, rk.as_ref()).map(ResponseBody::whole), rk, problem.name())
-}
-
-/// The recorded response; none if it was not kept.
-fn replayed<R>(stored: Stored) -> Option<Response<ResponseBody<R>>> {
-    let Stored::Response { status, headers, body } = stored else {
-        return None;
-    };
-    let mut response = Response::new(ResponseBody::whole(body));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Some(response)
-}
-
-fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
-    match refused {
-        Refused::Busy { retry_after } => Problem::InProgress { retry_after },
-        Refused::Mismatch => Problem::KeyReused,
-        Refused::Indeterminate { .. } | Refused::Dead => Problem::OutcomeUnknown,
-        // Of a copy whose twin ran: of this very request the service's own response was passed on. What was not applied never
-        // comes here, since each copy begins for itself then; should it, nothing is promised.
-        Refused::NotApplied { .. } | Refused::Unknown { .. } => Problem::OutcomeUnknown,
-        Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
-        Refused::Overloaded => Problem::Overloaded,
-        Refused::Store(error) => {
-            tracing::error!(?rk, ?error, "the store cannot be used");
-            if error.kind() == ErrorKind::Damaged { Problem::RecordDamaged } else { Problem::StoreUnavailable }
-        }
-    }
-}
-
-/// Says until when the answer is given, and where the store does not have it.
-fn marked<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>) -> Response<R> {
-    let headers = response.headers_mut();
-    if let Some(seconds) = expiry {
-        let date = fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.into()));
-        headers.insert(EXPIRES, HeaderValue::try_from(date).expect("a date is a header"));
-    }
-    match recorded {
-        Recorded::Yes => {}
-        Recorded::Pending => drop(headers.insert("hapax-recorded", HeaderValue::from_static("pending"))),
-        Recorded::No => return without_record(response, true),
-    }
-    response
-}
-
-/// Says where the request ran without a record.
-fn without_record<R>(mut response: Response<R>, unrecorded: bool) -> Response<R> {
-    if unrecorded {
-        response.headers_mut().insert("hapax-unrecorded", HeaderValue::from_static("true"));
-    }
-    response
 }
