@@ -4,6 +4,12 @@
 //! compiled in. `cargo xtask mutants` runs the harnesses against each.
 
 /// Each bug by its name, with what it does and where it was found: a pattern in circulation, or a rule of the engine left out.
+///
+/// ```
+/// for (name, what_it_does) in hapax_core::chaos::MUTANTS {
+///     println!("HAPAX_CHAOS={name}: {what_it_does}");
+/// }
+/// ```
 #[cfg(feature = "chaos")]
 #[rustfmt::skip] // One a line: the list is read by `cargo xtask mutants`, too.
 pub const MUTANTS: &[(&str, &str)] = &[

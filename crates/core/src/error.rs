@@ -5,6 +5,21 @@ use std::error::Error as StdError;
 use std::fmt;
 
 /// What the caller should do about an [`Error`].
+///
+/// ```
+/// use hapax_core::ErrorKind;
+///
+/// /// What to do after an operation of a store has failed.
+/// fn advice(kind: ErrorKind) -> &'static str {
+///     match kind {
+///         ErrorKind::NotApplied => "ask again, in this way or another",
+///         ErrorKind::Unknown => "ask for the very same thing again",
+///         ErrorKind::Full => "make room",
+///         ErrorKind::Damaged | ErrorKind::Unusable => "call an operator",
+///         _ => "mend what was asked",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -41,9 +56,23 @@ pub struct Error {
 }
 
 /// Any error that can cross threads.
+///
+/// ```
+/// let error: hapax_core::BoxError = "the connection broke".into();
+/// assert_eq!(error.to_string(), "the connection broke");
+/// ```
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A result with this crate's [`Error`].
+///
+/// ```
+/// use hapax_core::{Key, Scope};
+///
+/// fn named(tenant: &str, order: &str) -> hapax_core::Result<(Scope, Key)> {
+///     Ok((Scope::tenant("shop", tenant)?, Key::new(order)?))
+/// }
+/// # named("acme", "order-7").unwrap();
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {

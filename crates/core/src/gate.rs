@@ -46,6 +46,26 @@ pub use attempt::Attempt;
 pub use outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
 
 /// Runs operations once. Cheap to clone; all clones share their store and their tasks.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::sync::Arc;
+/// use hapax_core::runtime::Tokio;
+/// use hapax_core::store::{Memory, MemorySettings};
+/// use hapax_core::{Gate, Identity, Key, Scope, Settings};
+///
+/// let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+/// let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+///
+/// for _ in 0..2 {
+///     let ran = gate.run(call, |_attempt| async { Ok(String::from("charged")) }).await?;
+///     assert_eq!(ran.answer, "charged");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Gate {
     shared: Arc<Shared>,
@@ -71,6 +91,22 @@ impl fmt::Debug for Gate {
 }
 
 /// Puts a [`Gate`] together; see [`Gate::builder`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use std::sync::Arc;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+/// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+/// use hapax_core::journal::MemoryJournal;
+///
+/// // In a service a `FileJournal`, in a folder that belongs to this store alone.
+/// let gate = Gate::builder(store, Settings::default()).journal(Arc::new(MemoryJournal::new())).build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Builder {
     store: Arc<dyn Store>,
@@ -88,22 +124,6 @@ impl Builder {
     }
 
     /// Keeps the completions that the store does not confirm in this journal, and takes over what it holds from before.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
-    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
-    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
-    /// use hapax_core::journal::MemoryJournal;
-    ///
-    /// // In a service a `FileJournal`, in a folder that belongs to this store alone.
-    /// let gate = Gate::builder(store, Settings::default()).journal(Arc::new(MemoryJournal::new())).build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
     #[must_use]
     pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
         self.journal = Some(journal);
@@ -151,27 +171,7 @@ fn current_runtime() -> Result<Arc<dyn Runtime>> {
 }
 
 impl Gate {
-    /// A gate over this store.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// use std::sync::Arc;
-    /// use hapax_core::runtime::Tokio;
-    /// use hapax_core::store::{Memory, MemorySettings};
-    /// use hapax_core::{Gate, Identity, Key, Scope, Settings};
-    ///
-    /// let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
-    /// let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
-    ///
-    /// for _ in 0..2 {
-    ///     let ran = gate.run(call, |_attempt| async { Ok(String::from("charged")) }).await?;
-    ///     assert_eq!(ran.answer, "charged");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// A gate over this store, as [`Gate`] shows.
     pub fn builder(store: Arc<dyn Store>, settings: Settings) -> Builder {
         Builder { store, settings, runtime: None, journal: None }
     }
@@ -244,7 +244,7 @@ impl Gate {
     ///     Ok(ran) => println!("it happened now: {}", ran.answer),
     ///     Err(Refused::Busy { retry_after }) => println!("it runs; ask again in {retry_after:?}"),
     ///     Err(Refused::Mismatch) => println!("the key was used for something else"),
-    ///     Err(Refused::NotApplied(_) | Refused::Overloaded) => println!("nothing happened; try again"),
+    ///     Err(Refused::NotApplied { .. } | Refused::Overloaded) => println!("nothing happened; try again"),
     ///     // The others: nobody knows, or the store cannot be asked.
     ///     Err(refused) => println!("{refused}"),
     /// }

@@ -66,6 +66,16 @@ impl fmt::Debug for Key {
 /// The room in which a key is unique: a namespace, the tenant, and at will the principal within it.
 ///
 /// All come from authenticated facts. There is no default: without a scope one tenant could be answered with the response of another.
+///
+/// ```
+/// use hapax_core::Scope;
+///
+/// let shop = Scope::tenant("payments", "acme")?;
+/// // The same key at two tills of one shop is two operations.
+/// assert_ne!(shop.clone().principal("till-3"), shop.principal("till-4"));
+/// assert!(Scope::tenant("payments", "").is_err(), "nobody is everybody's tenant by mistake");
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
     namespace: Box<str>,
@@ -78,12 +88,6 @@ impl Scope {
     ///
     /// # Errors
     /// `Invalid` if either is empty.
-    ///
-    /// ```
-    /// use hapax_core::Scope;
-    /// let scope = Scope::tenant("payments", "acme")?;
-    /// # Ok::<(), hapax_core::Error>(())
-    /// ```
     pub fn tenant(namespace: &str, tenant: impl AsRef<[u8]>) -> Result<Self, Error> {
         let tenant = tenant.as_ref();
         if tenant.is_empty() {
@@ -246,6 +250,18 @@ fn length(part: &[u8]) -> [u8; 4] {
 }
 
 /// The 32 bytes under which a record is stored: a hash over scope and key.
+///
+/// ```
+/// use hapax_core::{Identity, Key, RecordKey, Scope};
+///
+/// let rk = Identity::plain().record_key(&Scope::tenant("payments", "acme")?, &Key::new("order-7")?);
+/// // In full to find it by, and its first 8 digits for a log.
+/// assert_eq!(rk.to_string().len(), 64);
+/// assert_eq!(format!("{rk:?}"), rk.to_string()[..8]);
+/// // Stores keep its bytes.
+/// assert_eq!(RecordKey::from_bytes(*rk.as_bytes()), rk);
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey([u8; 32]);
 
@@ -321,6 +337,16 @@ impl OperationId {
 }
 
 /// The derived name of an event, a version 8 UUID: what a broker and its consumers deduplicate by.
+///
+/// ```
+/// use hapax_core::RecordKey;
+///
+/// let operation = RecordKey::from_bytes([7; 32]).operation();
+/// let (receipt, parcel) = (operation.event(0), operation.event(1));
+/// // Published again by a later attempt, it has the same id, and the broker drops the copy.
+/// assert_eq!(receipt, operation.event(0));
+/// assert_ne!(receipt.to_string(), parcel.to_string());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventId(Uuid);
 
@@ -355,6 +381,16 @@ macro_rules! printed_as_uuid {
 printed_as_uuid!(OperationId, EventId);
 
 /// Which parts of a payload a fingerprint covers. The numbers are the caller's to give; a changed rule needs a new one.
+///
+/// ```
+/// use hapax_core::{Identity, Rule};
+///
+/// /// Account and amount: what else the body says may differ from copy to copy.
+/// const ACCOUNT_AND_AMOUNT: Rule = Rule(2);
+///
+/// let fingerprint = Identity::plain().fingerprint(ACCOUNT_AND_AMOUNT, &[b"DE07", b"5.00"]);
+/// assert_eq!(fingerprint.rule(), ACCOUNT_AND_AMOUNT);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule(pub u8);
 
@@ -364,6 +400,17 @@ impl Rule {
 }
 
 /// 96 bits that stand for a payload, and the rule they were taken under.
+///
+/// ```
+/// use hapax_core::{Fingerprint, Identity, Rule};
+///
+/// let identity = Identity::plain();
+/// let of = |body: &str| identity.fingerprint(Rule(1), &[b"POST /charges", body.as_bytes()]);
+/// assert_ne!(of("amount=5"), of("amount=6"));
+/// // Stores keep its parts.
+/// let kept = of("amount=5");
+/// assert_eq!(Fingerprint::from_parts(kept.rule(), *kept.as_bytes()), kept);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     rule: Rule,
@@ -402,6 +449,17 @@ impl fmt::Debug for Fingerprint {
 }
 
 /// What a gate or a ledger is asked to run once: a record key, and the payload under every rule that is still accepted.
+///
+/// ```
+/// use hapax_core::{Identity, Key, Rule, Scope};
+///
+/// let identity = Identity::plain();
+/// let (newer, older) = (identity.fingerprint(Rule(2), &[b"5"]), identity.fingerprint(Rule(1), &[b"amount=5"]));
+/// let call = identity.call(&Scope::tenant("payments", "acme")?, &Key::new("order-7")?).fingerprint(newer).or_older(older);
+/// assert_eq!(call.newest_fingerprint(), newer);
+/// assert!(call.accepts(older), "of a record from before the rule changed");
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     rk: RecordKey,
@@ -424,15 +482,6 @@ impl Call {
     }
 
     /// Also accepts records that carry the payload's fingerprint under an older rule, while routes change from one to the next.
-    ///
-    /// ```
-    /// use hapax_core::{Call, Identity, RecordKey, Rule};
-    ///
-    /// let identity = Identity::plain();
-    /// let (newer, older) = (identity.fingerprint(Rule(2), &[b"5"]), identity.fingerprint(Rule(1), &[b"amount=5"]));
-    /// let call = Call::new(RecordKey::from_bytes([7; 32])).fingerprint(newer).or_older(older);
-    /// assert!(call.accepts(newer) && call.accepts(older));
-    /// ```
     #[must_use]
     pub const fn or_older(mut self, fingerprint: Fingerprint) -> Self {
         self.older = Some(fingerprint);

@@ -26,6 +26,18 @@ use crate::key::{Call, Fingerprint, RecordKey};
 use crate::record::{Completion, Holding, Millis, Owner, Record, Seconds, State, Timestamp, Token};
 
 /// What a store saw for one record key, read in one step.
+///
+/// ```
+/// # let (_, _, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+/// use std::time::Duration;
+///
+/// // An attempt was granted a second ago.
+/// assert!(seen.runs());
+/// seen.lease_left = Duration::ZERO;
+/// assert!(!seen.runs() && seen.live().is_some(), "a lapse erases nothing");
+/// seen.life_left = Duration::ZERO;
+/// assert!(seen.live().is_none(), "past its life it counts as absent");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// The record, or nothing; one with no life left counts as nothing.
@@ -60,6 +72,20 @@ impl Observed {
 }
 
 /// The machine's word on an operation.
+///
+/// ```
+/// use hapax_core::machine::{Decision, Observed};
+/// use hapax_core::store::{Store, Swapped};
+/// use hapax_core::{RecordKey, Result};
+///
+/// /// Nothing means that the record changed since it was seen: read it and judge again.
+/// async fn carry_out<R>(store: &dyn Store, rk: &RecordKey, seen: &Observed, decided: Decision<R>) -> Result<Option<R>> {
+///     match decided {
+///         Decision::Reply(reply) => Ok(Some(reply)),
+///         Decision::Change(next, reply) => Ok((store.swap(rk, seen, &next).await? == Swapped::Yes).then_some(reply)),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Decision<R> {
@@ -70,6 +96,16 @@ pub enum Decision<R> {
 }
 
 /// A record to be written, and how long it lives from then.
+///
+/// ```
+/// use hapax_core::machine::Change;
+/// use hapax_core::{RecordKey, Timestamp};
+///
+/// /// What a store writes that keeps one value for each key, and when that expires.
+/// fn written(rk: &RecordKey, change: &Change, now: Timestamp) -> (bytes::Bytes, Timestamp) {
+///     (change.record.encode(rk), now.plus(change.lifetime.into()))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The new record. Writing it arms its lease and its life anew.
@@ -79,6 +115,22 @@ pub struct Change {
 }
 
 /// What becomes of a record whose lease ran out, when the next begin finds it.
+///
+/// ```
+/// # let (ask, _, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use std::time::Duration;
+/// use hapax_core::Owner;
+/// use hapax_core::machine::{Begin, Begun, Decision, Lapse, begin};
+///
+/// // The attempt before ended without a word, and another one asks.
+/// seen.lease_left = Duration::ZERO;
+/// let ask = Begin { owner: Owner([2; 16]), ..ask };
+/// let held = begin(&seen, &Begin { on_lapse: Lapse::Hold, ..ask });
+/// assert!(matches!(held, Decision::Change(_, Begun::Indeterminate(_))));
+/// let taken_over = begin(&seen, &Begin { on_lapse: Lapse::Retry, ..ask });
+/// assert!(matches!(taken_over, Decision::Change(_, Begun::Granted(grant)) if grant.takeover && grant.attempt == 2));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lapse {
     /// The begin takes over and runs again: only for effects that are safe to repeat.
@@ -88,6 +140,31 @@ pub enum Lapse {
 }
 
 /// Asks for a grant.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax_core::Result<()> {
+/// # use std::sync::Arc;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// use hapax_core::machine::{Begin, Begun, Lapse};
+/// use hapax_core::store::Protocol;
+/// use hapax_core::{Call, Millis, Owner, RecordKey, Seconds};
+///
+/// let ask = Begin {
+///     call: Call::new(RecordKey::from_bytes([7; 32])),
+///     owner: Owner([1; 16]),
+///     lease: Millis(30_000),
+///     unknown_retention: Seconds(30 * 24 * 3600),
+///     on_lapse: Lapse::Hold,
+/// };
+/// assert!(matches!(Protocol::over(&store).begin(&ask).await?, Begun::Granted(_)));
+/// // The reply was lost? The very same begin again.
+/// assert!(matches!(Protocol::over(&store).begin(&ask).await?, Begun::Mine(_)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Begin {
     /// The operation and its payload.
@@ -103,6 +180,15 @@ pub struct Begin {
 }
 
 /// The right to run an operation, until its lease ends or somebody takes over.
+///
+/// ```
+/// use hapax_core::machine::Grant;
+///
+/// /// What the service behind has to know: as what to do it, and which attempt's late writes to refuse.
+/// fn introduced(grant: &Grant) -> [(&'static str, String); 2] {
+///     [("operation", grant.rk.operation().to_string()), ("token", grant.token.0.to_string())]
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The record.
@@ -120,6 +206,21 @@ pub struct Grant {
 }
 
 /// The reply to a begin.
+///
+/// ```
+/// use hapax_core::machine::Begun;
+///
+/// /// Whether to run it, or else what to tell the caller.
+/// fn told(begun: &Begun) -> Result<(), &'static str> {
+///     match begun {
+///         Begun::Granted(_) | Begun::Mine(_) => Ok(()),
+///         Begun::Busy(_) => Err("it runs; come back"),
+///         Begun::Replay(_) => Err("it happened; here is the answer"),
+///         Begun::Mismatch => Err("the key stands for something else"),
+///         Begun::Indeterminate(_) | Begun::Dead => Err("nobody knows; an operator must look"),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begun {
     /// Run it.
@@ -217,6 +318,19 @@ fn lapsed(seen: &Observed, holding: &Holding) -> bool {
 /// The first grant of a record key, for the step in which a store finds no live record.
 ///
 /// `seen` says what the store knows in that step: its clock, its mark and, where an expired record is still there, that one.
+///
+/// ```
+/// # let (ask, before, seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use hapax_core::Token;
+/// use hapax_core::machine::{Observed, first_grant};
+///
+/// // A store that found nothing, and has handed out tokens up to the mark.
+/// let seen = Observed { record: None, mark: Token(before.token.0 + 10_000_000), ..seen };
+/// let (change, grant) = first_grant(&ask, &seen);
+/// assert!(grant.token > seen.mark && grant.attempt == 1);
+/// assert_eq!(change.record.token, grant.token);
+/// ```
 pub fn first_grant(ask: &Begin, seen: &Observed) -> (Change, Grant) {
     granted(ask, mint(seen), ask.call.newest_fingerprint(), 1, false)
 }
@@ -270,6 +384,20 @@ fn moved(record: &Record, state: fn(Holding) -> State, holding: Holding) -> Chan
 }
 
 /// Names the attempt that asks: every write after a begin carries it.
+///
+/// ```
+/// # let (_, grant, seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use hapax_core::machine::{Claim, Decision, Renewed, renew};
+/// use hapax_core::{Owner, Token};
+///
+/// let claim = Claim::from(&grant);
+/// assert!(matches!(renew(&seen, &claim), Decision::Change(..)));
+/// // Owner and token: either alone is not enough.
+/// for other in [Claim { owner: Owner([2; 16]), ..claim }, Claim { token: Token(claim.token.0 + 1), ..claim }] {
+///     assert_eq!(renew(&seen, &other), Decision::Reply(Renewed::Lost));
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The attempt.
@@ -291,6 +419,20 @@ impl Claim {
 }
 
 /// The reply to a renewal.
+///
+/// ```
+/// use hapax_core::machine::Renewed;
+///
+/// /// Whether the handler may begin something new.
+/// fn goes_on(renewed: Renewed) -> bool {
+///     match renewed {
+///         Renewed::Yes => true,
+///         Renewed::Lost => false,
+///         // The store forgot it; nobody else was granted it.
+///         Renewed::Gone => true,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewed {
     /// The lease runs anew.
@@ -302,6 +444,17 @@ pub enum Renewed {
 }
 
 /// Judges a renewal.
+///
+/// ```
+/// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use std::time::Duration;
+/// use hapax_core::machine::{Claim, Decision, Renewed, renew};
+///
+/// // Late, but nobody has asked since: the grant still stands.
+/// seen.lease_left = Duration::ZERO;
+/// assert!(matches!(renew(&seen, &Claim::from(&grant)), Decision::Change(_, Renewed::Yes)));
+/// ```
 pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
     #[cfg(feature = "chaos")]
     if let Some(wrong) = crate::chaos::renew(seen, claim) {
@@ -321,6 +474,23 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
 }
 
 /// Records the answer of an attempt.
+///
+/// ```
+/// # let (_, grant, seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use std::time::Duration;
+/// use hapax_core::Seconds;
+/// use hapax_core::machine::{Claim, Complete, Completed, Decision, complete};
+///
+/// let ask = Complete {
+///     claim: Claim::from(&grant),
+///     fingerprint: grant.fingerprint,
+///     answer: "charged".into(),
+///     retention: Seconds(24 * 3600),
+///     age: Duration::ZERO,
+/// };
+/// assert!(matches!(complete(&seen, &ask), Decision::Change(_, Completed::Done)));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Complete {
     /// The attempt that has the answer.
@@ -336,6 +506,23 @@ pub struct Complete {
 }
 
 /// The reply to a completion.
+///
+/// ```
+/// use hapax_core::State;
+/// use hapax_core::machine::Completed;
+///
+/// /// Which answer a caller may be given: this attempt's own, another one's that was recorded first, or none.
+/// fn given(own: bytes::Bytes, completed: Completed) -> Option<bytes::Bytes> {
+///     match completed {
+///         Completed::Done | Completed::Recreated | Completed::Already => Some(own),
+///         Completed::Lost(record) => match record.state {
+///             State::Completed(first) => Some(first.answer),
+///             _ => None,
+///         },
+///         Completed::Gone => None,
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completed {
     /// The answer is recorded.
@@ -351,6 +538,24 @@ pub enum Completed {
 }
 
 /// Judges a completion: a known effect beats everything but a recorded answer.
+///
+/// ```
+/// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use std::time::Duration;
+/// use hapax_core::Seconds;
+/// use hapax_core::machine::{Claim, Complete, Completed, Decision, complete};
+///
+/// let (answer, claim) = ("charged".into(), Claim::from(&grant));
+/// let ask =
+///     Complete { claim, fingerprint: grant.fingerprint, answer, retention: Seconds(24 * 3600), age: Duration::ZERO };
+/// // Long after its lease: what is known to have happened is recorded all the same.
+/// seen.lease_left = Duration::ZERO;
+/// let Decision::Change(change, Completed::Done) = complete(&seen, &ask) else { panic!("nobody else has an answer") };
+/// // The reply was lost, and it is asked again.
+/// seen.record = Some(change.record);
+/// assert_eq!(complete(&seen, &ask), Decision::Reply(Completed::Already));
+/// ```
 pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
     #[cfg(feature = "chaos")]
     if let Some(wrong) = crate::chaos::complete(seen, ask) {
@@ -387,6 +592,17 @@ fn completed(fingerprint: Fingerprint, token: Token, answer: &Bytes, retention: 
 }
 
 /// The reply to an attempt that gives its grant back.
+///
+/// ```
+/// use hapax_core::machine::Settled;
+///
+/// fn note(settled: Settled) -> &'static str {
+///     match settled {
+///         Settled::Yes => "it is given back, by this call or an earlier one",
+///         Settled::Lost => "somebody else has it by now, and keeps it",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// So it stands now, or stood already.
@@ -398,6 +614,20 @@ pub enum Settled {
 /// Judges a release, "known not applied". `lifetime` is that of the released record.
 ///
 /// After a takeover the attempt before is still unknown, so nothing is released: the record is abandoned, or stays indeterminate.
+///
+/// ```
+/// # let (ask, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use hapax_core::machine::{Begun, Claim, Decision, Settled, begin, release};
+/// use hapax_core::{Seconds, State};
+///
+/// let decided = release(&seen, &Claim::from(&grant), Seconds(600));
+/// let Decision::Change(change, Settled::Yes) = decided else { panic!("it is this attempt's") };
+/// assert!(matches!(change.record.state, State::Released(_)));
+/// // The next begin is granted at once, under a higher token.
+/// seen.record = Some(change.record);
+/// assert!(matches!(begin(&seen, &ask), Decision::Change(_, Begun::Granted(next)) if next.token > grant.token));
+/// ```
 pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
     #[cfg(feature = "chaos")]
     if let Some(wrong) = crate::chaos::release(seen, claim, lifetime) {
@@ -436,6 +666,17 @@ fn abandoned(record: &Record, holding: &Holding) -> Decision<Settled> {
 }
 
 /// The reply to a cancellation.
+///
+/// ```
+/// use hapax_core::machine::Cancelled;
+///
+/// fn note(cancelled: Cancelled) -> &'static str {
+///     match cancelled {
+///         Cancelled::Yes => "the begin had got through; its grant is given back",
+///         Cancelled::Gone => "nothing of the begin is there, or not yet: ask once more when it cannot be under way",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
     /// The attempt holds nothing any more.
@@ -445,6 +686,17 @@ pub enum Cancelled {
 }
 
 /// Judges the cancellation of an attempt whose begin was ambiguous and whose handler was not started: the owner alone names it.
+///
+/// ```
+/// # let (ask, _, seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use hapax_core::machine::{Cancelled, Decision, cancel};
+/// use hapax_core::{Owner, Seconds};
+///
+/// // Whoever never heard of its grant knows no token.
+/// assert!(matches!(cancel(&seen, ask.owner, Seconds(600)), Decision::Change(_, Cancelled::Yes)));
+/// assert_eq!(cancel(&seen, Owner([2; 16]), Seconds(600)), Decision::Reply(Cancelled::Gone));
+/// ```
 pub fn cancel(seen: &Observed, owner: Owner, lifetime: Seconds) -> Decision<Cancelled> {
     let Some(token) = seen.live().map(|record| record.token) else {
         return Decision::Reply(Cancelled::Gone);
@@ -460,6 +712,20 @@ pub fn cancel(seen: &Observed, owner: Owner, lifetime: Seconds) -> Decision<Canc
 }
 
 /// Judges an abandonment: the outcome is unknown and the attempt has ended, so the lease is over for good.
+///
+/// ```
+/// # let (ask, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use hapax_core::Owner;
+/// use hapax_core::machine::{Begin, Begun, Claim, Decision, Settled, abandon, begin};
+///
+/// let decided = abandon(&seen, &Claim::from(&grant));
+/// let Decision::Change(change, Settled::Yes) = decided else { panic!("it is this attempt's") };
+/// // Nobody has to wait for the lease to learn that nobody knows.
+/// seen.record = Some(change.record);
+/// let copy = Begin { owner: Owner([2; 16]), ..ask };
+/// assert!(matches!(begin(&seen, &copy), Decision::Change(_, Begun::Indeterminate(_))));
+/// ```
 pub fn abandon(seen: &Observed, claim: &Claim) -> Decision<Settled> {
     let Some(record) = seen.live() else {
         return Decision::Reply(Settled::Lost);
@@ -474,6 +740,18 @@ pub fn abandon(seen: &Observed, claim: &Claim) -> Decision<Settled> {
 }
 
 /// Judges a burial: the attempt was the last one. `lifetime` is that of the dead record.
+///
+/// ```
+/// # let (ask, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use hapax_core::Seconds;
+/// use hapax_core::machine::{Begun, Claim, Decision, Settled, begin, bury};
+///
+/// let decided = bury(&seen, &Claim::from(&grant), Seconds(30 * 24 * 3600));
+/// let Decision::Change(change, Settled::Yes) = decided else { panic!("it is this attempt's") };
+/// seen.record = Some(change.record);
+/// assert_eq!(begin(&seen, &ask), Decision::Reply(Begun::Dead));
+/// ```
 pub fn bury(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
     let Some(record) = seen.live() else {
         return Decision::Reply(Settled::Lost);
@@ -492,6 +770,17 @@ pub fn bury(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settl
 }
 
 /// The reply to somebody who found out.
+///
+/// ```
+/// use hapax_core::machine::Resolved;
+///
+/// fn note(resolved: Resolved) -> &'static str {
+///     match resolved {
+///         Resolved::Yes => "so it stands",
+///         Resolved::Stale => "something happened since you looked; look again",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolved {
     /// So it stands now, or stood already.
@@ -501,6 +790,18 @@ pub enum Resolved {
 }
 
 /// Judges a hold: a lapsed record becomes indeterminate, so that finding out can begin.
+///
+/// ```
+/// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use std::time::Duration;
+/// use hapax_core::Seconds;
+/// use hapax_core::machine::{Decision, Resolved, hold};
+///
+/// assert_eq!(hold(&seen, grant.token, Seconds(3600)), Decision::Reply(Resolved::Stale), "it may still run");
+/// seen.lease_left = Duration::ZERO;
+/// assert!(matches!(hold(&seen, grant.token, Seconds(3600)), Decision::Change(_, Resolved::Yes)));
+/// ```
 pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Decision<Resolved> {
     match seen.live().map(|record| (record, &record.state)) {
         Some((record, State::InProgress(holding))) if record.token == expected && lapsed(seen, holding) => {
@@ -516,6 +817,19 @@ pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Dec
 }
 
 /// What somebody found out about an indeterminate record.
+///
+/// ```
+/// use hapax_core::Seconds;
+/// use hapax_core::machine::Verdict;
+///
+/// /// What the books of the provider say of a charge, once they are closed.
+/// fn verdict(charge: Option<String>) -> Verdict {
+///     match charge {
+///         Some(charge) => Verdict::Done { answer: charge.into(), retention: Seconds(24 * 3600) },
+///         None => Verdict::NotDone { lifetime: Seconds(600) },
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It happened: this is its answer, and how long it lives.
@@ -533,6 +847,21 @@ pub enum Verdict {
 }
 
 /// Judges a verdict on the indeterminate record with the expected token.
+///
+/// ```
+/// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use std::time::Duration;
+/// use hapax_core::machine::{Decision, Resolved, Verdict, hold, resolve};
+/// use hapax_core::{Seconds, State};
+///
+/// seen.lease_left = Duration::ZERO;
+/// let Decision::Change(held, _) = hold(&seen, grant.token, Seconds(3600)) else { panic!("it has lapsed") };
+/// seen.record = Some(held.record);
+/// let happened = Verdict::Done { answer: "charged".into(), retention: Seconds(24 * 3600) };
+/// let resolved = resolve(&seen, grant.token, &happened);
+/// assert!(matches!(resolved, Decision::Change(next, Resolved::Yes) if matches!(next.record.state, State::Completed(_))));
+/// ```
 pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<Resolved> {
     #[cfg(feature = "chaos")]
     if let Some(wrong) = crate::chaos::resolve(seen, expected, verdict) {
@@ -564,6 +893,19 @@ pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<
 }
 
 /// Judges the reopening of a dead record. `lifetime` is that of the released record.
+///
+/// ```
+/// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+///
+/// use hapax_core::Seconds;
+/// use hapax_core::machine::{Claim, Decision, Resolved, bury, reopen};
+///
+/// let Decision::Change(dead, _) = bury(&seen, &Claim::from(&grant), Seconds(3600)) else { panic!("it is this attempt's") };
+/// seen.record = Some(dead.record);
+/// let reopened = reopen(&seen, grant.token, Seconds(600));
+/// // The token grows, so that the attempt that was buried writes nothing more.
+/// assert!(matches!(reopened, Decision::Change(next, Resolved::Yes) if next.record.token > grant.token));
+/// ```
 pub fn reopen(seen: &Observed, expected: Token, lifetime: Seconds) -> Decision<Resolved> {
     #[cfg(feature = "chaos")]
     if let Some(wrong) = crate::chaos::reopen(seen, expected, lifetime) {

@@ -29,10 +29,41 @@ use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, RecordKey, Rule};
 
 /// A fencing token: grows with every grant of a record key. Zero is no token.
+///
+/// ```
+/// use hapax_core::Token;
+///
+/// /// Writes only for the newest attempt: what an earlier one sends late changes nothing.
+/// fn write(balance: &mut i64, newest: &mut Token, token: Token, amount: i64) -> bool {
+///     if token < *newest {
+///         return false;
+///     }
+///     (*balance, *newest) = (amount, token);
+///     true
+/// }
+///
+/// let (mut balance, mut newest) = (0, Token(0));
+/// assert!(write(&mut balance, &mut newest, Token(8), 5));
+/// assert!(!write(&mut balance, &mut newest, Token(7), 6));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
 /// 16 random bytes that name one attempt, the same for each repetition of its calls.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use hapax_core::Owner;
+/// use hapax_core::runtime::{Runtime, Tokio};
+///
+/// let mut bytes = [0; 16];
+/// Tokio::current().fill(&mut bytes);
+/// // Drawn once for an attempt: it is what tells a repeated begin from somebody else's.
+/// let owner = Owner(bytes);
+/// # assert_ne!(owner, Owner([0; 16]));
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(pub [u8; 16]);
 
@@ -80,10 +111,25 @@ fn micros(duration: Duration) -> u64 {
 }
 
 /// A lease as a record carries it, in milliseconds.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::Millis;
+///
+/// assert_eq!(Duration::from(Millis(30_000)), Duration::from_secs(30));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u32);
 
 /// A lifetime as a record carries it, in seconds.
+///
+/// ```
+/// use hapax_core::{Millis, Seconds};
+///
+/// // What was released must outlive requests that are still under way.
+/// let lifetime = Seconds(1).max(Seconds::covering(Millis(1_500)));
+/// assert_eq!(lifetime, Seconds(2));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(pub u32);
 
@@ -131,6 +177,21 @@ pub struct Record {
 }
 
 /// Where an operation stands.
+///
+/// ```
+/// use hapax_core::State;
+///
+/// /// What an operator is shown.
+/// fn told(state: &State) -> String {
+///     match state {
+///         State::InProgress(holding) => format!("attempt {} runs, or ended without a word", holding.attempt),
+///         State::Completed(completion) => format!("answered in {} bytes", completion.answer.len()),
+///         State::Released(_) => "did not happen".into(),
+///         State::Indeterminate(_) => "nobody knows; find out".into(),
+///         State::Dead(holding) => format!("given up after {} attempts", holding.attempt),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// An attempt has been granted; it runs, or it lapsed without a word.
@@ -146,6 +207,16 @@ pub enum State {
 }
 
 /// Who holds a record, or held it last.
+///
+/// ```
+/// use hapax_core::{Holding, Millis, Owner, Seconds};
+///
+/// let holding =
+///     Holding { owner: Owner([1; 16]), attempt: 1, takeover: false, lease: Millis(30_000), lifetime: Seconds(3600) };
+/// assert!(!holding.abandoned());
+/// // An attempt that fails without knowing what it did leaves this behind.
+/// assert!(Holding { lease: Millis(0), ..holding }.abandoned());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The attempt that was granted.
@@ -168,6 +239,15 @@ impl Holding {
 }
 
 /// A recorded answer.
+///
+/// ```
+/// use hapax_core::Completion;
+///
+/// /// The answer, and until when it is given, for a header.
+/// fn shown(completion: &Completion) -> (&[u8], String) {
+///     (&completion.answer, format!("until {} s after the epoch", completion.expiry))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The answer as the gate was given it; the same bytes in every store.
@@ -177,6 +257,15 @@ pub struct Completion {
 }
 
 /// The number that stands for a state in stored forms.
+///
+/// ```
+/// use hapax_core::Tag;
+///
+/// // As a column of a table has it.
+/// assert_eq!(Tag::from_stored(Tag::Completed as u8)?, Tag::Completed);
+/// assert!(Tag::from_stored(0).is_err(), "damage, and never taken for absent");
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Tag {

@@ -19,9 +19,35 @@ use crate::record::Timestamp;
 pub use self::tokio::Tokio;
 
 /// A boxed future that can cross threads.
+///
+/// ```
+/// use hapax_core::runtime::BoxFuture;
+///
+/// fn answer<'a>(name: &'a str) -> BoxFuture<'a, String> {
+///     Box::pin(async move { format!("hello, {name}") })
+/// }
+/// ```
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What Hapax asks of the world around it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use std::time::Duration;
+/// use hapax_core::runtime::{Runtime, Tokio};
+///
+/// /// How long a call took, on whatever clock the program runs.
+/// async fn measured(runtime: &dyn Runtime, call: impl Future<Output = ()>) -> Duration {
+///     let started = runtime.boot();
+///     call.await;
+///     runtime.boot() - started
+/// }
+///
+/// let runtime = Tokio::current();
+/// assert!(measured(&runtime, runtime.sleep(Duration::from_millis(1))).await >= Duration::from_millis(1));
+/// # }
+/// ```
 pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// Runs a task to its end, whoever stops waiting for it.
     fn spawn(&self, task: BoxFuture<'static, ()>);

@@ -104,6 +104,14 @@ impl Default for Policy {
 }
 
 /// What follows when a lease runs out and nobody knows whether the effect happened.
+///
+/// ```
+/// use hapax_core::{OnLapse, Policy, Repeatable};
+///
+/// let mut policy = Policy::default();
+/// // Its `upsert` can be carried out twice and leaves one row.
+/// policy.on_lapse = OnLapse::Retry(Repeatable::declared("the row is written under the operation's id"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub enum OnLapse {
     /// The key answers *outcome unknown* until somebody finds out.
@@ -154,6 +162,21 @@ pub trait Probe: fmt::Debug + Send + Sync + 'static {
 }
 
 /// What a probe found.
+///
+/// ```
+/// use hapax_core::Found;
+/// use hapax_core::gate::Answer;
+///
+/// /// What the books of the provider say, which it closes every night.
+/// fn found(charge: Option<String>, books_are_closed: bool) -> Found {
+///     match charge {
+///         Some(charge) => Found::Done(charge.encode()),
+///         None if books_are_closed => Found::NotDone,
+///         None => Found::Unknown,
+///     }
+/// }
+/// assert_eq!(found(None, false), Found::Unknown);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It happened, and this is its answer, encoded as the gate's [`Answer`](crate::gate::Answer) encodes it.
@@ -165,6 +188,15 @@ pub enum Found {
 }
 
 /// What a copy of a call gets while the first still runs.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::{OnBusy, Policy};
+///
+/// let mut policy = Policy::default();
+/// // Clients that cannot come back get the answer on their first connection.
+/// policy.on_busy = OnBusy::Wait(Duration::from_secs(5));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBusy {
     /// It is told to come back.
@@ -175,6 +207,13 @@ pub enum OnBusy {
 }
 
 /// What happens while the store cannot be asked.
+///
+/// ```
+/// use hapax_core::{OnStoreDown, Policy, Repeatable};
+///
+/// let mut policy = Policy::default();
+/// policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("it only sends a reminder"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub enum OnStoreDown {
     /// Calls are refused.
@@ -185,6 +224,13 @@ pub enum OnStoreDown {
 }
 
 /// The word of whoever owns a route that its effect may safely be run again.
+///
+/// ```
+/// use hapax_core::Repeatable;
+///
+/// let reminder = Repeatable::declared("a second reminder does no harm");
+/// assert_eq!(reminder.reason(), "a second reminder does no harm");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Repeatable {
     reason: String,

@@ -28,6 +28,24 @@ pub use protocol::Protocol;
 ///
 /// # Cancel safety
 /// A dropped future means *unknown*: the step may still be carried out. Repeating it is always safe.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax_core::Result<()> {
+/// # let (ask, _, _) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+/// use std::sync::Arc;
+/// use hapax_core::Store;
+/// use hapax_core::machine::{Claim, Renewed};
+/// use hapax_core::runtime::Tokio;
+/// use hapax_core::store::{Inserted, Memory, MemorySettings};
+///
+/// let store: Arc<dyn Store> = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+/// let Inserted::Granted(grant) = store.begin(&ask).await? else { panic!("the store was empty") };
+/// assert_eq!(store.renew(&grant.rk, &Claim::from(&grant)).await?, Renewed::Yes);
+/// assert!(store.read(&grant.rk).await?.runs());
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Grants the operation if there is no live record for it, else shows what there is.
@@ -69,6 +87,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 }
 
 /// The reply of a store to a begin.
+///
+/// ```
+/// use hapax_core::machine::{Begin, Begun, Decision, begin};
+/// use hapax_core::store::Inserted;
+///
+/// /// A store says what is there; what that means for the caller, the machine says.
+/// fn judged(inserted: Inserted, ask: &Begin) -> Decision<Begun> {
+///     match inserted {
+///         Inserted::Granted(grant) => Decision::Reply(Begun::Granted(grant)),
+///         Inserted::Found(seen) => begin(&seen, ask),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// There was no live record; the grant is written.
@@ -78,6 +109,27 @@ pub enum Inserted {
 }
 
 /// The reply of a store to a swap.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax_core::Result<()> {
+/// # use std::sync::Arc;
+/// # use hapax_core::Store;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # let (ask, grant, _) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// use hapax_core::machine::first_grant;
+/// use hapax_core::store::Swapped;
+///
+/// let seen = store.read(&grant.rk).await?;
+/// let (change, _) = first_grant(&ask, &seen);
+/// assert_eq!(store.swap(&grant.rk, &seen, &change).await?, Swapped::Yes);
+/// // Nobody who saw the same may write over it.
+/// assert_eq!(store.swap(&grant.rk, &seen, &change).await?, Swapped::Changed);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swapped {
     /// The change is written.
@@ -124,6 +176,14 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
 }
 
 /// What a check found.
+///
+/// ```
+/// use hapax_core::store::{Finding, Severity};
+///
+/// let remedy = "this file system is shared by several hosts; move the file to a local disk";
+/// let finding = Finding { severity: Severity::Refuse, message: remedy.into() };
+/// assert_eq!(finding.severity, Severity::Refuse);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
@@ -133,6 +193,18 @@ pub struct Finding {
 }
 
 /// How bad a finding is.
+///
+/// ```
+/// use hapax_core::store::{Finding, Severity};
+///
+/// /// Whether a service may start on a store of which this was found.
+/// fn may_start(findings: &[Finding]) -> bool {
+///     findings.iter().all(|finding| match finding.severity {
+///         Severity::Refuse => false,
+///         Severity::Warn => true,
+///     })
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The store must not be used like this.
@@ -142,6 +214,18 @@ pub enum Severity {
 }
 
 /// A record as stores hold it that keep instants: when it was last written or renewed, and when it expires.
+///
+/// ```
+/// # let (ask, _, seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+/// # let (change, _) = hapax_core::machine::first_grant(&ask, &seen);
+/// use std::time::Duration;
+/// use hapax_core::Timestamp;
+/// use hapax_core::store::Armed;
+///
+/// let now = Timestamp(1_800_000_000_000_000);
+/// let row = Armed::at(now, &change);
+/// assert!(!row.expired(now.plus(Duration::from_secs(3599))) && row.expired(now.plus(Duration::from_secs(3600))));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Armed {
     /// The record.
@@ -166,6 +250,21 @@ impl Armed {
 
 /// Whether what is stored is still what was seen: neither written nor renewed since, and neither expired nor come to life.
 /// The condition of a swap, for stores that keep instants.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use hapax_core::machine::{Change, Observed};
+/// use hapax_core::store::{Armed, Swapped, unchanged};
+/// use hapax_core::{RecordKey, Timestamp};
+///
+/// fn swap(rows: &mut HashMap<RecordKey, Armed>, rk: RecordKey, seen: &Observed, next: &Change, now: Timestamp) -> Swapped {
+///     if !unchanged(rows.get(&rk), seen, now) {
+///         return Swapped::Changed;
+///     }
+///     rows.insert(rk, Armed::at(now, next));
+///     Swapped::Yes
+/// }
+/// ```
 pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> bool {
     match (stored, seen.live()) {
         (None, None) => true,
@@ -179,6 +278,19 @@ pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> boo
 }
 
 /// What a store sees that keeps instants. A record past its life is shown with no life left, so that its token still counts.
+///
+/// ```
+/// # let (ask, _, seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
+/// # let (change, _) = hapax_core::machine::first_grant(&ask, &seen);
+/// use std::time::Duration;
+/// use hapax_core::store::{Armed, observe};
+/// use hapax_core::{Timestamp, Token};
+///
+/// let now = Timestamp(1_800_000_000_000_000);
+/// let row = Armed::at(now, &change);
+/// let seen = observe(Some(&row), now.plus(Duration::from_secs(10)), Token(0));
+/// assert_eq!(seen.lease_left, Duration::from_secs(20), "of a lease of 30 s");
+/// ```
 pub fn observe(armed: Option<&Armed>, now: Timestamp, mark: Token) -> Observed {
     let lease_left = armed.map(|armed| match &armed.record.state {
         State::InProgress(holding) => armed.since.plus(holding.lease.into()).since(now),

@@ -12,6 +12,14 @@ use crate::machine::Grant;
 use crate::record::Record;
 
 /// Names of metrics, with their labels.
+///
+/// ```
+/// use hapax_core::telemetry::names;
+///
+/// // For the alert that wants a person: an answer is lost.
+/// let alert = format!("increase({}[5m]) > 0", names::UNRECORDED);
+/// assert_eq!(alert, "increase(hapax_unrecorded_total[5m]) > 0");
+/// ```
 pub mod names {
     /// Calls by how they ended: label `outcome`.
     pub const CALLS: &str = "hapax_calls_total";

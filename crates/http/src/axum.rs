@@ -41,6 +41,16 @@ impl<S: Sync> FromRequestParts<S> for Attempt {
 
 /// A handler asked for its [`Attempt`], and its route is not protected: 500. Put the route behind an
 /// [`IdempotencyLayer`](crate::IdempotencyLayer), or take an `Option<Attempt>` where the key is optional.
+///
+/// ```
+/// use hapax_http::axum::Attempt;
+///
+/// /// Where the key is optional: the same handler serves requests with one and without.
+/// async fn charge(attempt: Option<Attempt>) -> String {
+///     attempt.map_or("charged".into(), |attempt| format!("charged as {}", attempt.operation()))
+/// }
+/// # let _: axum::Router = axum::Router::new().route("/", axum::routing::post(charge));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotProtected;
 

@@ -29,6 +29,24 @@ pub enum RequestBody<B> {
 }
 
 /// The body of a response as the caller gets it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use bytes::Bytes;
+/// use hapax_http::ResponseBody;
+/// use http::Response;
+/// use http_body_util::{BodyExt, Full};
+///
+/// /// What a layer around this one does with an answer, live or replayed.
+/// async fn text(response: Response<ResponseBody<Full<Bytes>>>) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+///     Ok(String::from_utf8(response.into_body().collect().await?.to_bytes().into())?)
+/// }
+///
+/// assert_eq!(text(Response::new(ResponseBody::default())).await?, "");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ResponseBody<R> {
     /// What is at hand, given first.

@@ -42,6 +42,20 @@ where
 /// How a body was framed does not count, so that a chunked one is the same payload; how it was encoded does, so that a retry with
 /// another `Content-Encoding` is another payload. With the feature `axum` the path is the whole one also within a nested router of
 /// axum, which takes its prefix away; a rule of your own finds it in `axum::extract::OriginalUri`.
+///
+/// ```
+/// use hapax_core::Identity;
+/// use hapax_http::{MakeFingerprint, RawFingerprint};
+/// use http::Request;
+///
+/// let of = |path: &str, body: &'static str| {
+///     let (parts, ()) = Request::post(path).body(()).unwrap().into_parts();
+///     RawFingerprint.fingerprint(&Identity::plain(), &parts, &body.into())
+/// };
+/// assert_eq!(of("/charges", "{\"a\":1}"), of("/charges", "{\"a\":1}"));
+/// assert_ne!(of("/charges", "{\"a\":1}"), of("/charges", "{ \"a\": 1 }"));
+/// assert_ne!(of("/charges", "{\"a\":1}"), of("/refunds", "{\"a\":1}"));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RawFingerprint;
 

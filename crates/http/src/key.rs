@@ -62,6 +62,17 @@ where
 }
 
 /// A key that cannot be read, and why: the end of a sentence that begins "The idempotency key cannot be read:".
+///
+/// ```
+/// use hapax_core::Key;
+/// use hapax_http::KeyMalformed;
+///
+/// fn key(number: &str) -> Result<Key, KeyMalformed> {
+///     number.parse::<u64>().map_err(|_| KeyMalformed(format!("{number:?} is no order number")))?;
+///     Key::new(number).map_err(|error| KeyMalformed(error.to_string()))
+/// }
+/// assert_eq!(key("seven").unwrap_err().0, "\"seven\" is no order number");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMalformed(pub String);
 
@@ -92,6 +103,15 @@ impl Default for KeyField {
 }
 
 /// How a key is written.
+///
+/// ```
+/// use hapax_http::{FindKey, Grammar, KeyField};
+/// use http::Request;
+///
+/// let (bare, ()) = Request::post("/").header("idempotency-key", "8e03978e").body(()).unwrap().into_parts();
+/// assert!(KeyField::default().grammar(Grammar::Lenient).key(&bare).is_ok());
+/// assert!(KeyField::default().grammar(Grammar::Strict).key(&bare).is_err());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grammar {
     /// A quoted structured-field string (RFC 9651), its parameters ignored, or the bare value of letters, digits and `._~:/+=@-`.
@@ -103,6 +123,16 @@ pub enum Grammar {
 }
 
 /// What a key must look like, once it is read.
+///
+/// ```
+/// use hapax_http::{FindKey, KeyField, KeyFormat};
+/// use http::Request;
+///
+/// let (short, ()) = Request::post("/").header("idempotency-key", "7").body(()).unwrap().into_parts();
+/// assert!(KeyField::default().format(KeyFormat::Any).key(&short).is_ok());
+/// assert!(KeyField::default().format(KeyFormat::AtLeast(16)).key(&short).is_err());
+/// assert!(KeyField::default().format(KeyFormat::Uuid).key(&short).is_err());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyFormat {
     /// Anything.

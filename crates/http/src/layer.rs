@@ -64,6 +64,26 @@ pub struct IdempotencyLayer {
 }
 
 /// A layer that does not know yet whose keys it will see: [`NeedsScope::scope`] completes it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use std::sync::Arc;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::{Gate, Identity, Settings};
+/// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+/// use hapax_core::Scope;
+/// use hapax_http::CallerUnknown;
+///
+/// // One tenant: all callers share their keys, and can be given each other's answers.
+/// let layer = IdempotencyLayer::new(gate)
+///     .scope(|_: &http::request::Parts| Scope::untenanted("payments").map_err(|error| CallerUnknown(error.to_string())));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct NeedsScope {
     gate: Gate,
@@ -90,26 +110,6 @@ const MIB: usize = 1 << 20;
 
 impl NeedsScope {
     /// Tells whose key a request carries: [`TenantScope`](crate::TenantScope), or a closure over the head of the request.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
-    /// # use hapax_core::{Gate, Identity, Settings};
-    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
-    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
-    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// use hapax_core::Scope;
-    /// use hapax_http::CallerUnknown;
-    ///
-    /// // One tenant: all callers share their keys, and can be given each other's answers.
-    /// let layer = IdempotencyLayer::new(gate)
-    ///     .scope(|_: &http::request::Parts| Scope::untenanted("payments").map_err(|error| CallerUnknown(error.to_string())));
-    /// # Ok(())
-    /// # }
-    /// ```
     #[must_use]
     pub fn scope(self, scope: impl MakeScope) -> IdempotencyLayer {
         let config = Config {

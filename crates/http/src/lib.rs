@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! layer.rs      IdempotencyLayer: what is protected, how much is kept
-//! service.rs    one request: key, scope, body, fingerprint, gate, answer
+//! service.rs    one request: key, scope, body, fingerprint, gate
+//! answer.rs     what its caller is given: the live response, the recorded one, or a problem
 //! key.rs        where a key is, and how it is written
 //! scope.rs      whose key it is: from authenticated facts
 //! fingerprint.rs  what of a request is its payload
@@ -20,6 +21,7 @@
 //! Five traits of one method each say what a service wants otherwise: [`MakeScope`], [`FindKey`], [`MakeFingerprint`],
 //! [`JudgeOutcome`] and [`ShowProblem`]. A closure is one of each.
 
+mod answer;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
@@ -33,6 +35,7 @@ mod scope;
 mod service;
 mod stored;
 
+pub use answer::Handled;
 pub use body::{RequestBody, ResponseBody};
 pub use fingerprint::{MakeFingerprint, RawFingerprint};
 pub use key::{FindKey, Grammar, JsonKey, KeyField, KeyFormat, KeyMalformed};
@@ -41,5 +44,5 @@ pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};
 pub use page::PolicyPage;
 pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
 pub use scope::{CallerUnknown, MakeScope, Tenant, TenantScope};
-pub use service::{Handled, Idempotency};
+pub use service::Idempotency;
 pub use stored::may_be_kept;

@@ -3,6 +3,19 @@ use http::response::Parts;
 use http::{Response, StatusCode};
 
 /// What a response says about the effect.
+///
+/// ```
+/// use hapax_http::Outcome;
+/// use http::{Response, StatusCode};
+///
+/// /// A handler knows better than its status what became of the charge.
+/// fn answer(declined_by_us: bool) -> Response<&'static str> {
+///     let mut response = Response::new("declined");
+///     *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+///     if declined_by_us { Outcome::NotApplied.on(response) } else { Outcome::Unknown.on(response) }
+/// }
+/// # answer(true);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The effect happened: recorded, and given to every copy.
@@ -19,14 +32,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Declares this outcome on a response: it counts, whatever the status says.
-    ///
-    /// ```
-    /// use hapax_http::Outcome;
-    ///
-    /// let sold_out = http::Response::builder().status(500).body("the warehouse refused before anything was booked")?;
-    /// let response = Outcome::NotApplied.on(sold_out);
-    /// # Ok::<(), http::Error>(())
-    /// ```
     pub fn on<B>(self, mut response: Response<B>) -> Response<B> {
         response.extensions_mut().insert(self);
         response

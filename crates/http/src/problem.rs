@@ -7,9 +7,30 @@ use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
 /// Where the contract of a server is published by default, and its problems are explained.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::get;
+/// use hapax_http::{IdempotencyLayer, PAGE};
+/// use http::HeaderMap;
+///
+/// fn with_page(router: Router, layer: &IdempotencyLayer) -> Router {
+///     let page = layer.page();
+///     router.route(PAGE, get(|headers: HeaderMap| async move { page.response(&headers).map(axum::body::Body::from) }))
+/// }
+/// ```
 pub const PAGE: &str = "/.well-known/idempotency";
 
 /// Every refusal of the contract, made without or instead of an answer of the service behind.
+///
+/// ```
+/// use hapax_http::Problem;
+///
+/// let problem = Problem::BodyTooLarge { limit: 1 << 20 };
+/// assert_eq!((problem.status().as_u16(), problem.name()), (413, "body-too-large"));
+/// assert_eq!(problem.detail(), "At most 1048576 bytes are taken. Nothing was done.");
+/// assert_eq!((problem.retry_after(None), Problem::Overloaded.retry_after(None)), (None, Some(1)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {

@@ -44,10 +44,34 @@ where
 }
 
 /// The caller cannot be told from the request; the text is the remedy that the caller is given.
+///
+/// ```
+/// use hapax_core::Scope;
+/// use hapax_http::CallerUnknown;
+///
+/// /// The tenant that a session belongs to.
+/// fn scope(tenant_of_session: Option<&str>) -> Result<Scope, CallerUnknown> {
+///     let tenant = tenant_of_session.ok_or_else(|| CallerUnknown("the session has expired; log in again".into()))?;
+///     Scope::tenant("payments", tenant).map_err(|error| CallerUnknown(error.to_string()))
+/// }
+/// assert_eq!(scope(None).unwrap_err().0, "the session has expired; log in again");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerUnknown(pub String);
 
 /// Where the tenant of a request is written.
+///
+/// ```
+/// use hapax_core::Identity;
+/// use hapax_http::{MakeScope, Tenant, TenantScope};
+/// use http::Request;
+///
+/// // By its credential, which is stored as a hash: a renewed one is a new caller.
+/// let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
+/// let of = |token: &str| scope.scope(&Request::post("/").header("authorization", token).body(()).unwrap().into_parts().0);
+/// assert_ne!(of("Bearer one"), of("Bearer two"));
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tenant {
     /// Exactly one `Authorization` field, of which a hash is kept. A retry with a renewed credential is a new request.

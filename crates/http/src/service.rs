@@ -3,29 +3,26 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::gate::{Attempt, Failure, How, Ran, Recorded, Refused};
+use hapax_core::gate::{Attempt, Failure};
 use hapax_core::runtime::{BoxFuture, within};
 use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey, Scope};
-use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, response};
 use http_body::Body;
-use httpdate::fmt_http_date;
 use tower_service::Service;
 use tracing::{Instrument, Span};
 
+use crate::answer::{Answered, answer, shown};
 use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
 use crate::key::KeyMalformed;
 use crate::layer::Config;
 use crate::outcome::Outcome;
-use crate::problem::{Problem, ShowProblem};
+use crate::problem::Problem;
 use crate::stored::{Stored, is_ours};
-
-const REPLAYED: &str = "idempotent-replayed";
-const EXPIRES: &str = "idempotency-key-expires";
 
 /// How much of a body that is too long is read before the refusal, and for how long: a client that is still sending would not
 /// see an answer.
@@ -40,6 +37,36 @@ const DRAINED_FOR: Duration = Duration::from_secs(1);
 /// # Cancel safety
 /// A request that is dropped before it has arrived whole leaves nothing behind. From then on it goes on without its caller, and a
 /// copy gets the answer.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use bytes::Bytes;
+/// # use hapax_core::runtime::Tokio;
+/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::{Gate, Identity, Settings};
+/// # use hapax_http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
+/// # use http::{Request, Response};
+/// # use http_body_util::Full;
+/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+/// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("shop", Tenant::None, Identity::plain())?);
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// let charge = service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
+///     Ok::<_, Infallible>(Response::new(Full::from("charged")))
+/// });
+/// let service = layer.layer(charge);
+/// for replayed in [false, true] {
+///     let request = Request::post("/charges").header("idempotency-key", "order-7").body(Full::from("amount=5"))?;
+///     let response = service.clone().oneshot(request).await?;
+///     assert_eq!(response.headers().contains_key("idempotent-replayed"), replayed);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Idempotency<S> {
     pub(crate) inner: S,
@@ -85,31 +112,8 @@ where
     }
 }
 
-/// What became of a protected request, in the extensions of its response: for logs around the layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handled {
-    /// The record that it is about, where there is one.
-    pub record_key: Option<RecordKey>,
-    /// `fresh`, `replayed`, `not-applied` or `unknown` (passed on), or the name of a problem.
-    pub outcome: &'static str,
-}
-
-impl Handled {
-    fn mark<R>(mut response: Response<R>, record_key: Option<RecordKey>, outcome: &'static str) -> Response<R> {
-        response.extensions_mut().insert(Self { record_key, outcome });
-        response
-    }
-}
-
 /// What the inner service answered, for the caller who waits now. Only the one whose request ran it finds something here.
 type Live<R, E> = Arc<Mutex<Option<Answered<R, E>>>>;
-
-enum Answered<R, E> {
-    /// To be given out once it is recorded.
-    ToRecord(Response<ResponseBody<R>>),
-    /// Not recorded: passed on as it is.
-    ToPassOn(Result<Response<ResponseBody<R>>, E>),
-}
 
 async fn protected<S, B, R>(
     config: &Arc<Config>,
@@ -336,82 +340,4 @@ fn streams(head: &response::Parts) -> bool {
 
 fn timed_out(error: &(dyn StdError + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
-}
-
-/// What the caller gets: the live response where this very request ran and its outcome stands, else what is recorded or why not.
-fn answer<R, E>(
-    problems: &dyn ShowProblem,
-    call: &Call,
-    ran: Result<Ran<Stored>, Refused<Stored>>,
-    live: Option<Answered<R, E>>,
-) -> Result<Response<ResponseBody<R>>, E> {
-    let rk = call.record_key();
-    let problem = match (ran, live) {
-        (Ok(ran @ Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => {
-            return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh"));
-        }
-        (Err(Refused::NotApplied(_)), Some(Answered::ToPassOn(response))) => {
-            return Ok(Handled::mark(response?, Some(rk), "not-applied"));
-        }
-        (Err(Refused::Unknown(_)), Some(Answered::ToPassOn(response))) => {
-            return Ok(Handled::mark(response?, Some(rk), "unknown"));
-        }
-        (Ok(ran), _) => match replayed(ran.answer) {
-            Some(response) => {
-                return Ok(Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "replayed"));
-            }
-            None => Problem::NotReplayable,
-        },
-        (Err(refused), _) => problem_of(&rk, refused),
-    };
-    Ok(shown(problems, &problem, Some(rk)))
-}
-
-fn shown<R>(problems: &dyn ShowProblem, problem: &Problem, rk: Option<RecordKey>) -> Response<ResponseBody<R>> {
-    Handled::mark(problems.show(problem, rk.as_ref()).map(ResponseBody::whole), rk, problem.name())
-}
-
-/// The recorded response; none if it was not kept.
-fn replayed<R>(stored: Stored) -> Option<Response<ResponseBody<R>>> {
-    let Stored::Response { status, headers, body } = stored else {
-        return None;
-    };
-    let mut response = Response::new(ResponseBody::whole(body));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Some(response)
-}
-
-fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
-    match refused {
-        Refused::Busy { retry_after } => Problem::InProgress { retry_after },
-        Refused::Mismatch => Problem::KeyReused,
-        Refused::Indeterminate { .. } | Refused::Dead => Problem::OutcomeUnknown,
-        // Of a copy whose twin ran: of this very request the service's own response was passed on. What was not applied never
-        // comes here, since each copy begins for itself then; should it, nothing is promised.
-        Refused::NotApplied(_) | Refused::Unknown(_) => Problem::OutcomeUnknown,
-        Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
-        Refused::Overloaded => Problem::Overloaded,
-        Refused::Store(error) => {
-            tracing::error!(?rk, ?error, "the store cannot be used");
-            if error.kind() == ErrorKind::Damaged { Problem::RecordDamaged } else { Problem::StoreUnavailable }
-        }
-    }
-}
-
-/// Says until when the answer is given, and where the store does not have it.
-fn marked<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>) -> Response<R> {
-    let headers = response.headers_mut();
-    if let Some(seconds) = expiry {
-        let date = fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.into()));
-        headers.insert(EXPIRES, HeaderValue::try_from(date).expect("a date is a header"));
-    }
-    match recorded {
-        Recorded::Yes => {}
-        Recorded::Pending => drop(headers.insert("hapax-recorded", HeaderValue::from_static("pending"))),
-        Recorded::No => drop(headers.insert("hapax-unrecorded", HeaderValue::from_static("true"))),
-    }
-    response
 }

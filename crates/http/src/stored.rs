@@ -74,6 +74,13 @@ pub(crate) fn is_ours(name: &HeaderName) -> bool {
 }
 
 /// Whether a header of this name can be kept with an answer: not what belongs to one connection, one moment or one client.
+///
+/// ```
+/// use hapax_http::may_be_kept;
+/// use http::header::{ETAG, SET_COOKIE};
+///
+/// assert!(may_be_kept(&ETAG) && !may_be_kept(&SET_COOKIE));
+/// ```
 pub fn may_be_kept(name: &HeaderName) -> bool {
     !is_ours(name) && !NEVER_KEPT.contains(name)
 }

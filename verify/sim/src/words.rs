@@ -71,8 +71,8 @@ impl From<Result<Ran<String>, Refused<String>>> for Told {
             Err(Refused::Indeterminate { .. }) => Self::Indeterminate,
             Err(Refused::Dead) => Self::Dead,
             Err(Refused::Overloaded) => Self::Overloaded,
-            Err(Refused::NotApplied(_)) => Self::NotApplied,
-            Err(Refused::Unknown(_)) => Self::Unknown,
+            Err(Refused::NotApplied { .. }) => Self::NotApplied,
+            Err(Refused::Unknown { .. }) => Self::Unknown,
             Err(Refused::Unrecorded(_)) => Self::Unrecorded,
             Err(Refused::Store(error)) => Self::Store(error.kind()),
         }

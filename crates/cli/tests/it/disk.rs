@@ -12,7 +12,7 @@ use crate::world::{Api, Gateway, sqlite, until};
 const DISK: &str = "HAPAX_TEST_DISK";
 
 /// The disk of this test; nothing at its first run, which ends when the second one on the disk has passed.
-fn on_a_small_disk(test: &str) -> Option<PathBuf> {
+pub(crate) fn on_a_small_disk(test: &str) -> Option<PathBuf> {
     if let Some(disk) = env::var_os(DISK) {
         return Some(disk.into());
     }
@@ -31,7 +31,7 @@ fn on_a_small_disk(test: &str) -> Option<PathBuf> {
 }
 
 /// Takes all room that is left, and what is freed by it.
-fn fill(disk: &Path) -> PathBuf {
+pub(crate) fn fill(disk: &Path) -> PathBuf {
     let ballast = disk.join("ballast");
     for size in [1 << 20, 1 << 12, 1] {
         let piece = vec![1; size];

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use crate::world::{Api, Gateway, free_address, hapax, sqlite, until};
 
 /// Kills a gateway while the API runs a request, and starts another on the same file.
-async fn killed_in_mid_request(api: &Api, store: &str, on_lapse: &str) -> Gateway {
+pub(crate) async fn killed_in_mid_request(api: &Api, store: &str, on_lapse: &str) -> Gateway {
     let flags = ["--lease", "1s", "--on-lapse", on_lapse];
     let mut gateway = Gateway::start(api.address, store, &flags).await;
     tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
@@ -58,7 +58,7 @@ async fn an_answer_outlives_the_process_that_recorded_it() {
 }
 
 /// Holds the file's write lock until it is dropped, as a backup or another program may.
-fn locked(directory: &Path) -> Connection {
+pub(crate) fn locked(directory: &Path) -> Connection {
     let connection = Connection::open(directory.join("hapax.db")).unwrap();
     connection.execute_batch("begin immediate").unwrap();
     connection

@@ -6,6 +6,7 @@ mod aborts;
 #[cfg(target_os = "linux")]
 mod attacks;
 mod config;
+mod contract;
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
@@ -18,5 +19,6 @@ mod raw;
 mod routes;
 mod secrets;
 mod tls;
+mod told;
 mod torture;
 mod world;

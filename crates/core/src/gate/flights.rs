@@ -56,8 +56,8 @@ pub(super) enum Ended {
     Recorded(Completion),
     /// Nothing was applied: each twin begins for itself.
     NotApplied,
-    /// Nobody knows.
-    Unknown,
+    /// Nobody knows; whether the handler ran without a record.
+    Unknown { unrecorded: bool },
     /// Another process runs it; the rest of its lease.
     Busy(Duration),
     /// The key was used for another payload.
@@ -71,11 +71,15 @@ pub(super) enum Ended {
 }
 
 impl Ended {
+    /// Nobody knows, and the record says so.
+    const UNKNOWN: Self = Self::Unknown { unrecorded: false };
+
     pub(super) fn of<A: Answer>(ran: &Result<Ran<A>, Refused<A>>) -> Self {
         match ran {
             Ok(ran) => Self::Answer { answer: ran.answer.encode(), recorded: ran.recorded, expiry: ran.expiry },
-            Err(Refused::NotApplied(_) | Refused::Overloaded) => Self::NotApplied,
-            Err(Refused::Unknown(_) | Refused::Unrecorded(_)) => Self::Unknown,
+            Err(Refused::NotApplied { .. } | Refused::Overloaded) => Self::NotApplied,
+            Err(Refused::Unknown { unrecorded, .. }) => Self::Unknown { unrecorded: *unrecorded },
+            Err(Refused::Unrecorded(_)) => Self::UNKNOWN,
             Err(Refused::Busy { retry_after }) => Self::Busy(*retry_after),
             Err(Refused::Mismatch) => Self::Mismatch,
             Err(Refused::Indeterminate { since }) => Self::Indeterminate(*since),
@@ -93,10 +97,12 @@ impl Ended {
             }
             Self::Recorded(completion) => Ran::recorded(completion, How::Replayed),
             Self::NotApplied => {
-                Err(Refused::NotApplied(error(ErrorKind::NotApplied, "a copy of this call was not applied").into()))
+                let told = error(ErrorKind::NotApplied, "a copy of this call was not applied").into();
+                Err(Refused::NotApplied { told, unrecorded: false })
             }
-            Self::Unknown => {
-                Err(Refused::Unknown(error(ErrorKind::Unknown, "the outcome of a copy of this call is unknown").into()))
+            Self::Unknown { unrecorded } => {
+                let told = error(ErrorKind::Unknown, "the outcome of a copy of this call is unknown").into();
+                Err(Refused::Unknown { told, unrecorded })
             }
             Self::Busy(retry_after) => Err(Refused::Busy { retry_after }),
             Self::Mismatch => Err(Refused::Mismatch),
@@ -209,7 +215,7 @@ impl Drop for Leading {
     fn drop(&mut self) {
         if !self.ended {
             let granted = self.granted;
-            self.end(|| if granted { Ended::Unknown } else { Ended::NotApplied });
+            self.end(|| if granted { Ended::UNKNOWN } else { Ended::NotApplied });
         }
     }
 }
@@ -237,7 +243,7 @@ impl Twin {
     async fn until(&mut self, holds: impl FnMut(&Stage) -> bool) -> Stage {
         let stage = self.told.wait_for(holds).await.map(|stage| stage.clone());
         // A leader tells its end before its side is dropped.
-        stage.unwrap_or(Stage::Ended(Ended::Unknown))
+        stage.unwrap_or(Stage::Ended(Ended::UNKNOWN))
     }
 }
 

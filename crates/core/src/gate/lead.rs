@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Attempt;
 use crate::gate::begin::Permission;
 use crate::gate::flights::{Ended, Leading};
-use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
+use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused};
 use crate::gate::permits::Permit;
 use crate::gate::settle::Held;
 use crate::gate::{Gate, Shared};
@@ -52,7 +52,7 @@ impl Gate {
         });
         told.await.unwrap_or_else(|_| {
             let message = "the attempt ended without a word";
-            Err(Refused::Unknown(Told::Error(Error::new(ErrorKind::Unknown, message).into())))
+            Err(Refused::Unknown { told: Error::new(ErrorKind::Unknown, message).into(), unrecorded: false })
         })
     }
 
@@ -149,7 +149,7 @@ fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
         Ok(answer) | Err(Failure::Final(answer)) => {
             Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No, expiry: None })
         }
-        Err(Failure::NotApplied(told) | Failure::Denied(told)) => Err(Refused::NotApplied(told)),
-        Err(Failure::Unknown(told)) => Err(Refused::Unknown(told)),
+        Err(Failure::NotApplied(told) | Failure::Denied(told)) => Err(Refused::NotApplied { told, unrecorded: true }),
+        Err(Failure::Unknown(told)) => Err(Refused::Unknown { told, unrecorded: true }),
     }
 }

@@ -120,6 +120,18 @@ impl<A, E: StdError + Send + Sync + 'static> From<E> for Failure<A> {
 }
 
 /// What the handler said beside its verdict; travels to the caller unchanged.
+///
+/// ```
+/// use hapax_core::gate::{Failure, Told};
+///
+/// // For the caller alone: a copy begins for itself.
+/// let full = Failure::NotApplied(Told::Answer(String::from("sold out; come back at noon")));
+///
+/// // What a `?` in a handler makes of an error.
+/// let lost: Failure<String> = std::io::Error::other("the connection broke").into();
+/// assert!(matches!(lost, Failure::Unknown(Told::Error(_))));
+/// # drop(full);
+/// ```
 #[derive(Debug)]
 pub enum Told<A> {
     /// An answer, which is not recorded.
@@ -169,6 +181,18 @@ pub struct Ran<A> {
 }
 
 /// Where an answer comes from.
+///
+/// ```
+/// use hapax_core::gate::{How, Ran};
+///
+/// /// 201 for the call that made it, 200 for its copies.
+/// fn status(ran: &Ran<String>) -> u16 {
+///     match ran.how {
+///         How::Fresh => 201,
+///         How::Replayed | How::Canonical => 200,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// The handler gave it just now.
@@ -180,6 +204,18 @@ pub enum How {
 }
 
 /// Whether a store has an answer.
+///
+/// ```
+/// use hapax_core::gate::Recorded;
+///
+/// fn note(recorded: Recorded) -> &'static str {
+///     match recorded {
+///         Recorded::Yes => "every copy gets this answer",
+///         Recorded::Pending => "every copy will, as soon as the store takes it",
+///         Recorded::No => "a copy may run again",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// It has.
@@ -213,6 +249,23 @@ impl<A: Answer> Ran<A> {
 }
 
 /// Why there is no answer.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax_core::gate::Refused;
+///
+/// /// How soon the same call may be worth another try, if at all.
+/// fn retry_after<A>(refused: &Refused<A>) -> Option<Duration> {
+///     match refused {
+///         Refused::Busy { retry_after } => Some(*retry_after),
+///         Refused::NotApplied { .. } | Refused::Overloaded | Refused::Store(_) => Some(Duration::from_secs(1)),
+///         // Whatever a copy did, it would not be told: first somebody has to find out.
+///         Refused::Unknown { .. } | Refused::Indeterminate { .. } | Refused::Unrecorded(_) | Refused::Dead => None,
+///         // It needs a key of its own.
+///         Refused::Mismatch => None,
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub enum Refused<A> {
     /// Another attempt runs; ask again after this, or when the lease has ended.
@@ -232,9 +285,19 @@ pub enum Refused<A> {
     /// Too many attempts run in this process, or too many of this tenant; nothing was done.
     Overloaded,
     /// The handler ran and said that nothing was applied.
-    NotApplied(Told<A>),
+    NotApplied {
+        /// What it said.
+        told: Told<A>,
+        /// Whether it ran without a record, since the store was down and the policy says so.
+        unrecorded: bool,
+    },
     /// The handler ran and nobody knows whether it was applied.
-    Unknown(Told<A>),
+    Unknown {
+        /// What it said.
+        told: Told<A>,
+        /// Whether it ran without a record, since the store was down and the policy says so: nothing holds a copy back.
+        unrecorded: bool,
+    },
     /// It was applied, but the answer could not be recorded: copies of the call will learn that the outcome is unknown.
     Unrecorded(Error),
     /// The store could not be asked, or what it holds cannot be read.
@@ -249,8 +312,8 @@ impl<A> fmt::Display for Refused<A> {
             Self::Indeterminate { .. } => "the outcome of an earlier attempt is unknown",
             Self::Dead => "closed after too many attempts",
             Self::Overloaded => "too many attempts are running",
-            Self::NotApplied(_) => "not applied",
-            Self::Unknown(_) => "the outcome is unknown",
+            Self::NotApplied { .. } => "not applied",
+            Self::Unknown { .. } => "the outcome is unknown",
             Self::Unrecorded(_) => "applied, but the answer could not be recorded",
             Self::Store(_) => "the store cannot be used",
         })
@@ -260,9 +323,11 @@ impl<A> fmt::Display for Refused<A> {
 impl<A: fmt::Debug> StdError for Refused<A> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::NotApplied(Told::Error(error)) | Self::Unknown(Told::Error(error)) => Some(error.as_ref()),
+            Self::NotApplied { told, .. } | Self::Unknown { told, .. } => match told {
+                Told::Error(error) => Some(error.as_ref()),
+                Told::Answer(_) => None,
+            },
             Self::Unrecorded(error) | Self::Store(error) => Some(error),
-            Self::NotApplied(Told::Answer(_)) | Self::Unknown(Told::Answer(_)) => None,
             Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead | Self::Overloaded => None,
         }
     }
@@ -279,8 +344,8 @@ pub(super) fn label<A>(ran: &Result<Ran<A>, Refused<A>>) -> (&'static str, bool)
         Err(Refused::Indeterminate { .. }) => ("indeterminate", true),
         Err(Refused::Dead) => ("dead", true),
         Err(Refused::Overloaded) => ("overloaded", false),
-        Err(Refused::NotApplied(_)) => ("not_applied", false),
-        Err(Refused::Unknown(_)) => ("unknown", false),
+        Err(Refused::NotApplied { .. }) => ("not_applied", false),
+        Err(Refused::Unknown { .. }) => ("unknown", false),
         Err(Refused::Unrecorded(_)) => ("unrecorded", false),
         Err(Refused::Store(_)) => ("store_error", false),
     }

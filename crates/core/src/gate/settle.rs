@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Cancellation;
 use crate::gate::begin::Won;
 use crate::gate::heartbeat::Heartbeat;
-use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
+use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused};
 use crate::gate::{Gate, Shared};
 use crate::journal::Spilled;
 use crate::key::RecordKey;
@@ -46,16 +46,16 @@ impl Held {
             Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
             Err(Failure::NotApplied(told)) => {
                 self.release(self.gate.terms.released_retention).await;
-                Err(Refused::NotApplied(told))
+                Err(Refused::NotApplied { told, unrecorded: false })
             }
             Err(Failure::Denied(told)) => {
                 self.release(Seconds::covering(self.gate.terms.lease).max(DENIED_LIVES)).await;
-                Err(Refused::NotApplied(told))
+                Err(Refused::NotApplied { told, unrecorded: false })
             }
             Err(Failure::Unknown(told)) => {
                 let wrong = chaos::on("release_on_unknown").then(|| self.released(self.gate.terms.released_retention));
                 Box::pin(self.give_back(wrong.unwrap_or(self.abandoned()))).await;
-                Err(Refused::Unknown(told))
+                Err(Refused::Unknown { told, unrecorded: false })
             }
         };
         self.settled = true;
@@ -274,5 +274,5 @@ pub(super) fn hopeless(error: &Error) -> bool {
 }
 
 fn unknown<A>(message: &'static str) -> Refused<A> {
-    Refused::Unknown(Told::Error(Error::new(ErrorKind::Unknown, message).into()))
+    Refused::Unknown { told: Error::new(ErrorKind::Unknown, message).into(), unrecorded: false }
 }

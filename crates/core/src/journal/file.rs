@@ -61,6 +61,27 @@ impl FileJournalSettings {
 ///
 /// Dropped, it lets go of its files soon after: its own is deleted unless something in it is not done. [`FileJournal::close`]
 /// waits for that.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax_core::Result<()> {
+/// use std::sync::Arc;
+/// use hapax_core::Journal;
+/// use hapax_core::journal::{FileJournal, FileJournalSettings};
+/// use hapax_core::runtime::Tokio;
+///
+/// # let directory = std::env::temp_dir().join(format!("hapax-journal-example-{}", std::process::id()));
+/// let settings = FileJournalSettings::default();
+/// let journal = FileJournal::open(&directory, Arc::new(Tokio::current()), settings)?;
+/// for (number, spilled) in journal.replay().await? {
+///     // Complete it, and then:
+///     journal.done(number).await?;
+/// }
+/// journal.close().await;
+/// # std::fs::remove_dir(directory).ok();
+/// # Ok(())
+/// # }
+/// ```
 pub struct FileJournal {
     directory: PathBuf,
     jobs: mpsc::Sender<Job>,
@@ -75,27 +96,6 @@ impl FileJournal {
     ///
     /// # Errors
     /// `Unusable` for a directory that cannot be made, read or written, or one on a file system without locks.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> hapax_core::Result<()> {
-    /// use std::sync::Arc;
-    /// use hapax_core::Journal;
-    /// use hapax_core::journal::{FileJournal, FileJournalSettings};
-    /// use hapax_core::runtime::Tokio;
-    ///
-    /// # let directory = std::env::temp_dir().join(format!("hapax-journal-example-{}", std::process::id()));
-    /// let settings = FileJournalSettings::default();
-    /// let journal = FileJournal::open(&directory, Arc::new(Tokio::current()), settings)?;
-    /// for (number, spilled) in journal.replay().await? {
-    ///     // Complete it, and then:
-    ///     journal.done(number).await?;
-    /// }
-    /// journal.close().await;
-    /// # std::fs::remove_dir(directory).ok();
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn open(directory: &Path, runtime: Arc<dyn Runtime>, settings: FileJournalSettings) -> Result<Self> {
         let directory = folder::prepare(directory)?;
         let files = Files::open(&directory, &*runtime, settings)?;

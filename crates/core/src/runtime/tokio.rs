@@ -11,6 +11,18 @@ use crate::record::Timestamp;
 use crate::runtime::{BoxFuture, Runtime};
 
 /// The world as it is: tokio's tasks and timers, the system's clocks, threads and random bytes.
+///
+/// ```
+/// use std::sync::Arc;
+/// use hapax_core::runtime::{Runtime, Tokio};
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() {
+///     // One for the store, the journal and the gate.
+///     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+///     runtime.spawn(Box::pin(async { println!("a task of this runtime") }));
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Tokio(Handle);
 

@@ -13,6 +13,13 @@ use crate::runtime::Runtime;
 use crate::store::{Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, observe, unchanged};
 
 /// Settings of the [`Memory`] store.
+///
+/// ```
+/// use hapax_core::store::MemorySettings;
+///
+/// let settings = MemorySettings::default().max_bytes(64 << 20);
+/// assert_eq!(settings.max_bytes, 64 << 20);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemorySettings {

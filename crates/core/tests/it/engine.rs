@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use hapax_core::gate::{Failure, How, Recorded, Refused};
+use hapax_core::gate::{Failure, How, Recorded, Refused, Told};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::{Begin, Cancelled, Lapse};
 use hapax_core::runtime::{Runtime, Tokio};
@@ -109,7 +109,7 @@ async fn after_a_leader_that_applied_nothing_a_twin_begins_for_itself() {
         world.answers("the answer").await
     };
     let (leader, twin) = futures_util::future::join(leader, twin).await;
-    assert!(matches!(leader, Err(Refused::NotApplied(_))), "{leader:?}");
+    assert!(matches!(leader, Err(Refused::NotApplied { .. })), "{leader:?}");
     gave(twin, "the answer", How::Fresh);
 }
 
@@ -133,8 +133,8 @@ async fn after_a_leader_whose_outcome_is_unknown_a_twin_hears_so() {
         futures_util::future::join(twin, release).await.0
     };
     let (leader, twin) = futures_util::future::join(leader, twin).await;
-    assert!(matches!(leader, Err(Refused::Unknown(_))), "{leader:?}");
-    assert!(matches!(twin, Err(Refused::Unknown(_))), "{twin:?}");
+    assert!(matches!(leader, Err(Refused::Unknown { .. })), "{leader:?}");
+    assert!(matches!(twin, Err(Refused::Unknown { .. })), "{twin:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -246,6 +246,20 @@ async fn while_the_store_is_down_a_route_may_let_calls_pass() {
 }
 
 #[tokio::test]
+async fn what_ended_badly_says_whether_it_ran_without_a_record() {
+    let world = World::new().set(|settings| {
+        settings.policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("the handler only counts"));
+    });
+    for down in [true, false] {
+        world.store.down.store(down, Ordering::SeqCst);
+        let told = world.run(|_| async { Err(Failure::NotApplied(Told::Answer(String::from("later")))) }).await;
+        assert!(matches!(told, Err(Refused::NotApplied { unrecorded, .. }) if unrecorded == down), "{told:?}");
+        let told = world.run(|_| async { Err(Failure::Unknown(Told::Answer(String::from("perhaps")))) }).await;
+        assert!(matches!(told, Err(Refused::Unknown { unrecorded, .. }) if unrecorded == down), "{told:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_copy_of_a_call_without_a_record_hears_that_there_is_none() {
     let world = World::new().set(|settings| {
         settings.policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("the handler only counts"));
@@ -283,7 +297,7 @@ async fn asks(found: Found) -> (World, Arc<Knows>) {
     let policy = Arc::clone(&probe);
     let world = World::new().set(|settings| settings.policy.on_lapse = OnLapse::Resolve(policy));
     let told = world.run(|_| async { Err(Failure::unknown(Error::new(ErrorKind::Unknown, "cut off"))) }).await;
-    assert!(matches!(told, Err(Refused::Unknown(_))), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { .. })), "{told:?}");
     (world, probe)
 }
 
@@ -452,7 +466,7 @@ async fn a_twin_is_not_given_an_answer_that_is_not_recorded() {
         world.time.pass(LEASE * 3).await;
     };
     let twin = beside(world.answers("a second run"), meanwhile).await;
-    assert!(matches!(twin, Err(Refused::Unknown(_))), "{twin:?}");
+    assert!(matches!(twin, Err(Refused::Unknown { .. })), "{twin:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -494,7 +508,7 @@ async fn a_begin_that_arrives_after_its_attempt_was_released_is_cancelled() {
     let world = World::new();
     world.store.delay_begins.store(1, Ordering::SeqCst);
     let told = world.run(|_| async { Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined"))) }).await;
-    assert!(matches!(told, Err(Refused::NotApplied(_))), "{told:?}");
+    assert!(matches!(told, Err(Refused::NotApplied { .. })), "{told:?}");
     settle().await;
     world.store.carry_out_delayed_by_protocol().await;
     assert!(matches!(world.state().await, State::InProgress(_)), "the late begin was granted, to nobody");
@@ -506,9 +520,9 @@ async fn a_begin_that_arrives_after_its_attempt_was_released_is_cancelled() {
 async fn a_takeover_that_applied_nothing_leaves_the_key_unknown() {
     let world = World::under(retry());
     let told = world.run(|_| async { Err(Failure::unknown(Error::new(ErrorKind::Unknown, "cut off"))) }).await;
-    assert!(matches!(told, Err(Refused::Unknown(_))), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { .. })), "{told:?}");
     let told = world.run(|_| async { Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined"))) }).await;
-    assert!(matches!(told, Err(Refused::NotApplied(_))), "{told:?}");
+    assert!(matches!(told, Err(Refused::NotApplied { .. })), "{told:?}");
     let State::InProgress(holding) = world.state().await else { panic!("it was released") };
     assert!(holding.takeover && holding.abandoned(), "{holding:?}");
 }

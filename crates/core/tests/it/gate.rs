@@ -382,7 +382,7 @@ async fn a_caller_that_goes_away_stops_nothing() {
 async fn a_panic_is_unknown_and_held() {
     let world = World::new();
     let told = world.run(|_| async { panic!("a panic that a test asked for") }).await;
-    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
     let told = world.answers("another").await;
     assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
@@ -393,7 +393,7 @@ async fn a_panic_before_the_first_await_is_unknown_too() {
     let world = World::new();
     let panics = |_| -> std::future::Ready<Handled> { panic!("a panic that a test asked for") };
     let told = world.run(panics).await;
-    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
     assert!(matches!(world.answers("another").await, Err(Refused::Indeterminate { .. })));
 }
 
@@ -406,7 +406,9 @@ async fn fails_by_question_mark() -> Handled {
 async fn a_plain_question_mark_is_unknown_and_held() {
     let world = World::new();
     let told = world.run(|_| fails_by_question_mark()).await;
-    let Err(Refused::Unknown(Told::Error(error))) = told else { panic!("unknown was expected, not {told:?}") };
+    let Err(Refused::Unknown { told: Told::Error(error), .. }) = told else {
+        panic!("unknown was expected, not {told:?}")
+    };
     assert_eq!(error.to_string(), "the line went dead");
     let told = world.answers("another").await;
     assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
@@ -422,7 +424,7 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
         *seen.lock().unwrap() = attempt.grant().copied();
         fails_by_question_mark().await
     });
-    assert!(matches!(told.await, Err(Refused::Unknown(_))));
+    assert!(matches!(told.await, Err(Refused::Unknown { .. })));
 
     let first: Grant = first.lock().unwrap().expect("the first attempt ran");
     let again = world.run(move |attempt| async move {
@@ -440,7 +442,9 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
 async fn not_applied_frees_the_key() {
     let world = World::new();
     let told = world.run(|_| async { Err(Failure::not_applied(io::Error::other("no funds"))) }).await;
-    let Err(Refused::NotApplied(Told::Error(error))) = told else { panic!("not applied was expected, not {told:?}") };
+    let Err(Refused::NotApplied { told: Told::Error(error), .. }) = told else {
+        panic!("not applied was expected, not {told:?}")
+    };
     assert_eq!(error.to_string(), "no funds");
     let again = world.run(|attempt| async move {
         assert_eq!((attempt.number(), attempt.grant().unwrap().takeover), (2, false));
@@ -453,9 +457,9 @@ async fn not_applied_frees_the_key() {
 async fn what_a_failure_tells_travels_to_the_caller_unchanged() {
     let world = World::new();
     let told = world.run(|_| async { Err(Failure::NotApplied(Told::Answer(String::from("later")))) }).await;
-    assert!(matches!(&told, Err(Refused::NotApplied(Told::Answer(told))) if told == "later"), "{told:?}");
+    assert!(matches!(&told, Err(Refused::NotApplied { told: Told::Answer(told), .. }) if told == "later"), "{told:?}");
     let told = world.run(|_| async { Err(Failure::Unknown(Told::Answer(String::from("perhaps")))) }).await;
-    assert!(matches!(&told, Err(Refused::Unknown(Told::Answer(told))) if told == "perhaps"), "{told:?}");
+    assert!(matches!(&told, Err(Refused::Unknown { told: Told::Answer(told), .. }) if told == "perhaps"), "{told:?}");
 }
 
 #[tokio::test]
@@ -673,7 +677,7 @@ async fn a_lost_grant_tells_the_handler_and_its_answer_is_not_given() {
         assert!(stopped.load(Ordering::SeqCst), "the next renewal tells");
     };
     let told = beside(run, lose).await;
-    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
     assert!(matches!(world.answers("another").await, Err(Refused::Dead)));
 }
 
@@ -718,7 +722,7 @@ async fn a_handler_that_lost_to_another_payload_does_not_give_its_answer() {
         go.notify_one();
     };
     let told = beside(run, lose).await;
-    assert!(matches!(told, Err(Refused::Unknown(Told::Error(_)))), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
 }
 
 #[tokio::test]
@@ -740,7 +744,7 @@ async fn a_handler_is_told_to_stop_at_max_execution_and_still_completes() {
 async fn an_abandonment_that_fails_goes_on_in_the_background() {
     let world = World::new();
     world.store.refuse_swaps.store(true, Ordering::SeqCst);
-    assert!(matches!(world.run(|_| fails_by_question_mark()).await, Err(Refused::Unknown(_))));
+    assert!(matches!(world.run(|_| fails_by_question_mark()).await, Err(Refused::Unknown { .. })));
     assert!(matches!(world.state().await, State::InProgress(holding) if !holding.abandoned()));
     world.store.refuse_swaps.store(false, Ordering::SeqCst);
     world.time.pass(LEASE / 2).await;

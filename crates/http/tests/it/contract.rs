@@ -1,14 +1,11 @@
-//! What the contract says around keys and answers: grammar, payload, trouble, problems and the page.
+//! What the contract says around keys and answers: grammar, payload, problems and the page.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::journal::MemoryJournal;
-use hapax_core::runtime::Tokio;
-use hapax_core::{ErrorKind, Gate, Identity, OnBusy, OnStoreDown, RecordKey, Repeatable, Rule, Settings};
+use hapax_core::{ErrorKind, Identity, OnBusy, RecordKey, Rule, Settings};
 use hapax_http::{Grammar, IdempotencyLayer, JsonKey, KeyField, KeyFormat, Problem, ProblemDetails, RawFingerprint};
-use hapax_testkit::{Fault, Faulty};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -222,88 +219,6 @@ async fn trailers_of_an_answer_that_is_kept_are_left_out_h20() {
         assert!(body.trailers().is_none());
         assert_eq!(body.to_bytes(), "1");
     }
-}
-
-/// A world whose store can fail. Its first call to the store is to ask for the heartbeat's handle, and is over.
-async fn faulty(settings: Settings) -> (World, Arc<Faulty>) {
-    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
-    let gate = Gate::builder(Arc::clone(&store) as _, settings).journal(Arc::new(MemoryJournal::new()));
-    let world = World::of(gate.build().unwrap());
-    while store.calls().is_empty() {
-        tokio::task::yield_now().await;
-    }
-    (world, store)
-}
-
-const BEGIN: usize = 1;
-const COMPLETE: usize = 2;
-
-#[tokio::test]
-async fn while_the_store_is_down_nothing_runs_h28() {
-    let (world, store) = faulty(Settings::default()).await;
-    store.meet_all(0..100, Fault::FailBefore(ErrorKind::NotApplied));
-    let got = world.send(post("k", "{}"), || created("1")).await;
-    assert_eq!((got.status.as_u16(), got.problem().as_str()), (503, "store-unavailable"));
-    assert!(got.headers.contains_key("retry-after") && world.runs() == 0);
-    store.heal();
-    assert_eq!(world.send(post("k", "{}"), || created("1")).await.status, 201);
-}
-
-#[tokio::test]
-async fn a_route_may_let_requests_run_unrecorded_while_the_store_is_down_h28() {
-    let mut settings = Settings::default();
-    settings.policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("the service behind has a ledger"));
-    let (world, store) = faulty(settings).await;
-    store.meet_all(0..100, Fault::FailBefore(ErrorKind::NotApplied));
-    let got = world.send(post("k", "{}"), || created("1")).await;
-    assert_eq!((got.status.as_u16(), &got.headers["hapax-unrecorded"]), (201, &HeaderValue::from_static("true")));
-    assert!(!got.headers.contains_key("idempotency-key-expires"));
-}
-
-#[tokio::test]
-async fn more_requests_than_are_allowed_are_turned_away_h29() {
-    let mut settings = Settings::default();
-    settings.max_in_flight = 1;
-    let world = World::under(memory(), settings);
-    let inside = world.clone();
-    let first = tokio::spawn(async move { inside.send_to(post("k", "{}"), |_| std::future::pending()).await });
-    while world.runs() == 0 {
-        tokio::task::yield_now().await;
-    }
-    let got = world.send(post("another", "{}"), || created("1")).await;
-    assert_eq!((got.status.as_u16(), got.problem().as_str()), (503, "overloaded"));
-    assert!(got.headers.contains_key("retry-after"));
-    first.abort();
-}
-
-#[tokio::test]
-async fn an_answer_that_is_not_recorded_yet_says_so_h30() {
-    let (world, store) = faulty(Settings::default()).await;
-    store.meet(COMPLETE, Fault::FailBefore(ErrorKind::Unusable));
-    let got = world.send(post("k", "{}"), || created("1")).await;
-    assert_eq!((got.status.as_u16(), &got.headers["hapax-recorded"]), (201, &HeaderValue::from_static("pending")));
-    assert!(got.headers.contains_key("idempotency-key-expires"));
-}
-
-#[tokio::test]
-async fn an_answer_that_cannot_be_recorded_or_kept_is_not_given_h30() {
-    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
-    let world = World::on(Arc::clone(&store) as _);
-    while store.calls().is_empty() {
-        tokio::task::yield_now().await;
-    }
-    store.meet(COMPLETE, Fault::FailBefore(ErrorKind::Unusable));
-    let got = world.send(post("k", "{}"), || created("1")).await;
-    assert_eq!((got.status.as_u16(), got.problem().as_str()), (500, "outcome-unrecorded"));
-    assert_eq!(world.runs(), 1);
-}
-
-#[tokio::test]
-async fn a_record_that_cannot_be_read_is_never_taken_for_none_h31() {
-    let (world, store) = faulty(Settings::default()).await;
-    store.meet(BEGIN, Fault::FailBefore(ErrorKind::Damaged));
-    let got = world.send(post("k", "{}"), || created("1")).await;
-    assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (500, "record-damaged", 0));
 }
 
 #[tokio::test]

@@ -12,4 +12,5 @@ mod keys;
 #[cfg(feature = "axum")]
 mod layers;
 mod outcomes;
+mod trouble;
 mod world;

@@ -1,0 +1,31 @@
+// For the examples of the machine: a begin, the grant that it got, and what a store sees of it a second later.
+{
+    use hapax_core::machine::{Begin, Lapse, Observed, first_grant};
+    use hapax_core::{Call, Millis, Owner, RecordKey, Seconds, Timestamp, Token};
+    use std::time::Duration;
+
+    let ask = Begin {
+        call: Call::new(RecordKey::from_bytes([7; 32])),
+        owner: Owner([1; 16]),
+        lease: Millis(30_000),
+        unknown_retention: Seconds(3600),
+        on_lapse: Lapse::Hold,
+    };
+    let (begun, later) = (Timestamp(1_800_000_000_000_000), Duration::from_secs(1));
+    let absent = Observed {
+        record: None,
+        lease_left: Duration::ZERO,
+        life_left: Duration::ZERO,
+        now: begun,
+        mark: Token(0),
+    };
+    let (change, grant) = first_grant(&ask, &absent);
+    let seen = Observed {
+        record: Some(change.record),
+        lease_left: Duration::from(ask.lease) - later,
+        life_left: Duration::from(change.lifetime) - later,
+        now: begun.plus(later),
+        mark: grant.token,
+    };
+    (ask, grant, seen)
+}
