@@ -126,6 +126,13 @@ pub(crate) fn forgotten(grant: &Grant) {
 }
 
 /// For stores: the whole store is not the one that was known; what it held is gone, or part of it.
+///
+/// ```
+/// # let (known, found) = (7, 7);
+/// if known != found {
+///     hapax_core::telemetry::store_forgot();
+/// }
+/// ```
 pub fn store_forgot() {
     counter!(names::AMNESIA).increment(1);
     tracing::error!("the store has lost records; what was done under them may be done again unless a ledger knows it");
