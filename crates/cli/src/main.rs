@@ -11,6 +11,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+/// A request makes and frees dozens of small things, on one thread and on another.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A request may arrive many times; its effect happens once, and every copy gets the same answer.
 #[derive(Parser)]
 #[command(name = "hapax", version = VERSION, propagate_version = true, after_help = EXIT_CODES)]

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,13 +11,14 @@ use tower_service::Service;
 /// Answers for the page on which the contract is published, and passes everything else on.
 #[derive(Clone, Debug)]
 pub(crate) struct Published<S> {
-    page: PolicyPage,
+    /// Shared: the service is cloned for every request.
+    page: Arc<PolicyPage>,
     inner: S,
 }
 
 impl<S> Published<S> {
     pub(crate) fn new(page: PolicyPage, inner: S) -> Self {
-        Self { page, inner }
+        Self { page: Arc::new(page), inner }
     }
 }
 
