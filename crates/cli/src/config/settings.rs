@@ -46,7 +46,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "upstream", variable: "HAPAX_UPSTREAM", table: "gateway", key: "upstream",
         value: "URL", default: None, many: false,
-        help: "The API to stand in front of, http://HOST:PORT or https://HOST:PORT",
+        help: "The API to stand in front of: https://HOST:PORT (in HTTP/2 where the API offers it, else in HTTP/1.1), http://HOST:PORT (HTTP/1.1), or h2c://HOST:PORT (HTTP/2 without TLS, for an API that is known to speak it)",
     },
     Setting {
         flag: "upstream-ca", variable: "HAPAX_UPSTREAM_CA", table: "gateway", key: "upstream-ca",

@@ -9,8 +9,10 @@ mod config;
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
+mod frames;
 mod gateway;
 mod hostile;
+mod http2;
 mod lifecycle;
 mod logs;
 mod metrics;
