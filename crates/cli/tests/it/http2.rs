@@ -2,11 +2,18 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{Request, Response, Version};
-use hyper::body::Incoming;
+use hapax::BoxError;
+use http::{Method, Request, Response, Version};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame as Piece, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
@@ -18,7 +25,7 @@ use crate::frames::{
     ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, INTERNAL_ERROR, NO_ERROR, PREFACE, REFUSED_STREAM,
     SETTINGS, field,
 };
-use crate::raw::{Flood, Wire};
+use crate::raw::Wire;
 use crate::tls::{Pki, presenting, secure_gateway, trusting};
 use crate::world::{Api, Gateway, free_address, until};
 
@@ -85,15 +92,19 @@ async fn more_requests_than_a_connection_takes_have_further_ones() {
     assert_eq!(api.seen().len(), keys.len());
 }
 
-/// Answers each request with its own body, as it comes.
-async fn echo() -> SocketAddr {
+/// An API in HTTP/2 that answers so.
+async fn in_http2<B>(answer: impl Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static) -> SocketAddr
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let echo = |request: Request<Incoming>| std::future::ready(Ok::<_, Infallible>(Response::new(request.into_body())));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            let service = service_fn(move |request| std::future::ready(Ok::<_, Infallible>(answer(request))));
             let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            tokio::spawn(builder.serve_connection(TokioIo::new(stream), service_fn(echo)));
+            tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
         }
     });
     address
@@ -101,7 +112,7 @@ async fn echo() -> SocketAddr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_protected_streams_both_ways_over_http2_h36() {
-    let plain = format!("h2c://{}", echo().await);
+    let plain = format!("h2c://{}", in_http2(|request| Response::new(request.into_body())).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
     let mut wire = Wire::to(gateway.public).await;
     wire.say(b"PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await;
@@ -113,19 +124,54 @@ async fn what_is_not_protected_streams_both_ways_over_http2_h36() {
     assert!(wire.reads_until("0\r\n\r\n").await, "and then the end");
 }
 
+/// A body without end, which counts what was taken of it.
+struct Endless(Arc<AtomicUsize>);
+
+impl Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Piece<Bytes>, Infallible>>> {
+        const PIECE: &[u8] = &[b'x'; 16_384];
+        self.0.fetch_add(PIECE.len(), Ordering::SeqCst);
+        Poll::Ready(Some(Ok(Piece::data(Bytes::from_static(PIECE)))))
+    }
+}
+
+/// Answers a GET without end, and everything else shortly.
+async fn endless(taken: &Arc<AtomicUsize>) -> SocketAddr {
+    let taken = Arc::clone(taken);
+    in_http2(move |request| {
+        let is_get = request.method() == Method::GET;
+        let short = Full::from("short");
+        Response::new(if is_get { Either::Left(Endless(Arc::clone(&taken))) } else { Either::Right(short) })
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_do_not_take_their_answers_hold_up_nobody_else() {
-    let plain = format!("h2c://{}", echo().await);
-    let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
+    let taken = Arc::<AtomicUsize>::default();
+    let plain = format!("h2c://{}", endless(&taken).await);
+    let gateway = Gateway::start_with("memory:", &["--upstream", &plain, "--upstream-timeout", "10s"]).await;
     let mut held = Vec::new();
-    for _ in 0..40 {
-        let mut wire = Wire::to(gateway.public).await;
-        wire.say(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 20000000\r\n\r\n").await;
-        held.push(wire.floods());
+    for _ in 0..30 {
+        let mut wire = Wire::with_little_room(gateway.public).await;
+        wire.say(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        held.push(wire);
     }
-    join_all(held.iter().map(Flood::is_stuck)).await;
+    let (mut before, mut since) = (0, Instant::now());
+    until("no answer goes on", async || {
+        let now = taken.load(Ordering::SeqCst);
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        before > 0 && since.elapsed() > Duration::from_secs(1)
+    })
+    .await;
     let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
-    assert_eq!((got.status.as_u16(), got.body.as_str()), (200, "{}"));
+    assert_eq!((got.status.as_u16(), got.body.as_str()), (200, "short"));
+    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,13 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// After this a test has failed, however slow the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -40,6 +38,13 @@ impl Answer {
 impl Wire {
     pub(crate) async fn to(address: SocketAddr) -> Self {
         Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
+    }
+
+    /// Of what is sent to it and not read, the system keeps little.
+    pub(crate) async fn with_little_room(address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Self(BufReader::new(socket.connect(address).await.unwrap()))
     }
 
     /// The other side may have closed by now: then what it said before can be read.
@@ -109,50 +114,11 @@ impl Wire {
         true
     }
 
-    /// Sends without end, and reads nothing.
-    pub(crate) fn floods(self) -> Flood {
-        let sent = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&sent);
-        let mut stream = self.0.into_inner();
-        let flooding = tokio::spawn(async move {
-            while let Ok(count @ 1..) = stream.write(&[b'x'; 8192]).await {
-                counted.fetch_add(count, Ordering::SeqCst);
-            }
-        });
-        Flood { sent, flooding }
-    }
-
     /// Goes away with a reset, as a process that is killed does with unread data.
     pub(crate) fn reset(self) {
         let stream = self.0.into_inner();
         stream.set_zero_linger().unwrap();
         drop(stream);
-    }
-}
-
-/// A client that sends and does not read, until this is dropped.
-pub(crate) struct Flood {
-    sent: Arc<AtomicUsize>,
-    flooding: JoinHandle<()>,
-}
-
-impl Flood {
-    /// Waits until nothing more of it has been taken for a while.
-    pub(crate) async fn is_stuck(&self) {
-        let (mut before, mut since) = (0, Instant::now());
-        while before == 0 || since.elapsed() < Duration::from_millis(300) {
-            let sent = self.sent.load(Ordering::SeqCst);
-            if sent != before {
-                (before, since) = (sent, Instant::now());
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-impl Drop for Flood {
-    fn drop(&mut self) {
-        self.flooding.abort();
     }
 }
 
