@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::Inspect;
-use hapax::store::Severity;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -16,8 +15,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// How long the store may take over a check before it counts as not ready.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+use super::watch::Watch;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// How many records one step of a sweep removes: few enough that no request waits for it.
@@ -35,11 +33,11 @@ const CONNECTIONS: usize = 64;
 /// What the pages of this listener are made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Admin {
-    pub(crate) inspect: Arc<dyn Inspect>,
+    pub(crate) watch: Arc<Watch>,
     pub(crate) metrics: PrometheusHandle,
 }
 
-/// Answers /healthz (the process runs), /readyz (its store answers) and /metrics.
+/// Answers /healthz (the process runs), /readyz (requests can be taken: the store passed its checks, answers and takes records) and /metrics.
 pub(crate) async fn serve(listener: TcpListener, admin: Admin) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -70,11 +68,13 @@ async fn answer(request: Request<Incoming>, admin: Admin) -> Result<Response<Ful
     let (mut format, mut status) = (TEXT, StatusCode::OK);
     let text = match request.uri().path() {
         "/healthz" => "ok\n".into(),
-        "/readyz" => {
-            let (readiness, text) = ready(&*admin.inspect).await;
-            status = readiness;
-            text
-        }
+        "/readyz" => match admin.watch.is_ready().await {
+            Ok(()) => "ready\n".into(),
+            Err(why) => {
+                status = StatusCode::SERVICE_UNAVAILABLE;
+                format!("not ready: {why}\n")
+            }
+        },
         "/metrics" => {
             format = METRICS;
             admin.metrics.render()
@@ -88,18 +88,6 @@ async fn answer(request: Request<Incoming>, admin: Admin) -> Result<Response<Ful
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, format);
     Ok(response)
-}
-
-async fn ready(inspect: &dyn Inspect) -> (StatusCode, String) {
-    let not_ready = |why: &dyn std::fmt::Display| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n"));
-    match tokio::time::timeout(CHECK_TIMEOUT, inspect.check()).await {
-        Err(_) => not_ready(&"the store does not answer"),
-        Ok(Err(error)) => not_ready(&error),
-        Ok(Ok(findings)) => match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
-            Some(finding) => not_ready(&finding.message),
-            None => (StatusCode::OK, "ready\n".into()),
-        },
-    }
 }
 
 /// Removes expired records, a few at a time, for as long as the process runs.

@@ -84,6 +84,20 @@ async fn an_answer_that_the_store_does_not_take_is_given_and_recorded_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn while_its_file_is_held_a_gateway_is_not_ready() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--store-timeout", "300ms"]).await;
+    let lock = locked(directory.path());
+    until("it is not ready", async || {
+        let got = gateway.get(gateway.admin, "/readyz").await.unwrap();
+        got.status == 503 && got.body.starts_with("not ready: ")
+    })
+    .await;
+    drop(lock);
+    until("it is ready", async || gateway.get(gateway.admin, "/readyz").await.unwrap().status == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_in_the_journal_of_a_killed_process_is_recorded_by_the_next() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let store = sqlite(directory.path());
