@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hapax::machine::{Begin, Begun, Claim, Complete, Grant, Lapse};
 use hapax::runtime::Runtime;
 use hapax::store::{Finding, Protocol, Severity};
-use hapax::{Error, ErrorKind, Identity, Inspect, Millis, Owner, Seconds, Store};
+use hapax::{Call, Error, ErrorKind, Identity, Inspect, Key, Millis, Owner, Scope, Seconds, Store};
 use tokio::time::timeout;
 
 /// Looks at a store: whether it is one to rely on, and whether the namespace has the secret that it began with.
@@ -63,7 +63,17 @@ impl StartUp {
             Some(secret) => self.pin(secret).await?,
             None => self.is_without_secret().await?,
         }
+        self.try_a_record().await?;
         Ok(findings)
+    }
+
+    /// A store may answer, and take nothing: a file that can only be read, for instance.
+    async fn try_a_record(&self) -> Result<(), Error> {
+        let begun = self.begin(trial(&*self.runtime, &self.namespace)?).await?;
+        if let Begun::Granted(grant) | Begun::Mine(grant) = begun {
+            self.record(&grant, TRIAL).await?;
+        }
+        Ok(())
     }
 
     /// What the store's own check finds.
@@ -91,15 +101,10 @@ impl StartUp {
 
     /// A namespace has one secret for ever: under another one every retry would look new.
     async fn pin(&self, secret: &Identity) -> Result<(), Hindrance> {
-        let mut owner = Owner([0; 16]);
-        self.runtime.fill(&mut owner.0);
-        // To write the same once more does no harm.
-        let call = secret.pin(&self.namespace);
-        let ask = Begin { call, owner, lease: PINNING, unknown_retention: PINNED, on_lapse: Lapse::Retry };
-        let begun = self.in_time(Protocol::over(&*self.store).begin(&ask)).await?;
+        let begun = self.begin(secret.pin(&self.namespace)).await?;
         let namespace = &self.namespace;
         match begun {
-            Begun::Granted(grant) | Begun::Mine(grant) => Ok(self.record(&grant).await?),
+            Begun::Granted(grant) | Begun::Mine(grant) => Ok(self.record(&grant, PINNED).await?),
             Begun::Replay(_) => Ok(()),
             Begun::Busy(_) => Err(Hindrance::Unreachable(anyhow!(
                 "another process is just recording the secret of the namespace {namespace}"
@@ -113,16 +118,35 @@ impl StartUp {
         }
     }
 
-    async fn record(&self, grant: &Grant) -> Result<(), Error> {
+    async fn begin(&self, call: Call) -> Result<Begun, Error> {
+        let mut owner = Owner([0; 16]);
+        self.runtime.fill(&mut owner.0);
+        // To write the same once more does no harm.
+        let ask = Begin { call, owner, lease: WRITING, unknown_retention: PINNED, on_lapse: Lapse::Retry };
+        self.in_time(Protocol::over(&*self.store).begin(&ask)).await
+    }
+
+    async fn record(&self, grant: &Grant, retention: Seconds) -> Result<(), Error> {
         let (claim, fingerprint) = (Claim::from(grant), grant.fingerprint);
-        let ask = Complete { claim, fingerprint, answer: Bytes::new(), retention: PINNED, age: Duration::ZERO };
+        let ask = Complete { claim, fingerprint, answer: Bytes::new(), retention, age: Duration::ZERO };
         // Whoever else has recorded it meanwhile has recorded the same.
         self.in_time(Protocol::over(&*self.store).complete(&grant.rk, &ask)).await.map(drop)
     }
 }
 
-/// How long another process may take over it.
-const PINNING: Millis = Millis(30_000);
+/// A call of a key that nobody else has, to see whether a store takes records.
+pub(super) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Error> {
+    let mut name = [0; 16];
+    runtime.fill(&mut name);
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Identity::plain().call(&Scope::tenant(namespace, "hapax/trial")?, &Key::new(name)?))
+}
+
+/// How long the record of a trial lives.
+pub(super) const TRIAL: Seconds = Seconds(60);
+
+/// How long another process may take over the record that it writes.
+const WRITING: Millis = Millis(30_000);
 
 /// 20 years: longer than any record lives under it.
 const PINNED: Seconds = Seconds(20 * 366 * 24 * 3600);

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hapax::store::{Finding, Severity};
-use hapax::{Error, Gate, Identity, Key, OnLapse, OnStoreDown, Policy, Repeatable, Scope};
+use hapax::{Error, Gate, OnLapse, OnStoreDown, Policy, Repeatable};
 use tokio::time::{Instant, sleep};
 
 use super::guard::Guarded;
 use super::metrics::found;
-use super::startup::{Hindrance, StartUp};
+use super::startup::{Hindrance, StartUp, TRIAL, trial};
 
 /// How often a store is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ struct Seen {
 impl Watch {
     pub(crate) fn new(start_up: StartUp, gate: Gate, guard: Option<Arc<Guarded>>) -> Self {
         let mut trial = Policy::default();
-        trial.retention = Duration::from_secs(60);
+        trial.retention = TRIAL.into();
         trial.on_lapse = OnLapse::Retry(Repeatable::declared("it does nothing"));
         trial.on_store_down = OnStoreDown::Reject;
         Self { start_up, guard, gate, trial, seen: Mutex::default() }
@@ -134,11 +134,7 @@ impl Watch {
     }
 
     async fn call(&self) -> Result<(), Error> {
-        let mut name = [0; 16];
-        self.start_up.runtime.fill(&mut name);
-        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-        let scope = Scope::tenant(&self.start_up.namespace, "hapax/trial")?;
-        let call = Identity::plain().call(&scope, &Key::new(name)?);
+        let call = trial(&*self.start_up.runtime, &self.start_up.namespace)?;
         // What becomes of it, the gate knows.
         drop(self.gate.with(&self.trial)?.run(call, |_| async { Ok(String::new()) }).await);
         Ok(())

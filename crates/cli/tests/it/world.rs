@@ -213,8 +213,22 @@ impl Gateway {
     }
 
     async fn started(store: &str, more: &[&str], public: SocketAddr) -> Self {
+        Self::run(hapax(), store, more, public).await
+    }
+
+    /// Starts a gateway by this command, and waits until it is ready.
+    pub(crate) async fn run(command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
+        let gateway = Self::spawn(command, store, more, public);
+        until("the gateway is ready", async || {
+            gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 200)
+        })
+        .await;
+        gateway
+    }
+
+    /// Starts a gateway by this command.
+    pub(crate) fn spawn(mut command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
         let admin = free_address();
-        let mut command = hapax();
         command.args(["gateway", "--store", store]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
@@ -226,12 +240,7 @@ impl Gateway {
             logs
         });
         let client = Client::builder(TokioExecutor::new()).build_http();
-        let gateway = Self { child, logs: Some(logs), public, admin, client, secrets: Secrets::default() };
-        until("the gateway is ready", async || {
-            gateway.get(admin, "/readyz").await.is_some_and(|got| got.status == 200)
-        })
-        .await;
-        gateway
+        Self { child, logs: Some(logs), public, admin, client, secrets: Secrets::default() }
     }
 
     /// Kills it and tells where it listened.
