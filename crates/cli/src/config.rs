@@ -36,6 +36,7 @@ pub(crate) use flags::{Flags, mistyped};
 pub(crate) use read::Protect;
 pub(crate) use route::Route;
 pub(crate) use rules::{KeySource, Rules};
+pub(crate) use secret::Token;
 
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) upstream_timeout: Duration,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// What the admin listener demands for everything but health.
+    pub(crate) admin_token: Option<Token>,
     /// The certificate with which clients are served, and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) store: StoreUrl,
@@ -85,6 +88,7 @@ impl Config {
             upstream_timeout: values.one("upstream-timeout", read::some_time)?,
             listen: values.one("listen", read::address)?,
             admin: values.one("admin", read::address)?,
+            admin_token: values.maybe("admin-token-file", |path| Token::read(path.as_ref()))?,
             tls: tls(&values)?,
             data_dir: values.maybe("data-dir", read::path)?.or_else(|| store.data_dir()),
             store,

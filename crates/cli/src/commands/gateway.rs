@@ -17,7 +17,7 @@ use tower_layer::Layer;
 
 use crate::commands::Failure;
 use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
-use crate::gateway::admin::{self, Admin};
+use crate::gateway::admin::{self, Access, Admin};
 use crate::gateway::{
     Forward, Guarded, Hindrance, Kept, Limits, Pace, Published, Routes, Server, StartUp, Watch, Way, descriptors,
     metrics, stop_signal, tls,
@@ -76,7 +76,8 @@ async fn serve(
     let watching = Arc::clone(&watch);
     tokio::spawn(async move { watching.go_on(pace).await });
     tokio::spawn(admin::sweep(opened.inspect));
-    listen(config, &gate, Admin { watch, metrics }, stop).await?;
+    let access = Access::of(config.admin_token.as_ref(), config.admin);
+    listen(config, &gate, Admin { watch, metrics, access }, stop).await?;
     end(&gate, journal).await;
     Ok(())
 }
@@ -191,6 +192,11 @@ fn explain(config: &Config) {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
     tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
+    if matches!(Access::of(config.admin_token.as_ref(), *admin), Access::Nobody) {
+        tracing::warn!(
+            "/metrics is shown to nobody, since others than this host can connect to {admin}; give --admin-token-file"
+        );
+    }
     if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
         tracing::warn!("while records cannot be reached, each copy of a request runs (--when-store-down pass)");
     }

@@ -71,7 +71,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "admin", variable: "HAPAX_ADMIN", table: "gateway", key: "admin",
         value: "ADDRESS", default: Some("127.0.0.1:8081"), many: false,
-        help: "Where /healthz, /readyz and /metrics are answered",
+        help: "Where /healthz, /readyz and /metrics are answered; off loopback /metrics only with --admin-token-file",
+    },
+    Setting {
+        flag: "admin-token-file", variable: "HAPAX_ADMIN_TOKEN_FILE", table: "gateway", key: "admin-token-file",
+        value: "FILE", default: None, many: false,
+        help: "A file with the token, 16 or more visible characters, that everything but /healthz and /readyz demands there: `Authorization: Bearer TOKEN`",
     },
     Setting {
         flag: "upstream-timeout", variable: "HAPAX_UPSTREAM_TIMEOUT", table: "gateway", key: "upstream-timeout",
