@@ -116,7 +116,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "data-dir", variable: "HAPAX_DATA_DIR", table: "store", key: "data-dir",
         value: "DIRECTORY", default: None, many: false,
-        help: "Where answers are kept that the store does not take; by default beside a SQLite file, FILE.spill. One directory a store",
+        help: "Where answers are kept that the store does not take; by default beside a SQLite file, FILE.spill, nowhere for memory:, and for every other store ${XDG_STATE_HOME:-~/.local/state}/hapax/NAMESPACE. One directory a store",
     },
     Setting {
         flag: "secrets", variable: "HAPAX_SECRETS", table: "secrets", key: "file",
