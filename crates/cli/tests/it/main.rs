@@ -9,6 +9,7 @@ mod config;
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
+mod forged;
 mod frames;
 mod gateway;
 mod hostile;
@@ -19,6 +20,8 @@ mod metrics;
 mod raw;
 mod routes;
 mod secrets;
+mod sized;
+mod timing;
 mod tls;
 mod torture;
 mod world;
