@@ -101,7 +101,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "store", variable: "HAPAX_STORE", table: "store", key: "url",
         value: "URL", default: Some("sqlite://hapax.db"), many: false,
-        help: "Where records are kept: {schemes}",
+        help: "Where records are kept: {schemes}. memory: has them until their retention is over, about 500 bytes and the answer each, or until the process ends; from 1 GiB on new keys get 503",
     },
     Setting {
         flag: "store-timeout", variable: "HAPAX_STORE_TIMEOUT", table: "store", key: "timeout",
