@@ -2,6 +2,9 @@
 //!
 //! HAPAX_ATTACKERS=1000 and a release build for the recorded run; the tests have fewer. How long others wait is shown and not judged:
 //! in the tests the attackers, the others, the API and the gateway share the cores.
+//!
+//! Of a thousand attackers who each send 50 new keys at once the bound does not hold yet, on a file neither: a release build grows by
+//! 120 MiB, with 500 of them by 66. It is their connections that it grows by: 20,000 keys over 8 connections take 4 MiB.
 
 use std::env;
 use std::path::Path;
