@@ -18,6 +18,7 @@ mod secret;
 mod settings;
 mod show;
 mod source;
+mod state;
 mod values;
 
 use std::net::SocketAddr;
@@ -36,6 +37,7 @@ pub(crate) use flags::{Flags, mistyped};
 pub(crate) use read::Protect;
 pub(crate) use route::Route;
 pub(crate) use rules::{KeySource, Rules};
+pub(crate) use secret::Token;
 
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]
@@ -45,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) upstream_timeout: Duration,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// What the admin listener demands for everything but health.
+    pub(crate) admin_token: Option<Token>,
     /// The certificate with which clients are served, and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) store: StoreUrl,
@@ -79,16 +83,20 @@ impl Config {
         let secret = values.maybe("secrets", |path| secret::identity(path.as_ref()))?;
         let protect = values.one("key", read::key_rule)?;
         let rules = Rules::read(&values)?;
+        let namespace = values.one("namespace", read::namespace)?;
         let config = Self {
             upstream: values.one("upstream", read::upstream)?,
             upstream_ca: values.maybe("upstream-ca", read::path)?,
             upstream_timeout: values.one("upstream-timeout", read::some_time)?,
             listen: values.one("listen", read::address)?,
             admin: values.one("admin", read::address)?,
+            admin_token: values.maybe("admin-token-file", |path| Token::read(path.as_ref()))?,
             tls: tls(&values)?,
-            data_dir: values.maybe("data-dir", read::path)?.or_else(|| store.data_dir()),
+            data_dir: values
+                .maybe("data-dir", read::path)?
+                .map_or_else(|| data_dir(&store, &namespace), |dir| Ok(Some(dir)))?,
             store,
-            namespace: values.one("namespace", read::namespace)?,
+            namespace,
             has_secret: secret.is_some(),
             identity: secret.unwrap_or_default(),
             tenant: values.one("tenant", read::tenant)?,
@@ -113,6 +121,14 @@ impl Config {
     /// Every value and where it came from.
     pub(crate) fn show(&self) -> String {
         show::show(self)
+    }
+}
+
+/// Where answers are kept that the store does not take, unless somebody says.
+fn data_dir(store: &StoreUrl, namespace: &str) -> Result<Option<PathBuf>, anyhow::Error> {
+    match store.data_dir() {
+        None if !store.ends_with_process() => state::directory(namespace, std::env::var_os).map(Some),
+        beside_or_none => Ok(beside_or_none),
     }
 }
 

@@ -73,8 +73,8 @@ impl std::str::FromStr for StoreUrl {
 }
 
 impl StoreUrl {
-    /// Where a gateway on this store keeps what the store does not take, if there is a natural place. Each store has its own: what is
-    /// left there must not be recorded in another.
+    /// Where a gateway on this store keeps what the store does not take, if there is a natural place beside it. Each store has its
+    /// own: what is left there must not be recorded in another.
     pub(crate) fn data_dir(&self) -> Option<PathBuf> {
         match self {
             Self::Memory => None,
@@ -87,6 +87,13 @@ impl StoreUrl {
                 Some(directory.into())
             }
         }
+    }
+}
+
+impl StoreUrl {
+    /// Whether nothing of it is there for the next process, nor is what one may have left for it.
+    pub(crate) fn ends_with_process(&self) -> bool {
+        *self == Self::Memory
     }
 }
 

@@ -215,6 +215,28 @@ impl Gate {
         &self.terms.policy
     }
 
+    /// Whether begins are refused at once, because the store has not answered several in a row. One a second is let through
+    /// still, and the first that succeeds ends it: somebody must call.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Settings};
+    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+    /// let gate = Gate::builder(store, Settings::default()).build()?;
+    /// // A health check of the service: to this process no calls should be sent now.
+    /// let is_ready = !gate.is_store_down();
+    /// assert!(is_ready);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_store_down(&self) -> bool {
+        self.shared.breaker.is_open()
+    }
+
     /// Runs the handler once for this call, and gives every copy of the call the same answer.
     ///
     /// The handler runs in a task of its own and is not cancelled when the caller goes away. What it returns decides what is

@@ -4,22 +4,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use hapax::gate::Refused;
+use anyhow::Context;
 use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
-use hapax::store::{Protocol, Severity};
-use hapax::{Gate, OnBusy, OnLapse, OnStoreDown, Policy, Repeatable};
+use hapax::{Gate, OnStoreDown};
 use http::uri::Scheme;
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tower_layer::Layer;
 
 use crate::commands::Failure;
 use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
+use crate::gateway::admin::{self, Access, Admin};
 use crate::gateway::{
-    Forward, Kept, Limits, Published, Routes, Server, Way, admin, descriptors, metrics, stop_signal, tls,
+    Forward, Guarded, Hindrance, Kept, Limits, Pace, Published, Routes, Server, StartUp, Watch, Way, descriptors,
+    metrics, stop_signal, tls,
 };
 use crate::wiring::{self, Opened};
 
@@ -42,18 +43,60 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     }
     let stop = stop_signal().map_err(Failure::cannot_start)?;
     let metrics = metrics::install().map_err(Failure::cannot_start)?;
+    let opened = wiring::open(&config.store, Arc::new(Tokio::current()))?;
+    serve(&config, opened, metrics, Pace::default(), stop).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves clients over this store until it is told to stop.
+async fn serve(
+    config: &Config,
+    opened: Opened,
+    metrics: PrometheusHandle,
+    pace: Pace,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Failure> {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
-    let opened = wiring::open(&config.store, Arc::clone(&runtime))?;
-    check(&opened).await?;
-    let journal = open_journal(&config, &runtime)?;
-    let mut gate = Gate::builder(Arc::clone(&opened.store), config.settings.clone()).runtime(runtime);
+    let start_up = start_up(config, &opened, &runtime);
+    let passed = start_up.pass().await;
+    if let Err(Hindrance::Refused(error)) = passed {
+        return Err(Failure::cannot_start(error));
+    }
+    // A store that cannot be asked yet: requests are answered as if it were down, and nothing begins before it has been looked at.
+    let guard = passed.is_err().then(|| Arc::new(Guarded::over(Arc::clone(&opened.store))));
+    let journal = open_journal(config, &runtime)?;
+    let store = guard.clone().map_or(opened.store, |guard| guard as _);
+    let mut gate = Gate::builder(store, config.settings.clone()).runtime(runtime);
     if let Some(journal) = &journal {
         gate = gate.journal(Arc::clone(journal) as _);
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
-    pin(&config, &gate, &opened).await.map_err(Failure::cannot_start)?;
-    let inspect = Arc::clone(&opened.inspect);
-    serve(&config, &gate, admin::Admin { inspect, metrics }, stop).await?;
+    let watch = Arc::new(Watch::new(start_up, gate.clone(), guard));
+    watch.began(passed);
+    let watching = Arc::clone(&watch);
+    tokio::spawn(async move { watching.go_on(pace).await });
+    tokio::spawn(admin::sweep(opened.inspect));
+    let access = Access::of(config.admin_token.as_ref(), config.admin);
+    listen(config, &gate, Admin { watch, metrics, access }, stop).await?;
+    end(&gate, journal).await;
+    Ok(())
+}
+
+async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Output = ()>) -> Result<(), Failure> {
+    let routes = routes(config, gate).map_err(Failure::usage)?;
+    let service = Published::new(routes.page(), routes.layer(forward(config)?));
+    let acceptor = acceptor(config)?;
+    let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
+    explain(config);
+    let limits = Limits::default();
+    descriptors::provide(limits.connections);
+    tokio::spawn(admin::serve(private, admin));
+    Server::new(service, kept(config), limits).tls(acceptor).until(stop, public, DRAIN).await;
+    Ok(())
+}
+
+/// Lets what runs end, and leaves to the next process what is left.
+async fn end(gate: &Gate, journal: Option<Arc<FileJournal>>) {
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; nothing was left running");
     } else {
@@ -62,26 +105,17 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     if let Some(journal) = journal {
         journal.close().await;
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(
-    config: &Config,
-    gate: &Gate,
-    admin: admin::Admin,
-    stop: impl Future<Output = ()>,
-) -> Result<(), Failure> {
-    let routes = routes(config, gate).map_err(Failure::usage)?;
-    let service = Published::new(routes.page(), routes.layer(forward(config)?));
-    let acceptor = acceptor(config)?;
-    let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
-    explain(config);
-    let limits = Limits::default();
-    descriptors::provide(limits.connections);
-    tokio::spawn(admin::sweep(Arc::clone(&admin.inspect)));
-    tokio::spawn(admin::serve(private, admin));
-    Server::new(service, kept(config), limits).tls(acceptor).until(stop, public, DRAIN).await;
-    Ok(())
+fn start_up(config: &Config, opened: &Opened, runtime: &Arc<dyn Runtime>) -> StartUp {
+    StartUp {
+        store: Arc::clone(&opened.store),
+        inspect: Arc::clone(&opened.inspect),
+        runtime: Arc::clone(runtime),
+        namespace: config.namespace.clone(),
+        secret: config.has_secret.then(|| config.identity.clone()),
+        timeout: config.settings.store_timeout,
+    }
 }
 
 fn forward(config: &Config) -> Result<Forward, Failure> {
@@ -107,16 +141,6 @@ fn kept(config: &Config) -> Kept {
     Kept::with(keys.chain(tenant))
 }
 
-async fn check(opened: &Opened) -> Result<(), Failure> {
-    for finding in opened.inspect.check().await.map_err(Failure::cannot_start)? {
-        match finding.severity {
-            Severity::Refuse => return Err(Failure::cannot_start(anyhow!(finding.message))),
-            Severity::Warn => tracing::warn!("{}", finding.message),
-        }
-    }
-    Ok(())
-}
-
 /// Where answers are kept that the store does not take.
 fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, Failure> {
     let Some(directory) = &config.data_dir else {
@@ -125,39 +149,6 @@ fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Ar
     let journal = FileJournal::open(directory, Arc::clone(runtime), FileJournalSettings::default());
     journal.map(|journal| Some(Arc::new(journal))).map_err(Failure::cannot_start)
 }
-
-/// A namespace has one secret, or none, for ever: under another one every retry would look new.
-async fn pin(config: &Config, gate: &Gate, opened: &Opened) -> Result<(), anyhow::Error> {
-    let pin = config.identity.pin(&config.namespace);
-    let namespace = &config.namespace;
-    if !config.has_secret {
-        let seen = Protocol::over(&*opened.store).read(pin.record_key()).await?;
-        let record = seen.live().map(|record| record.fingerprint);
-        return match record {
-            Some(pinned) if !pin.accepts(pinned) => Err(anyhow!(
-                "the namespace {namespace} has a secret; name its file by --secrets, or take another namespace"
-            )),
-            Some(_) | None => Ok(()),
-        };
-    }
-    let mut policy = Policy::default();
-    policy.retention = PINNED;
-    // To write the same once more does no harm.
-    policy.on_lapse = OnLapse::Retry(Repeatable::declared("it says the same each time"));
-    policy.on_busy = OnBusy::Wait(policy.lease);
-    match gate.with(&policy)?.run(pin, |_| async { Ok(String::new()) }).await {
-        Ok(_) => Ok(()),
-        Err(Refused::Mismatch) => Err(anyhow!(
-            "the namespace {namespace} has another secret than the one in --secrets; give it that one, or take another namespace"
-        )),
-        Err(refused) => {
-            Err(anyhow!("the secret of {namespace} could not be compared with the one in use: {refused:?}"))
-        }
-    }
-}
-
-/// Longer than any record lives under it.
-const PINNED: Duration = Duration::from_hours(20 * 366 * 24);
 
 /// The contracts that the configuration asks for.
 fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
@@ -201,6 +192,11 @@ fn explain(config: &Config) {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
     tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
+    if matches!(Access::of(config.admin_token.as_ref(), *admin), Access::Nobody) {
+        tracing::warn!(
+            "/metrics is shown to nobody, since others than this host can connect to {admin}; give --admin-token-file"
+        );
+    }
     if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
         tracing::warn!("while records cannot be reached, each copy of a request runs (--when-store-down pass)");
     }
@@ -216,3 +212,6 @@ fn explain(config: &Config) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,20 +89,22 @@ pub(crate) fn namespace(text: &str) -> Result<String, anyhow::Error> {
 }
 
 pub(crate) fn upstream(text: &str) -> Result<Upstream, anyhow::Error> {
-    const WRITE: &str = "write http://HOST:PORT or https://HOST:PORT";
+    const WRITE: &str = "write http://HOST:PORT, https://HOST:PORT or h2c://HOST:PORT";
     let uri: Uri = text.parse().context(WRITE)?;
-    let scheme = match uri.scheme() {
-        Some(scheme) if *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS => scheme.clone(),
+    let (scheme, is_h2) = match uri.scheme_str() {
+        Some("http") => (Scheme::HTTP, false),
+        Some("https") => (Scheme::HTTPS, false),
+        Some("h2c") => (Scheme::HTTP, true),
         _ => bail!("the API is spoken to in HTTP; {WRITE}"),
     };
-    if uri.path() != "/" || uri.query().is_some() {
+    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
         bail!("a path is taken from each request; {WRITE} alone");
     }
     let authority = uri.authority().cloned().context(WRITE)?;
     if authority.as_str().contains('@') {
         bail!("credentials are passed on from each request; {WRITE} alone");
     }
-    Ok(Upstream { scheme, authority })
+    Ok(Upstream { scheme, authority, is_h2 })
 }
 
 pub(crate) fn tenant(text: &str) -> Result<Tenant, anyhow::Error> {

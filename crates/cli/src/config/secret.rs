@@ -7,21 +7,61 @@ use hapax::Identity;
 
 /// The identity under the secret in this file. The secret itself is never shown.
 pub(crate) fn identity(path: &Path) -> Result<Identity, anyhow::Error> {
+    let content = read(path)?;
+    match secret(&content) {
+        Some(secret) => Ok(Identity::keyed(secret)),
+        None => bail!(
+            "{} holds {} bytes, and no secret; it must be 32 bytes, or 64 hexadecimal digits: \
+             `openssl rand -hex 32` makes one",
+            path.display(),
+            content.len()
+        ),
+    }
+}
+
+/// What a caller must show to be let in. Never shown itself.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token(Vec<u8>);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Shorter ones can be guessed.
+const SHORTEST_TOKEN: usize = 16;
+
+impl Token {
+    /// The token in this file, without the blanks around it.
+    pub(crate) fn read(path: &Path) -> Result<Self, anyhow::Error> {
+        let content = read(path)?;
+        let token = content.trim_ascii();
+        if token.len() < SHORTEST_TOKEN || !token.iter().all(u8::is_ascii_graphic) {
+            bail!(
+                "{} holds no token; it must be {SHORTEST_TOKEN} or more visible characters: `openssl rand -hex 32` makes one",
+                path.display()
+            );
+        }
+        Ok(Self(token.to_vec()))
+    }
+
+    /// Takes as long for every guess of the same length.
+    pub(crate) fn is(&self, shown: &[u8]) -> bool {
+        let differences = self.0.iter().zip(shown).fold(0, |differences, (own, shown)| differences | (own ^ shown));
+        self.0.len() == shown.len() && differences == 0
+    }
+}
+
+/// What is in a file that not everybody may read.
+fn read(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
     let shown = path.display();
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}; does it exist?"))?;
     // A group may read it: that is how secrets are mounted for a process that is not root.
     if metadata.permissions().mode() & 0o027 != 0 {
         bail!("{shown} can be read by everybody or written by others; `chmod 600 {shown}` mends it");
     }
-    let content = fs::read(path).with_context(|| format!("cannot read {shown}; has this user the right to?"))?;
-    match secret(&content) {
-        Some(secret) => Ok(Identity::keyed(secret)),
-        None => bail!(
-            "{shown} holds {} bytes, and no secret; it must be 32 bytes, or 64 hexadecimal digits: \
-             `openssl rand -hex 32` makes one",
-            content.len()
-        ),
-    }
+    fs::read(path).with_context(|| format!("cannot read {shown}; has this user the right to?"))
 }
 
 fn secret(content: &[u8]) -> Option<[u8; 32]> {
@@ -54,5 +94,15 @@ mod tests {
         for wrong in [&b""[..], &raw[..31], &[0; 33], &[b'g'; 64], &digits.as_bytes()[..63]] {
             assert_eq!(secret(wrong), None);
         }
+    }
+
+    #[test]
+    fn a_token_is_itself_alone() {
+        let token = Token(b"0123456789abcdef".to_vec());
+        assert!(token.is(b"0123456789abcdef"));
+        for other in [&b""[..], b"0123456789abcde", b"0123456789abcdeg", b"1123456789abcdef", b"0123456789abcdef0"] {
+            assert!(!token.is(other), "{other:?}");
+        }
+        assert_eq!(format!("{token:?}"), "Token");
     }
 }

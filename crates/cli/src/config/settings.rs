@@ -46,7 +46,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "upstream", variable: "HAPAX_UPSTREAM", table: "gateway", key: "upstream",
         value: "URL", default: None, many: false,
-        help: "The API to stand in front of, http://HOST:PORT or https://HOST:PORT",
+        help: "The API to stand in front of: https://HOST:PORT (in HTTP/2 where the API offers it, else in HTTP/1.1), http://HOST:PORT (HTTP/1.1), or h2c://HOST:PORT (HTTP/2 without TLS, for an API that is known to speak it)",
     },
     Setting {
         flag: "upstream-ca", variable: "HAPAX_UPSTREAM_CA", table: "gateway", key: "upstream-ca",
@@ -71,7 +71,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "admin", variable: "HAPAX_ADMIN", table: "gateway", key: "admin",
         value: "ADDRESS", default: Some("127.0.0.1:8081"), many: false,
-        help: "Where /healthz, /readyz and /metrics are answered",
+        help: "Where /healthz, /readyz and /metrics are answered; off loopback /metrics only with --admin-token-file",
+    },
+    Setting {
+        flag: "admin-token-file", variable: "HAPAX_ADMIN_TOKEN_FILE", table: "gateway", key: "admin-token-file",
+        value: "FILE", default: None, many: false,
+        help: "A file with the token, 16 or more visible characters, that everything but /healthz and /readyz demands there: `Authorization: Bearer TOKEN`",
     },
     Setting {
         flag: "upstream-timeout", variable: "HAPAX_UPSTREAM_TIMEOUT", table: "gateway", key: "upstream-timeout",
@@ -96,7 +101,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "store", variable: "HAPAX_STORE", table: "store", key: "url",
         value: "URL", default: Some("sqlite://hapax.db"), many: false,
-        help: "Where records are kept: {schemes}",
+        help: "Where records are kept: {schemes}. memory: has them until their retention is over, about 500 bytes and the answer each, or until the process ends; from 1 GiB on new keys get 503",
     },
     Setting {
         flag: "store-timeout", variable: "HAPAX_STORE_TIMEOUT", table: "store", key: "timeout",
@@ -111,7 +116,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flag: "data-dir", variable: "HAPAX_DATA_DIR", table: "store", key: "data-dir",
         value: "DIRECTORY", default: None, many: false,
-        help: "Where answers are kept that the store does not take; by default beside a SQLite file, FILE.spill. One directory a store",
+        help: "Where answers are kept that the store does not take; by default beside a SQLite file, FILE.spill, nowhere for memory:, and for every other store ${XDG_STATE_HOME:-~/.local/state}/hapax/NAMESPACE. One directory a store",
     },
     Setting {
         flag: "secrets", variable: "HAPAX_SECRETS", table: "secrets", key: "file",

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::BoxError;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::limits::{Limits, SMALL_BODY};
+use super::received::Received;
 
 /// The body of a request on its way in. All of it must come within a limit; once it streams, each piece must.
 #[derive(Debug)]
-pub(crate) struct Arriving<B = Incoming> {
+pub(crate) struct Arriving<B = Received> {
     body: B,
     limits: Limits,
     held: Held,

@@ -16,6 +16,7 @@ use super::activity::Activity;
 use super::arriving::{Arriving, Room};
 use super::headers::{Kept, Peer, admit};
 use super::limits::Limits;
+use super::received::Received;
 
 /// What stands between one connection and all that answers: the rules of every route, and the log.
 #[derive(Clone, Debug)]
@@ -45,7 +46,8 @@ where
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let mut line = Line::of(&request, self.activity.request());
         let (limits, held) = (self.limits, self.room.body());
-        let mut request = request.map(|body| Arriving::new(body, limits, held.clone()));
+        let version = request.version();
+        let mut request = request.map(|body| Arriving::new(Received::new(body, version), limits, held.clone()));
         // Goes with the request as far as its body does.
         request.extensions_mut().insert(held);
         if let Err(refusal) = admit(&mut request, &self.kept, self.peer) {

@@ -10,11 +10,12 @@ use bytes::Bytes;
 use hapax::gate::Attempt;
 use hapax::http::{Outcome, Problem, ProblemDetails, RequestBody, ShowProblem};
 use hapax::{BoxError, RecordKey};
-use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper_rustls::builderstates::WantsProtocols1;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -25,41 +26,68 @@ use tower_service::Service;
 
 use super::arriving::{Arriving, Held};
 use super::headers::clear_answer;
+use super::http2::{Http2, Place};
+use super::limits::CONNECT;
+use super::received::Received;
 
 /// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Sends requests on to the API, and says of each failure whether the request may have got there.
 #[derive(Clone, Debug)]
 pub(crate) struct Forward {
-    client: Client<HttpsConnector<HttpConnector>, RequestBody<Arriving>>,
+    http1: Client<HttpsConnector<HttpConnector>, RequestBody<Arriving>>,
+    /// None for an API that is spoken to in HTTP/1.1 alone.
+    http2: Option<Arc<Http2>>,
     upstream: Upstream,
     timeout: Duration,
 }
 
-/// The API: its scheme and its authority.
+/// The API: its scheme, its authority, and whether it is known to speak HTTP/2 where it cannot be asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
+    pub(crate) is_h2: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// Nothing of the request arrived, or the API says that it has not looked at it.
+    Unsent(BoxError),
+    /// Nobody knows how far it came.
+    Cut(BoxError),
 }
 
 type ForwardedBody = Either<Timed, Full<Bytes>>;
 
 impl Forward {
     pub(crate) fn new(upstream: Upstream, tls: ClientConfig, timeout: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        // Whether it is http or https is for the connector around it.
-        connector.enforce_http(false);
-        let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        let connector = builder.enable_http1().wrap_connector(connector);
+        let connect_timeout = CONNECT.min(timeout / 2);
+        let connector = || {
+            let mut connector = HttpConnector::new();
+            connector.set_nodelay(true);
+            connector.set_connect_timeout(Some(connect_timeout));
+            // Whether it is http or https is for the connector around it.
+            connector.enforce_http(false);
+            connector
+        };
         // A request is sent again only if it was never written to its connection.
-        let client = Client::builder(TokioExecutor::new())
+        let http1 = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .build(connector);
-        Self { client, upstream, timeout }
+            .build(secure(&tls).enable_http1().wrap_connector(connector()));
+        let may_be_h2 = upstream.is_h2 || upstream.scheme == Scheme::HTTPS;
+        let http2 = may_be_h2.then(|| {
+            let connector = secure(&tls).enable_all_versions().wrap_connector(connector());
+            Arc::new(Http2::new(
+                connector,
+                upstream.uri(&upstream.authority, PathAndQuery::from_static("/")),
+                connect_timeout,
+            ))
+        });
+        Self { http1, http2, upstream, timeout }
     }
 
     async fn forward(self, mut request: Request<RequestBody<Arriving>>) -> Response<ForwardedBody> {
@@ -67,7 +95,6 @@ impl Forward {
         let rk = attempt.as_ref().map(Attempt::record_key);
         // The body takes its room until the API has answered.
         let _held = request.extensions_mut().remove::<Held>();
-        self.address(&mut request);
         if let Some(attempt) = &attempt {
             introduce(request.headers_mut(), attempt);
         }
@@ -79,7 +106,7 @@ impl Forward {
         let patience = self.patience(&mut request);
         let answered = tokio::select! {
             biased;
-            answered = self.client.request(request) => answered,
+            answered = self.send(request) => answered,
             () = patience => {
                 tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API did not answer in time");
                 return refused(Problem::UpstreamTimeout, Outcome::Unknown, rk);
@@ -87,20 +114,51 @@ impl Forward {
         };
         match answered {
             // Nobody asked for another protocol.
-            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            Ok((response, _)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 tracing::warn!(?rk, "the API switched protocols, which nobody asked for");
                 refused(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
-            Ok(response) => self.passed_on(response, attempt.is_some()),
-            Err(error) if error.is_connect() => {
+            Ok((response, place)) => self.passed_on(response, place, attempt.is_some()),
+            Err(Failed::Unsent(error)) => {
                 tracing::warn!(?rk, %error, "the API cannot be reached");
                 refused(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
             }
-            Err(error) => {
+            Err(Failed::Cut(error)) => {
                 tracing::warn!(?rk, %error, "the connection to the API failed in mid-request");
                 refused(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
         }
+    }
+
+    /// Sends a request in the version of HTTP that the API speaks.
+    async fn send(
+        &self,
+        mut request: Request<RequestBody<Arriving>>,
+    ) -> Result<(Response<Incoming>, Option<Place>), Failed> {
+        let path = path(request.uri());
+        if let Some(http2) = &self.http2 {
+            let host = request.headers_mut().remove(HOST);
+            *request.uri_mut() = self.upstream.uri(&self.named(host.as_ref()), path.clone());
+            *request.version_mut() = Version::HTTP_2;
+            match http2.send(request).await {
+                Ok(sent) => return sent.map(|(response, place)| (response, Some(place))),
+                Err(unsent) => request = unsent,
+            }
+            request.headers_mut().extend(host.map(|host| (HOST, host)));
+        }
+        *request.uri_mut() = self.upstream.uri(&self.upstream.authority, path);
+        *request.version_mut() = Version::HTTP_11;
+        let sent = self.http1.request(request).await;
+        sent.map(|response| (response, None)).map_err(|error| match error.is_connect() {
+            true => Failed::Unsent(error.into()),
+            false => Failed::Cut(error.into()),
+        })
+    }
+
+    /// Host stays what the client wrote; HTTP/2 has it in the target of the request.
+    fn named(&self, host: Option<&HeaderValue>) -> Authority {
+        let written = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        written.unwrap_or_else(|| self.upstream.authority.clone())
     }
 
     /// Ends when the API has had its time: from now, or from the last piece of a body that streams.
@@ -113,24 +171,33 @@ impl Forward {
         async move { progress.ceased(timeout).await }
     }
 
-    fn passed_on(&self, mut response: Response<Incoming>, is_protected: bool) -> Response<ForwardedBody> {
+    fn passed_on(
+        &self,
+        mut response: Response<Incoming>,
+        place: Option<Place>,
+        is_protected: bool,
+    ) -> Response<ForwardedBody> {
         clear_answer(response.headers_mut());
-        *response.version_mut() = Version::HTTP_11;
+        let version = std::mem::replace(response.version_mut(), Version::HTTP_11);
         // Nobody waits for the body of an unprotected request before it is passed on.
         let limit = is_protected.then_some(self.timeout);
-        response.map(|body| Either::Left(Timed::new(body, limit)))
+        response.map(|body| Either::Left(Timed::new(Received::new(body, version), limit, place)))
     }
+}
 
-    /// The same path at the API. Host stays what the client wrote.
-    fn address(&self, request: &mut Request<RequestBody<Arriving>>) {
-        let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let uri = Uri::builder()
-            .scheme(self.upstream.scheme.clone())
-            .authority(self.upstream.authority.clone())
-            .path_and_query(path);
-        *request.uri_mut() = uri.build().expect("a scheme, an authority and a path make a URI");
-        *request.version_mut() = Version::HTTP_11;
+impl Upstream {
+    fn uri(&self, authority: &Authority, path: PathAndQuery) -> Uri {
+        let uri = Uri::builder().scheme(self.scheme.clone()).authority(authority.clone()).path_and_query(path);
+        uri.build().expect("a scheme, an authority and a path make a URI")
     }
+}
+
+fn path(uri: &Uri) -> PathAndQuery {
+    uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
+}
+
+fn secure(tls: &ClientConfig) -> HttpsConnectorBuilder<WantsProtocols1> {
+    HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http()
 }
 
 /// Tells the API which attempt this is. An answer that is kept must be readable for every later client: no encoding.
@@ -157,15 +224,16 @@ fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Respons
 /// A body of which each piece must come within a limit: the whole answer of a protected request is waited for.
 #[derive(Debug)]
 pub(crate) struct Timed {
-    body: Incoming,
+    body: Received,
     limit: Option<Duration>,
     /// Runs while a piece is waited for.
     waiting: Option<Pin<Box<Sleep>>>,
+    _place: Option<Place>,
 }
 
 impl Timed {
-    fn new(body: Incoming, limit: Option<Duration>) -> Self {
-        Self { body, limit, waiting: None }
+    fn new(body: Received, limit: Option<Duration>, place: Option<Place>) -> Self {
+        Self { body, limit, waiting: None, _place: place }
     }
 }
 
@@ -176,7 +244,7 @@ impl Body for Timed {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             self.waiting = None;
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(frame);
         }
         let Some(limit) = self.limit else {
             return Poll::Pending;

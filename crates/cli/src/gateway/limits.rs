@@ -36,6 +36,13 @@ const BODY: Duration = Duration::from_secs(60);
 /// Between two pieces of a body that streams, and for a client to take a piece of an answer.
 const STALL: Duration = Duration::from_secs(60);
 
+/// Until there is a connection to the API; at most half of what the API has in all, so that it is known that nothing was sent.
+pub(crate) const CONNECT: Duration = Duration::from_secs(10);
+
+/// Requests at once on one HTTP/2 connection to the API: as many as RFC 9113 wants every server to take. Further ones get a
+/// connection of their own.
+pub(crate) const API_STREAMS: usize = 100;
+
 /// The limits that tests make shorter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -57,7 +64,8 @@ pub(crate) const HELP: &str = "\
 Limits: 4096 connections, more wait to be accepted; 32 KiB and 100 fields for the head of a request (431); 75 s from one
 request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded), and for each piece of
 another body; 24 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 `overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2
-connection.";
+connection. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an
+HTTP/2 connection, more get another.";
 
 #[cfg(test)]
 mod tests {
@@ -74,6 +82,8 @@ mod tests {
             format!("{} s for a client to take", limits.stall.as_secs()),
             format!("{} s for a TLS handshake", limits.handshake.as_secs()),
             format!("{STREAMS} requests at once"),
+            format!("{} s, or half of --upstream-timeout, for a connection", CONNECT.as_secs()),
+            format!("{API_STREAMS} requests at once on an\nHTTP/2 connection, more"),
             format!(
                 "{} MiB for the bodies of protected requests that are longer than {} KiB",
                 ROOM >> 20,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hapax::store::{Finding, Severity};
 use hapax::telemetry::names as core;
 use http::StatusCode;
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -13,6 +14,9 @@ const CONNECTIONS: &str = "hapax_gateway_connections";
 const REQUESTS: &str = "hapax_gateway_requests_total";
 /// Seconds from the head of a request to the end of its answer.
 const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
+
+/// What the last check of the store found: label `severity`, `refuse` or `warn`.
+const FINDINGS: &str = "hapax_gateway_store_findings";
 
 /// From a hit in memory to an API that takes its time.
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
@@ -57,6 +61,7 @@ fn describe() {
     describe_gauge!(core::BREAKER_OPEN, "1 while begins are refused because the store does not answer");
     describe_gauge!(CONNECTIONS, "Connections of clients that are open");
     describe_counter!(REQUESTS, "Requests by the class of their status; none if the client went away before");
+    describe_gauge!(FINDINGS, "What the last check of the store found, by severity; the log says what");
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its answer");
 }
 
@@ -88,6 +93,16 @@ fn appear() {
     let gauges = [core::IN_FLIGHT, core::TWINS, core::SPILL_DEPTH, core::HEARTBEAT_LATE_SECONDS, core::BREAKER_OPEN];
     for name in gauges.into_iter().chain([CONNECTIONS]) {
         gauge!(name).set(0.0);
+    }
+    found(&[]);
+}
+
+/// Shows what a check of the store has found.
+pub(crate) fn found(findings: &[Finding]) {
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (refuse, warn) = (count(Severity::Refuse), count(Severity::Warn));
+    for (severity, count) in [("refuse", refuse), ("warn", warn)] {
+        gauge!(FINDINGS, "severity" => severity).set(u32::try_from(count).unwrap_or(u32::MAX));
     }
 }
 

@@ -2,19 +2,26 @@
 //!
 //! HAPAX_ATTACKERS=1000 and a release build for the recorded run; the tests have fewer. How long others wait is shown and not judged:
 //! in the tests the attackers, the others, the API and the gateway share the cores.
+//!
+//! Of a thousand attackers who each send 50 new keys at once the bound does not hold yet, on a file neither: a release build grows by
+//! 120 MiB, with 500 of them by 66. It is their connections that it grows by: 20,000 keys over 8 connections take 4 MiB.
 
 use std::env;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 
 use crate::raw::Wire;
-use crate::world::{Api, Gateway};
+use crate::world::{Api, Gateway, sqlite};
 
 const ATTACKERS: usize = 40;
 
 /// What a process may grow by under attack.
 const GROWTH: u64 = 64 << 20;
+
+/// What a new key with a short answer takes in a store in memory, in bytes, at most: 500 were measured.
+const KEPT: u64 = 1 << 10;
 
 /// How often another tenant asks during an attack.
 const OTHERS: usize = 100;
@@ -39,6 +46,9 @@ const ATTACKS: [(&str, Attack); 8] = [
     }),
     ("resets in mid-request", |gateway, number| reset(gateway, number).boxed()),
 ];
+
+/// Those that send whole requests as fast as they can, and so leave records.
+const WITH_KEYS: [&str; 2] = ["twins of one key", "keys of every kind"];
 
 fn post(key: &str, more: &str, body: &str) -> String {
     format!(
@@ -81,24 +91,39 @@ async fn others(gateway: &Gateway, name: &str) -> Duration {
     took[OTHERS * 99 / 100]
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn memory_stays_bounded_and_others_are_served_during_every_attack() {
+/// Runs every attack against a gateway of its own on this store; `kept` is what the store may take in memory for a new key.
+async fn withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, kept: u64) {
     let attackers = env::var("HAPAX_ATTACKERS").map_or(ATTACKERS, |attackers| attackers.parse().unwrap());
     let api = Api::start().await;
-    for (name, attack) in ATTACKS {
-        let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    for (name, attack) in attacks {
+        let directory = tempfile::tempdir().unwrap();
+        let gateway = Gateway::start(api.address, &store(directory.path()), &[]).await;
         others(&gateway, "warm").await;
         let (base, calm) = (gateway.resident(), others(&gateway, "calm").await);
+        let ran = api.seen().len();
         let attacking = join_all((0..attackers).map(|number| attack(&gateway, number)));
         let (held, during) = tokio::join!(attacking, others(&gateway, name));
         // Those that are still held go on for as long as it takes to look.
         let after = others(&gateway, &format!("{name}-held")).await;
-        let grown = gateway.resident().saturating_sub(base);
+        let (grown, keys) = (gateway.resident().saturating_sub(base), api.seen().len() - ran);
         println!(
-            "{name}: {attackers} attackers, others' p99 {calm:?} before, {during:?} at the onset, {after:?} while held; grown by {} MiB",
-            grown >> 20
+            "{name}: {attackers} attackers, {keys} new keys, others' p99 {calm:?} before, {during:?} at the onset, {after:?} while held; grown by {} KiB",
+            grown >> 10
         );
-        assert!(grown <= GROWTH, "{name}: grown by {} MiB", grown >> 20);
+        let bound = GROWTH + kept * u64::try_from(keys).unwrap();
+        assert!(grown <= bound, "{name}: grown by {} MiB", grown >> 20);
         drop(held);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_stays_bounded_under_attacks_that_leave_records_in_a_file() {
+    let with_keys: Vec<_> = ATTACKS.into_iter().filter(|(name, _)| WITH_KEYS.contains(name)).collect();
+    withstands(&with_keys, sqlite, 0).await;
+}
+
+/// It is the records' place: they are what grows, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_in_memory_grows_by_its_records_alone_during_every_attack() {
+    withstands(&ATTACKS, |_| "memory:".into(), KEPT).await;
 }

@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::world::{Api, Gateway, sqlite, until};
+use rustix::process::{Resource, Rlimit, prlimit};
+
+use crate::world::{Api, Gateway, Got, free_address, hapax, sqlite, until};
 
 /// Where the test finds its disk when it is run again on one.
 const DISK: &str = "HAPAX_TEST_DISK";
@@ -46,8 +48,8 @@ pub(crate) fn fill(disk: &Path) -> PathBuf {
     ballast
 }
 
-/// What was answered before is answered still, nothing new runs, and service goes on when the trouble is over.
-async fn trouble(api: &Api, gateway: &Gateway, mend: impl FnOnce()) {
+/// Sends new keys until one is refused: which did not run.
+async fn refused(api: &Api, gateway: &Gateway) {
     let mut number = 0;
     until("a new key is refused", async || {
         number += 1;
@@ -57,9 +59,20 @@ async fn trouble(api: &Api, gateway: &Gateway, mend: impl FnOnce()) {
         is_refused
     })
     .await;
-    let refused = format!("new-{number}");
-    assert!(!keys(api).contains(&refused), "what is refused did not run");
+    assert!(!keys(api).contains(&format!("new-{number}")), "what is refused did not run");
     assert_eq!(gateway.get(gateway.public, "/charges").await.unwrap().status, 201, "what needs no record passes");
+}
+
+/// Hinders the store while a request runs, and mends it when that has been answered; what it was told. Nothing new runs meanwhile,
+/// what was told stands, and service goes on.
+async fn through(api: &Api, gateway: &Gateway, hinder: impl FnOnce(), mend: impl FnOnce()) -> Got {
+    gateway.post("/charges", "before", "{}").await.unwrap();
+    let (told, ()) = tokio::join!(gateway.post("/slow", "running", "{}"), async {
+        api.has_seen(2).await;
+        hinder();
+        refused(api, gateway).await;
+        api.let_go();
+    });
     mend();
     until("service goes on", async || {
         gateway.post("/charges", "after", "{}").await.is_some_and(|got| got.status == 201)
@@ -67,8 +80,20 @@ async fn trouble(api: &Api, gateway: &Gateway, mend: impl FnOnce()) {
     .await;
     let retry = gateway.settled("/charges", "before", "{}").await;
     assert!(retry.replayed() && retry.body == "answer 1", "{}", retry.body);
+    let told = told.unwrap();
+    if told.status == 201 {
+        until("what was told is recorded", async || {
+            let later = gateway.settled("/slow", "running", "{}").await;
+            later.replayed() && later.body == told.body
+        })
+        .await;
+    } else {
+        let later = gateway.settled("/slow", "running", "{}").await;
+        assert_eq!((told.problem(), later.problem()), ("outcome-unrecorded", "outcome-unknown"), "{}", later.body);
+    }
     let all = keys(api);
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len(), "one effect a key");
+    told
 }
 
 /// The key of each request that the API saw.
@@ -84,9 +109,74 @@ async fn on_a_full_disk_nothing_new_runs_and_nothing_is_lost_h28() {
     let Some(disk) = on_a_small_disk(name) else { return };
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, &sqlite(&disk), &["--lease", "1s"]).await;
+    let ballast = disk.join("ballast");
+    through(&api, &gateway, || drop(fill(&disk)), || fs::remove_file(ballast).unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_disk_of_the_store_is_full_answers_are_kept_on_another_h30() {
+    let name = "disk::while_the_disk_of_the_store_is_full_answers_are_kept_on_another_h30";
+    let Some(disk) = on_a_small_disk(name) else { return };
+    let (api, other) = (Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--lease", "1s", "--data-dir", other.path().to_str().unwrap()];
+    let gateway = Gateway::start(api.address, &sqlite(&disk), &flags).await;
+    let ballast = disk.join("ballast");
+    let told = through(&api, &gateway, || drop(fill(&disk)), || fs::remove_file(ballast).unwrap()).await;
+    assert_eq!((told.status.as_u16(), &told.headers["hapax-recorded"]), (201, &"pending".parse().unwrap()));
+}
+
+/// No file of this process may be longer from now on: what would make it so fails.
+fn limit_files(gateway: &Gateway, bytes: Option<u64>) {
+    prlimit(Some(gateway.pid()), Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_database_cannot_be_written_answers_are_kept_in_the_journal_h30() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    // A process that is not told by a signal is told by an error, as one is whose disk has failed.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", hapax().get_program().to_str().unwrap()]);
+    command.env_clear().env("HAPAX_LOG", "debug");
+    let flags = ["--lease", "1s", "--upstream", &format!("http://{}", api.address)];
+    let gateway = Gateway::run(command, &sqlite(directory.path()), &flags, free_address()).await;
+    // There is room for an entry of the journal, and for no change of the database.
+    let told = through(&api, &gateway, || limit_files(&gateway, Some(4096)), || limit_files(&gateway, None)).await;
+    assert_eq!((told.status.as_u16(), &told.headers["hapax-recorded"]), (201, &"pending".parse().unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_disk_that_can_only_be_read_nothing_runs_and_all_is_there_when_it_is_mended() {
+    let name = "disk::on_a_disk_that_can_only_be_read_nothing_runs_and_all_is_there_when_it_is_mended";
+    let Some(disk) = on_a_small_disk(name) else { return };
+    let (api, store) = (Api::start().await, sqlite(&disk));
+    let upstream = format!("http://{}", api.address);
+    let upstream = ["--upstream", &upstream];
+    let gateway = Gateway::start(api.address, &store, &[]).await;
     gateway.post("/charges", "before", "{}").await.unwrap();
-    let ballast = fill(&disk);
-    trouble(&api, &gateway, || fs::remove_file(ballast).unwrap()).await;
+    gateway.terminate();
+    assert_eq!(gateway.ended().0, Some(0));
+    let remount = |how: &str| Command::new("mount").args(["-o", how]).arg(&disk).status().unwrap().success();
+    assert!(remount("remount,ro"));
+    // Where the journal cannot be written either, it does not start; else it starts, and says why nothing runs.
+    let gateway = Gateway::spawn(hapax(), &store, &upstream, free_address());
+    let (code, told) = gateway.ended();
+    assert!(code == Some(3) && told.contains("hapax: the journal cannot use"), "{told}");
+    let other = tempfile::tempdir().unwrap();
+    let elsewhere = [&upstream[..], &["--data-dir", other.path().to_str().unwrap()]].concat();
+    let gateway = Gateway::spawn(hapax(), &store, &elsewhere, free_address());
+    until("it says why it is not ready", async || {
+        let got = gateway.get(gateway.admin, "/readyz").await;
+        got.is_some_and(|got| got.status == 503 && got.body.contains("readonly database"))
+    })
+    .await;
+    let got = gateway.post("/charges", "new", "{}").await.unwrap();
+    assert_eq!((got.status.as_u16(), got.problem()), (503, "store-unavailable"));
+    assert_eq!(api.seen().len(), 1);
+    drop(gateway);
+    assert!(remount("remount,rw"));
+    let gateway = Gateway::start(api.address, &store, &[]).await;
+    let retry = gateway.post("/charges", "before", "{}").await.unwrap();
+    assert!(retry.replayed() && retry.body == "answer 1");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,12 +1,14 @@
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request};
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
 
-use crate::world::{Api, Gateway, free_address};
+use crate::world::{Api, Gateway, free_address, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_reaches_the_api_once_and_gets_the_same_answer_h15() {
@@ -105,6 +107,41 @@ async fn an_api_that_stops_in_mid_answer_may_have_done_it_h27() {
     let retry = gateway.post("/stalls", "key-1", "{}").await.unwrap();
     assert_eq!((retry.status.as_u16(), retry.problem()), (409, "outcome-unknown"));
     assert_eq!(api.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_has_its_time_from_the_last_piece_of_an_upload_h32() {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "1s"]).await;
+    let (reader, mut writer) = TcpStream::connect(gateway.public).await.unwrap().into_split();
+    let mut reader = Some(tokio::spawn(said(reader)));
+    writer.write_all(b"PUT /upload HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+    let (began, mut pieces) = (Instant::now(), 0);
+    // Twice as long as the API has in all, and no pause as long as that.
+    while began.elapsed() < 2 * PATIENCE {
+        writer.write_all(b"1\r\nx\r\n").await.unwrap();
+        pieces += 1;
+        until("it is time for the next piece", async || began.elapsed() > pieces * PATIENCE / 10).await;
+    }
+    assert!(!reader.as_ref().unwrap().is_finished(), "it takes its time, and is not cut off");
+    let stopped = Instant::now();
+    // The upload stops, and the API waits for the rest of it: nobody knows what it made of the first part.
+    let answer = reader.take().unwrap().await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("#upstream-timeout"), "{answer}");
+    assert!(stopped.elapsed() >= PATIENCE / 2, "not before its time");
+}
+
+/// All that comes until the other side closes, or has answered.
+async fn said(mut reader: OwnedReadHalf) -> String {
+    let mut said = String::new();
+    while !said.contains("upstream-timeout") {
+        match reader.read_u8().await {
+            Ok(byte) => said.push(char::from(byte)),
+            Err(_) => break,
+        }
+    }
+    said
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,9 @@
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 use rusqlite::Connection;
+use rustix::process::{Resource, getrlimit};
 
 use crate::world::{Api, Gateway, free_address, hapax, sqlite, until};
 
@@ -84,6 +86,20 @@ async fn an_answer_that_the_store_does_not_take_is_given_and_recorded_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn while_its_file_is_held_a_gateway_is_not_ready() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--store-timeout", "300ms"]).await;
+    let lock = locked(directory.path());
+    until("it is not ready", async || {
+        let got = gateway.get(gateway.admin, "/readyz").await.unwrap();
+        got.status == 503 && got.body.starts_with("not ready: ")
+    })
+    .await;
+    drop(lock);
+    until("it is ready", async || gateway.get(gateway.admin, "/readyz").await.unwrap().status == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_in_the_journal_of_a_killed_process_is_recorded_by_the_next() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let store = sqlite(directory.path());
@@ -140,6 +156,33 @@ async fn the_admin_listener_tells_health_and_readiness() {
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/", 404)] {
         assert_eq!(gateway.get(gateway.admin, path).await.unwrap().status.as_u16(), status, "{path}");
+    }
+}
+
+/// A gateway that may have so many files open, and raise that to so many.
+async fn with_files(api: &Api, soft: u64, hard: u64) -> Gateway {
+    let mut command = Command::new("sh");
+    let limits = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
+    command.args(["-c", &limits, hapax().get_program().to_str().unwrap()]).env_clear().env("HAPAX_LOG", "info");
+    Gateway::run(command, "memory:", &["--upstream", &format!("http://{}", api.address)], free_address()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_files_may_be_open_as_connections_need_or_it_is_said() {
+    // 4096 connections, each with one to the API, and what else there is.
+    const NEEDED: u64 = 2 * 4096 + 128;
+    let api = Api::start().await;
+    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    assert!(most >= NEEDED, "this test needs to be allowed {NEEDED} files, and is allowed {most}");
+    for (soft, hard, expected, is_told) in [(256, NEEDED, NEEDED, false), (256, 512, 512, true)] {
+        let gateway = with_files(&api, soft, hard).await;
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.pid().as_raw_nonzero())).unwrap();
+        let row = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        assert_eq!(row.split_whitespace().next(), Some(&*expected.to_string()), "{row}");
+        gateway.terminate();
+        let (code, logs) = gateway.ended();
+        assert_eq!(code, Some(0));
+        assert_eq!(logs.contains("too few files may be open for 4096 connections; raise the limit"), is_told, "{logs}");
     }
 }
 

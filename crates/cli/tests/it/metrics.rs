@@ -1,4 +1,9 @@
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use hapax::telemetry::names;
+use http::Request;
+use http_body_util::Full;
 
 use crate::world::{Api, Gateway, until};
 
@@ -78,4 +83,29 @@ async fn no_client_can_make_a_series() {
         gateway.post(&format!("/path-{number}?q={number}"), &format!("key-{number}"), "{}").await.unwrap();
     }
     assert_eq!(series().await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_token_metrics_are_shown_to_whoever_shows_it_and_health_to_everybody() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let file = directory.path().join("token");
+    std::fs::write(&file, "an-admin-token-of-some-length\n").unwrap();
+    std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let gateway = Gateway::start(api.address, "memory:", &["--admin-token-file", file.to_str().unwrap()]).await;
+    let ask = async |path: &str, credential: Option<&str>| {
+        let request = Request::get(format!("http://{}{path}", gateway.admin));
+        let request = credential.into_iter().fold(request, |request, shown| request.header("authorization", shown));
+        gateway.send(request.body(Full::default()).unwrap()).await.unwrap()
+    };
+    for (path, open) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 401), ("/other", 401)] {
+        assert_eq!(ask(path, None).await.status, open, "{path}");
+        assert_eq!(ask(path, Some("Bearer an-admin-token-of-some-lengtH")).await.status, open, "{path}");
+    }
+    let refused = ask("/metrics", None).await;
+    assert!(refused.headers["www-authenticate"] == "Bearer" && !refused.body.contains("hapax_"), "{}", refused.body);
+    let shown = ask("/metrics", Some("Bearer an-admin-token-of-some-length")).await;
+    assert!(shown.status == 200 && shown.body.contains("hapax_calls_total"), "{}", shown.body);
+    gateway.terminate();
+    let (_, logs) = gateway.ended();
+    assert!(!logs.contains("an-admin-token"), "{logs}");
 }

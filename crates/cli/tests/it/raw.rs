@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// After this a test has failed, however slow the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -38,6 +38,13 @@ impl Answer {
 impl Wire {
     pub(crate) async fn to(address: SocketAddr) -> Self {
         Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
+    }
+
+    /// Of what is sent to it and not read, the system keeps little.
+    pub(crate) async fn with_little_room(address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        Self(BufReader::new(socket.connect(address).await.unwrap()))
     }
 
     /// The other side may have closed by now: then what it said before can be read.
@@ -94,6 +101,17 @@ impl Wire {
             }
             body.extend_from_slice(&chunk[..size]);
         }
+    }
+
+    /// Reads until this has come; false when the connection is over before.
+    pub(crate) async fn reads_until(&mut self, text: &str) -> bool {
+        let mut said = String::new();
+        while !said.contains(text) {
+            let byte = tokio::time::timeout(DEADLINE, self.0.read_u8()).await.expect("it comes in time");
+            let Ok(byte) = byte else { return false };
+            said.push(char::from(byte));
+        }
+        true
     }
 
     /// Goes away with a reset, as a process that is killed does with unread data.

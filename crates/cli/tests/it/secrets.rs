@@ -36,6 +36,24 @@ fn a_secret_of_another_length_or_open_to_all_is_refused_and_none_is_shown() {
     assert!(code == 2 && error.contains("does it exist?"), "{error}");
 }
 
+#[test]
+fn an_admin_token_that_can_be_guessed_or_read_by_all_is_refused_and_none_is_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, content, mode, remedy) in [
+        ("short", &b"0123456789\n"[..], 0o600, "holds no token; it must be 16 or more visible characters"),
+        ("blank", b"01234567 89012345678", 0o600, "holds no token"),
+        ("open", b"0123456789012345678", 0o604, "chmod 600"),
+    ] {
+        let path = secret(directory.path(), name, content, mode).display().to_string();
+        let (code, _, error) = check(directory.path(), &[], &["--admin-token-file", &path]);
+        assert!(code == 2 && error.contains(remedy), "{name}: {error}");
+        assert!(error.starts_with("hapax: --admin-token-file: ") && !error.contains("01234"), "{error}");
+    }
+    let path = secret(directory.path(), "good", b"0123456789012345678\n", 0o640).display().to_string();
+    let (code, shown, _) = check(directory.path(), &[], &["--admin-token-file", &path]);
+    assert!(code == 0 && shown.contains(&path) && !shown.contains("01234"), "{shown}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_keeps_the_secret_that_it_began_with() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());

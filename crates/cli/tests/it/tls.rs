@@ -26,10 +26,10 @@ use crate::raw::Wire;
 use crate::world::{Api, Gateway, until};
 
 /// An authority, and a certificate for 127.0.0.1 that it signed.
-struct Pki(TempDir);
+pub(crate) struct Pki(TempDir);
 
 impl Pki {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority_key = KeyPair::generate().unwrap();
@@ -48,7 +48,7 @@ impl Pki {
         self.0.path().join(name)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.file(name).display().to_string()
     }
 
@@ -61,14 +61,19 @@ type Tls = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// A client that trusts this authority, and speaks HTTP/2 or 1.1.
 fn client(pki: &Pki, version: Version) -> Tls {
+    let builder = HttpsConnectorBuilder::new().with_tls_config(trusting(pki)).https_only();
+    let connector =
+        if version == Version::HTTP_2 { builder.enable_http2().build() } else { builder.enable_http1().build() };
+    Client::builder(TokioExecutor::new()).build(connector)
+}
+
+/// Trusts this authority alone.
+pub(crate) fn trusting(pki: &Pki) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(pki.certificate("ca")).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
-    let builder = HttpsConnectorBuilder::new().with_tls_config(config.with_no_client_auth()).https_only();
-    let connector =
-        if version == Version::HTTP_2 { builder.enable_http2().build() } else { builder.enable_http1().build() };
-    Client::builder(TokioExecutor::new()).build(connector)
+    config.with_no_client_auth()
 }
 
 fn post(address: SocketAddr, path: &str, key: &str) -> Request<Full<Bytes>> {
@@ -76,7 +81,7 @@ fn post(address: SocketAddr, path: &str, key: &str) -> Request<Full<Bytes>> {
     request.body(Full::from("{}")).unwrap()
 }
 
-async fn secure_gateway(api: SocketAddr, pki: &Pki) -> Gateway {
+pub(crate) async fn secure_gateway(api: SocketAddr, pki: &Pki) -> Gateway {
     let (cert, key) = (pki.path("cert"), pki.path("key"));
     Gateway::start(api, "memory:", &["--tenant", "none", "--tls-cert", &cert, "--tls-key", &key]).await
 }
@@ -161,12 +166,8 @@ async fn a_flood_of_resets_harms_nobody_else() {
 
 /// In front of the API, TLS with this certificate.
 async fn behind_tls(api: SocketAddr, pki: &Pki) -> SocketAddr {
-    let key = PrivateKeyDer::from_pem_file(pki.file("key")).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
-    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
-    let config = config.with_single_cert(vec![pki.certificate("cert")], key).unwrap();
-    let (acceptor, listener) = (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await.unwrap());
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (acceptor, address) = (presenting(pki, &[]), listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
@@ -178,6 +179,16 @@ async fn behind_tls(api: SocketAddr, pki: &Pki) -> SocketAddr {
         }
     });
     address
+}
+
+/// Serves by TLS with this certificate, and offers these protocols.
+pub(crate) fn presenting(pki: &Pki, protocols: &[&str]) -> TlsAcceptor {
+    let key = PrivateKeyDer::from_pem_file(pki.file("key")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let mut config = config.with_single_cert(vec![pki.certificate("cert")], key).unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    TlsAcceptor::from(Arc::new(config))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
@@ -22,6 +22,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 /// After this a test has failed, however slow the machine.
@@ -30,7 +31,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// What the API saw of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
+    pub(crate) version: Version,
     pub(crate) path: String,
+    /// The host in the target: HTTP/2 has it there.
+    pub(crate) authority: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
@@ -66,6 +70,13 @@ impl Api {
         api
     }
 
+    /// Answers in HTTP/2 whoever is connected by this.
+    pub(crate) async fn serve_h2<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: I) {
+        let service = service_fn(move |request| self.clone().answer(request));
+        let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        drop(builder.serve_connection(TokioIo::new(stream), service).await);
+    }
+
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Either<Full<Bytes>, Stalled>>, Infallible> {
         let (head, body) = request.into_parts();
         let Ok(body) = body.collect().await else {
@@ -73,7 +84,13 @@ impl Api {
         };
         let number = {
             let mut seen = self.seen.lock().unwrap();
-            seen.push(Seen { path: head.uri.path().to_owned(), headers: head.headers, body: body.to_bytes() });
+            seen.push(Seen {
+                version: head.version,
+                path: head.uri.path().to_owned(),
+                authority: head.uri.authority().map(ToString::to_string),
+                headers: head.headers,
+                body: body.to_bytes(),
+            });
             seen.len()
         };
         if head.uri.path() == "/stalls" {
@@ -196,8 +213,22 @@ impl Gateway {
     }
 
     async fn started(store: &str, more: &[&str], public: SocketAddr) -> Self {
+        Self::run(hapax(), store, more, public).await
+    }
+
+    /// Starts a gateway by this command, and waits until it is ready.
+    pub(crate) async fn run(command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
+        let gateway = Self::spawn(command, store, more, public);
+        until("the gateway is ready", async || {
+            gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 200)
+        })
+        .await;
+        gateway
+    }
+
+    /// Starts a gateway by this command.
+    pub(crate) fn spawn(mut command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
         let admin = free_address();
-        let mut command = hapax();
         command.args(["gateway", "--store", store]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
@@ -209,12 +240,7 @@ impl Gateway {
             logs
         });
         let client = Client::builder(TokioExecutor::new()).build_http();
-        let gateway = Self { child, logs: Some(logs), public, admin, client, secrets: Secrets::default() };
-        until("the gateway is ready", async || {
-            gateway.get(admin, "/readyz").await.is_some_and(|got| got.status == 200)
-        })
-        .await;
-        gateway
+        Self { child, logs: Some(logs), public, admin, client, secrets: Secrets::default() }
     }
 
     /// Kills it and tells where it listened.

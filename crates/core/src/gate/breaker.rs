@@ -21,7 +21,7 @@ pub(super) struct Breaker {
 impl Breaker {
     /// Whether a begin may go to the store now.
     pub(super) fn admits(&self, now: Duration) -> bool {
-        if self.failures.load(Ordering::Acquire) < FAILURES {
+        if !self.is_open() {
             return true;
         }
         let (now, due) = (micros(now), self.probe_at.load(Ordering::Acquire));
@@ -31,6 +31,11 @@ impl Breaker {
                 .probe_at
                 .compare_exchange(due, now + micros(PROBE_EVERY), Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
+    }
+
+    /// Whether begins are refused at once, but for one a second.
+    pub(super) fn is_open(&self) -> bool {
+        self.failures.load(Ordering::Acquire) >= FAILURES
     }
 
     pub(super) fn succeeded(&self) {
@@ -69,12 +74,13 @@ mod tests {
             assert!(breaker.admits(Duration::ZERO));
             breaker.failed(Duration::ZERO);
         }
-        assert!(!breaker.admits(second / 2), "open");
+        assert!(breaker.is_open() && !breaker.admits(second / 2), "open");
         assert!(breaker.admits(second), "the probe");
         assert!(!breaker.admits(second), "only one");
         breaker.failed(second);
         assert!(breaker.admits(second * 2));
         breaker.succeeded();
+        assert!(!breaker.is_open());
         assert!(breaker.admits(second * 2) && breaker.admits(second * 2), "closed");
     }
 }

@@ -1,0 +1,152 @@
+//! What must be known of a store before it is used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use bytes::Bytes;
+use hapax::machine::{Begin, Begun, Claim, Complete, Grant, Lapse};
+use hapax::runtime::Runtime;
+use hapax::store::{Finding, Protocol, Severity};
+use hapax::{Call, Error, ErrorKind, Identity, Inspect, Key, Millis, Owner, Scope, Seconds, Store};
+use tokio::time::timeout;
+
+/// Looks at a store: whether it is one to rely on, and whether the namespace has the secret that it began with.
+#[derive(Clone, Debug)]
+pub(crate) struct StartUp {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) inspect: Arc<dyn Inspect>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) namespace: String,
+    /// The secret of the namespace, if it has one.
+    pub(crate) secret: Option<Identity>,
+    /// How long the store may take over each answer.
+    pub(crate) timeout: Duration,
+}
+
+/// Why a store cannot be used.
+#[derive(Debug)]
+pub(crate) enum Hindrance {
+    /// It must not be, as things stand: somebody has to act.
+    Refused(anyhow::Error),
+    /// It cannot be asked now.
+    Unreachable(anyhow::Error),
+}
+
+impl Hindrance {
+    pub(crate) fn into_error(self) -> anyhow::Error {
+        match self {
+            Self::Refused(error) | Self::Unreachable(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Hindrance {
+    fn from(error: Error) -> Self {
+        // Only what passes by itself is waited for.
+        if matches!(error.kind(), ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full) {
+            Self::Unreachable(error.into())
+        } else {
+            Self::Refused(error.into())
+        }
+    }
+}
+
+impl StartUp {
+    /// Everything; what is worth a warning, if it may be used.
+    pub(crate) async fn pass(&self) -> Result<Vec<Finding>, Hindrance> {
+        let findings = self.findings().await?;
+        if let Some(refusal) = findings.iter().find(|finding| finding.severity == Severity::Refuse) {
+            return Err(Hindrance::Refused(anyhow!("{}", refusal.message)));
+        }
+        match &self.secret {
+            Some(secret) => self.pin(secret).await?,
+            None => self.is_without_secret().await?,
+        }
+        self.try_a_record().await?;
+        Ok(findings)
+    }
+
+    /// A store may answer, and take nothing: a file that can only be read, for instance.
+    async fn try_a_record(&self) -> Result<(), Error> {
+        let begun = self.begin(trial(&*self.runtime, &self.namespace)?).await?;
+        if let Begun::Granted(grant) | Begun::Mine(grant) = begun {
+            self.record(&grant, TRIAL).await?;
+        }
+        Ok(())
+    }
+
+    /// What the store's own check finds.
+    pub(crate) async fn findings(&self) -> Result<Vec<Finding>, Error> {
+        self.in_time(self.inspect.check()).await
+    }
+
+    async fn in_time<T>(&self, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let silent = |_| Err(Error::new(ErrorKind::Unknown, "the store does not answer"));
+        timeout(self.timeout, asked).await.unwrap_or_else(silent)
+    }
+
+    async fn is_without_secret(&self) -> Result<(), Hindrance> {
+        let pin = Identity::plain().pin(&self.namespace);
+        let seen = self.in_time(Protocol::over(&*self.store).read(pin.record_key())).await?;
+        if seen.live().is_some_and(|record| !pin.accepts(record.fingerprint)) {
+            let what = anyhow!(
+                "the namespace {} has a secret; name its file by --secrets, or take another namespace",
+                self.namespace
+            );
+            return Err(Hindrance::Refused(what));
+        }
+        Ok(())
+    }
+
+    /// A namespace has one secret for ever: under another one every retry would look new.
+    async fn pin(&self, secret: &Identity) -> Result<(), Hindrance> {
+        let begun = self.begin(secret.pin(&self.namespace)).await?;
+        let namespace = &self.namespace;
+        match begun {
+            Begun::Granted(grant) | Begun::Mine(grant) => Ok(self.record(&grant, PINNED).await?),
+            Begun::Replay(_) => Ok(()),
+            Begun::Busy(_) => Err(Hindrance::Unreachable(anyhow!(
+                "another process is just recording the secret of the namespace {namespace}"
+            ))),
+            Begun::Mismatch => Err(Hindrance::Refused(anyhow!(
+                "the namespace {namespace} has another secret than the one in --secrets; give it that one, or take another namespace"
+            ))),
+            Begun::Indeterminate(_) | Begun::Dead => Err(Hindrance::Refused(anyhow!(
+                "the secret of {namespace} could not be compared with the one in use: {begun:?}"
+            ))),
+        }
+    }
+
+    async fn begin(&self, call: Call) -> Result<Begun, Error> {
+        let mut owner = Owner([0; 16]);
+        self.runtime.fill(&mut owner.0);
+        // To write the same once more does no harm.
+        let ask = Begin { call, owner, lease: WRITING, unknown_retention: PINNED, on_lapse: Lapse::Retry };
+        self.in_time(Protocol::over(&*self.store).begin(&ask)).await
+    }
+
+    async fn record(&self, grant: &Grant, retention: Seconds) -> Result<(), Error> {
+        let (claim, fingerprint) = (Claim::from(grant), grant.fingerprint);
+        let ask = Complete { claim, fingerprint, answer: Bytes::new(), retention, age: Duration::ZERO };
+        // Whoever else has recorded it meanwhile has recorded the same.
+        self.in_time(Protocol::over(&*self.store).complete(&grant.rk, &ask)).await.map(drop)
+    }
+}
+
+/// A call of a key that nobody else has, to see whether a store takes records.
+pub(super) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Error> {
+    let mut name = [0; 16];
+    runtime.fill(&mut name);
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Identity::plain().call(&Scope::tenant(namespace, "hapax/trial")?, &Key::new(name)?))
+}
+
+/// How long the record of a trial lives.
+pub(super) const TRIAL: Seconds = Seconds(60);
+
+/// How long another process may take over the record that it writes.
+const WRITING: Millis = Millis(30_000);
+
+/// 20 years: longer than any record lives under it.
+const PINNED: Seconds = Seconds(20 * 366 * 24 * 3600);

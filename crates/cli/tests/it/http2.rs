@@ -1,0 +1,322 @@
+//! An API that speaks HTTP/2, well and badly.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use hapax::BoxError;
+use http::{Method, Request, Response, Version};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame as Piece, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+
+use crate::frames::{
+    ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, INTERNAL_ERROR, NO_ERROR, PREFACE, REFUSED_STREAM,
+    SETTINGS, field,
+};
+use crate::raw::Wire;
+use crate::tls::{Pki, presenting, secure_gateway, trusting};
+use crate::world::{Api, Gateway, free_address, until};
+
+/// The API, in HTTP/2 alone: by TLS with this certificate, or without.
+async fn in_h2(api: &Api, pki: Option<&Pki>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (api, address) = (api.clone(), listener.local_addr().unwrap());
+    let acceptor = pki.map(|pki| presenting(pki, &["h2"]));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (api, acceptor) = (api.clone(), acceptor.clone());
+            tokio::spawn(async move {
+                match acceptor {
+                    Some(acceptor) => api.serve_h2(acceptor.accept(stream).await.ok()?).await,
+                    None => api.serve_h2(stream).await,
+                }
+                Some(())
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_offers_http2_by_tls_gets_it_h15() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let secure = format!("https://{}", in_h2(&api, Some(&pki)).await);
+    let flags = ["--upstream", &secure, "--upstream-ca", &pki.path("ca")];
+    let gateway = Gateway::start_with("memory:", &flags).await;
+    for replayed in [false, true] {
+        let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
+        assert_eq!((got.status.as_u16(), got.body.as_str(), got.replayed()), (201, "answer 1", replayed));
+    }
+    assert_eq!(gateway.get(gateway.public, "/charges").await.unwrap().body, "answer 2");
+    for seen in api.seen() {
+        assert_eq!(seen.version, Version::HTTP_2);
+        assert_eq!(seen.authority, Some(gateway.public.to_string()), "whom the client asked for");
+        assert!(!seen.headers.contains_key("host"), "it is said once");
+    }
+    assert_eq!(&api.seen()[0].headers["hapax-attempt"], "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_in_http2_without_tls_is_named_so() {
+    let api = Api::start().await;
+    let plain = format!("h2c://{}", in_h2(&api, None).await);
+    let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
+    assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201);
+    assert_eq!(api.seen()[0].version, Version::HTTP_2);
+}
+
+/// More than one connection takes: each request has its place, and the copies find the answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_requests_than_a_connection_takes_have_further_ones() {
+    let api = Api::start().await;
+    let plain = format!("h2c://{}", in_h2(&api, None).await);
+    let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
+    let keys: Vec<_> = (0..250).map(|number| format!("key-{number}")).collect();
+    let (got, ()) = tokio::join!(join_all(keys.iter().map(|key| gateway.post("/slow", key, "{}"))), async {
+        api.has_seen(keys.len()).await;
+        keys.iter().for_each(|_| api.let_go());
+    });
+    assert!(got.iter().all(|got| got.as_ref().unwrap().status == 201));
+    assert_eq!(api.seen().len(), keys.len());
+}
+
+/// An API in HTTP/2 that answers so.
+async fn in_http2<B>(answer: impl Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static) -> SocketAddr
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            let service = service_fn(move |request| std::future::ready(Ok::<_, Infallible>(answer(request))));
+            let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_protected_streams_both_ways_over_http2_h36() {
+    let plain = format!("h2c://{}", in_http2(|request| Response::new(request.into_body())).await);
+    let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
+    let mut wire = Wire::to(gateway.public).await;
+    wire.say(b"PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    for piece in ["one", "two"] {
+        wire.say(format!("3\r\n{piece}\r\n").as_bytes()).await;
+        assert!(wire.reads_until(piece).await, "{piece} comes back while the rest is still to come");
+    }
+    wire.say(b"0\r\n\r\n").await;
+    assert!(wire.reads_until("0\r\n\r\n").await, "and then the end");
+}
+
+/// A body without end, which counts what was taken of it.
+struct Endless(Arc<AtomicUsize>);
+
+impl Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Piece<Bytes>, Infallible>>> {
+        const PIECE: &[u8] = &[b'x'; 16_384];
+        self.0.fetch_add(PIECE.len(), Ordering::SeqCst);
+        Poll::Ready(Some(Ok(Piece::data(Bytes::from_static(PIECE)))))
+    }
+}
+
+/// Answers a GET without end, and everything else shortly.
+async fn endless(taken: &Arc<AtomicUsize>) -> SocketAddr {
+    let taken = Arc::clone(taken);
+    in_http2(move |request| {
+        let is_get = request.method() == Method::GET;
+        let short = Full::from("short");
+        Response::new(if is_get { Either::Left(Endless(Arc::clone(&taken))) } else { Either::Right(short) })
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_do_not_take_their_answers_hold_up_nobody_else() {
+    let taken = Arc::<AtomicUsize>::default();
+    let plain = format!("h2c://{}", endless(&taken).await);
+    let gateway = Gateway::start_with("memory:", &["--upstream", &plain, "--upstream-timeout", "10s"]).await;
+    let mut held = Vec::new();
+    for _ in 0..30 {
+        let mut wire = Wire::with_little_room(gateway.public).await;
+        wire.say(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        held.push(wire);
+    }
+    let (mut before, mut since) = (0, Instant::now());
+    until("no answer goes on", async || {
+        let now = taken.load(Ordering::SeqCst);
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        before > 0 && since.elapsed() > Duration::from_secs(1)
+    })
+    .await;
+    let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
+    assert_eq!((got.status.as_u16(), got.body.as_str()), (200, "short"));
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_in_http2_that_is_not_there_did_nothing_h32() {
+    let address = free_address();
+    let gateway = Gateway::start_with("memory:", &["--upstream", &format!("h2c://{address}")]).await;
+    for _ in 0..2 {
+        let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
+        assert_eq!((got.status.as_u16(), got.problem()), (502, "upstream-unreachable"));
+    }
+}
+
+/// How an API ends a request, by frames that this makes for its stream; and then it may close.
+type Ending = fn(u32) -> Vec<Frame>;
+
+/// The head of an answer, 200, and the start of its body.
+fn half(stream: u32) -> Vec<Frame> {
+    vec![Frame::new(HEADERS, END_HEADERS, stream, &[0x88]), Frame::new(DATA, 0, stream, b"half")]
+}
+
+/// An API that ends each request as it is told.
+#[derive(Clone)]
+struct Crooked {
+    address: SocketAddr,
+    /// The frames, and whether the connection is closed behind them.
+    ending: Arc<Mutex<(Ending, bool)>>,
+    seen: Arc<Mutex<usize>>,
+}
+
+impl Crooked {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let crooked = Self { address, ending: Arc::new(Mutex::new((half, true))), seen: Arc::default() };
+        let serving = crooked.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serving.clone().serve(stream));
+            }
+        });
+        crooked
+    }
+
+    async fn serve(self, mut wire: TcpStream) -> Option<()> {
+        wire.read_exact(&mut [0; PREFACE.len()]).await.ok()?;
+        Frame::new(SETTINGS, 0, 0, &[]).write(&mut wire).await?;
+        loop {
+            let frame = Frame::read(&mut wire).await?;
+            if frame.kind == SETTINGS && frame.flags & ACK == 0 {
+                Frame::new(SETTINGS, ACK, 0, &[]).write(&mut wire).await?;
+            }
+            if frame.ends_stream() {
+                *self.seen.lock().unwrap() += 1;
+                let (ending, closes) = *self.ending.lock().unwrap();
+                for frame in ending(frame.stream) {
+                    frame.write(&mut wire).await?;
+                }
+                if closes {
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Ends the next requests so; from then on it counts anew.
+    fn is_to(&self, ending: Ending, closes: bool) {
+        *self.ending.lock().unwrap() = (ending, closes);
+        *self.seen.lock().unwrap() = 0;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_an_api_ends_a_stream_it_has_one_effect_at_most_h27() {
+    let api = Crooked::start().await;
+    let gateway = Gateway::start_with("memory:", &["--upstream", &format!("h2c://{}", api.address)]).await;
+    let cut = |name, ending: Ending, closes| (name, ending, closes, "upstream-cut", "outcome-unknown", 1);
+    let not_done =
+        |name, ending: Ending, closes| (name, ending, closes, "upstream-unreachable", "upstream-unreachable", 2);
+    let endings = [
+        cut(
+            "an error in mid-answer",
+            |stream| [half(stream), vec![Frame::reset(stream, INTERNAL_ERROR)]].concat(),
+            false,
+        ),
+        cut("cancelled in mid-answer", |stream| [half(stream), vec![Frame::reset(stream, CANCEL)]].concat(), false),
+        cut("stopped in mid-answer", |stream| [half(stream), vec![Frame::reset(stream, NO_ERROR)]].concat(), false),
+        cut(
+            "refused in mid-answer",
+            |stream| [half(stream), vec![Frame::reset(stream, REFUSED_STREAM)]].concat(),
+            false,
+        ),
+        cut("closed in mid-answer", half, true),
+        cut("an error", |stream| vec![Frame::reset(stream, INTERNAL_ERROR)], false),
+        cut("stopped", |stream| vec![Frame::reset(stream, NO_ERROR)], false),
+        cut("closed", |_| Vec::new(), true),
+        cut("gone after it", |stream| vec![Frame::go_away(stream, NO_ERROR)], true),
+        cut("gone with an error after it", |stream| vec![Frame::go_away(stream, INTERNAL_ERROR)], true),
+        not_done("refused", |stream| vec![Frame::reset(stream, REFUSED_STREAM)], false),
+        not_done("gone before it", |_| vec![Frame::go_away(0, NO_ERROR)], true),
+        not_done("gone with an error before it", |_| vec![Frame::go_away(0, INTERNAL_ERROR)], true),
+    ];
+    for (name, ending, closes, first, copy, runs) in endings {
+        api.is_to(ending, closes);
+        for problem in [first, copy] {
+            let got = gateway.post("/charges", &name.replace(' ', "-"), "{}").await.unwrap();
+            assert_eq!(got.problem(), problem, "{name}: {}", got.body);
+        }
+        assert_eq!(*api.seen.lock().unwrap(), runs, "{name}");
+    }
+    let whole = |stream| [half(stream), vec![Frame::new(DATA, END_STREAM, stream, b" and half")]].concat();
+    api.is_to(whole, false);
+    let got = gateway.post("/charges", "the-last", "{}").await.unwrap();
+    assert_eq!((got.status.as_u16(), got.body.as_str()), (200, "half and half"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_body_whose_stream_is_reset_nothing_is_recorded_h11() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway(api.address, &pki).await;
+    let mut config = trusting(&pki);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let plain = TcpStream::connect(gateway.public).await.unwrap();
+    let mut wire = TlsConnector::from(Arc::new(config)).connect(name, plain).await.unwrap();
+    wire.write_all(PREFACE).await.unwrap();
+    let head = [
+        field(":method", "POST"),
+        field(":scheme", "https"),
+        field(":path", "/charges"),
+        field(":authority", "a"),
+        field("idempotency-key", "key-1"),
+    ];
+    for frame in [
+        Frame::new(SETTINGS, 0, 0, &[]),
+        Frame::new(HEADERS, END_HEADERS, 1, &head.concat()),
+        Frame::new(DATA, 0, 1, b"{"),
+        // Without an error: it just stops.
+        Frame::reset(1, NO_ERROR),
+    ] {
+        frame.write(&mut wire).await.unwrap();
+    }
+    until("the gateway is through with it", async || {
+        let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
+        page.lines().any(|line| line.starts_with("hapax_gateway_requests_total") && line.ends_with(" 1"))
+    })
+    .await;
+    assert_eq!(api.seen().len(), 0, "half a body is none");
+}

@@ -1,0 +1,208 @@
+//! Bodies and crowds that are larger than memory should ever be.
+//!
+//! HAPAX_BODY_BYTES=10737418240, HAPAX_ANSWER_BYTES=524288000 and HAPAX_TWINS=10000 for the recorded runs; the tests have less.
+
+use std::env;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::join;
+use futures_util::stream::{self, StreamExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::raw::Wire;
+use crate::world::{Api, Gateway, until};
+
+/// What a process may grow by.
+const GROWTH: u64 = 64 << 20;
+
+fn sized(variable: &str, scaled: u64) -> u64 {
+    env::var(variable).map_or(scaled, |size| size.parse().unwrap())
+}
+
+/// An API that takes bodies and does not keep them, and whose answer is cut off in the middle.
+#[derive(Clone, Default)]
+struct Sink {
+    requests: Arc<AtomicU64>,
+    /// Bytes of bodies that came.
+    taken: Arc<AtomicU64>,
+    /// The length that an answer says it has; half of it comes.
+    answer: u64,
+}
+
+impl Sink {
+    async fn start(&self) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (sink, address) = (self.clone(), listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(sink.clone().serve(stream));
+            }
+        });
+        address
+    }
+
+    async fn serve(self, stream: TcpStream) -> Option<()> {
+        let mut wire = BufReader::with_capacity(1 << 16, stream);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if wire.read_line(&mut head).await.ok()? == 0 {
+                return None;
+            }
+        }
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        if head.contains("transfer-encoding: chunked") {
+            self.take(&mut wire).await?;
+        }
+        wire.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", self.answer).as_bytes()).await.ok()?;
+        let mut left = self.answer / 2;
+        while left > 0 {
+            let piece = usize::try_from(left.min(1 << 16)).unwrap();
+            wire.write_all(&vec![b'x'; piece]).await.ok()?;
+            left -= u64::try_from(piece).unwrap();
+        }
+        Some(())
+    }
+
+    async fn take(&self, wire: &mut BufReader<TcpStream>) -> Option<()> {
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            let mut size = String::new();
+            wire.read_line(&mut size).await.ok()?;
+            let size = usize::from_str_radix(size.trim(), 16).ok()?;
+            piece.resize(size + 2, 0);
+            wire.read_exact(&mut piece).await.ok()?;
+            self.taken.fetch_add(u64::try_from(size).unwrap(), Ordering::SeqCst);
+            if size == 0 {
+                return Some(());
+            }
+        }
+    }
+
+    fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+/// How much larger the process is than before, at its largest.
+async fn grown<T>(gateway: &Gateway, work: impl Future<Output = T>) -> (T, u64) {
+    let base = gateway.resident();
+    let mut most = base;
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = work.as_mut() => return (done, most.max(gateway.resident()) - base),
+            () = tokio::task::yield_now() => most = most.max(gateway.resident()),
+        }
+    }
+}
+
+/// Sends a chunked body of this length; what is answered, which may be before its end.
+async fn upload(gateway: &Gateway, method: &str, bytes: u64) -> Option<u16> {
+    let (mut reader, mut writer) = TcpStream::connect(gateway.public).await.unwrap().into_split();
+    let head =
+        format!("{method} /upload HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ntransfer-encoding: chunked\r\n\r\n");
+    writer.write_all(head.as_bytes()).await.unwrap();
+    let sending = async {
+        let chunk = [b"10000\r\n".as_slice(), &vec![b'c'; 1 << 16], b"\r\n"].concat();
+        for _ in 0..bytes >> 16 {
+            if writer.write_all(&chunk).await.is_err() {
+                return;
+            }
+        }
+        drop(writer.write_all(b"0\r\n\r\n").await);
+    };
+    let answered = async {
+        let mut status = [0; 12];
+        reader.read_exact(&mut status).await.ok()?;
+        std::str::from_utf8(&status[9..]).unwrap().parse().ok()
+    };
+    join(sending, answered).await.1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_larger_than_memory_streams_through_or_is_refused_h11() {
+    let bytes = sized("HAPAX_BODY_BYTES", 256 << 20);
+    let sink = Sink::default();
+    let gateway = Gateway::start(sink.start().await, "memory:", &["--tenant", "none"]).await;
+    let (answered, growth) = grown(&gateway, upload(&gateway, "PUT", bytes)).await;
+    assert_eq!((answered, sink.taken.load(Ordering::SeqCst)), (Some(200), bytes));
+    println!("{bytes} bytes passed, grown by {} KiB", growth >> 10);
+    assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
+    let (answered, growth) = grown(&gateway, upload(&gateway, "POST", bytes)).await;
+    // The client may have been sending still when the connection was closed.
+    assert!(answered.is_none_or(|status| status == 413), "{answered:?}");
+    assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
+    assert_eq!(sink.requests(), 1, "what is refused does not arrive");
+    assert_eq!(gateway.get(gateway.public, "/").await.unwrap().status, 200, "it serves on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_larger_than_memory_that_is_cut_off_is_not_run_again_h27() {
+    let bytes = sized("HAPAX_ANSWER_BYTES", 64 << 20);
+    let sink = Sink { answer: bytes, ..Sink::default() };
+    let gateway = Gateway::start(sink.start().await, "memory:", &["--tenant", "none"]).await;
+    for (method, copy) in [("GET", None), ("POST", Some(409))] {
+        let before = sink.requests();
+        let mut stream = TcpStream::connect(gateway.public).await.unwrap();
+        let request = format!("{method} /report HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let (taken, growth) = grown(&gateway, async {
+            let (mut taken, mut piece) = (0, vec![0; 1 << 16]);
+            while let Ok(count @ 1..) = stream.read(&mut piece).await {
+                taken += u64::try_from(count).unwrap();
+            }
+            taken
+        })
+        .await;
+        assert!((bytes / 2..bytes).contains(&taken), "{method}: {taken} of {bytes} came, and then the end");
+        println!("{method}: {taken} bytes passed, grown by {} KiB", growth >> 10);
+        assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
+        if let Some(status) = copy {
+            let mut wire = Wire::to(gateway.public).await;
+            wire.say(request.as_bytes()).await;
+            let answer = wire.answer().await.unwrap();
+            assert!(answer.status == status && answer.text().contains("#not-replayable"), "{}", answer.text());
+        }
+        assert_eq!(sink.requests(), before + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_crowd_of_twins_one_runs_h18() {
+    let twins = usize::try_from(sized("HAPAX_TWINS", 1_000)).unwrap();
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let store = crate::world::sqlite(directory.path());
+    for wait in ["0s", "60s"] {
+        let gateway = Gateway::start(api.address, &store, &["--wait", wait]).await;
+        let before = api.seen().len();
+        let key = format!("twins-{wait}");
+        let crowd = stream::iter(0..twins).map(|_| gateway.post("/slow", &key, "{}"));
+        let (got, ()) = tokio::join!(crowd.buffer_unordered(1_500).collect::<Vec<_>>(), async {
+            api.has_seen(before + 1).await;
+            // Some wait, or were sent away, when the first ends.
+            until("twins have come", async || {
+                let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
+                let value = |series| page.lines().find_map(|line: &str| line.strip_prefix(series)?.trim().parse().ok());
+                let busy: f64 = value("hapax_calls_total{outcome=\"busy\"}").unwrap();
+                busy + value("hapax_twins ").unwrap() >= f64::from(u32::try_from(twins / 2).unwrap())
+            })
+            .await;
+            api.let_go();
+        });
+        let (mut answers, mut busy) = (0, 0);
+        for got in got.into_iter().map(Option::unwrap) {
+            match got.status.as_u16() {
+                201 => answers += usize::from(got.body == format!("answer {}", before + 1)),
+                _ => busy += usize::from(got.problem() == "in-progress" && got.headers.contains_key("retry-after")),
+            }
+        }
+        println!("--wait {wait}: {answers} got the answer, {busy} were told to come back");
+        assert_eq!(answers + busy, twins);
+        assert_eq!(api.seen().len(), before + 1, "one effect");
+        let retry = gateway.post("/slow", &key, "{}").await.unwrap();
+        assert!(retry.replayed());
+    }
+}
