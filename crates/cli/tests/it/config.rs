@@ -90,8 +90,8 @@ fn the_offending_line_is_named_with_what_was_probably_meant() {
         ("[policy]\n\nleese = '30s'\n", "hapax.toml:3: leese is unknown in [policy]; did you mean lease?"),
         ("[policy]\nlease = 30\n", "hapax.toml:2: lease: write a duration with its unit"),
         (
-            "[store]\nurl = 'redis://h'\n",
-            "hapax.toml:2: url: no store is called \"redis\"; this build has sqlite://PATH, memory:",
+            "[store]\nurl = 'postgres://h'\n",
+            "hapax.toml:2: url: no store is called \"postgres\"; this build has sqlite://PATH, redis://HOST,",
         ),
         ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\" is none of: hold, retry"),
         ("[policy]\nstore-header = ['x-a', 'set-cookie']\n", "hapax.toml:2: store-header: set-cookie belongs to one"),

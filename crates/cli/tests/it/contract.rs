@@ -383,7 +383,8 @@ async fn a_record_that_cannot_be_read_is_never_taken_for_none_h31() {
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
     assert_eq!(told(&gateway.post("/charges", "key-1", "{}").await), "201 expires");
     let database = Connection::open(directory.path().join("hapax.db")).unwrap();
-    assert_eq!(database.execute("update hapax_record set answer = null", []).unwrap(), 1);
+    // That of the trial at start, too.
+    assert!(database.execute("update hapax_record set answer = null", []).unwrap() >= 1);
     for body in ["{}", "[]"] {
         assert_eq!(told(&gateway.post("/charges", "key-1", body).await), "500 record-damaged same-key");
     }

@@ -205,7 +205,7 @@ fn what_cannot_work_is_refused_with_its_remedy() {
     let absent = format!("sqlite://{}/absent/hapax.db", directory.path().display());
     let (text, memory) = (format!("sqlite://{}", text.display()), ["--store", "memory:"]);
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["--store", "redis://localhost"], 2, "sqlite://PATH, memory:"),
+        (&["--store", "postgres://localhost"], 2, "sqlite://PATH, redis://HOST,"),
         (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: too short"),
         (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
         (&["--store", "memory:", "--upstream", "ftp://api"], 2, "http://HOST:PORT"),

@@ -157,7 +157,8 @@ async fn an_answer_larger_than_memory_that_is_cut_off_is_not_run_again_h27() {
             taken
         })
         .await;
-        assert!((bytes / 2..bytes).contains(&taken), "{method}: {taken} of {bytes} came, and then the end");
+        // A connection that is cut may take some of what was on the way with it.
+        assert!((bytes / 4..bytes).contains(&taken), "{method}: {taken} of {bytes} came, and then the end");
         println!("{method}: {taken} bytes passed, grown by {} KiB", growth >> 10);
         assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
         if let Some(status) = copy {
