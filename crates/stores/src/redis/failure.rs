@@ -1,7 +1,12 @@
 //! What an error of the server or of the connection says about the step that was asked for.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
 use hapax_core::{Error, ErrorKind};
 use redis::{ErrorKind as Cause, RedisError, ServerErrorKind};
+use rustls::AlertDescription;
 
 /// A call that failed.
 #[derive(Debug)]
@@ -95,11 +100,32 @@ impl From<Failure> for Error {
 
 /// Why there is no connection.
 fn unreached(error: &RedisError) -> (ErrorKind, &'static str) {
+    if let Some(distrust) = distrust(error) {
+        return (ErrorKind::Unusable, distrust);
+    }
     // The one thing that can be refused on the way there but for the password.
     if error.kind() == Cause::Server(ServerErrorKind::ResponseError) {
         return (ErrorKind::Unusable, "the server refuses the database that the URL names");
     }
     (ErrorKind::NotApplied, "the server cannot be reached")
+}
+
+/// Which certificate somebody does not trust.
+fn distrust(error: &RedisError) -> Option<&'static str> {
+    let shared = error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
+    let broken = shared.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()?;
+    match broken {
+        rustls::Error::InvalidCertificate(_) => {
+            Some("the server's certificate is not trusted; name the authority that signed it by ?ca=")
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::CertificateRequired
+            | AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::DecryptError,
+        ) => Some("the server wants a certificate of ours that it trusts; name it by ?cert= and ?key="),
+        _ => None,
+    }
 }
 
 /// What an error is that leaves open what happened.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::runtime::Runtime;
+use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Timestamp, telemetry};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
@@ -33,6 +33,11 @@ impl Server {
 
     pub(super) fn wall(&self) -> Timestamp {
         self.runtime.wall()
+    }
+
+    /// Waits for it, at most this long.
+    pub(super) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
+        runtime::within(&*self.runtime, limit, future).await
     }
 
     /// Whether the server's clock was far from ours when it was last looked at.

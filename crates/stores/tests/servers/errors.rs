@@ -6,36 +6,36 @@ use hapax_core::ErrorKind::{Damaged, Full, NotApplied, Unknown, Unusable};
 use hapax_core::machine::Begun;
 use hapax_core::{Inspect, Store};
 use hapax_testkit::proxy::{Fault, Moment, Proxy};
-use hapax_testkit::servers::{self, Kind, Options, RedisServer, Reply};
+use hapax_testkit::servers::{Kind, Options, RedisServer, Reply};
 use libtest_mimic::Trial;
 use tokio::net::TcpStream;
 
 use crate::plight::{Plight, refused};
-use crate::world::{FIRST, Operation, SECOND, ask, behind, config, failure, info, start, store, until};
+use crate::world::{FIRST, Operation, SECOND, ask, behind, config, failure, info, start, store, test, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let each = Kind::ALL.into_iter().flat_map(|kind| {
         let name = kind.name();
         [
-            servers::test("a_replica_refuses", name, move || replica(kind)),
-            servers::test("a_replica_that_lost_its_primary_refuses", name, move || orphan(kind)),
-            servers::test("a_server_without_its_replicas_refuses", name, move || too_few_replicas(kind)),
-            servers::test("a_server_that_cannot_save_refuses", name, move || cannot_save(kind)),
-            servers::test("a_full_server_refuses_begins_alone", name, move || full(kind)),
-            servers::test("a_server_busy_with_a_script_refuses", name, move || busy(kind)),
-            servers::test("a_server_that_reads_its_data_refuses", name, move || loading(kind)),
-            servers::test("a_node_of_a_cluster_refuses", name, move || cluster(kind)),
-            servers::test("a_renamed_command_is_missed", name, move || renamed(kind)),
+            test("a_replica_refuses", name, move || replica(kind)),
+            test("a_replica_that_lost_its_primary_refuses", name, move || orphan(kind)),
+            test("a_server_without_its_replicas_refuses", name, move || too_few_replicas(kind)),
+            test("a_server_that_cannot_save_refuses", name, move || cannot_save(kind)),
+            test("a_full_server_refuses_begins_alone", name, move || full(kind)),
+            test("a_server_busy_with_a_script_refuses", name, move || busy(kind)),
+            test("a_server_that_reads_its_data_refuses", name, move || loading(kind)),
+            test("a_node_of_a_cluster_refuses", name, move || cluster(kind)),
+            test("a_renamed_command_is_missed", name, move || renamed(kind)),
         ]
     });
     let redis = Kind::Redis.name();
     let once = [
-        servers::test("a_password_is_asked_for", redis, password),
-        servers::test("a_server_with_too_many_clients_refuses", redis, too_many_clients),
-        servers::test("a_database_that_is_not_there_is_refused", redis, no_such_database),
-        servers::test("a_key_of_another_type_is_damaged", redis, wrong_type),
-        servers::test("a_server_that_is_down_refuses", redis, down),
-        servers::test("a_connection_lost_under_way_leaves_it_unknown", redis, lost),
+        test("a_password_is_asked_for", redis, password),
+        test("a_server_with_too_many_clients_refuses", redis, too_many_clients),
+        test("a_database_that_is_not_there_is_refused", redis, no_such_database),
+        test("a_key_of_another_type_is_damaged", redis, wrong_type),
+        test("a_server_that_is_down_refuses", redis, down),
+        test("a_connection_lost_under_way_leaves_it_unknown", redis, lost),
     ];
     each.chain(once).collect()
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
+mod access;
+mod connections;
 mod errors;
 mod plight;
 mod rights;
@@ -12,5 +14,5 @@ use std::process::ExitCode;
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
-    servers::main(errors::tests().into_iter().chain(rights::tests()))
+    servers::main([errors::tests(), rights::tests(), connections::tests(), access::tests()].into_iter().flatten())
 }

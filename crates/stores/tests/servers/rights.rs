@@ -7,14 +7,14 @@ use hapax_core::machine::{Claim, Decision, Grant, Renewed, release};
 use hapax_core::store::{Inserted, Swapped};
 use hapax_core::{Inspect, Result, Seconds, Store};
 use hapax_stores::Redis;
-use hapax_testkit::servers::{self, Kind, RedisServer};
+use hapax_testkit::servers::{Kind, RedisServer};
 use libtest_mimic::Trial;
 
 use crate::plight::refused;
-use crate::world::{FIRST, Operation, SECOND, ask, completion, failure, start, store};
+use crate::world::{FIRST, Operation, SECOND, ask, completion, failure, start, store, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let each = Kind::ALL.map(|kind| servers::test("the_rights_it_names_suffice", kind.name(), move || suffice(kind)));
+    let each = Kind::ALL.map(|kind| test("the_rights_it_names_suffice", kind.name(), move || suffice(kind)));
     each.into()
 }
 

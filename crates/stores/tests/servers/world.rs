@@ -11,20 +11,27 @@ use hapax_core::store::Protocol;
 use hapax_core::{Call, Error, Identity, Key, Millis, Owner, Result, Rule, Scope, Seconds, Store};
 use hapax_stores::Redis;
 use hapax_testkit::proxy::Proxy;
-use hapax_testkit::servers::{Kind, Options, RedisServer, Reply};
+use hapax_testkit::servers::{self, Kind, Options, RedisServer, Reply};
+use libtest_mimic::Trial;
 use tokio::time::{Instant, timeout};
 
 /// After this a test has failed, however slow the machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-
-/// How long a caller waits who gives up early.
-pub(crate) const BRIEFLY: Duration = Duration::from_millis(50);
 
 pub(crate) const LEASE: Millis = Millis(30_000);
 pub(crate) const DAY: Seconds = Seconds(24 * 3600);
 
 pub(crate) const FIRST: Owner = Owner([1; 16]);
 pub(crate) const SECOND: Owner = Owner([2; 16]);
+
+/// A test that ends, one way or the other.
+pub(crate) fn test<F, T>(name: &str, service: &'static str, body: F) -> Trial
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()>,
+{
+    servers::test(name, service, || async { timeout(DEADLINE, body()).await.expect("it ends in time") })
+}
 
 pub(crate) async fn start(kind: Kind, arguments: &[&str]) -> RedisServer {
     RedisServer::start(Options::new(kind).with_args(arguments)).await.expect("the server starts")
