@@ -53,8 +53,8 @@ impl Link {
         self.answer(&connection, answer).await
     }
 
-    /// Looks whether the server remembers, and at its clock. Whether it has forgotten is the reply.
-    pub(super) async fn greet(&self) -> Result<bool, Failure> {
+    /// Looks whether the server remembers, and at its clock.
+    pub(super) async fn greet(&self) -> Result<(), Failure> {
         let connection = self.connected().await.map_err(Failure::NotSent)?;
         let mut sender = connection.sender.clone();
         self.answer(&connection, self.server.greet(&mut sender)).await

@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
 mod access;
+mod accounts;
 mod connections;
 mod errors;
+mod faults;
+mod gate;
 mod plight;
 mod rights;
 mod world;
@@ -14,5 +17,9 @@ use std::process::ExitCode;
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
-    servers::main([errors::tests(), rights::tests(), connections::tests(), access::tests()].into_iter().flatten())
+    servers::main(
+        [errors::tests(), rights::tests(), connections::tests(), access::tests(), faults::tests(), gate::tests()]
+            .into_iter()
+            .flatten(),
+    )
 }
