@@ -114,19 +114,22 @@ fn unreached(error: &RedisError) -> (ErrorKind, &'static str) {
 fn distrust(error: &RedisError) -> Option<&'static str> {
     let shared = error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
     let broken = shared.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()?;
-    match broken {
-        rustls::Error::InvalidCertificate(_) => {
-            Some("the server's certificate is not trusted; name the authority that signed it by ?ca=")
-        }
-        rustls::Error::AlertReceived(
-            AlertDescription::CertificateRequired
-            | AlertDescription::UnknownCA
-            | AlertDescription::BadCertificate
-            | AlertDescription::DecryptError,
-        ) => Some("the server wants a certificate of ours that it trusts; name it by ?cert= and ?key="),
-        _ => None,
+    if matches!(broken, rustls::Error::InvalidCertificate(_)) {
+        return Some("the server's certificate is not trusted; name the authority that signed it by ?ca=");
     }
+    let rustls::Error::AlertReceived(alert) = broken else { return None };
+    DISTRUST
+        .contains(alert)
+        .then_some("the server wants a certificate of ours that it trusts; name it by ?cert= and ?key=")
 }
+
+/// What a server says that has no certificate of ours, or one of an authority that it does not know.
+const DISTRUST: [AlertDescription; 4] = [
+    AlertDescription::CertificateRequired,
+    AlertDescription::UnknownCA,
+    AlertDescription::BadCertificate,
+    AlertDescription::DecryptError,
+];
 
 /// What an error is that leaves open what happened.
 fn open(error: &RedisError) -> &'static str {
@@ -236,9 +239,9 @@ mod tests {
 
     #[test]
     fn a_connection_that_breaks_says_nothing_of_what_was_sent() {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
         for broken in [BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof] {
-            let error = || RedisError::from(std::io::Error::from(broken));
+            let error = || RedisError::from(io::Error::from(broken));
             assert_eq!(kind(Failure::Sent(error())), Unknown, "{broken}");
             assert!(!Failure::Sent(error()).was_answered(), "{broken}");
             assert_eq!(kind(Failure::NotSent(error())), NotApplied, "{broken}");

@@ -50,7 +50,7 @@ async fn replica(kind: Kind) {
     ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     plight.refuses(NotApplied, "the server is a replica; name the primary").await;
     ask(&server, &["REPLICAOF", "NO", "ONE"]).await;
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 async fn orphan(kind: Kind) {
@@ -59,7 +59,7 @@ async fn orphan(kind: Kind) {
     ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     plight.refuses(NotApplied, "the server is a replica that has lost its primary").await;
     ask(&server, &["REPLICAOF", "NO", "ONE"]).await;
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 async fn too_few_replicas(kind: Kind) {
@@ -68,7 +68,7 @@ async fn too_few_replicas(kind: Kind) {
     config(&server, "min-replicas-to-write", "1").await;
     plight.refuses(NotApplied, "fewer replicas than it wants").await;
     config(&server, "min-replicas-to-write", "0").await;
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 async fn cannot_save(kind: Kind) {
@@ -82,7 +82,7 @@ async fn cannot_save(kind: Kind) {
     let findings = store(&server.url()).check().await.unwrap();
     assert!(findings.iter().any(|finding| finding.message.contains("disk")), "{findings:?}");
     config(&server, "stop-writes-on-bgsave-error", "no").await;
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 async fn full(kind: Kind) {
@@ -119,7 +119,7 @@ async fn busy(kind: Kind) {
         ask(&server, &["SCRIPT", "KILL"]).await;
     };
     tokio::join!(looping, meanwhile);
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 async fn loading(kind: Kind) {
@@ -141,7 +141,7 @@ async fn loading(kind: Kind) {
     let (restarted, ()) = tokio::join!(server.restart(), refuses);
     restarted.unwrap();
     meets_a_broken_connection(plight.store()).await;
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 /// Two nodes that have met; the other one owns every slot.
@@ -196,7 +196,7 @@ async fn password() {
     for user in ["redis://:wrong@", "redis://default:wrong@", "redis://nobody:open@"] {
         plight.refuses_to(&*store(&format!("{user}{address}")), Unusable, unknown).await;
     }
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 async fn too_many_clients() {
@@ -250,7 +250,7 @@ async fn down() {
     plight.refuses_to(&*store(&socket), NotApplied, "cannot be reached").await;
     plight.refuses_to(&*store("redis://127.0.0.1:1"), NotApplied, "cannot be reached").await;
     server.restart().await.unwrap();
-    plight.is_over().await;
+    plight.passes().await;
 }
 
 /// The first call after a connection broke may be the one that learns of it; it might have been carried out.

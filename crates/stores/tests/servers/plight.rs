@@ -59,7 +59,7 @@ impl<'a> Plight<'a> {
     }
 
     /// Nothing of what was refused was done, and once the server is well the very same operations are carried out.
-    pub(crate) async fn is_over(self) {
+    pub(crate) async fn passes(self) {
         assert_eq!(self.under_way.held(self.server).await, self.before, "a refused operation was carried out");
         let there = ask(self.server, &[b"EXISTS", &self.absent.name()[..]]).await;
         assert_eq!(there, Reply::Integer(0), "a refused begin was carried out");

@@ -25,6 +25,7 @@ pub(crate) const FIRST: Owner = Owner([1; 16]);
 pub(crate) const SECOND: Owner = Owner([2; 16]);
 
 /// A test that ends, one way or the other.
+#[expect(clippy::disallowed_methods, reason = "a test ends by the clock of whoever runs it")]
 pub(crate) fn test<F, T>(name: &str, service: &'static str, body: F) -> Trial
 where
     F: FnOnce() -> T + Send + 'static,
@@ -88,6 +89,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut look: impl F
 }
 
 /// A call that its caller gives up after this time counts as unanswered.
+#[expect(clippy::disallowed_methods, reason = "a test ends by the clock of whoever runs it")]
 pub(crate) async fn patiently<T>(patience: Duration, call: impl Future<Output = T>) -> Option<T> {
     timeout(patience, call).await.ok()
 }
