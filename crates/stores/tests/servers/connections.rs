@@ -265,7 +265,8 @@ async fn dedicated() {
     let rk = operation.0.record_key();
     let mut stuck = Box::pin(store.read(&rk));
     assert!(patiently(PATIENCE, stuck.as_mut()).await.is_none());
-    operation.complete(&*dedicated, &grant, "done").await.unwrap();
+    let completed = patiently(10 * PATIENCE, operation.complete(&*dedicated, &grant, "done")).await;
+    completed.expect("the dedicated one is not stuck").unwrap();
     operation.replays(&*dedicated, "done").await;
     assert_eq!(connections(&server).await, 2);
     assert!(patiently(PATIENCE / 10, stuck).await.is_none(), "the shared one was to be stuck");
