@@ -220,11 +220,11 @@ impl Inspect for Redis {
     /// Asks the server what it is and how it is set, whether its clock is ours, and whether it still remembers.
     async fn check(&self) -> Result<Vec<Finding>> {
         let link = &self.links[0];
-        let forgot = link.greet().await?;
+        link.greet().await?;
         let info = link.trusted(value::text(link.call(&cmd("INFO")).await?))?.unwrap_or_default();
         let mut findings = Info::new(&String::from_utf8_lossy(&info)).findings();
         let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
-        if forgot {
+        if self.server.has_forgotten() {
             warn("the server has lost records since it was last looked at; what they stand for may run again");
         }
         if self.server.is_apart() {

@@ -1,7 +1,12 @@
 //! What an error of the server or of the connection says about the step that was asked for.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
 use hapax_core::{Error, ErrorKind};
 use redis::{ErrorKind as Cause, RedisError, ServerErrorKind};
+use rustls::AlertDescription;
 
 /// A call that failed.
 #[derive(Debug)]
@@ -24,16 +29,8 @@ const REFUSALS: [(&str, ErrorKind, &str); 20] = [
     ("MASTERDOWN", ErrorKind::NotApplied, "the server is a replica that has lost its primary"),
     ("MISCONF", ErrorKind::NotApplied, "the server cannot write to its disk and refuses writes"),
     ("MOVED", ErrorKind::NotApplied, CLUSTER),
-    (
-        "NOAUTH",
-        ErrorKind::Unusable,
-        "the server asks for a password; put it in the URL, or name its file by ?password-file=",
-    ),
-    (
-        "NOPERM",
-        ErrorKind::Unusable,
-        "the user lacks a right; it needs ~hx:* and +set +get +getrange +exists +pexpiretime +pexpire +time +info +multi +exec +eval +evalsha",
-    ),
+    ("NOAUTH", ErrorKind::Unusable, PASSWORD),
+    ("NOPERM", ErrorKind::Unusable, RIGHTS),
     ("NOREPLICAS", ErrorKind::NotApplied, "the server has fewer replicas than it wants for a write"),
     ("NOSCRIPT", ErrorKind::NotApplied, "the server has forgotten a script"),
     ("OOM", ErrorKind::Full, "the server's memory is full; give it more, or let records live for less time"),
@@ -46,8 +43,16 @@ const REFUSALS: [(&str, ErrorKind, &str); 20] = [
 
 const CLUSTER: &str = "the server is part of a cluster, which is not supported yet";
 
-/// Refusals that have no code of their own, by how they begin.
-const WORDS: [(&str, ErrorKind, &str); 3] = [
+const PASSWORD: &str = "the server asks for a password; put it in the URL, or name its file by ?password-file=";
+
+const RIGHTS: &str = "the user lacks a right; it needs ~hx:* and +set +get +getrange +exists +pexpiretime +pexpire +time +info +eval +evalsha, and +select for a database of another number than 0";
+
+/// Refusals that have no code of their own, by how they begin. No script goes on after a command that it may not give, and none has
+/// written before: its write is its last.
+const WORDS: [(&str, ErrorKind, &str); 6] = [
+    ("ACL failure in script", ErrorKind::Unusable, RIGHTS),
+    ("Authentication required", ErrorKind::Unusable, PASSWORD),
+    ("The user executing the script", ErrorKind::Unusable, RIGHTS),
     ("max number of clients reached", ErrorKind::NotApplied, "the server takes no further connection (maxclients)"),
     (
         "syntax error",
@@ -81,15 +86,60 @@ impl Failure {
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::NotSent(error) => match refusal(&error) {
-                Some((kind, message)) => Self::new(kind, message).caused_by(error),
-                None => Self::new(ErrorKind::NotApplied, "the server cannot be reached").caused_by(error),
-            },
-            Failure::Sent(error) => match refusal(&error) {
-                Some((kind, message)) => Self::new(kind, message).caused_by(error),
-                None => Self::new(ErrorKind::Unknown, "the server did not answer").caused_by(error),
-            },
+            Failure::NotSent(error) => {
+                let (kind, message) = refusal(&error).unwrap_or_else(|| unreached(&error));
+                Self::new(kind, message).caused_by(error)
+            }
+            Failure::Sent(error) => {
+                let (kind, message) = refusal(&error).unwrap_or_else(|| (ErrorKind::Unknown, open(&error)));
+                Self::new(kind, message).caused_by(error)
+            }
         }
+    }
+}
+
+/// Why there is no connection.
+fn unreached(error: &RedisError) -> (ErrorKind, &'static str) {
+    if let Some(distrust) = distrust(error) {
+        return (ErrorKind::Unusable, distrust);
+    }
+    // The one thing that can be refused on the way there but for the password.
+    if error.kind() == Cause::Server(ServerErrorKind::ResponseError) {
+        return (ErrorKind::Unusable, "the server refuses the database that the URL names");
+    }
+    (ErrorKind::NotApplied, "the server cannot be reached")
+}
+
+/// Which certificate somebody does not trust.
+fn distrust(error: &RedisError) -> Option<&'static str> {
+    let shared = error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
+    let broken = shared.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()?;
+    if matches!(broken, rustls::Error::InvalidCertificate(_)) {
+        return Some("the server's certificate is not trusted; name the authority that signed it by ?ca=");
+    }
+    let rustls::Error::AlertReceived(alert) = broken else { return None };
+    DISTRUST
+        .contains(alert)
+        .then_some("the server wants a certificate of ours that it trusts; name it by ?cert= and ?key=")
+}
+
+/// What a server says that has no certificate of ours, or one of an authority that it does not know.
+const DISTRUST: [AlertDescription; 4] = [
+    AlertDescription::CertificateRequired,
+    AlertDescription::UnknownCA,
+    AlertDescription::BadCertificate,
+    AlertDescription::DecryptError,
+];
+
+/// What an error is that leaves open what happened.
+fn open(error: &RedisError) -> &'static str {
+    match (error.kind(), error.code()) {
+        // It repeats the bytes of a command that it does not know.
+        (Cause::Parse, _) => {
+            "the server's reply cannot be read; it may lack SET, EVAL or EVALSHA, or have them renamed"
+        }
+        (_, Some(_)) => "the server answered with an error that leaves open what it did",
+        (_, None) => "the server did not answer",
     }
 }
 
@@ -102,4 +152,109 @@ fn refusal(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     let refused_to_greet = (error.kind() == Cause::AuthenticationFailed)
         .then_some((ErrorKind::Unusable, "the server does not know this user and password"));
     by_code.or_else(by_words).map(|(_, kind, message)| (*kind, *message)).or(refused_to_greet)
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_core::ErrorKind::{Damaged, Full, NotApplied, Unknown, Unusable};
+
+    use super::*;
+
+    /// What the driver makes of an error as the server sends it.
+    fn error(line: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        reply.extract_error().unwrap_err()
+    }
+
+    fn kind(failure: Failure) -> ErrorKind {
+        Error::from(failure).kind()
+    }
+
+    /// As servers say it; those that a server can be brought to say are also shown by one.
+    const SAID: [(&str, ErrorKind); 30] = [
+        ("ASK 1234 127.0.0.1:6379", NotApplied),
+        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", NotApplied),
+        ("CLUSTERDOWN The cluster is down", NotApplied),
+        ("CROSSSLOT Keys in request don't hash to the same slot", NotApplied),
+        ("DENIED Redis is running in protected mode because protected mode is enabled", Unusable),
+        ("EXECABORT Transaction discarded because of previous errors.", NotApplied),
+        ("LOADING Redis is loading the dataset in memory", NotApplied),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", NotApplied),
+        (
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            NotApplied,
+        ),
+        ("MOVED 1234 127.0.0.1:6379", NotApplied),
+        ("NOAUTH Authentication required.", Unusable),
+        ("NOPERM this user has no permissions to run the 'set' command", Unusable),
+        ("NOREPLICAS Not enough good replicas to write.", NotApplied),
+        ("NOSCRIPT No matching script. Please use EVAL.", NotApplied),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Full),
+        ("READONLY You can't write against a read only replica.", NotApplied),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", NotApplied),
+        ("UNKILLABLE Sorry the script already executed write commands against the dataset.", NotApplied),
+        ("WRONGPASS invalid username-password pair or user is disabled.", Unusable),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", Damaged),
+        ("ERR max number of clients reached", NotApplied),
+        ("ERR syntax error", Unusable),
+        ("ERR unknown command 'EVALSHA', with args beginning with:", Unusable),
+        ("ERR The user executing the script can't run this command or subcommand script: 1f", Unusable),
+        ("ERR ACL failure in script: User some has no permissions to run the 'get' command", Unusable),
+        ("ERR Authentication required.", Unusable),
+        ("ERR Error running script (call to 1f): @user_script:1: oh", Unknown),
+        ("ERR something new", Unknown),
+        ("BUSYKEY Target key name already exists.", Unknown),
+        ("NEWCODE something new", Unknown),
+    ];
+
+    #[test]
+    fn each_refusal_of_a_server_is_what_it_says() {
+        for (line, expected) in SAID {
+            assert_eq!(kind(Failure::Sent(error(line))), expected, "{line}");
+            let failure = Failure::Sent(error(line));
+            assert!(failure.was_answered(), "{line}");
+            let demoted = line.starts_with("READONLY") || line.starts_with("MASTERDOWN");
+            assert_eq!(failure.was_demoted(), demoted, "{line}");
+            assert_eq!(failure.is_unknown_script(), line.starts_with("NOSCRIPT"), "{line}");
+        }
+        let said = |code: &str| SAID.iter().any(|(line, _)| line.split(' ').next() == Some(code));
+        assert!(REFUSALS.iter().all(|(code, _, _)| said(code)));
+        assert!(WORDS.iter().all(|(words, _, _)| SAID.iter().any(|(line, _)| line[4..].starts_with(words))));
+    }
+
+    #[test]
+    fn what_was_never_sent_was_not_applied() {
+        for (line, expected) in SAID {
+            // Of a connection that was not made the one thing that is not known is why.
+            let expected = if expected != Unknown {
+                expected
+            } else if line.starts_with("ERR") {
+                Unusable
+            } else {
+                NotApplied
+            };
+            assert_eq!(kind(Failure::NotSent(error(line))), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_breaks_says_nothing_of_what_was_sent() {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
+        for broken in [BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof] {
+            let error = || RedisError::from(io::Error::from(broken));
+            assert_eq!(kind(Failure::Sent(error())), Unknown, "{broken}");
+            assert!(!Failure::Sent(error()).was_answered(), "{broken}");
+            assert_eq!(kind(Failure::NotSent(error())), NotApplied, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_cannot_be_read_leaves_it_open() {
+        let parse = redis::parse_redis_value(b"-ERR unknown command 'SET', with args beginning with: '\xff'\r\n");
+        let error = parse.unwrap_err();
+        assert_eq!(error.kind(), Cause::Parse);
+        assert!(Error::from(Failure::Sent(error.clone())).to_string().contains("renamed"));
+        assert_eq!(kind(Failure::Sent(error.clone())), Unknown);
+        assert!(!Failure::Sent(error).was_answered());
+    }
 }

@@ -1,10 +1,12 @@
 //! One multiplexed connection: made when it is needed, and made anew when it no longer answers.
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
+use hapax_core::runtime::BoxFuture;
 use hapax_core::{ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
@@ -16,7 +18,7 @@ use super::server::Server;
 /// So many calls in a row that were given up before an answer came mean that none will come on this connection.
 const UNANSWERED: u32 = 3;
 
-/// How long a connection may take to be made: as long as the engine waits for a call by default.
+/// How long a connection may take to be made, and then to be greeted: as long as the engine waits for a call by default.
 const CONNECTING: Duration = Duration::from_secs(1);
 
 /// Its calls travel together: whoever calls while others wait shares their write. A call is sent once; nothing is sent again by
@@ -25,8 +27,12 @@ pub(super) struct Link {
     client: Client,
     server: Arc<Server>,
     current: RwLock<Option<Arc<Connection>>>,
-    connecting: Mutex<()>,
+    /// The connection in the making. Whoever waits for it takes it further, and who gives up leaves it to the next: with callers that
+    /// wait for less time than it takes, there would never be one.
+    making: Mutex<Option<Making>>,
 }
+
+type Making = BoxFuture<'static, Result<MultiplexedConnection, RedisError>>;
 
 struct Connection {
     sender: MultiplexedConnection,
@@ -36,7 +42,7 @@ struct Connection {
 
 impl Link {
     pub(super) fn new(client: Client, server: Arc<Server>) -> Self {
-        Self { client, server, current: RwLock::default(), connecting: Mutex::default() }
+        Self { client, server, current: RwLock::default(), making: Mutex::default() }
     }
 
     /// Sends one command and waits for its reply.
@@ -47,8 +53,8 @@ impl Link {
         self.answer(&connection, answer).await
     }
 
-    /// Looks whether the server remembers, and at its clock. Whether it has forgotten is the reply.
-    pub(super) async fn greet(&self) -> Result<bool, Failure> {
+    /// Looks whether the server remembers, and at its clock.
+    pub(super) async fn greet(&self) -> Result<(), Failure> {
         let connection = self.connected().await.map_err(Failure::NotSent)?;
         let mut sender = connection.sender.clone();
         self.answer(&connection, self.server.greet(&mut sender)).await
@@ -85,20 +91,22 @@ impl Link {
         if let Some(connection) = self.current() {
             return Ok(connection);
         }
-        // One caller makes the connection that all of them wait for.
-        let _alone = self.connecting.lock().await;
-        if let Some(connection) = self.current() {
-            return Ok(connection);
+        let mut making = self.making.lock().await;
+        loop {
+            if let Some(connection) = self.current() {
+                return Ok(connection);
+            }
+            let is_left_over = making.is_some();
+            let make = || Box::pin(connect(self.client.clone(), Arc::clone(&self.server))) as Making;
+            let made = making.get_or_insert_with(make).await;
+            *making = None;
+            match made {
+                Ok(sender) => *self.write() = Some(Arc::new(Connection { sender, unanswered: AtomicU32::new(0) })),
+                // It may have failed long ago.
+                Err(_) if is_left_over => {}
+                Err(error) => return Err(error),
+            }
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECTING))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(PIPELINE);
-        let mut sender = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        self.server.greet(&mut sender).await?;
-        let connection = Arc::new(Connection { sender, unanswered: AtomicU32::new(0) });
-        *self.write() = Some(Arc::clone(&connection));
-        Ok(connection)
     }
 
     fn current(&self) -> Option<Arc<Connection>> {
@@ -116,6 +124,17 @@ impl Link {
             *current = None;
         }
     }
+}
+
+async fn connect(client: Client, server: Arc<Server>) -> Result<MultiplexedConnection, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECTING))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(PIPELINE);
+    let mut sender = client.get_multiplexed_async_connection_with_config(&config).await?;
+    let greeted = server.within(CONNECTING, server.greet(&mut sender)).await;
+    greeted.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+    Ok(sender)
 }
 
 /// How many calls may wait for the connection's task to take them up before further ones wait in line.

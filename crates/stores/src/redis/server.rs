@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::runtime::Runtime;
+use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Timestamp, telemetry};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
@@ -24,15 +24,22 @@ pub(super) struct Server {
     runtime: Arc<dyn Runtime>,
     sentinel: Mutex<Option<Bytes>>,
     is_apart: AtomicBool,
+    /// It was found to have forgotten, and nobody was told yet.
+    forgot: AtomicBool,
 }
 
 impl Server {
     pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
-        Self { runtime, sentinel: Mutex::default(), is_apart: AtomicBool::new(false) }
+        Self { runtime, sentinel: Mutex::default(), is_apart: AtomicBool::default(), forgot: AtomicBool::default() }
     }
 
     pub(super) fn wall(&self) -> Timestamp {
         self.runtime.wall()
+    }
+
+    /// Waits for it, at most this long.
+    pub(super) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
+        runtime::within(&*self.runtime, limit, future).await
     }
 
     /// Whether the server's clock was far from ours when it was last looked at.
@@ -41,9 +48,7 @@ impl Server {
     }
 
     /// Looks at both, on a connection that is new or once a minute. What the server refuses is left for the checks to say.
-    ///
-    /// Whether the server was found to have forgotten is the reply.
-    pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
+    pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
         let mut look = pipe();
         look.ignore_errors().get(SENTINEL).cmd("TIME");
         let before = self.wall();
@@ -58,7 +63,15 @@ impl Server {
             Some(Ok(None)) => self.leave_sentinel(connection).await?,
             Some(Err(_)) | None => None,
         };
-        Ok(found.is_some_and(|found| self.recognise(found)))
+        if let Some(found) = found {
+            self.recognise(found);
+        }
+        Ok(())
+    }
+
+    /// Whether the server was found to have forgotten since this was last asked: by whichever connection was the first to see it.
+    pub(super) fn has_forgotten(&self) -> bool {
+        self.forgot.swap(false, Ordering::Relaxed)
     }
 
     /// Writes the sentinel, unless somebody else just did. Nothing if the server takes no write now.
@@ -71,14 +84,13 @@ impl Server {
         Ok(reply.ok().map(|theirs| theirs.unwrap_or_else(|| Bytes::copy_from_slice(&ours))))
     }
 
-    /// Whether this is another sentinel than the one that was there before.
-    fn recognise(&self, found: Bytes) -> bool {
+    /// Compares the sentinel with the one that was there before.
+    fn recognise(&self, found: Bytes) {
         let before = self.lock().replace(found.clone());
-        let forgot = before.is_some_and(|before| before != found);
-        if forgot {
+        if before.is_some_and(|before| before != found) {
+            self.forgot.store(true, Ordering::Relaxed);
             telemetry::store_forgot();
         }
-        forgot
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Bytes>> {

@@ -8,6 +8,8 @@ use std::time::Duration;
 use hapax_core::{Error, ErrorKind, Result};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, ClientTlsConfig, IntoConnectionInfo, TlsCertificates};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use url::Url;
 use url::form_urlencoded::Serializer;
 
@@ -124,7 +126,7 @@ impl RedisUrl {
         if !self.is_secured() {
             return Ok(None);
         }
-        let root_cert = self.ca.as_deref().map(read).transpose()?;
+        let root_cert = self.ca.as_deref().map(authority).transpose()?;
         let client_tls = match &self.identity {
             Some((cert, key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
             None => None,
@@ -136,6 +138,15 @@ impl RedisUrl {
 fn read(path: &str) -> Result<Vec<u8>> {
     fs::read(path)
         .map_err(|source| unusable(format!("cannot read {path}, which the server's URL names")).caused_by(source))
+}
+
+/// The driver takes a file with no certificate for an authority that nobody can be signed by.
+fn authority(path: &str) -> Result<Vec<u8>> {
+    let pem = read(path)?;
+    if !CertificateDer::pem_slice_iter(&pem).any(|certificate| certificate.is_ok()) {
+        return Err(unusable(format!("there is no certificate in {path}, which the server's URL names")));
+    }
+    Ok(pem)
 }
 
 fn tcp() -> TcpSettings {

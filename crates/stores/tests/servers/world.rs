@@ -1,0 +1,164 @@
+//! What the tests are written with: a server, a store on it, and the operations of one key.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::machine::{Begin, Begun, Claim, Complete, Completed, Grant, Lapse};
+use hapax_core::runtime::Tokio;
+use hapax_core::store::Protocol;
+use hapax_core::{Call, Error, Identity, Key, Millis, Owner, Result, Rule, Scope, Seconds, Store};
+use hapax_stores::Redis;
+use hapax_testkit::proxy::Proxy;
+use hapax_testkit::servers::{self, Kind, Options, RedisServer, Reply};
+use libtest_mimic::Trial;
+use tokio::time::{Instant, timeout};
+
+/// After this a test has failed, however slow the machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) const LEASE: Millis = Millis(30_000);
+pub(crate) const DAY: Seconds = Seconds(24 * 3600);
+
+pub(crate) const FIRST: Owner = Owner([1; 16]);
+pub(crate) const SECOND: Owner = Owner([2; 16]);
+
+/// A test that ends, one way or the other.
+#[expect(clippy::disallowed_methods, reason = "a test ends by the clock of whoever runs it")]
+pub(crate) fn test<F, T>(name: &str, service: &'static str, body: F) -> Trial
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()>,
+{
+    servers::test(name, service, || async { timeout(DEADLINE, body()).await.expect("it ends in time") })
+}
+
+pub(crate) async fn start(kind: Kind, arguments: &[&str]) -> RedisServer {
+    RedisServer::start(Options::new(kind).with_args(arguments)).await.expect("the server starts")
+}
+
+/// A store that has not connected yet.
+pub(crate) fn store(url: &str) -> Arc<Redis> {
+    Arc::new(open(url).expect("the store opens"))
+}
+
+pub(crate) fn open(url: &str) -> Result<Redis> {
+    Redis::open(&url.parse()?, Arc::new(Tokio::current()))
+}
+
+/// A store on a server, by way of a proxy.
+pub(crate) async fn behind(server: &RedisServer) -> (Proxy, Arc<Redis>) {
+    let proxy = Proxy::start(server.address()).await.expect("a port is free");
+    let store = store(&format!("redis://{}", proxy.address()));
+    (proxy, store)
+}
+
+/// Asks the server as an operator, who is not refused.
+pub(crate) async fn ask<W: AsRef<[u8]>>(server: &RedisServer, words: &[W]) -> Reply {
+    let reply = server.command(words).await.expect("the server answers");
+    assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+    reply
+}
+
+pub(crate) async fn config(server: &RedisServer, name: &str, value: &str) {
+    ask(server, &["CONFIG", "SET", name, value]).await;
+}
+
+/// A field of what the server says of itself.
+pub(crate) async fn info(server: &RedisServer, field: &str) -> String {
+    let info = ask(server, &["INFO", "everything"]).await.text();
+    let found = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    found.unwrap_or_default().to_owned()
+}
+
+/// How often the server has carried out a command.
+pub(crate) async fn carried_out(server: &RedisServer, command: &str) -> u64 {
+    let stats = info(server, &format!("cmdstat_{command}")).await;
+    let calls = stats.strip_prefix("calls=").and_then(|calls| calls.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
+}
+
+/// Looks again and again until it is so.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut look: impl FnMut() -> F) {
+    let begun = Instant::now();
+    while !look().await {
+        assert!(begun.elapsed() < DEADLINE, "waited in vain until {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A call that its caller gives up after this time counts as unanswered.
+#[expect(clippy::disallowed_methods, reason = "a test ends by the clock of whoever runs it")]
+pub(crate) async fn patiently<T>(patience: Duration, call: impl Future<Output = T>) -> Option<T> {
+    timeout(patience, call).await.ok()
+}
+
+/// The error of what must fail.
+pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T>) -> Error {
+    result.expect_err("it is refused")
+}
+
+/// One operation of a test.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation(pub(crate) Call);
+
+impl Operation {
+    pub(crate) fn new(key: &str) -> Self {
+        let scope = Scope::tenant("servers", "acme").expect("a valid scope");
+        let identity = Identity::plain();
+        let call = identity.call(&scope, &Key::new(key).expect("a valid key"));
+        Self(call.fingerprint(identity.fingerprint(Rule(1), &[b"the payload"])))
+    }
+
+    /// The key of its record, as the design has it.
+    pub(crate) fn name(self) -> Vec<u8> {
+        [b"hx:", &self.0.record_key().as_bytes()[..16]].concat()
+    }
+
+    pub(crate) fn ask(self, owner: Owner) -> Begin {
+        Begin { call: self.0, owner, lease: LEASE, unknown_retention: DAY, on_lapse: Lapse::Hold }
+    }
+
+    pub(crate) async fn begin(self, store: &dyn Store, owner: Owner) -> Result<Begun> {
+        Protocol::over(store).begin(&self.ask(owner)).await
+    }
+
+    /// Begins, and is granted it, now or by a begin whose reply was lost.
+    pub(crate) async fn granted(self, store: &dyn Store, owner: Owner) -> Grant {
+        match self.begin(store, owner).await {
+            Ok(Begun::Granted(grant) | Begun::Mine(grant)) => grant,
+            other => panic!("it was to be granted, not {other:?}"),
+        }
+    }
+
+    pub(crate) async fn complete(self, store: &dyn Store, grant: &Grant, answer: &str) -> Result<Completed> {
+        Protocol::over(store).complete(&self.0.record_key(), &completion(grant, answer)).await
+    }
+
+    pub(crate) async fn replays(self, store: &dyn Store, answer: &str) {
+        match self.begin(store, Owner([9; 16])).await {
+            Ok(Begun::Replay(completion)) => assert_eq!(completion.answer, answer),
+            other => panic!("it was to be replayed, not {other:?}"),
+        }
+    }
+
+    /// From begin to replay.
+    pub(crate) async fn cycle(self, store: &dyn Store) {
+        let grant = self.granted(store, FIRST).await;
+        assert!(matches!(self.complete(store, &grant, "done").await, Ok(Completed::Done)));
+        self.replays(store, "done").await;
+    }
+
+    /// What the server holds for it: the value, and when it expires.
+    pub(crate) async fn held(self, server: &RedisServer) -> (Reply, Reply) {
+        let name = self.name();
+        (ask(server, &[b"GET", &name[..]]).await, ask(server, &[b"PEXPIRETIME", &name[..]]).await)
+    }
+}
+
+pub(crate) fn completion(grant: &Grant, answer: &str) -> Complete {
+    let answer = Bytes::copy_from_slice(answer.as_bytes());
+    let claim = Claim::from(grant);
+    Complete { claim, fingerprint: grant.fingerprint, answer, retention: DAY, age: Duration::ZERO }
+}
