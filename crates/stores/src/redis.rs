@@ -117,11 +117,11 @@ impl Store for Redis {
             let (change, grant) = machine::first_grant(ask, &value::nothing(now));
             let full = match self.insert(&rk, &change).await {
                 Ok(None) => return Ok(Inserted::Granted(grant)),
-                Ok(Some(there)) => match self.link(&rk).trusted(Record::decode(&rk, &there)) {
+                Ok(Some(there)) => match Record::decode(&rk, &there) {
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
                         return Ok(Inserted::Found(value::answered(record, now)));
                     }
-                    // What cannot be read is looked at once more over a new connection: the reply may be another call's.
+                    // What cannot be read is looked at once more by a script, whose reply says which record it is.
                     Ok(_) | Err(_) => None,
                 },
                 // A full server refuses before it looks, and what is there can still be shown.
@@ -217,7 +217,8 @@ impl Inspect for Redis {
         Ok(0)
     }
 
-    /// Asks the server what it is and how it is set, whether its clock is ours, and whether it still remembers.
+    /// Asks the server what it is and how it is set, whether its clock is ours, and whether it is still the one that it was and
+    /// remembers.
     async fn check(&self) -> Result<Vec<Finding>> {
         let link = &self.links[0];
         link.greet().await?;
@@ -226,6 +227,12 @@ impl Inspect for Redis {
         let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
         if self.server.has_forgotten() {
             warn("the server has lost records since it was last looked at; what they stand for may run again");
+        }
+        if self.server.is_another() {
+            warn(
+                "another process of the server answers than before: after a restart it may lack what its log did not have yet, \
+                 and a replica that took over may lack what was confirmed last",
+            );
         }
         if self.server.is_apart() {
             warn("the server's clock and this host's are more than a second apart; each begin asks for the time first");

@@ -36,7 +36,8 @@ use rules::Rules;
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    target: SocketAddr,
+    /// Where new connections lead.
+    target: watch::Sender<SocketAddr>,
     rules: Arc<Rules>,
     /// Changes when all connections are to be reset; closed when they are to end.
     resets: watch::Sender<()>,
@@ -53,7 +54,7 @@ impl Proxy {
         let listener = ports::listen()?;
         listener.set_nonblocking(true)?;
         let (address, listener) = (listener.local_addr()?, TcpListener::from_std(listener)?);
-        let (resets, _) = watch::channel(());
+        let ((resets, _), (target, _)) = (watch::channel(()), watch::channel(target));
         let mut proxy = Self { address, target, rules: Arc::default(), resets, listening: Mutex::default() };
         *proxy.listening.get_mut() = Some(proxy.accept(listener));
         Ok(proxy)
@@ -67,6 +68,11 @@ impl Proxy {
     /// Does this to all connections from now on, those that are open included. Earlier faults stay, and the earliest that cuts wins.
     pub fn inject(&self, rule: impl Into<Rule>) {
         self.rules.add(rule.into());
+    }
+
+    /// Leads new connections to another server, as a name does that a replica takes over.
+    pub fn lead_to(&self, target: SocketAddr) {
+        self.target.send_replace(target);
     }
 
     /// Resets all connections that are open.
@@ -103,11 +109,12 @@ impl Proxy {
     }
 
     fn accept(&self, listener: TcpListener) -> JoinHandle<()> {
-        let (target, rules, resets) = (self.target, Arc::clone(&self.rules), self.resets.subscribe());
+        let (target, rules, resets) = (self.target.subscribe(), Arc::clone(&self.rules), self.resets.subscribe());
         tokio::spawn(async move {
             loop {
                 // One that a client gave up before it was accepted is no reason to stop.
                 if let Ok((client, _)) = listener.accept().await {
+                    let target = *target.borrow();
                     tokio::spawn(connection::carry(client, target, Arc::clone(&rules), resets.clone()));
                 }
             }

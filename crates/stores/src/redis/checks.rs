@@ -36,6 +36,11 @@ impl<'a> Info<'a> {
         product == "Redis" && major.is_none_or(|major| major < 7)
     }
 
+    /// What tells this process of the server from the next.
+    pub(super) fn process(&self) -> Option<&'a str> {
+        self.field("run_id")
+    }
+
     /// Everything that stands in the way of the guarantee.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");

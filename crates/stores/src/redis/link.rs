@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use hapax_core::runtime::BoxFuture;
 use hapax_core::{ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use super::failure::Failure;
 use super::server::Server;
@@ -38,6 +40,21 @@ struct Connection {
     sender: MultiplexedConnection,
     /// Calls that were given up since the last answer.
     unanswered: AtomicU32,
+    /// It broke: nothing is answered on it any more.
+    is_broken: AtomicBool,
+    broke: Notify,
+}
+
+impl Connection {
+    fn new(sender: MultiplexedConnection) -> Self {
+        Self { sender, unanswered: AtomicU32::default(), is_broken: AtomicBool::default(), broke: Notify::default() }
+    }
+
+    /// The driver tells the calls that it has taken up; one that was just on its way to it would wait for ever.
+    fn tell_that_it_broke(&self) {
+        self.is_broken.store(true, Ordering::Release);
+        self.broke.notify_waiters();
+    }
 }
 
 impl Link {
@@ -65,15 +82,26 @@ impl Link {
         connection: &Arc<Connection>,
         sent: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, Failure> {
+        let mut broke = pin!(connection.broke.notified());
+        broke.as_mut().enable();
+        if connection.is_broken.load(Ordering::Acquire) {
+            return Err(Failure::NotSent(broken()));
+        }
         let mut waiting = Waiting { link: self, connection, is_over: false };
-        let answer = sent.await;
+        let answer = match select(pin!(sent), broke).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(((), _)) => Err(broken()),
+        };
         waiting.is_over = true;
         answer.map_err(|error| self.failed(connection, error))
     }
 
     fn failed(&self, connection: &Arc<Connection>, error: RedisError) -> Failure {
         let failure = Failure::Sent(error);
-        if !failure.was_answered() || failure.was_demoted() {
+        if !failure.was_answered() {
+            connection.tell_that_it_broke();
+            self.forget(connection);
+        } else if failure.was_demoted() {
             self.forget(connection);
         }
         failure
@@ -81,7 +109,7 @@ impl Link {
 
     /// What was made of a reply. A connection whose reply is not what was asked for is not used again.
     pub(super) fn trusted<T>(&self, judged: Result<T>) -> Result<T> {
-        if judged.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Damaged)) {
+        if judged.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unknown) {
             *self.write() = None;
         }
         judged
@@ -101,7 +129,7 @@ impl Link {
             let made = making.get_or_insert_with(make).await;
             *making = None;
             match made {
-                Ok(sender) => *self.write() = Some(Arc::new(Connection { sender, unanswered: AtomicU32::new(0) })),
+                Ok(sender) => *self.write() = Some(Arc::new(Connection::new(sender))),
                 // It may have failed long ago.
                 Err(_) if is_left_over => {}
                 Err(error) => return Err(error),
@@ -124,6 +152,10 @@ impl Link {
             *current = None;
         }
     }
+}
+
+fn broken() -> RedisError {
+    io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
 async fn connect(client: Client, server: Arc<Server>) -> Result<MultiplexedConnection, RedisError> {

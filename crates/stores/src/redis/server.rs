@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use hapax_core::{Timestamp, telemetry};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
 
+use super::checks::Info;
 use super::value;
 
 /// The key that tells a server that remembers from one that has forgotten: it never expires, and its value is never written twice.
@@ -22,15 +23,33 @@ const APART: Duration = Duration::from_secs(1);
 /// Shared by all connections to the server.
 pub(super) struct Server {
     runtime: Arc<dyn Runtime>,
-    sentinel: Mutex<Option<Bytes>>,
+    sentinel: Seen,
+    /// The process: another one after a restart, and after a replica took the place of its primary.
+    process: Seen,
     is_apart: AtomicBool,
     /// It was found to have forgotten, and nobody was told yet.
     forgot: AtomicBool,
+    /// Another process was found in its place, and nobody was told yet.
+    is_another: AtomicBool,
+}
+
+/// What was there when it was last looked at.
+#[derive(Default)]
+struct Seen(Mutex<Option<Bytes>>);
+
+impl Seen {
+    /// Whether this is something else than before.
+    fn differs(&self, found: Bytes) -> bool {
+        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(found.clone());
+        before.is_some_and(|before| before != found)
+    }
 }
 
 impl Server {
     pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
-        Self { runtime, sentinel: Mutex::default(), is_apart: AtomicBool::default(), forgot: AtomicBool::default() }
+        let (sentinel, process) = (Seen::default(), Seen::default());
+        let [is_apart, forgot, is_another] = [(); 3].map(|()| AtomicBool::default());
+        Self { runtime, sentinel, process, is_apart, forgot, is_another }
     }
 
     pub(super) fn wall(&self) -> Timestamp {
@@ -47,12 +66,12 @@ impl Server {
         self.is_apart.load(Ordering::Relaxed)
     }
 
-    /// Looks at both, on a connection that is new or once a minute. What the server refuses is left for the checks to say.
+    /// Looks at all of it, on a connection that is new or once a minute. What the server refuses is left for the checks to say.
     pub(super) async fn greet(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
         let mut look = pipe();
-        look.ignore_errors().get(SENTINEL).cmd("TIME");
+        look.ignore_errors().cmd("INFO").arg("server").get(SENTINEL).cmd("TIME");
         let before = self.wall();
-        let mut replies = connection.send_packed_commands(&look, 0, 2).await?;
+        let mut replies = connection.send_packed_commands(&look, 0, 3).await?;
         let now = before.plus(self.wall().since(before) / 2);
         if let Some(theirs) = replies.pop().and_then(|time| value::time(time).ok()) {
             let apart = theirs.since(now).max(now.since(theirs));
@@ -63,8 +82,15 @@ impl Server {
             Some(Ok(None)) => self.leave_sentinel(connection).await?,
             Some(Err(_)) | None => None,
         };
-        if let Some(found) = found {
-            self.recognise(found);
+        if found.is_some_and(|found| self.sentinel.differs(found)) {
+            self.forgot.store(true, Ordering::Relaxed);
+            telemetry::store_forgot();
+        }
+        let info = replies.pop().and_then(|info| value::text(info).ok()).flatten().unwrap_or_default();
+        if let Some(process) = Info::new(&String::from_utf8_lossy(&info)).process()
+            && self.process.differs(Bytes::copy_from_slice(process.as_bytes()))
+        {
+            self.is_another.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -72,6 +98,11 @@ impl Server {
     /// Whether the server was found to have forgotten since this was last asked: by whichever connection was the first to see it.
     pub(super) fn has_forgotten(&self) -> bool {
         self.forgot.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether another process was found in its place since this was last asked.
+    pub(super) fn is_another(&self) -> bool {
+        self.is_another.swap(false, Ordering::Relaxed)
     }
 
     /// Writes the sentinel, unless somebody else just did. Nothing if the server takes no write now.
@@ -82,19 +113,6 @@ impl Server {
         leave.arg(SENTINEL).arg(&ours).arg("NX").arg("GET");
         let reply = value::text(connection.send_packed_command(&leave).await?);
         Ok(reply.ok().map(|theirs| theirs.unwrap_or_else(|| Bytes::copy_from_slice(&ours))))
-    }
-
-    /// Compares the sentinel with the one that was there before.
-    fn recognise(&self, found: Bytes) {
-        let before = self.lock().replace(found.clone());
-        if before.is_some_and(|before| before != found) {
-            self.forgot.store(true, Ordering::Relaxed);
-            telemetry::store_forgot();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Bytes>> {
-        self.sentinel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -91,10 +91,11 @@ impl Setup for RedisSetup {
     }
 
     async fn value(&self, rk: &RecordKey) -> Option<Bytes> {
-        match self.ask(&[b"GET", &name(rk)]).await {
-            Reply::Bulk(value) => Some(value),
-            Reply::Nil => None,
-            other => panic!("{other:?}"),
-        }
+        let reply = self.ask(&[b"GET", &name(rk)]).await;
+        let Reply::Bulk(value) = reply else {
+            assert_eq!(reply, Reply::Nil);
+            return None;
+        };
+        Some(value)
     }
 }

@@ -71,7 +71,7 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     let calls = faulty.calls().len();
     let rk = operation.0.record_key();
     // What the gate could not say in time it goes on saying.
-    let is_held = matches!(ran, Err(Refused::Unknown(_)));
+    let is_held = matches!(ran, Err(Refused::Unknown { .. }));
     until(&name, || async { is_held || !store.read(&rk).await.unwrap().runs() }).await;
     let seen = store.read(&rk).await.unwrap();
     let happened = effects.load(Ordering::SeqCst);
@@ -80,8 +80,8 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     assert!(happened <= 1, "{context}");
     match (&ran, &state) {
         (Ok(ran), Some(State::Completed(completion))) => assert_eq!(completion.answer, ran.answer, "{context}"),
-        (Err(Refused::NotApplied(_)), Some(State::Released(_)) | None) => assert_eq!(happened, 0, "{context}"),
-        (Err(Refused::Unknown(_)), Some(State::InProgress(_) | State::Indeterminate(_))) => {}
+        (Err(Refused::NotApplied { .. }), Some(State::Released(_)) | None) => assert_eq!(happened, 0, "{context}"),
+        (Err(Refused::Unknown { .. }), Some(State::InProgress(_) | State::Indeterminate(_))) => {}
         // It was not run, and nothing stands in the way of the next.
         (Err(Refused::Store(_)), Some(State::Released(_)) | None) => assert_eq!(happened, 0, "{context}"),
         _ => panic!("{context}"),
