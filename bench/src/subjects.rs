@@ -8,10 +8,9 @@ mod redis;
 mod sqlite;
 mod twins;
 
-use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bytes::Bytes;
 use hapax_core::machine::{Begin, Claim, Complete, Grant, Lapse};
 use hapax_core::store::Inserted;
@@ -111,13 +110,4 @@ fn beginning(call: Call) -> Begin {
         unknown_retention: Seconds(2_592_000),
         on_lapse: Lapse::Hold,
     }
-}
-
-/// The time that a process has spent on cores, in seconds.
-fn seconds_of_cpu(process: &str) -> anyhow::Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let (_, fields) = stat.rsplit_once(") ").context("/proc/PID/stat has a name in brackets")?;
-    let fields: Vec<&str> = fields.split(' ').collect();
-    // In ticks of 10 ms, its own and the kernel's on its behalf.
-    Ok((fields[11].parse::<f64>()? + fields[12].parse::<f64>()?) / 100.0)
 }

@@ -10,7 +10,6 @@ use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
 
 use crate::harness::{Figures, Limit, Run, Subject};
-use crate::subjects::seconds_of_cpu;
 
 /// What wrk sends, by the name of its script.
 const NEW_KEYS: &str = include_str!("../wrk/new.lua");
@@ -152,9 +151,12 @@ impl Process {
         Ok(process)
     }
 
-    /// The time it has spent on cores, in seconds.
-    fn cpu(&self) -> anyhow::Result<f64> {
-        seconds_of_cpu(&self.child.id().to_string())
+    /// The time it has spent on a core, in ticks of 10 ms.
+    fn ticks(&self) -> anyhow::Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let (_, fields) = stat.rsplit_once(") ").context("/proc/PID/stat has a name in brackets")?;
+        let fields: Vec<&str> = fields.split(' ').collect();
+        Ok(fields[11].parse::<f64>()? + fields[12].parse::<f64>()?)
     }
 }
 
@@ -176,12 +178,12 @@ fn wrk(tools: &Rc<Tools>, proxy: &Rc<Process>, api: &Rc<Process>, script: &'stat
         let path = tools.folder.path().join("script.lua");
         fs::write(&path, script)?;
         *tools.runs.borrow_mut() += 1;
-        let before = proxy.cpu()?;
+        let before = proxy.ticks()?;
         let told = load(&tools, &proxy, &path)?;
         ensure!(!told.contains("Non-2xx") && !told.contains("Socket errors"), "not every answer was good: {told}");
         let requests = number(&told, " requests in")?;
-        let microseconds = (proxy.cpu()? - before) * 1e6 / requests;
-        let api_alive = api.cpu().is_ok();
+        let microseconds = (proxy.ticks()? - before) * 10_000.0 / requests;
+        let api_alive = api.ticks().is_ok();
         ensure!(api_alive, "the API has ended");
         Ok(Figures {
             rate: number_after(&told, "Requests/sec:")?,

@@ -20,7 +20,7 @@ use load::{Per, measured, threads};
 use ours::{Gated, Ours, Task};
 use world::World;
 
-const OPERATIONS: usize = 60_000;
+const OPERATIONS: usize = 20_000;
 
 /// How many records replays, renewals and reads go round.
 const KNOWN: usize = 1_000;
@@ -214,8 +214,10 @@ fn bare(world: &Rc<World>, step: Step, per: Per) -> Run {
         let names: Vec<_> = Calls::new().take(known).iter().map(bare::name).collect();
         match step {
             Step::Begin | Step::Cycle => {}
-            Step::Replay | Step::Read => runtime.block_on(load::all(&bare.with(Step::Cycle), &names))?,
-            Step::Renew => runtime.block_on(load::all(&bare.with(Step::Begin), &names))?,
+            Step::Replay | Step::Read => {
+                runtime.block_on(load::all(&bare.with(Step::Cycle), &names, load::IN_FLIGHT))?
+            }
+            Step::Renew => runtime.block_on(load::all(&bare.with(Step::Begin), &names, load::IN_FLIGHT))?,
         }
         measured(&world, &runtime, per, (bare, round(&names)))
     })

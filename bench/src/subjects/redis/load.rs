@@ -1,3 +1,4 @@
+use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -6,7 +7,6 @@ use tokio::time::interval;
 
 use super::world::World;
 use crate::harness::{Figures, per_second};
-use crate::subjects::seconds_of_cpu;
 
 /// How many operations are under way at once.
 pub(super) const IN_FLIGHT: usize = 256;
@@ -43,7 +43,7 @@ pub(super) fn measured<O: Operation>(
     runtime.block_on(operation.once(first))?;
     let cpu = || anyhow::Ok([seconds_of_cpu("self")?, seconds_of_cpu(&world.process()?)?]);
     let before = cpu()?;
-    let mut figures = per_second(tasks.len(), || runtime.block_on(all(&operation, tasks)))?;
+    let mut figures = per_second(tasks.len(), || runtime.block_on(all(&operation, tasks, IN_FLIGHT)))?;
     let [ours, theirs] = cpu()?;
     let [ours, theirs] = [ours - before[0], theirs - before[1]].map(|seconds| seconds / tasks.len() as f64);
     figures.note = format!("{:.1} us of CPU each, and {:.1} in the server", ours * 1e6, theirs * 1e6);
@@ -53,8 +53,18 @@ pub(super) fn measured<O: Operation>(
     Ok(figures)
 }
 
-/// Carries it out for each task.
-pub(super) async fn all<O: Operation>(operation: &O, tasks: &[O::Task]) -> anyhow::Result<()> {
+/// The time that the threads of a process have spent on cores, to the nanosecond.
+fn seconds_of_cpu(process: &str) -> anyhow::Result<f64> {
+    let mut nanoseconds = 0.0;
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        let told = fs::read_to_string(thread?.path().join("schedstat"))?;
+        nanoseconds += told.split(' ').next().unwrap_or_default().parse::<f64>()?;
+    }
+    Ok(nanoseconds / 1e9)
+}
+
+/// Carries it out for each task, so many at once.
+pub(super) async fn all<O: Operation>(operation: &O, tasks: &[O::Task], at_once: usize) -> anyhow::Result<()> {
     let worker = |tasks: &[O::Task]| {
         let (operation, tasks) = (operation.clone(), tasks.to_vec());
         tokio::spawn(async move {
@@ -64,7 +74,7 @@ pub(super) async fn all<O: Operation>(operation: &O, tasks: &[O::Task]) -> anyho
             anyhow::Ok(())
         })
     };
-    for worker in tasks.chunks(tasks.len().div_ceil(IN_FLIGHT)).map(worker).collect::<Vec<_>>() {
+    for worker in tasks.chunks(tasks.len().div_ceil(at_once)).map(worker).collect::<Vec<_>>() {
         worker.await??;
     }
     Ok(())

@@ -59,7 +59,7 @@ fn filled(world: &Rc<World>, step: Step) -> Run {
         let tasks: Vec<Task> = calls.into_iter().map(Task::new).collect();
         bytes_each(&world, &sample, |world| {
             let runtime = threads(1)?;
-            runtime.block_on(async { all(&Ours { store: world.store(1)?, step }, &tasks).await })
+            runtime.block_on(async { all(&Ours { store: world.store(1)?, step }, &tasks, 1024).await })
         })
     })
 }
