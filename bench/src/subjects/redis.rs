@@ -39,11 +39,11 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let world = Rc::new(World::start(&[])?);
     let mut subjects = beside_the_driver(&world);
     subjects.push(redis_benchmark(&world));
+    subjects.extend([memory::completed(&world), memory::in_progress(&world)]);
     subjects.extend([latency::added(&world, 50), latency::added(&world, 99)]);
     subjects.extend([connections(&world, 2), connections(&world, 4)]);
     subjects.push(among_many(&world));
     subjects.extend([logged(&world, "everysec"), logged(&world, "always")]);
-    subjects.extend([memory::completed(&world), memory::in_progress(&world)]);
     Ok(subjects)
 }
 

@@ -82,6 +82,7 @@ impl Bare {
 
 impl Operation for Bare {
     type Task = Name;
+    const NAME: &'static str = "bare";
 
     async fn once(&self, name: &Name) -> anyhow::Result<()> {
         match self.step {

@@ -6,8 +6,8 @@ use hapax_core::machine::{Claim, Renewed};
 use hapax_core::store::Inserted;
 use hapax_core::{Call, Gate, Identity, Scope, Settings, Store};
 
-use super::Step;
 use super::load::Operation;
+use super::{OPERATIONS, Step};
 use crate::subjects::{ANSWER, beginning, begun, call, full_cycle};
 
 /// A step on the store.
@@ -49,6 +49,7 @@ impl Ours {
 
 impl Operation for Ours {
     type Task = Task;
+    const NAME: &'static str = "store";
 
     async fn once(&self, task: &Task) -> anyhow::Result<()> {
         let (store, rk) = (&*self.store, task.call.record_key());
@@ -78,13 +79,18 @@ pub(super) struct Gated {
 
 impl Gated {
     pub(super) fn over(store: Arc<dyn Store>) -> anyhow::Result<Self> {
-        let gate = Gate::builder(store, Settings::default()).build()?;
+        let mut settings = Settings::default();
+        // A pace that is kept up while the machine is busy with something else piles up.
+        settings.max_in_flight = OPERATIONS;
+        settings.max_in_flight_per_tenant = OPERATIONS;
+        let gate = Gate::builder(store, settings).build()?;
         Ok(Self { gate, identity: Identity::plain(), scope: Scope::tenant("bench", "acme")? })
     }
 }
 
 impl Operation for Gated {
     type Task = u64;
+    const NAME: &'static str = "gate";
 
     async fn once(&self, number: &u64) -> anyhow::Result<()> {
         let call = call(&self.identity, &self.scope, *number);
