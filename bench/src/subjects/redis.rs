@@ -215,7 +215,7 @@ fn bare(world: &Rc<World>, step: Step, per: Per) -> Run {
         match step {
             Step::Begin | Step::Cycle => {}
             Step::Replay | Step::Read => {
-                runtime.block_on(load::all(&bare.with(Step::Cycle), &names, load::IN_FLIGHT))?
+                runtime.block_on(load::all(&bare.with(Step::Cycle), &names, load::IN_FLIGHT))?;
             }
             Step::Renew => runtime.block_on(load::all(&bare.with(Step::Begin), &names, load::IN_FLIGHT))?,
         }
