@@ -4,6 +4,7 @@
 //! cargo xtask bench core      every subject of the library
 //! cargo xtask bench core gate only those whose name contains "gate"
 //! cargo xtask bench http      the HTTP layer
+//! cargo xtask bench redis     the store on Redis, beside the driver alone
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
@@ -36,8 +37,9 @@ fn main() -> anyhow::Result<()> {
     let (set, subjects) = match set.as_deref() {
         Some("core") => ("core", subjects::core()),
         Some("http") => ("http", subjects::http()),
+        Some("redis") => ("redis", subjects::redis()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
-        Some(_) | None => bail!("name what to measure: core, http or gateway"),
+        Some(_) | None => bail!("name what to measure: core, http, redis or gateway"),
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;

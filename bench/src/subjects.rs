@@ -4,10 +4,17 @@ mod gate;
 mod gateway;
 mod http;
 mod memory;
+mod redis;
 mod sqlite;
 mod twins;
 
-use hapax_core::{Call, Identity, Key, Rule, Scope};
+use std::time::Duration;
+
+use anyhow::bail;
+use bytes::Bytes;
+use hapax_core::machine::{Begin, Claim, Complete, Grant, Lapse};
+use hapax_core::store::Inserted;
+use hapax_core::{Call, Identity, Key, Millis, Owner, Rule, Scope, Seconds, Store};
 
 use crate::harness::Subject;
 
@@ -34,6 +41,14 @@ pub(crate) fn http() -> Vec<Subject> {
 pub(crate) fn gateway() -> anyhow::Result<Vec<Subject>> {
     gateway::all()
 }
+
+/// The store on Redis, beside the driver alone.
+pub(crate) fn redis() -> anyhow::Result<Vec<Subject>> {
+    redis::all()
+}
+
+/// An answer of 55 bytes.
+const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
 
 /// Calls whose keys no earlier batch had.
 struct Calls {
@@ -63,4 +78,36 @@ fn call(identity: &Identity, scope: &Scope, number: u64) -> Call {
     identity
         .call(scope, &key)
         .fingerprint(identity.fingerprint(Rule(1), &[b"POST", b"/charges", b"", b"", b"{\"amount\":500}"]))
+}
+
+/// The two calls to a store that a new key costs.
+async fn full_cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
+    let grant = begun(store, call).await?;
+    let complete = Complete {
+        claim: Claim::from(&grant),
+        fingerprint: grant.fingerprint,
+        answer: Bytes::from_static(ANSWER),
+        retention: Seconds(86_400),
+        age: Duration::ZERO,
+    };
+    store.complete(&call.record_key(), &complete).await?;
+    Ok(())
+}
+
+/// The first of them.
+async fn begun(store: &dyn Store, call: Call) -> anyhow::Result<Grant> {
+    match store.begin(&beginning(call)).await? {
+        Inserted::Granted(grant) => Ok(grant),
+        Inserted::Found(_) => bail!("a new key is granted"),
+    }
+}
+
+fn beginning(call: Call) -> Begin {
+    Begin {
+        call,
+        owner: Owner([7; 16]),
+        lease: Millis(30_000),
+        unknown_retention: Seconds(2_592_000),
+        on_lapse: Lapse::Hold,
+    }
 }

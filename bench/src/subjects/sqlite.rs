@@ -2,24 +2,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use hapax_core::machine::{Begin, Claim, Complete, Lapse};
+use hapax_core::Call;
 use hapax_core::runtime::Tokio;
-use hapax_core::store::Inserted;
-use hapax_core::{Call, Millis, Owner, Seconds, Store};
 use hapax_stores::Sqlite;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
 use crate::harness::{Figures, Limit, Run, Subject, per_second};
-use crate::subjects::Calls;
+use crate::subjects::{ANSWER, Calls, full_cycle};
 
 /// How many records the file holds before anything is measured.
 const ROWS: usize = 1_000_000;
 const OPERATIONS: usize = 30_000;
 const IN_FLIGHT: usize = 256;
-const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
 
 /// Begin and complete with a sync before each answer, beside the same statements in a bare loop on a file of the same size.
 pub(crate) fn durable() -> Subject {
@@ -66,7 +62,7 @@ async fn cycles(path: &Path, calls: Vec<Call>) -> anyhow::Result<Vec<Duration>> 
                 let mut latencies = Vec::with_capacity(calls.len());
                 for call in calls {
                     let started = Instant::now();
-                    cycle(&*store, call).await?;
+                    full_cycle(&*store, call).await?;
                     latencies.push(started.elapsed());
                 }
                 anyhow::Ok(latencies)
@@ -78,26 +74,6 @@ async fn cycles(path: &Path, calls: Vec<Call>) -> anyhow::Result<Vec<Duration>> 
         latencies.extend(worker.await??);
     }
     Ok(latencies)
-}
-
-async fn cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
-    let begin = Begin {
-        call,
-        owner: Owner([7; 16]),
-        lease: Millis(30_000),
-        unknown_retention: Seconds(2_592_000),
-        on_lapse: Lapse::Hold,
-    };
-    let Inserted::Granted(grant) = store.begin(&begin).await? else { anyhow::bail!("a new key is granted") };
-    let complete = Complete {
-        claim: Claim::from(&grant),
-        fingerprint: grant.fingerprint,
-        answer: Bytes::from_static(ANSWER),
-        retention: Seconds(86_400),
-        age: Duration::ZERO,
-    };
-    store.complete(&call.record_key(), &complete).await?;
-    Ok(())
 }
 
 /// A file with its rows; the calls that follow have other keys.

@@ -1,10 +1,12 @@
-//! Three chapters, each compiled and run as it stands.
+//! Five chapters, each compiled as it stands, and run, but for what needs a server.
 //!
 //! | chapter | for whom | needs the features |
 //! |---|---|---|
 //! | `your_first_route` | whoever protects a route of axum | `axum`, `sqlite` |
 //! | `what_a_client_sees` | whoever calls a protected route | `axum` |
 //! | `outcomes` | whoever writes a handler | `tokio`; its part on HTTP `axum` |
+//! | `records_in_redis` | whoever keeps records in Redis or Valkey: settings, memory, what can be lost | `redis` |
+//! | `from_a_pattern` | whoever has a lock in Redis already | `tokio` |
 //!
 //! Complete programs are in the folder `examples/` of the repository.
 
@@ -22,4 +24,14 @@ pub mod what_a_client_sees {
 pub mod outcomes {
     #![doc = include_str!("guide/outcomes.md")]
     #![cfg_attr(feature = "axum", doc = include_str!("guide/outcomes_over_http.md"))]
+}
+
+#[cfg(all(feature = "redis", feature = "tokio"))]
+pub mod records_in_redis {
+    #![doc = include_str!("guide/records_in_redis.md")]
+}
+
+#[cfg(feature = "tokio")]
+pub mod from_a_pattern {
+    #![doc = include_str!("guide/from_a_pattern.md")]
 }

@@ -1,0 +1,128 @@
+use anyhow::{bail, ensure};
+use hapax_core::Call;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Script, Value, cmd};
+
+use super::Step;
+use super::load::Operation;
+use super::world::World;
+use crate::subjects::ANSWER;
+
+/// What the store sends for each step, by the driver alone: no record is made or read, and no reply is looked into beyond its kind.
+#[derive(Clone)]
+pub(super) struct Bare {
+    connection: MultiplexedConnection,
+    step: Step,
+    complete: String,
+    renew: String,
+    read: String,
+}
+
+/// A record's name, which is all that a bare step is given.
+pub(super) type Name = [u8; 19];
+
+pub(super) fn name(call: &Call) -> Name {
+    let mut name = *b"hx:0123456789abcdef";
+    name[3..].copy_from_slice(&call.record_key().as_bytes()[..16]);
+    name
+}
+
+const TOKEN: [u8; 8] = 1_795_222_501_926_186_u64.to_be_bytes();
+const FINGERPRINT: [u8; 13] = [1; 13];
+const OWNER: [u8; 16] = [7; 16];
+
+impl Bare {
+    pub(super) async fn connect(world: &World, step: Step) -> anyhow::Result<Self> {
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
+        let client = Client::open(world.url())?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let [complete, renew, read] = [
+            include_str!("../../../../crates/stores/src/redis/complete.lua"),
+            include_str!("../../../../crates/stores/src/redis/renew.lua"),
+            include_str!("../../../../crates/stores/src/redis/read.lua"),
+        ]
+        .map(Script::new);
+        for script in [&complete, &renew, &read] {
+            script.prepare_invoke().load_async(&mut connection.clone()).await?;
+        }
+        let [complete, renew, read] = [complete, renew, read].map(|script| script.get_hash().to_owned());
+        Ok(Self { connection, step, complete, renew, read })
+    }
+
+    pub(super) fn with(&self, step: Step) -> Self {
+        Self { step, ..self.clone() }
+    }
+
+    async fn begin(&self, name: &Name) -> anyhow::Result<Value> {
+        let mut set = cmd("SET");
+        set.arg(name).arg(&in_progress()).arg("NX").arg("GET").arg("PX").arg("2592000000");
+        Ok(self.connection.clone().send_packed_command(&set).await?)
+    }
+
+    async fn complete(&self, name: &Name) -> anyhow::Result<()> {
+        let payload = FINGERPRINT;
+        let mut run = cmd("EVALSHA");
+        run.arg(&self.complete).arg(1).arg(name);
+        run.arg(&TOKEN).arg(&payload).arg(&OWNER).arg(&completed()).arg("86400000").arg("1");
+        expect(self.connection.clone().send_packed_command(&run).await?, b"DONE")
+    }
+
+    async fn renew(&self, name: &Name) -> anyhow::Result<()> {
+        let mut run = cmd("EVALSHA");
+        run.arg(&self.renew).arg(1).arg(name).arg(&TOKEN).arg(&OWNER);
+        expect(self.connection.clone().send_packed_command(&run).await?, b"YES")
+    }
+
+    async fn read(&self, name: &Name) -> anyhow::Result<()> {
+        let mut run = cmd("EVALSHA");
+        run.arg(&self.read).arg(1).arg(name);
+        expect(self.connection.clone().send_packed_command(&run).await?, b"FOUND")
+    }
+}
+
+impl Operation for Bare {
+    type Task = Name;
+    const NAME: &'static str = "bare";
+
+    async fn once(&self, name: &Name) -> anyhow::Result<()> {
+        match self.step {
+            Step::Begin => ensure!(self.begin(name).await? == Value::Nil, "the key is new"),
+            Step::Cycle => {
+                ensure!(self.begin(name).await? == Value::Nil, "the key is new");
+                self.complete(name).await?;
+            }
+            Step::Replay => ensure!(matches!(self.begin(name).await?, Value::BulkString(_)), "the key is known"),
+            Step::Renew => self.renew(name).await?,
+            Step::Read => self.read(name).await?,
+        }
+        Ok(())
+    }
+}
+
+fn expect(reply: Value, word: &[u8]) -> anyhow::Result<()> {
+    let Value::Array(parts) = &reply else { bail!("the script replied {reply:?}") };
+    let is_expected = matches!(parts.first(), Some(Value::BulkString(first)) if first == word);
+    ensure!(is_expected, "the script replied {reply:?}");
+    Ok(())
+}
+
+/// 58 bytes, with everything in place that the scripts compare.
+fn in_progress() -> [u8; 58] {
+    let mut record = [0; 58];
+    record[..3].copy_from_slice(&[1, 1, 0]);
+    record[3] = FINGERPRINT[0];
+    record[4..12].copy_from_slice(&TOKEN);
+    record[12..24].copy_from_slice(&FINGERPRINT[1..]);
+    record[24..40].copy_from_slice(&OWNER);
+    record[40..44].copy_from_slice(&30_000_u32.to_be_bytes());
+    record[44..48].copy_from_slice(&2_592_000_u32.to_be_bytes());
+    record
+}
+
+fn completed() -> [u8; 36 + ANSWER.len()] {
+    let mut record = [0; 36 + ANSWER.len()];
+    record[..2].copy_from_slice(&[1, 2]);
+    record[4..12].copy_from_slice(&TOKEN);
+    record[36..].copy_from_slice(ANSWER);
+    record
+}

@@ -1,0 +1,62 @@
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use hapax_core::runtime::Tokio;
+use hapax_stores::Redis;
+use hapax_testkit::servers::{Kind, Options, RedisServer, Reply};
+use tokio::runtime::{Builder, Runtime};
+
+/// A server of our own, and what an operator asks it.
+pub(super) struct World {
+    server: RedisServer,
+    runtime: Runtime,
+}
+
+impl World {
+    /// A server with these arguments; without any it keeps its records in memory alone.
+    pub(super) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
+        // Only for the program: unpacked before, or on PATH.
+        Command::new("fixtures/redis/unpack.sh").stdout(Stdio::null()).status()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let options = Options::new(Kind::Redis).with_args(arguments).with_clock_of_the_machine();
+        let server = runtime.block_on(RedisServer::start(options))?;
+        Ok(Self { server, runtime })
+    }
+
+    pub(super) fn ask<W: AsRef<[u8]>>(&self, words: &[W]) -> anyhow::Result<Reply> {
+        let reply = self.runtime.block_on(self.server.command(words))?;
+        ensure!(!matches!(reply, Reply::Error(_)), "{}", reply.text());
+        Ok(reply)
+    }
+
+    /// Forgets all records.
+    pub(super) fn empty(&self) -> anyhow::Result<()> {
+        self.ask(&["FLUSHALL"]).map(drop)
+    }
+
+    /// The number in this field of `INFO`.
+    pub(super) fn told(&self, section: &str, field: &str) -> anyhow::Result<f64> {
+        let info = self.ask(&["INFO", section])?.text();
+        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::to_owned);
+        Ok(line.with_context(|| format!("INFO {section} has {field}"))?.trim().parse()?)
+    }
+
+    /// A store with so many connections. It belongs to the runtime that it is made in.
+    pub(super) fn store(&self, connections: usize) -> anyhow::Result<Arc<Redis>> {
+        let url = format!("{}?connections={connections}", self.server.url()).parse()?;
+        Ok(Arc::new(Redis::open(&url, Arc::new(Tokio::current()))?))
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.server.url()
+    }
+
+    pub(super) fn port(&self) -> String {
+        self.server.address().port().to_string()
+    }
+
+    pub(super) fn process(&self) -> anyhow::Result<String> {
+        Ok(self.server.pid().context("the server runs")?.to_string())
+    }
+}
