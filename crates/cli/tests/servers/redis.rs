@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use hapax_testkit::servers::{self, Kind, Options, RedisServer, Trial};
 
 use crate::torture::one_effect_a_key;
-use crate::world::{Api, Gateway, Got, hapax, until};
+use crate::world::{Api, Gateway, Got, free_address, hapax, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let redis = Kind::Redis.name();
@@ -16,6 +16,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("two_gateways_one_effect_a_key_though_one_is_killed", redis, two_gateways),
         servers::test("the_server_stops_for_ten_seconds", redis, stopped_for_ten_seconds),
         servers::test("the_server_is_killed_and_comes_back", redis, killed_and_back),
+        servers::test("a_gateway_starts_before_its_server", redis, before_its_server),
+        servers::test("a_server_that_evicts_is_refused", redis, one_that_evicts),
         servers::test("the_demo_holds", redis, the_demo_holds),
     ]
 }
@@ -28,6 +30,38 @@ async fn start() -> RedisServer {
 
 async fn two_gateways() {
     one_effect_a_key(&start().await.url()).await;
+}
+
+async fn before_its_server() {
+    let (server, api, directory) = (start().await, Api::start().await, tempfile::tempdir().unwrap());
+    server.kill();
+    let flags = ["--upstream", &format!("http://{}", api.address), "--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::spawn(hapax(), &server.url(), &flags, free_address());
+    until("it answers", async || gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 503))
+        .await;
+    let refused = gateway.post("/charges", "before", "{}").await.unwrap();
+    assert_eq!((refused.status.as_u16(), refused.problem()), (503, "store-unavailable"));
+    server.restart().await.unwrap();
+    until("it is ready", async || gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 200))
+        .await;
+    let ran = gateway.post("/charges", "before", "{}").await.unwrap();
+    assert_eq!((ran.status, effects(&api)["before"]), (http::StatusCode::CREATED, 1));
+}
+
+/// It is named, with the remedy, and its password is not.
+async fn one_that_evicts() {
+    let options =
+        Options::new(Kind::Redis).with_password("hush-hush").with_args(&["--maxmemory-policy", "allkeys-lru"]);
+    let server = RedisServer::start(options).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = hapax();
+    gateway.args(["gateway", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    gateway.args(["--store", &server.url(), "--data-dir", directory.path().to_str().unwrap()]);
+    let output = gateway.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("allkeys-lru") && said.contains("set maxmemory-policy noeviction"), "{said}");
+    assert!(!said.contains("hush-hush"), "{said}");
 }
 
 async fn the_demo_holds() {
