@@ -1,6 +1,7 @@
 //! Two gateways on one store, many copies of every key over both, and one gateway killed again and again.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -22,13 +23,14 @@ enum Last {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_effect_a_key_though_one_of_two_processes_is_killed_again_and_again() {
     let directory = tempfile::tempdir().unwrap();
-    one_effect_a_key(&crate::world::sqlite(directory.path())).await;
+    one_effect_a_key(&crate::world::sqlite(directory.path()), directory.path()).await;
 }
 
-/// Whatever the store.
-pub(crate) async fn one_effect_a_key(store: &str) {
+/// Whatever the store; both keep what it does not take in this directory.
+pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
     let api = Api::start().await;
-    let flags = ["--lease", "1s"];
+    let data = data.join("spill");
+    let flags = ["--lease", "1s", "--data-dir", data.to_str().unwrap()];
     let steady = Gateway::start(api.address, store, &flags).await;
     let victim = Arc::new(Mutex::new(Gateway::start(api.address, store, &flags).await));
     let settled = AtomicUsize::new(0);

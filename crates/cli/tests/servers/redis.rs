@@ -29,7 +29,8 @@ async fn start() -> RedisServer {
 }
 
 async fn two_gateways() {
-    one_effect_a_key(&start().await.url()).await;
+    let directory = tempfile::tempdir().unwrap();
+    one_effect_a_key(&start().await.url(), directory.path()).await;
 }
 
 async fn before_its_server() {
