@@ -45,8 +45,10 @@ impl Gate {
         if chaos::on("handler_dies_with_caller") {
             return Box::pin(gate.attempt(call, flight, handler)).await;
         }
+        // Boxed before it is handed on: it is large, and each hand would copy it.
+        let attempt = Box::pin(gate.attempt(call, flight, handler));
         self.shared.spawn(async move {
-            let ended = gate.attempt(call, flight, handler).await;
+            let ended = attempt.await;
             // Nobody may be waiting any more; the record has the answer.
             let _ = tell.send(ended);
         });
