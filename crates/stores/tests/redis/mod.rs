@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncCommands, Client};
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::runtime::Tokio;
@@ -27,6 +29,8 @@ const GOLDEN: &str =
 struct RedisSetup {
     server: RedisServer,
     store: Arc<Redis>,
+    /// For the many looks at what is stored.
+    looks: MultiplexedConnection,
 }
 
 impl RedisSetup {
@@ -36,7 +40,9 @@ impl RedisSetup {
         let server = RedisServer::start(options).await.expect("the server starts");
         let url = server.url().parse().expect("the URL is one");
         let store = Redis::open(&url, Arc::new(Tokio::current())).expect("the URL can be used");
-        Self { server, store: Arc::new(store) }
+        let client = Client::open(server.url()).expect("the URL is one");
+        let looks = client.get_multiplexed_async_connection().await.expect("the server answers");
+        Self { server, store: Arc::new(store), looks }
     }
 
     async fn ask(&self, words: &[&[u8]]) -> Reply {
@@ -91,11 +97,7 @@ impl Setup for RedisSetup {
     }
 
     async fn value(&self, rk: &RecordKey) -> Option<Bytes> {
-        let reply = self.ask(&[b"GET", &name(rk)]).await;
-        let Reply::Bulk(value) = reply else {
-            assert_eq!(reply, Reply::Nil);
-            return None;
-        };
-        Some(value)
+        let value: Option<Vec<u8>> = self.looks.clone().get(name(rk)).await.expect("the server answers");
+        value.map(Bytes::from)
     }
 }
