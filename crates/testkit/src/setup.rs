@@ -10,6 +10,7 @@ use hapax_core::runtime::BoxFuture;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::runtime::Builder;
 
 use crate::differential::differential;
 use crate::servers::required;
@@ -158,13 +159,15 @@ pub fn main(backends: &[Backend]) -> ExitCode {
 
 fn trial(backend: &Backend, case: Case) -> Trial {
     let name = format!("{}::{}::clause_{:02}", backend.name, case.name, case.clause);
-    on(backend, name, case.needs, move |setup| (case.run)(setup))
+    on(backend, Plan { name, needs: case.needs, is_concurrent: true }, move |setup| (case.run)(setup))
 }
 
 fn compared(backend: &Backend) -> Trial {
     let told = env::var("HAPAX_SEQUENCES").ok();
     let sequences = told.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
-    on(backend, format!("{}::differential", backend.name), None, move |setup| {
+    // One step after the other: threads would spend their time on waking each other.
+    let plan = Plan { name: format!("{}::differential", backend.name), needs: None, is_concurrent: false };
+    on(backend, plan, move |setup| {
         Box::pin(async move {
             let steps = differential(setup, 0..sequences).await;
             println!("{sequences} sequences, {steps} steps, no difference");
@@ -172,21 +175,27 @@ fn compared(backend: &Backend) -> Trial {
     })
 }
 
-fn on(
-    backend: &Backend,
+struct Plan {
     name: String,
     needs: Option<Capability>,
+    is_concurrent: bool,
+}
+
+fn on(
+    backend: &Backend,
+    plan: Plan,
     body: impl for<'a> FnOnce(&'a dyn Setup) -> BoxFuture<'a, ()> + Send + 'static,
 ) -> Trial {
-    let (make, lack, service) = (Arc::clone(&backend.make), backend.lack(needs), backend.service);
-    Trial::ignorable_test(name, move || {
+    let (make, lack, service) = (Arc::clone(&backend.make), backend.lack(plan.needs), backend.service);
+    Trial::ignorable_test(plan.name, move || {
         if let Some(Err(missing)) = service.map(required) {
             return missing.verdict();
         }
         if let Some(reason) = lack {
             return Ok(Completion::ignored_with(reason));
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let mut runtime = if plan.is_concurrent { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+        let runtime = runtime.worker_threads(2).enable_all().build()?;
         runtime.block_on(async move {
             let setup = make().await;
             body(&*setup).await;

@@ -51,6 +51,23 @@ impl Side {
         self.store.read(&self.keys[key]).await.expect("a read is answered")
     }
 
+    /// Which key is asked about.
+    pub(super) fn touched(&self, ask: &Ask) -> usize {
+        match ask {
+            Ask::Begin { key, .. }
+            | Ask::Cancel { key, .. }
+            | Ask::Hold { key, .. }
+            | Ask::ResolveDone { key, .. }
+            | Ask::ResolveNotDone { key, .. }
+            | Ask::Reopen { key, .. } => *key,
+            Ask::Renew { grant }
+            | Ask::Complete { grant, .. }
+            | Ask::Release { grant }
+            | Ask::Abandon { grant }
+            | Ask::Bury { grant } => usize::from(self.grants[*grant].rk == self.keys[1]),
+        }
+    }
+
     /// The record that lives under this key.
     pub(super) async fn shown(&mut self, key: usize) -> (Told, Option<Record>) {
         let seen = self.seen(key).await;
