@@ -20,7 +20,7 @@ verbs:
   tidy           only the rules about the tree itself, in a second
   api [--bless]  compares the public items of the libraries with docs/api, or lists them anew
   mutants        turns published bugs on, one at a time; each must be seen by a harness
-  bench core [S] measures the library beside its limits; only subjects whose name contains S
+  bench SET [S]  measures core, http, redis or gateway beside its limits; only subjects whose name contains S
   prove model [S] walks through every state of every setting of the model; only those whose name contains S
   prove sim      very many worlds of the simulation: --seeds N [--from S], goes on where it was stopped; --seed N shows one
   services unpack | up NAME | down [NAME] | status

@@ -93,6 +93,9 @@ impl Redis {
 
     /// The instant that a first token is drawn from: our clock, or the server's where they are apart.
     async fn now(&self, link: &Link) -> Result<Timestamp> {
+        if !self.server.is_known() {
+            link.ready().await?;
+        }
         if !self.server.is_apart() {
             return Ok(self.server.wall());
         }

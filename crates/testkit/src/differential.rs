@@ -23,7 +23,12 @@ const SLACK: Duration = Duration::from_millis(900);
 /// A sequence that took longer was kept waiting by the machine: its spans say nothing.
 const BUSY: Duration = Duration::from_millis(400);
 
-/// How often such a sequence is tried again.
+const APART: Duration = Duration::from_secs(60);
+
+/// By so many margins a difference must show: with one, a life may end at the very instant of a look, which the clocks see apart.
+const MARGINS: u64 = 3;
+
+/// How often a sequence is tried again.
 const TRIES: u64 = 20;
 
 /// Runs the sequences of these seeds, each on records of its own, and says how many steps they had.
@@ -32,6 +37,9 @@ const TRIES: u64 = 20;
 /// At the first difference, with the steps that led there.
 pub async fn differential(setup: &dyn Setup, seeds: std::ops::Range<u64>) -> usize {
     let (mut steps, memory) = (0, InMemory::new());
+    // A store may want to know that its clock and ours will be apart: it looks once a minute.
+    setup.step_clock(setup::Step::Forward(APART)).await;
+    let _findings = setup.inspect().check().await.expect("a check is answered");
     for seed in seeds {
         steps += sequence(setup, &memory, seed).await;
     }
@@ -58,7 +66,7 @@ async fn sequence(setup: &dyn Setup, memory: &InMemory, seed: u64) -> usize {
         let told = Pair::new(setup, memory, seed, attempt).run().await;
         match told {
             Ok(steps) => return steps,
-            Err(_) if started.elapsed() > BUSY => {}
+            Err(_) if attempt < MARGINS || started.elapsed() > BUSY => {}
             Err(difference) => panic!("seed {seed}: {difference}"),
         }
     }
@@ -75,6 +83,8 @@ struct Pair<'a> {
     /// How far the clocks have been moved, to be moved back in the end.
     ahead: Duration,
     back: Duration,
+    /// How much further than asked for the clock is moved, in tenths of a second.
+    margin: u64,
     trace: String,
 }
 
@@ -84,7 +94,17 @@ impl<'a> Pair<'a> {
         let (expected, actual) = (Side::new(Arc::clone(&memory.store) as _, keys), Side::new(setup.store(), keys));
         let (ahead, back) = (Duration::ZERO, Duration::ZERO);
         let clock = Arc::clone(&memory.clock);
-        Self { setup, clock, draw: Draw::new(seed), expected, actual, ahead, back, trace: String::new() }
+        Self {
+            setup,
+            clock,
+            draw: Draw::new(seed),
+            expected,
+            actual,
+            ahead,
+            back,
+            margin: 7 + attempt,
+            trace: String::new(),
+        }
     }
 
     async fn run(mut self) -> Result<usize, String> {
@@ -126,10 +146,9 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// One second further than asked for: no span ends where the clocks differ.
+    /// Further than asked for, so that no span ends where the clocks differ.
     async fn forward(&mut self, by: Duration) {
-        let by = by.as_secs_f64().ceil() + 1.0;
-        let by = Duration::from_secs_f64(by);
+        let by = by + Duration::from_millis(100 * self.margin);
         self.ahead += by;
         self.clock.forward(by);
         self.setup.step_clock(setup::Step::Forward(by)).await;

@@ -50,9 +50,15 @@ fn source(given: &Given) -> String {
 
 /// A URL may carry a password.
 pub(super) fn without_credentials(url: &str) -> String {
-    match url.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
+    let (place, parameters) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
+    let place = match place.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
         Some((scheme, Some((_, host)))) => format!("{scheme}://…@{host}"),
-        Some((_, None)) | None => url.to_owned(),
+        Some((_, None)) | None => place.to_owned(),
+    };
+    match parameters {
+        Some(parameters) if parameters.contains("pass=") || parameters.contains('@') => format!("{place}?…"),
+        Some(parameters) => format!("{place}?{parameters}"),
+        None => place,
     }
 }
 

@@ -52,7 +52,7 @@ fn describe() {
     describe_counter!(core::TAKEOVERS, "Grants after a lapse");
     describe_counter!(core::GRANTS_LOST, "Grants that were lost while their handler ran");
     describe_counter!(core::DIVERGENT, "Attempts that had an effect although another one's answer stands, or may stand");
-    describe_counter!(core::AMNESIA, "Records that the store had forgotten while their attempt ran");
+    describe_counter!(core::AMNESIA, "Records that the store had forgotten while their attempt ran, and times that a store had lost its records");
     describe_counter!(core::RECREATED, "Answers recorded although the store had forgotten their record");
     describe_counter!(core::UNPROTECTED, "Requests that ran without a record while the store was down");
     describe_gauge!(core::SPILL_DEPTH, "Answers in the journal that the store does not have yet");

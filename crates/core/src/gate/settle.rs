@@ -258,7 +258,8 @@ impl GiveBack {
         let ends = shared.runtime.boot() + Duration::from(gate.terms.unknown_retention);
         let mut pause = FIRST_PAUSE;
         while let Err(error) = self.once(shared, &rk).await {
-            if hopeless(&error) || shared.runtime.boot() >= ends {
+            // A store that refuses us today, for a password that is just being changed, may take us back.
+            if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) || shared.runtime.boot() >= ends {
                 telemetry::not_given_back(rk, &error);
                 return;
             }

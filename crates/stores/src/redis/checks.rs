@@ -71,7 +71,7 @@ impl<'a> Info<'a> {
             ),
             (
                 most > 0 && used / 4 > most / 5,
-                format!("{used} of {most} bytes of the server's memory are in use; when it is full, new keys are refused"),
+                "more than four fifths of the server's memory are in use; when it is full, new keys are refused".into(),
             ),
         ];
         let of = |severity| move |(found, message): (bool, String)| found.then_some(Finding { severity, message });
@@ -116,7 +116,7 @@ mod tests {
             ("aof_enabled:1", "aof_enabled:0", Severity::Warn, "set appendonly yes"),
             ("write_status:ok", "write_status:err", Severity::Warn, "disk"),
             ("bgsave_status:ok", "bgsave_status:err", Severity::Warn, "disk"),
-            ("used_memory:79", "used_memory:85", Severity::Warn, "85 of 100 bytes"),
+            ("used_memory:79", "used_memory:85", Severity::Warn, "four fifths"),
         ] {
             let findings = found(from, to);
             let [(is, message)] = findings.as_slice() else { panic!("{to}: {findings:?}") };

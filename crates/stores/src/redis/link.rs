@@ -70,6 +70,11 @@ impl Link {
         self.answer(&connection, answer).await
     }
 
+    /// Waits for a connection: then the server's clock has been looked at.
+    pub(super) async fn ready(&self) -> Result<(), Failure> {
+        self.connected().await.map(drop).map_err(Failure::NotSent)
+    }
+
     /// Looks whether the server remembers, and at its clock.
     pub(super) async fn greet(&self) -> Result<(), Failure> {
         let connection = self.connected().await.map_err(Failure::NotSent)?;

@@ -13,5 +13,5 @@ if not (in_progress and holds) or abandoned then
 end
 local a, b, c, d = string.byte(header, 45, 48)
 local lifetime = ((a * 256 + b) * 256 + c) * 256 + d
-redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lifetime * 1000))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(1, lifetime) * 1000))
 return {'YES', KEYS[1], header}

@@ -27,6 +27,8 @@ pub(super) struct Server {
     /// The process: another one after a restart, and after a replica took the place of its primary.
     process: Seen,
     is_apart: AtomicBool,
+    /// Its clock has been looked at.
+    is_known: AtomicBool,
     /// It was found to have forgotten, and nobody was told yet.
     forgot: AtomicBool,
     /// Another process was found in its place, and nobody was told yet.
@@ -48,8 +50,8 @@ impl Seen {
 impl Server {
     pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
         let (sentinel, process) = (Seen::default(), Seen::default());
-        let [is_apart, forgot, is_another] = [(); 3].map(|()| AtomicBool::default());
-        Self { runtime, sentinel, process, is_apart, forgot, is_another }
+        let [is_apart, is_known, forgot, is_another] = [(); 4].map(|()| AtomicBool::default());
+        Self { runtime, sentinel, process, is_apart, is_known, forgot, is_another }
     }
 
     pub(super) fn wall(&self) -> Timestamp {
@@ -59,6 +61,11 @@ impl Server {
     /// Waits for it, at most this long.
     pub(super) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
         runtime::within(&*self.runtime, limit, future).await
+    }
+
+    /// Whether the server's clock was ever looked at.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Acquire)
     }
 
     /// Whether the server's clock was far from ours when it was last looked at.
@@ -76,6 +83,7 @@ impl Server {
         if let Some(theirs) = replies.pop().and_then(|time| value::time(time).ok()) {
             let apart = theirs.since(now).max(now.since(theirs));
             self.is_apart.store(apart > APART, Ordering::Relaxed);
+            self.is_known.store(true, Ordering::Release);
         }
         let found = match replies.pop().map(value::text) {
             Some(Ok(Some(found))) => Some(found),

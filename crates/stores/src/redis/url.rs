@@ -51,6 +51,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 const SHAPE: &str =
     "a server's URL is redis://HOST, rediss://HOST or unix:///PATH, redis://user:password@host:6379/0 for instance";
 const PARAMETERS: &str = "password-file, ca, cert, key and connections; for unix:// also user, pass and db";
+const ENCODE: &str = "a server's URL has no part after #; in a password write #, ?, / and @ as %23, %3F, %2F and %40";
 const MOST_CONNECTIONS: usize = 64;
 
 impl FromStr for RedisUrl {
@@ -61,6 +62,9 @@ impl FromStr for RedisUrl {
     fn from_str(text: &str) -> Result<Self> {
         let url = Url::parse(text).map_err(|source| invalid(SHAPE).caused_by(source))?;
         let mut this = Self { url: url.clone(), password_file: None, ca: None, identity: None, connections: 1 };
+        if url.fragment().is_some() {
+            return Err(invalid(ENCODE));
+        }
         let is_socket = url.scheme() == "unix";
         let (mut cert, mut key, mut theirs) = (None, None, Vec::new());
         for (name, value) in url.query_pairs() {
@@ -71,6 +75,8 @@ impl FromStr for RedisUrl {
                 "key" => key = Some(value.into_owned()),
                 "connections" => this.connections = connections(&value)?,
                 "user" | "pass" | "db" if is_socket => theirs.push((name, value)),
+                // What is no name may be a password that was not encoded.
+                _ if name.contains('@') => return Err(invalid(ENCODE)),
                 _ => return Err(invalid(format!("a server's URL has no parameter `{name}`; it takes {PARAMETERS}"))),
             }
         }

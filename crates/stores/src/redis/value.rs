@@ -104,8 +104,8 @@ pub(super) fn time(reply: Value) -> Result<Timestamp> {
 }
 
 fn instant(seconds: &[u8], micros: &[u8]) -> Result<Timestamp> {
-    let since_epoch = Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?);
-    Ok(Timestamp::default().plus(since_epoch))
+    let seconds = Timestamp::default().plus(Duration::from_secs(number(seconds)?));
+    Ok(seconds.plus(Duration::from_micros(number(micros)?)))
 }
 
 fn number<N: FromStr>(digits: &[u8]) -> Result<N> {

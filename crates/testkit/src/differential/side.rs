@@ -19,7 +19,8 @@ pub(super) struct Side {
     store: Arc<dyn Store>,
     keys: [RecordKey; 2],
     grants: Vec<Grant>,
-    tokens: Vec<Token>,
+    /// Of each key: how those of two keys compare is not for the protocol to say.
+    tokens: [Vec<Token>; 2],
 }
 
 /// What a store said, in words that do not depend on its tokens and its clock.
@@ -32,7 +33,7 @@ pub(super) struct Told {
 
 impl Side {
     pub(super) fn new(store: Arc<dyn Store>, keys: [RecordKey; 2]) -> Self {
-        Self { store, keys, grants: Vec::new(), tokens: Vec::new() }
+        Self { store, keys, grants: Vec::new(), tokens: Default::default() }
     }
 
     pub(super) fn key(&self, key: usize) -> RecordKey {
@@ -43,12 +44,17 @@ impl Side {
         self.grants.len()
     }
 
-    pub(super) fn tokens(&self) -> usize {
-        self.tokens.len()
+    pub(super) fn tokens(&self) -> [usize; 2] {
+        [0, 1].map(|key| self.tokens[key].len())
     }
 
     pub(super) async fn seen(&self, key: usize) -> Observed {
         self.store.read(&self.keys[key]).await.expect("a read is answered")
+    }
+
+    /// Which of the keys this is.
+    fn number(&self, rk: &RecordKey) -> usize {
+        usize::from(*rk == self.keys[1])
     }
 
     /// Which key is asked about.
@@ -64,7 +70,7 @@ impl Side {
             | Ask::Complete { grant, .. }
             | Ask::Release { grant }
             | Ask::Abandon { grant }
-            | Ask::Bury { grant } => usize::from(self.grants[*grant].rk == self.keys[1]),
+            | Ask::Bury { grant } => self.number(&self.grants[*grant].rk),
         }
     }
 
@@ -72,7 +78,7 @@ impl Side {
     pub(super) async fn shown(&mut self, key: usize) -> (Told, Option<Record>) {
         let seen = self.seen(key).await;
         let Some(record) = seen.live().cloned() else { return (Told::default(), None) };
-        let mut told = self.record(&record);
+        let mut told = self.record(key, &record);
         told.spans.extend([seen.lease_left, seen.life_left]);
         (told, Some(record))
     }
@@ -90,7 +96,7 @@ impl Side {
             Ask::Renew { grant: n } => plain(protocol.renew(&grant(*n).rk, &Claim::from(&grant(*n))).await),
             Ask::Complete { grant: n, answer, is_old } => {
                 let reply = protocol.complete(&grant(*n).rk, &completion(&grant(*n), *answer, *is_old)).await;
-                self.completed(reply)
+                self.completed(self.number(&grant(*n).rk), reply)
             }
             Ask::Release { grant: n } => {
                 plain(protocol.release(&grant(*n).rk, &Claim::from(&grant(*n)), RELEASED).await)
@@ -98,16 +104,20 @@ impl Side {
             Ask::Cancel { key, owner } => plain(protocol.cancel(&self.keys[*key], *owner, RELEASED).await),
             Ask::Abandon { grant: n } => plain(protocol.abandon(&grant(*n).rk, &Claim::from(&grant(*n))).await),
             Ask::Bury { grant: n } => plain(protocol.bury(&grant(*n).rk, &Claim::from(&grant(*n)), DEAD).await),
-            Ask::Hold { key, token } => plain(protocol.hold(&self.keys[*key], self.tokens[*token], UNKNOWN).await),
+            Ask::Hold { key, token } => {
+                plain(protocol.hold(&self.keys[*key], self.tokens[*key][*token], UNKNOWN).await)
+            }
             Ask::ResolveDone { key, token, answer } => {
                 let verdict = Verdict::Done { answer: vec![*answer].into(), retention: RETENTION };
-                plain(protocol.resolve(&self.keys[*key], self.tokens[*token], &verdict).await)
+                plain(protocol.resolve(&self.keys[*key], self.tokens[*key][*token], &verdict).await)
             }
             Ask::ResolveNotDone { key, token } => {
                 let verdict = Verdict::NotDone { lifetime: RELEASED };
-                plain(protocol.resolve(&self.keys[*key], self.tokens[*token], &verdict).await)
+                plain(protocol.resolve(&self.keys[*key], self.tokens[*key][*token], &verdict).await)
             }
-            Ask::Reopen { key, token } => plain(protocol.reopen(&self.keys[*key], self.tokens[*token], RELEASED).await),
+            Ask::Reopen { key, token } => {
+                plain(protocol.reopen(&self.keys[*key], self.tokens[*key][*token], RELEASED).await)
+            }
         }
     }
 
@@ -126,10 +136,10 @@ impl Side {
         }
     }
 
-    fn completed(&mut self, reply: Result<Completed>) -> Told {
+    fn completed(&mut self, key: usize, reply: Result<Completed>) -> Told {
         match reply.expect("a completion is answered") {
             Completed::Lost(record) => {
-                let told = self.record(&record);
+                let told = self.record(key, &record);
                 Told { text: format!("lost to {}", told.text), ..told }
             }
             other @ (Completed::Done | Completed::Recreated | Completed::Already | Completed::Gone) => plain(Ok(other)),
@@ -137,8 +147,8 @@ impl Side {
     }
 
     /// All of a record but its expiry, which is shown by the clock of whoever wrote it.
-    fn record(&mut self, record: &Record) -> Told {
-        let (token, fingerprint) = (self.name(record.token), record.fingerprint);
+    fn record(&mut self, key: usize, record: &Record) -> Told {
+        let (token, fingerprint) = (self.name(key, record.token), record.fingerprint);
         let text = match &record.state {
             State::Completed(completion) => format!("completed {token} {fingerprint:?} {:?}", completion.answer),
             state @ (State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_)) => {
@@ -150,15 +160,16 @@ impl Side {
 
     fn grant(&mut self, grant: &Grant) -> String {
         let Grant { rk, owner, token, attempt, takeover, fingerprint } = grant;
-        format!("{rk:?} {owner:?} {} {attempt} {takeover} {fingerprint:?}", self.name(*token))
+        format!("{rk:?} {owner:?} {} {attempt} {takeover} {fingerprint:?}", self.name(self.number(rk), *token))
     }
 
     /// A token by when it came up: the same for both stores, if they gave out the same.
-    fn name(&mut self, token: Token) -> String {
-        let known = self.tokens.iter().position(|known| *known == token);
+    fn name(&mut self, key: usize, token: Token) -> String {
+        let tokens = &mut self.tokens[key];
+        let known = tokens.iter().position(|known| *known == token);
         let number = known.unwrap_or_else(|| {
-            self.tokens.push(token);
-            self.tokens.len() - 1
+            tokens.push(token);
+            tokens.len() - 1
         });
         format!("token {number}")
     }

@@ -69,7 +69,7 @@ impl Draw {
     }
 
     /// The next step, where there are so many grants and tokens to choose from.
-    pub(super) fn step(&mut self, grants: usize, tokens: usize) -> Step {
+    pub(super) fn step(&mut self, grants: usize, tokens: [usize; 2]) -> Step {
         let key = self.below(2);
         match self.below(100) {
             0..6 => Step::Lapse(key),
@@ -77,7 +77,7 @@ impl Draw {
             6..9 => Step::Back(Duration::from_secs(3600)),
             9..14 => Step::Forward(Duration::from_secs(10)),
             14..45 => Step::Ask(self.begin(key)),
-            45..54 if tokens > 0 => Step::Ask(self.of_operator(key, tokens)),
+            45..54 if tokens[key] > 0 => Step::Ask(self.of_operator(key, tokens[key])),
             _ if grants > 0 => Step::Ask(self.of_holder(key, grants)),
             _ => Step::Ask(self.begin(key)),
         }
