@@ -1,49 +1,61 @@
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 /// Which requests run on one connection, so that it can be told when it has had none for long.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Activity(watch::Sender<Requests>);
+#[derive(Clone, Debug)]
+pub(crate) struct Activity(Arc<Mutex<Requests>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Requests {
-    begun: u64,
     open: usize,
+    ended: Instant,
 }
 
 /// A request that runs. It is over when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Open(Activity);
 
+impl Default for Activity {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Requests { open: 0, ended: Instant::now() })))
+    }
+}
+
 impl Activity {
     pub(crate) fn request(&self) -> Open {
-        self.0.send_modify(|requests| {
-            requests.begun += 1;
-            requests.open += 1;
-        });
+        self.requests().open += 1;
         Open(self.clone())
     }
 
-    /// Waits until no request has run for this long.
+    /// Waits until no request has run for this long. It looks now and then, so that a request does not have to wake it.
     pub(crate) async fn ceased(&self, limit: Duration) {
-        let mut requests = self.0.subscribe();
         loop {
-            // The sender is ours, and alive.
-            let Ok(idle) = requests.wait_for(|requests| requests.open == 0).await.map(|requests| requests.begun) else {
-                return;
-            };
-            let next = requests.wait_for(|requests| requests.begun != idle);
-            if tokio::time::timeout(limit, next).await.is_err() {
+            let now = Instant::now();
+            let since = self.idle_since().unwrap_or(now);
+            if now.duration_since(since) >= limit {
                 return;
             }
+            sleep_until(since + limit).await;
         }
+    }
+
+    fn idle_since(&self) -> Option<Instant> {
+        let requests = self.requests();
+        (requests.open == 0).then_some(requests.ended)
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.0.send_modify(|requests| requests.open -= 1);
+        let mut requests = self.0.requests();
+        requests.open -= 1;
+        requests.ended = Instant::now();
     }
 }
 
