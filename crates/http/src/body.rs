@@ -1,7 +1,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
@@ -181,22 +181,33 @@ pub(crate) async fn drain<B: Body<Data = Bytes>>(mut body: ResponseBody<B>, limi
     }
 }
 
-/// What has been read of a body. One of one piece, the usual case, is not copied; of many, also empty ones, no more is held than
-/// their bytes.
+/// What has been read of a body. One of one piece, the usual case, is not copied; of many, also empty ones, little more is held than
+/// their bytes: room for the next ones is made by [`STEP`] and not by doubling.
 #[derive(Default)]
 struct Read {
     first: Bytes,
-    more: BytesMut,
+    more: Vec<u8>,
 }
+
+/// How much room is made at a time in a body of many pieces.
+const STEP: usize = 64 << 10;
 
 impl Read {
     fn push(&mut self, piece: Bytes) {
         if self.len() == 0 {
             self.first = piece;
         } else if !piece.is_empty() {
-            self.more.extend_from_slice(&std::mem::take(&mut self.first));
-            self.more.extend_from_slice(&piece);
+            let first = std::mem::take(&mut self.first);
+            self.append(&first);
+            self.append(&piece);
         }
+    }
+
+    fn append(&mut self, piece: &[u8]) {
+        if self.more.capacity() - self.more.len() < piece.len() {
+            self.more.reserve_exact(piece.len().max(STEP.min(self.more.len())));
+        }
+        self.more.extend_from_slice(piece);
     }
 
     fn len(&self) -> usize {
@@ -204,7 +215,7 @@ impl Read {
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.more.is_empty() { self.first } else { self.more.freeze() }
+        if self.more.is_empty() { self.first } else { self.more.into() }
     }
 }
 
@@ -248,6 +259,15 @@ mod tests {
         assert_eq!(told(&body(b"ab", b"")), (Some(2), false));
         assert_eq!(told(&body(b"", b"c")), (Some(1), false));
         assert_eq!(told(&body(b"", b"")), (Some(0), true));
+    }
+
+    #[test]
+    fn no_more_room_is_made_than_one_step() {
+        let mut read = Read::default();
+        for _ in 0..100 {
+            read.push(Bytes::from_static(&[0; 10 << 10]));
+            assert!(read.more.capacity() <= read.len() + STEP, "{} for {}", read.more.capacity(), read.len());
+        }
     }
 
     /// A piece may be one byte of a large buffer, or nothing at all, and there may be a million of them.
