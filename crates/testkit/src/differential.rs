@@ -83,7 +83,8 @@ struct Pair<'a> {
     /// How far the clocks have been moved, to be moved back in the end.
     ahead: Duration,
     back: Duration,
-    /// How much further than asked for the clock is moved, in tenths of a second.
+    /// How much further than asked for the clock is moved next, in tenths of a second. It grows: if two moves had the same, one
+    /// life could end exactly as much later than another as the look at it comes.
     margin: u64,
     trace: String,
 }
@@ -149,6 +150,7 @@ impl<'a> Pair<'a> {
     /// Further than asked for, so that no span ends where the clocks differ.
     async fn forward(&mut self, by: Duration) {
         let by = by + Duration::from_millis(100 * self.margin);
+        self.margin += 1;
         self.ahead += by;
         self.clock.forward(by);
         self.setup.step_clock(setup::Step::Forward(by)).await;
