@@ -133,7 +133,9 @@ where
     let desk = Desk { live: Arc::clone(&live), config: Arc::clone(config) };
     // The handler runs in another task, and what it logs belongs to the request that it serves.
     let span = Span::current();
-    let ran = config.gate.run(call, move |attempt| run(inner, request, attempt, desk).instrument(span)).await;
+    // Boxed before it is handed on: a request is large, and each hand would copy it.
+    let handler = Box::new(move |attempt| run(inner, request, attempt, desk).instrument(span));
+    let ran = config.gate.run(call, handler).await;
     let live = live.lock().unwrap_or_else(PoisonError::into_inner).take();
     answer(&*config.problem, &call, ran, live)
 }

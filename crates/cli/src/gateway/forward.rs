@@ -35,10 +35,14 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Sends requests on to the API, and says of each failure whether the request may have got there.
 #[derive(Clone, Debug)]
-pub(crate) struct Forward {
+pub(crate) struct Forward(Arc<Sender>);
+
+/// What all clones of [`Forward`] share: there is one for every request.
+#[derive(Debug)]
+struct Sender {
     http1: Client<HttpsConnector<HttpConnector>, RequestBody<Arriving>>,
     /// None for an API that is spoken to in HTTP/1.1 alone.
-    http2: Option<Arc<Http2>>,
+    http2: Option<Http2>,
     upstream: Upstream,
     timeout: Duration,
 }
@@ -81,16 +85,15 @@ impl Forward {
         let may_be_h2 = upstream.is_h2 || upstream.scheme == Scheme::HTTPS;
         let http2 = may_be_h2.then(|| {
             let connector = secure(&tls).enable_all_versions().wrap_connector(connector());
-            Arc::new(Http2::new(
-                connector,
-                upstream.uri(&upstream.authority, PathAndQuery::from_static("/")),
-                connect_timeout,
-            ))
+            let target = upstream.uri(&upstream.authority, PathAndQuery::from_static("/"));
+            Http2::new(connector, target, connect_timeout)
         });
-        Self { http1, http2, upstream, timeout }
+        Self(Arc::new(Sender { http1, http2, upstream, timeout }))
     }
+}
 
-    async fn forward(self, mut request: Request<RequestBody<Arriving>>) -> Response<ForwardedBody> {
+impl Sender {
+    async fn forward(&self, mut request: Request<RequestBody<Arriving>>) -> Response<ForwardedBody> {
         let attempt = request.extensions_mut().remove::<Attempt>();
         let rk = attempt.as_ref().map(Attempt::record_key);
         // The body takes its room until the API has answered.
@@ -140,7 +143,8 @@ impl Forward {
             let host = request.headers_mut().remove(HOST);
             *request.uri_mut() = self.upstream.uri(&self.named(host.as_ref()), path.clone());
             *request.version_mut() = Version::HTTP_2;
-            match http2.send(request).await {
+            // Boxed: it is four times as large as all the rest, and most APIs have no use for it.
+            match Box::pin(http2.send(request)).await {
                 Ok(sent) => return sent.map(|(response, place)| (response, Some(place))),
                 Err(unsent) => request = unsent,
             }
@@ -272,7 +276,7 @@ impl Service<Request<RequestBody<Arriving>>> for Forward {
     }
 
     fn call(&mut self, request: Request<RequestBody<Arriving>>) -> Self::Future {
-        let forward = self.clone();
-        Box::pin(async move { Ok(forward.forward(request).await) })
+        let sender = Arc::clone(&self.0);
+        Box::pin(async move { Ok(sender.forward(request).await) })
     }
 }
