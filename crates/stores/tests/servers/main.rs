@@ -10,6 +10,7 @@ mod faults;
 mod gate;
 mod plight;
 mod rights;
+mod takeovers;
 mod world;
 
 use std::process::ExitCode;
@@ -18,8 +19,16 @@ use hapax_testkit::servers;
 
 fn main() -> ExitCode {
     servers::main(
-        [errors::tests(), rights::tests(), connections::tests(), access::tests(), faults::tests(), gate::tests()]
-            .into_iter()
-            .flatten(),
+        [
+            errors::tests(),
+            rights::tests(),
+            connections::tests(),
+            access::tests(),
+            faults::tests(),
+            takeovers::tests(),
+            gate::tests(),
+        ]
+        .into_iter()
+        .flatten(),
     )
 }
