@@ -45,6 +45,7 @@ pub(crate) struct Config {
     pub(crate) upstream: Upstream,
     pub(crate) upstream_ca: Option<PathBuf>,
     pub(crate) upstream_timeout: Duration,
+    pub(crate) request_body_timeout: Duration,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// What the admin listener demands for everything but health.
@@ -88,6 +89,7 @@ impl Config {
             upstream: values.one("upstream", read::upstream)?,
             upstream_ca: values.maybe("upstream-ca", read::path)?,
             upstream_timeout: values.one("upstream-timeout", read::some_time)?,
+            request_body_timeout: values.one("request-body-timeout", read::some_time)?,
             listen: values.one("listen", read::address)?,
             admin: values.one("admin", read::address)?,
             admin_token: values.maybe("admin-token-file", |path| Token::read(path.as_ref()))?,

@@ -88,7 +88,7 @@ async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Ou
     let acceptor = acceptor(config)?;
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     explain(config);
-    let limits = Limits::default();
+    let limits = Limits { body: config.request_body_timeout, ..Limits::default() };
     descriptors::provide(limits.connections);
     tokio::spawn(admin::serve(private, admin));
     Server::new(service, kept(config), limits).tls(acceptor).until(stop, public, DRAIN).await;

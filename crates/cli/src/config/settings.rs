@@ -84,6 +84,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
         help: "How long the API may take to answer; after that the outcome is unknown",
     },
     Setting {
+        flag: "request-body-timeout", variable: "HAPAX_REQUEST_BODY_TIMEOUT", table: "gateway", key: "request-body-timeout",
+        value: "DURATION", default: Some("60s"), many: false,
+        help: "How long the whole body of a protected request may take to arrive; after that it is 408, and nothing is recorded",
+    },
+    Setting {
         flag: "tenant", variable: "HAPAX_TENANT", table: "gateway", key: "tenant",
         value: "SOURCE", default: Some("authorization"), many: false,
         help: "Whose key a request carries: `authorization` (a hash of its Authorization field; a renewed credential is a new caller), `header:NAME` (set by a proxy that you trust), or `none` (all callers share keys and answers)",
