@@ -79,12 +79,13 @@ where
 /// |---|---|
 /// | 2xx, 3xx | applied |
 /// | 401, 403 | denied |
-/// | 425, 429, 503 with Retry-After | not applied |
+/// | 425, 429; 409 and 503 with Retry-After | not applied |
 /// | other 4xx, but for 408 | final |
 /// | 408, other 5xx, anything else | unknown |
 ///
 /// A 503 without Retry-After is unknown because proxies answer it after they have sent the request, too, and a 408 because
-/// timeout layers answer it after they have dropped the handler in mid-work.
+/// timeout layers answer it after they have dropped the handler in mid-work. A 409 with Retry-After is what a service that is
+/// idempotent itself says of a copy that came too early: no last word.
 ///
 /// ```
 /// use hapax_http::StatusOutcomes;
@@ -145,9 +146,9 @@ fn by_contract(status: StatusCode, retry_after: bool) -> Outcome {
         200..=399 => Outcome::Applied,
         401 | 403 => Outcome::Denied,
         425 | 429 => Outcome::NotApplied,
+        409 | 503 if retry_after => Outcome::NotApplied,
         408 => Outcome::Unknown,
         400..=499 => Outcome::Final,
-        503 if retry_after => Outcome::NotApplied,
         _ => Outcome::Unknown,
     }
 }
@@ -167,7 +168,9 @@ mod tests {
             (403..=403, false, Outcome::Denied),
             (404..=407, false, Outcome::Final),
             (408..=408, true, Outcome::Unknown),
-            (409..=424, true, Outcome::Final),
+            (409..=409, true, Outcome::NotApplied),
+            (409..=424, false, Outcome::Final),
+            (410..=424, true, Outcome::Final),
             (425..=425, false, Outcome::NotApplied),
             (426..=428, false, Outcome::Final),
             (429..=429, false, Outcome::NotApplied),

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -175,6 +175,24 @@ async fn an_api_cannot_speak_for_the_gateway_h37() {
         assert!(!got.headers.contains_key("hapax-recorded"), "{method}");
         assert_ne!(got.headers.get("idempotency-key-expires"), Some(&HeaderValue::from_static("forged")), "{method}");
     }
+}
+
+/// The one in front is told of a copy that it does not know: that it came too early is no answer to keep.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_behind_a_gateway_has_the_last_word_h22() {
+    let api = Api::start().await;
+    let behind = Gateway::start(api.address, "memory:", &[]).await;
+    let before = Gateway::start(behind.public, "memory:", &[]).await;
+    let (first, early) = tokio::join!(behind.post("/slow", "k", "{}"), async {
+        api.has_seen(1).await;
+        let early = before.post("/slow", "k", "{}").await.unwrap();
+        api.let_go();
+        early
+    });
+    assert_eq!((early.status.as_u16(), early.problem()), (409, "in-progress"));
+    let late = before.post("/slow", "k", "{}").await.unwrap();
+    assert_eq!((late.status, &late.body), (StatusCode::CREATED, &first.unwrap().body));
+    assert_eq!(api.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

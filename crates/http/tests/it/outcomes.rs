@@ -18,12 +18,14 @@ async fn what_was_not_applied_is_passed_on_and_may_be_tried_again_h22() {
 }
 
 #[tokio::test]
-async fn an_unavailable_service_that_says_when_to_come_back_did_nothing_h22() {
-    let world = World::new();
-    let unavailable = || Response::builder().status(503).header("retry-after", "1").body("later".into()).unwrap();
-    let got = world.send(post("k", "{}"), unavailable).await;
-    assert_eq!((got.status.as_u16(), &got.headers["retry-after"]), (503, &http::HeaderValue::from_static("1")));
-    assert_eq!(told(&world, || created("1")).await.0, 201);
+async fn a_service_that_says_when_to_come_back_did_nothing_h22() {
+    for code in [409, 503] {
+        let world = World::new();
+        let later = move || Response::builder().status(code).header("retry-after", "1").body("later".into()).unwrap();
+        let got = world.send(post("k", "{}"), later).await;
+        assert_eq!((got.status.as_u16(), &got.headers["retry-after"]), (code, &http::HeaderValue::from_static("1")));
+        assert_eq!(told(&world, || created("1")).await.0, 201, "after {code}");
+    }
 }
 
 #[tokio::test]
