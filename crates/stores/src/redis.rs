@@ -30,9 +30,10 @@ use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decis
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, State, Timestamp};
-use redis::{Client, cmd};
+use redis::cmd;
 
 use checks::Info;
+use failure::Failure;
 use link::Link;
 use script::{COMPLETE, READ, RENEW, Reply, SWAP};
 use server::Server;
@@ -64,7 +65,7 @@ pub use url::RedisUrl;
 /// # }
 /// ```
 pub struct Redis {
-    client: Client,
+    url: Arc<RedisUrl>,
     server: Arc<Server>,
     links: Vec<Link>,
 }
@@ -78,12 +79,13 @@ impl Redis {
     /// # Errors
     /// `Unusable` for files named by the URL that cannot be read, and certificates that are none.
     pub fn open(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        Ok(Self::over(url.client()?, Arc::new(Server::new(runtime)), url.connections()))
+        url.client()?;
+        Ok(Self::over(Arc::new(url.clone()), Arc::new(Server::new(runtime)), url.connections()))
     }
 
-    fn over(client: Client, server: Arc<Server>, connections: usize) -> Self {
-        let links = (0..connections).map(|_| Link::new(client.clone(), Arc::clone(&server))).collect();
-        Self { client, server, links }
+    fn over(url: Arc<RedisUrl>, server: Arc<Server>, connections: usize) -> Self {
+        let links = (0..connections).map(|_| Link::new(Arc::clone(&url), Arc::clone(&server))).collect();
+        Self { url, server, links }
     }
 
     /// The calls for one record travel over one connection.
@@ -99,15 +101,15 @@ impl Redis {
         if !self.server.is_apart() {
             return Ok(self.server.wall());
         }
-        link.trusted(value::time(link.call(&cmd("TIME")).await?))
+        Ok(link.call(&cmd("TIME"), value::time).await?)
     }
 
     /// Inserts the record, or says what stands there.
-    async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>> {
+    async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, Failure> {
         let (link, name, record) = (self.link(rk), RecordName::of(rk), change.record.encode(rk));
         let mut set = cmd("SET");
         set.arg(name.as_bytes()).arg(&record[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime(change));
-        link.trusted(value::text(link.call(&set).await?))
+        link.call(&set, value::text).await
     }
 }
 
@@ -128,8 +130,10 @@ impl Store for Redis {
                     Ok(_) | Err(_) => None,
                 },
                 // A full server refuses before it looks, and what is there can still be shown.
-                Err(error) if error.kind() == ErrorKind::Full => Some(error),
-                Err(error) => return Err(error),
+                Err(failure) => match Error::from(failure) {
+                    error if error.kind() == ErrorKind::Full => Some(error),
+                    error => return Err(error),
+                },
             };
             let seen = self.read(&rk).await?;
             if seen.record.is_some() {
@@ -144,13 +148,13 @@ impl Store for Redis {
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        let reply = RENEW.run(link, &name, &[&claim.token.0.to_be_bytes(), &claim.owner.0]).await?;
-        match &reply.word[..] {
-            b"YES" => link.trusted(reply.record(rk)).map(|_| Renewed::Yes),
-            b"LOST" => link.trusted(reply.record(rk)).map(|_| Renewed::Lost),
+        let judge = |reply: Reply| match &reply.word[..] {
+            b"YES" => reply.record(rk).map(|_| Renewed::Yes),
+            b"LOST" => reply.record(rk).map(|_| Renewed::Lost),
             b"GONE" => Ok(Renewed::Gone),
-            _ => link.trusted(Err(value::not_understood())),
-        }
+            _ => Err(value::not_understood()),
+        };
+        RENEW.run((link, &name), &[&claim.token.0.to_be_bytes(), &claim.owner.0], judge).await
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
@@ -171,38 +175,38 @@ impl Store for Redis {
             &value::lifetime(&change),
             if may_come_back { b"1" } else { b"0" },
         ];
-        let reply = COMPLETE.run(link, &name, &arguments).await?;
-        match &reply.word[..] {
+        let judge = |reply: Reply| match &reply.word[..] {
             b"DONE" => Ok(Completed::Done),
             b"RECREATED" => Ok(Completed::Recreated),
             b"GONE" => Ok(Completed::Gone),
-            b"ALREADY" => link.trusted(reply.record(rk)).map(|_| Completed::Already),
-            b"FOUND" => link.trusted(reply.record(rk)).map(Completed::Lost),
-            _ => link.trusted(Err(value::not_understood())),
-        }
+            b"ALREADY" => reply.record(rk).map(|_| Completed::Already),
+            b"FOUND" => reply.record(rk).map(Completed::Lost),
+            _ => Err(value::not_understood()),
+        };
+        COMPLETE.run((link, &name), &arguments, judge).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        link.trusted(value::observed(rk, &READ.run(link, &name, &[]).await?))
+        READ.run((link, &name), &[], |reply| value::observed(rk, &reply)).await
     }
 
     /// A connection of its own.
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Self::over(self.client.clone(), Arc::clone(&self.server), 1)))
+        Ok(Arc::new(Self::over(Arc::clone(&self.url), Arc::clone(&self.server), 1)))
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
         let there = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
         let arguments: [&[u8]; 4] = [&there, &value::expires(seen), &next.record.encode(rk), &value::lifetime(next)];
-        let reply = SWAP.run(link, &name, &arguments).await?;
-        match &reply.word[..] {
+        let judge = |reply: Reply| match &reply.word[..] {
             b"YES" => Ok(Swapped::Yes),
             b"ABSENT" => Ok(Swapped::Changed),
-            b"CHANGED" => link.trusted(reply.record(rk)).map(|_| Swapped::Changed),
-            _ => link.trusted(Err(value::not_understood())),
-        }
+            b"CHANGED" => reply.record(rk).map(|_| Swapped::Changed),
+            _ => Err(value::not_understood()),
+        };
+        SWAP.run((link, &name), &arguments, judge).await
     }
 }
 
@@ -225,7 +229,7 @@ impl Inspect for Redis {
     async fn check(&self) -> Result<Vec<Finding>> {
         let link = &self.links[0];
         link.greet().await?;
-        let info = link.trusted(value::text(link.call(&cmd("INFO")).await?))?.unwrap_or_default();
+        let info = link.call(&cmd("INFO"), value::text).await?.unwrap_or_default();
         let mut findings = Info::new(&String::from_utf8_lossy(&info)).findings();
         let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
         if self.server.has_forgotten() {

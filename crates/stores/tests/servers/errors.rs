@@ -8,7 +8,6 @@ use hapax_core::{Inspect, Store};
 use hapax_testkit::proxy::{Fault, Moment, Proxy};
 use hapax_testkit::servers::{Kind, Options, RedisServer, Reply};
 use libtest_mimic::Trial;
-use tokio::net::TcpStream;
 
 use crate::plight::{Plight, refused};
 use crate::world::{FIRST, Operation, SECOND, ask, behind, config, failure, info, start, store, test, until};
@@ -31,8 +30,6 @@ pub(crate) fn tests() -> Vec<Trial> {
     let redis = Kind::Redis.name();
     let once = [
         test("a_password_is_asked_for", redis, password),
-        test("a_server_with_too_many_clients_refuses", redis, too_many_clients),
-        test("a_database_that_is_not_there_is_refused", redis, no_such_database),
         test("a_key_of_another_type_is_damaged", redis, wrong_type),
         test("a_server_that_is_down_refuses", redis, down),
         test("a_connection_lost_under_way_leaves_it_unknown", redis, lost),
@@ -197,31 +194,6 @@ async fn password() {
         plight.refuses_to(&*store(&format!("{user}{address}")), Unusable, unknown).await;
     }
     plight.passes().await;
-}
-
-async fn too_many_clients() {
-    let options = Options::new(Kind::Redis).with_password("open").with_args(&["--maxclients", "3"]);
-    let server = RedisServer::start(options).await.unwrap();
-    let operation = Operation::new("absent");
-    let connect = || async { TcpStream::connect(server.address()).await.unwrap() };
-    let crowd = [connect().await, connect().await, connect().await];
-    // The server takes them in its own time.
-    until("the crowd is in", || async { !matches!(server.command(&["PING"]).await, Ok(Reply::Status(_))) }).await;
-    for database in [0, 1] {
-        let store = store(&format!("redis://:open@{}/{database}", server.address()));
-        refused(operation.begin(&*store, FIRST).await, NotApplied, "");
-    }
-    drop(crowd);
-    let store = store(&server.url());
-    until("the crowd is gone", || async { operation.begin(&*store, FIRST).await.is_ok() }).await;
-    operation.cycle(&*store).await;
-}
-
-async fn no_such_database() {
-    let server = start(Kind::Redis, &[]).await;
-    let store = store(&format!("redis://{}/99", server.address()));
-    refused(Operation::new("absent").begin(&*store, FIRST).await, Unusable, "database");
-    assert_eq!(ask(&server, &["DBSIZE"]).await, Reply::Integer(0));
 }
 
 async fn wrong_type() {

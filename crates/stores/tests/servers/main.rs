@@ -8,6 +8,7 @@ mod connections;
 mod errors;
 mod faults;
 mod gate;
+mod greetings;
 mod plight;
 mod rights;
 mod world;
@@ -18,8 +19,16 @@ use hapax_testkit::servers;
 
 fn main() -> ExitCode {
     servers::main(
-        [errors::tests(), rights::tests(), connections::tests(), access::tests(), faults::tests(), gate::tests()]
-            .into_iter()
-            .flatten(),
+        [
+            errors::tests(),
+            greetings::tests(),
+            rights::tests(),
+            connections::tests(),
+            access::tests(),
+            faults::tests(),
+            gate::tests(),
+        ]
+        .into_iter()
+        .flatten(),
     )
 }
