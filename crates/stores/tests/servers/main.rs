@@ -11,6 +11,7 @@ mod gate;
 mod greetings;
 mod plight;
 mod rights;
+mod strays;
 mod world;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
             connections::tests(),
             access::tests(),
             faults::tests(),
+            strays::tests(),
             gate::tests(),
         ]
         .into_iter()
