@@ -29,7 +29,7 @@ use bytes::Bytes;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
-use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, State, Timestamp};
+use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State, Timestamp};
 use redis::cmd;
 
 use checks::Info;
@@ -160,8 +160,8 @@ impl Store for Redis {
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
         let nothing = value::nothing(self.server.wall());
-        // Whatever stands there, this is what would come of it; only where nothing does it may be too old.
-        let young = Complete { age: Duration::ZERO, ..ask.clone() };
+        // Whatever stands there, this is what would come of it; only where nothing does it may be too old. No key lives for no time.
+        let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };
         let Decision::Change(change, _) = machine::complete(&nothing, &young) else {
             return Ok(Completed::Gone);
         };
