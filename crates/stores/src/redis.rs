@@ -120,7 +120,7 @@ impl Store for Redis {
         for _ in 0..TRIES {
             let now = self.now(self.link(&rk)).await?;
             let (change, grant) = machine::first_grant(ask, &value::nothing(now));
-            let full = match self.insert(&rk, &change).await {
+            let shut = match self.insert(&rk, &change).await {
                 Ok(None) => return Ok(Inserted::Granted(grant)),
                 Ok(Some(there)) => match Record::decode(&rk, &there) {
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
@@ -129,18 +129,16 @@ impl Store for Redis {
                     // What cannot be read is looked at once more by a script, whose reply says which record it is.
                     Ok(_) | Err(_) => None,
                 },
-                // A full server refuses before it looks, and what is there can still be shown.
-                Err(failure) => match Error::from(failure) {
-                    error if error.kind() == ErrorKind::Full => Some(error),
-                    error => return Err(error),
-                },
+                // Such a server refuses before it looks, and what is there can still be shown.
+                Err(failure) if failure.is_shut() => Some(Error::from(failure)),
+                Err(failure) => return Err(failure.into()),
             };
             let seen = self.read(&rk).await?;
-            if seen.record.is_some() {
-                return Ok(Inserted::Found(seen));
-            }
-            if let Some(full) = full {
-                return Err(full);
+            match (seen.live(), shut) {
+                (Some(record), Some(shut)) if !is_of_use(record, &shut) => return Err(shut),
+                (Some(_), _) => return Ok(Inserted::Found(seen)),
+                (None, Some(shut)) => return Err(shut),
+                (None, None) => {}
             }
         }
         Err(Error::new(ErrorKind::NotApplied, "the record vanished under each of 8 looks; try again"))
@@ -208,6 +206,11 @@ impl Store for Redis {
         };
         SWAP.run((link, &name), &arguments, judge).await
     }
+}
+
+/// Whether to show a record that a server has that took no begin. A full one takes what else comes of it; any other only shows.
+fn is_of_use(record: &Record, shut: &Error) -> bool {
+    shut.kind() == ErrorKind::Full || matches!(record.state, State::Completed(_))
 }
 
 impl Reply {

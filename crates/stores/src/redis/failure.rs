@@ -101,6 +101,11 @@ impl Failure {
         matches!(self, Self::Sent(error) if error.code().is_some())
     }
 
+    /// Whether the server takes no writes now, and said so before it looked at what is there.
+    pub(super) fn is_shut(&self) -> bool {
+        matches!(self, Self::Sent(error) if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")))
+    }
+
     /// Whether another server may take the place of this one under the same name.
     pub(super) fn was_demoted(&self) -> bool {
         matches!(self, Self::Sent(error) if matches!(error.code(), Some("READONLY" | "MASTERDOWN")))
@@ -154,7 +159,9 @@ fn unreached(error: &RedisError, by: By) -> (ErrorKind, &'static str) {
         return (ErrorKind::Unusable, distrust);
     }
     match (error.kind(), error.code()) {
-        (Cause::RESP3NotSupported, _) => (ErrorKind::Unusable, "the server is too old: Redis 7.0, or any Valkey, is needed"),
+        (Cause::RESP3NotSupported, _) => {
+            (ErrorKind::Unusable, "the server is too old: Redis 7.0, or any Valkey, is needed")
+        }
         (_, Some(_)) => (ErrorKind::NotApplied, "the server refuses to be greeted"),
         (_, None) => (ErrorKind::NotApplied, unanswered(error, by)),
     }
@@ -280,6 +287,8 @@ mod tests {
             assert!(failure.was_answered(), "{line}");
             let demoted = line.starts_with("READONLY") || line.starts_with("MASTERDOWN");
             assert_eq!(failure.was_demoted(), demoted, "{line}");
+            let shut = ["OOM", "MISCONF", "NOREPLICAS"].iter().any(|code| line.starts_with(code));
+            assert_eq!(failure.is_shut(), shut, "{line}");
             assert_eq!(failure.is_unknown_script(), line.starts_with("NOSCRIPT"), "{line}");
         }
         let said = |code: &str| SAID.iter().any(|(line, _)| line.split(' ').next() == Some(code));
