@@ -98,7 +98,7 @@ impl Redis {
         if !self.server.is_known() {
             link.ready().await?;
         }
-        if !self.server.is_apart() {
+        if self.server.is_known() && !self.server.is_apart() {
             return Ok(self.server.wall());
         }
         Ok(link.call(&cmd("TIME"), value::time).await?)
@@ -235,14 +235,21 @@ impl Inspect for Redis {
         let info = link.call(&cmd("INFO"), value::text).await?.unwrap_or_default();
         let mut findings = Info::new(&String::from_utf8_lossy(&info)).findings();
         let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
-        if self.server.has_forgotten() {
-            warn("the server has lost records since it was last looked at; what they stand for may run again");
+        // Each time in other words, so that none is taken for what was told before.
+        if let Some(times) = self.server.forgot.untold() {
+            warn(&format!(
+                "the server has lost records since it was last looked at; what they stand for may run again \
+                 (seen so often by this process: {times})"
+            ));
         }
-        if self.server.is_another() {
-            warn(
+        if let Some(times) = self.server.changed.untold() {
+            warn(&format!(
                 "another process of the server answers than before: after a restart it may lack what its log did not have yet, \
-                 and a replica that took over may lack what was confirmed last",
-            );
+                 and a replica that took over may lack what was confirmed last (seen so often by this process: {times})"
+            ));
+        }
+        if let Some(obstacle) = self.server.obstacle() {
+            warn(obstacle);
         }
         if self.server.is_apart() {
             warn("the server's clock and this host's are more than a second apart; each begin asks for the time first");

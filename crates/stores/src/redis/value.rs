@@ -114,12 +114,13 @@ fn number<N: FromStr>(digits: &[u8]) -> Result<N> {
 
 /// The bytes of a reply, or nothing.
 pub(super) fn text(reply: Value) -> Result<Option<Bytes>> {
-    match reply {
-        Value::BulkString(bytes) => Ok(Some(bytes.into())),
-        Value::VerbatimString { text, .. } => Ok(Some(text.into())),
-        Value::Nil => Ok(None),
-        _ => Err(not_understood()),
+    if let Value::BulkString(bytes) = reply {
+        return Ok(Some(bytes.into()));
     }
+    if let Value::VerbatimString { text, .. } = reply {
+        return Ok(Some(text.into()));
+    }
+    if reply == Value::Nil { Ok(None) } else { Err(not_understood()) }
 }
 
 pub(super) fn not_understood() -> Error {

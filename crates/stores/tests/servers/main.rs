@@ -9,6 +9,7 @@ mod errors;
 mod faults;
 mod gate;
 mod greetings;
+mod noticed;
 mod plight;
 mod rights;
 mod strays;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
             connections::tests(),
             access::tests(),
             faults::tests(),
+            noticed::tests(),
             strays::tests(),
             gate::tests(),
         ]
