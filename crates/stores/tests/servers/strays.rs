@@ -29,9 +29,11 @@ async fn for_all_who_wait() {
     let server = start(Kind::Redis, &[]).await;
     let (proxy, store) = behind(&server).await;
     let (any, absent, done) = (Operation::new("any"), Operation::new("absent"), Operation::new("done"));
-    done.cycle(&*store).await;
-    proxy.inject(stray().times(1));
     let (rk, begins, again) = (any.0.record_key(), absent.ask(FIRST), done.ask(SECOND));
+    done.cycle(&*store).await;
+    // From now on the server knows the script, and replies to it at once.
+    store.read(&rk).await.unwrap();
+    proxy.inject(stray().times(1));
     let (read, begun, copy) = join3(store.read(&rk), store.begin(&begins), store.begin(&again)).await;
     assert_eq!(proxy.counts().strays, 1);
     refused(read, Unknown, "another form");
