@@ -1,7 +1,5 @@
 //! What a server says to a connection that is being made, and what is said of that.
 
-use std::net::SocketAddr;
-
 use hapax_core::ErrorKind::{NotApplied, Unusable};
 use hapax_core::Store;
 use hapax_core::machine::Completed;
@@ -51,21 +49,18 @@ async fn too_many_clients(kind: Kind) {
 }
 
 /// A server that says this to whatever it is sent first, and hangs up.
-async fn says(line: &'static str) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let mut greeting = [0; 1024];
-            client.read(&mut greeting).await.unwrap();
-            client.write_all(format!("-{line}\r\n").as_bytes()).await.unwrap();
-        }
-    });
-    address
+async fn says(listener: &TcpListener, line: &str) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let mut greeting = [0; 1024];
+        assert!(client.read(&mut greeting).await.unwrap() > 0);
+        client.write_all(format!("-{line}\r\n").as_bytes()).await.unwrap();
+    }
 }
 
 /// What no server can be brought to say over loopback, or only by a module of its own.
 async fn taken_at_its_word() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
     for (line, kind, why) in [
         ("DENIED Redis is running in protected mode", Unusable, "is in protected mode"),
         ("LOADING Redis is loading the dataset in memory", NotApplied, "is reading its data"),
@@ -74,9 +69,14 @@ async fn taken_at_its_word() {
         ("NOPERM this user has no permissions", Unusable, "lacks a right"),
         ("ERR something new", NotApplied, "something new"),
     ] {
-        let address = says(line).await;
-        for url in [format!("redis://{address}"), format!("redis://payments:secret@{address}/1")] {
-            refused(Operation::new("absent").begin(&*store(&url), FIRST).await, kind, why);
+        let asks = async {
+            for url in [format!("redis://{address}"), format!("redis://payments:secret@{address}/1")] {
+                refused(Operation::new("absent").begin(&*store(&url), FIRST).await, kind, why);
+            }
+        };
+        tokio::select! {
+            () = says(&listener, line) => panic!("nobody can reach it any more"),
+            () = asks => {}
         }
     }
 }
