@@ -65,11 +65,10 @@ const RIGHTS: &str = "the user lacks a right; it needs ~hx:* and +set +get +getr
 
 /// Refusals that have no code of their own, by how they begin. No script goes on after a command that it may not give, and none has
 /// written before: its write is its last.
-const WORDS: [(&str, ErrorKind, &str); 8] = [
+const WORDS: [(&str, ErrorKind, &str); 7] = [
     ("ACL failure in script", ErrorKind::Unusable, RIGHTS),
     ("Authentication required", ErrorKind::Unusable, PASSWORD),
     ("DB index is out of range", ErrorKind::Unusable, "the server has no database of the number that the URL names"),
-    ("SELECT is not allowed in cluster mode", ErrorKind::NotApplied, CLUSTER),
     ("The user executing the script", ErrorKind::Unusable, RIGHTS),
     (
         "max number of clients reached",
@@ -171,21 +170,31 @@ fn unreached(error: &RedisError, by: By) -> (ErrorKind, &'static str) {
 fn unanswered(error: &RedisError, by: By) -> &'static str {
     match by {
         _ if error.is_connection_refusal() => UNREACHED,
-        By::Tls => "the server cannot be reached by TLS; if its port speaks none, write redis://",
+        By::Tls if error.is_timeout() || error.is_connection_dropped() || is_no_tls(error) => {
+            "the server cannot be reached by TLS; if its port speaks none, write redis://"
+        }
         By::Plain if error.is_connection_dropped() => {
             "the server hangs up when it is greeted; if its port speaks TLS, write rediss://, \
              and if it has as many connections as it may have, raise its maxclients"
         }
-        By::Plain => UNREACHED,
+        By::Plain | By::Tls => UNREACHED,
     }
+}
+
+/// Whether what came could not be read as TLS.
+fn is_no_tls(error: &RedisError) -> bool {
+    io_error(error).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+}
+
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?.downcast_ref()
 }
 
 const UNREACHED: &str = "the server cannot be reached";
 
 /// Which certificate somebody does not trust.
 fn distrust(error: &RedisError) -> Option<&'static str> {
-    let shared = error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
-    let broken = shared.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()?;
+    let broken = io_error(error)?.get_ref()?.downcast_ref()?;
     if matches!(broken, rustls::Error::InvalidCertificate(_)) {
         return Some("the server's certificate is not trusted; name the authority that signed it by ?ca=");
     }
@@ -241,7 +250,7 @@ mod tests {
     }
 
     /// As servers say it; those that a server can be brought to say are also shown by one.
-    const SAID: [(&str, ErrorKind); 32] = [
+    const SAID: [(&str, ErrorKind); 31] = [
         ("ASK 1234 127.0.0.1:6379", NotApplied),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", NotApplied),
         ("CLUSTERDOWN The cluster is down", NotApplied),
@@ -266,7 +275,6 @@ mod tests {
         ("WRONGPASS invalid username-password pair or user is disabled.", Unusable),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", Damaged),
         ("ERR DB index is out of range", Unusable),
-        ("ERR SELECT is not allowed in cluster mode", NotApplied),
         ("ERR max number of clients reached", NotApplied),
         ("ERR syntax error", Unusable),
         ("ERR unknown command 'EVALSHA', with args beginning with:", Unusable),

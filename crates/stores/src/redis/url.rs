@@ -121,7 +121,7 @@ impl RedisUrl {
 
     /// A client for the server, and the number of its database, which the client does not ask for. Reads the files that the URL names.
     ///
-    /// Of the driver's greeting only the first reply is to be its own: it tells of no other what the server said.
+    /// The driver passes on what a server says to the first command of its greeting, and to no other: so that is its only one.
     pub(super) fn client(&self) -> Result<(Client, i64)> {
         let mut info = self.url.clone().into_connection_info().map_err(|source| unusable(SHAPE).caused_by(source))?;
         if let Some(path) = &self.password_file {

@@ -73,6 +73,8 @@ async fn taken_at_its_word() {
             for url in [format!("redis://{address}"), format!("redis://payments:secret@{address}/1")] {
                 refused(Operation::new("absent").begin(&*store(&url), FIRST).await, kind, why);
             }
+            let by_tls = store(&format!("rediss://{address}"));
+            refused(Operation::new("absent").begin(&*by_tls, FIRST).await, NotApplied, "write redis://");
         };
         tokio::select! {
             () = says(&listener, line) => panic!("nobody can reach it any more"),
