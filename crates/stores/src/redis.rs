@@ -29,10 +29,11 @@ use bytes::Bytes;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
-use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, State, Timestamp};
-use redis::{Client, cmd};
+use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State, Timestamp};
+use redis::cmd;
 
 use checks::Info;
+use failure::Failure;
 use link::Link;
 use script::{COMPLETE, READ, RENEW, Reply, SWAP};
 use server::Server;
@@ -64,7 +65,7 @@ pub use url::RedisUrl;
 /// # }
 /// ```
 pub struct Redis {
-    client: Client,
+    url: Arc<RedisUrl>,
     server: Arc<Server>,
     links: Vec<Link>,
 }
@@ -78,12 +79,13 @@ impl Redis {
     /// # Errors
     /// `Unusable` for files named by the URL that cannot be read, and certificates that are none.
     pub fn open(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        Ok(Self::over(url.client()?, Arc::new(Server::new(runtime)), url.connections()))
+        url.client()?;
+        Ok(Self::over(Arc::new(url.clone()), Arc::new(Server::new(runtime)), url.connections()))
     }
 
-    fn over(client: Client, server: Arc<Server>, connections: usize) -> Self {
-        let links = (0..connections).map(|_| Link::new(client.clone(), Arc::clone(&server))).collect();
-        Self { client, server, links }
+    fn over(url: Arc<RedisUrl>, server: Arc<Server>, connections: usize) -> Self {
+        let links = (0..connections).map(|_| Link::new(Arc::clone(&url), Arc::clone(&server))).collect();
+        Self { url, server, links }
     }
 
     /// The calls for one record travel over one connection.
@@ -96,18 +98,18 @@ impl Redis {
         if !self.server.is_known() {
             link.ready().await?;
         }
-        if !self.server.is_apart() {
+        if self.server.is_known() && !self.server.is_apart() {
             return Ok(self.server.wall());
         }
-        link.trusted(value::time(link.call(&cmd("TIME")).await?))
+        Ok(link.call(&cmd("TIME"), value::time).await?)
     }
 
     /// Inserts the record, or says what stands there.
-    async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>> {
+    async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, Failure> {
         let (link, name, record) = (self.link(rk), RecordName::of(rk), change.record.encode(rk));
         let mut set = cmd("SET");
         set.arg(name.as_bytes()).arg(&record[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime(change));
-        link.trusted(value::text(link.call(&set).await?))
+        link.call(&set, value::text).await
     }
 }
 
@@ -118,7 +120,7 @@ impl Store for Redis {
         for _ in 0..TRIES {
             let now = self.now(self.link(&rk)).await?;
             let (change, grant) = machine::first_grant(ask, &value::nothing(now));
-            let full = match self.insert(&rk, &change).await {
+            let shut = match self.insert(&rk, &change).await {
                 Ok(None) => return Ok(Inserted::Granted(grant)),
                 Ok(Some(there)) => match Record::decode(&rk, &there) {
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
@@ -127,16 +129,16 @@ impl Store for Redis {
                     // What cannot be read is looked at once more by a script, whose reply says which record it is.
                     Ok(_) | Err(_) => None,
                 },
-                // A full server refuses before it looks, and what is there can still be shown.
-                Err(error) if error.kind() == ErrorKind::Full => Some(error),
-                Err(error) => return Err(error),
+                // Such a server refuses before it looks, and what is there can still be shown.
+                Err(failure) if failure.is_shut() => Some(Error::from(failure)),
+                Err(failure) => return Err(failure.into()),
             };
             let seen = self.read(&rk).await?;
-            if seen.record.is_some() {
-                return Ok(Inserted::Found(seen));
-            }
-            if let Some(full) = full {
-                return Err(full);
+            match (seen.live(), shut) {
+                (Some(record), Some(shut)) if !is_of_use(record, &shut) => return Err(shut),
+                (Some(_), _) => return Ok(Inserted::Found(seen)),
+                (None, Some(shut)) => return Err(shut),
+                (None, None) => {}
             }
         }
         Err(Error::new(ErrorKind::NotApplied, "the record vanished under each of 8 looks; try again"))
@@ -144,20 +146,20 @@ impl Store for Redis {
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        let reply = RENEW.run(link, &name, &[&claim.token.0.to_be_bytes(), &claim.owner.0]).await?;
-        match &reply.word[..] {
-            b"YES" => link.trusted(reply.record(rk)).map(|_| Renewed::Yes),
-            b"LOST" => link.trusted(reply.record(rk)).map(|_| Renewed::Lost),
+        let judge = |reply: Reply| match &reply.word[..] {
+            b"YES" => reply.record(rk).map(|_| Renewed::Yes),
+            b"LOST" => reply.record(rk).map(|_| Renewed::Lost),
             b"GONE" => Ok(Renewed::Gone),
-            _ => link.trusted(Err(value::not_understood())),
-        }
+            _ => Err(value::not_understood()),
+        };
+        RENEW.run((link, &name), &[&claim.token.0.to_be_bytes(), &claim.owner.0], judge).await
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
         let nothing = value::nothing(self.server.wall());
-        // Whatever stands there, this is what would come of it; only where nothing does it may be too old.
-        let young = Complete { age: Duration::ZERO, ..ask.clone() };
+        // Whatever stands there, this is what would come of it; only where nothing does it may be too old. No key lives for no time.
+        let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };
         let Decision::Change(change, _) = machine::complete(&nothing, &young) else {
             return Ok(Completed::Gone);
         };
@@ -171,39 +173,44 @@ impl Store for Redis {
             &value::lifetime(&change),
             if may_come_back { b"1" } else { b"0" },
         ];
-        let reply = COMPLETE.run(link, &name, &arguments).await?;
-        match &reply.word[..] {
+        let judge = |reply: Reply| match &reply.word[..] {
             b"DONE" => Ok(Completed::Done),
             b"RECREATED" => Ok(Completed::Recreated),
             b"GONE" => Ok(Completed::Gone),
-            b"ALREADY" => link.trusted(reply.record(rk)).map(|_| Completed::Already),
-            b"FOUND" => link.trusted(reply.record(rk)).map(Completed::Lost),
-            _ => link.trusted(Err(value::not_understood())),
-        }
+            b"ALREADY" => reply.record(rk).map(|_| Completed::Already),
+            b"FOUND" => reply.record(rk).map(Completed::Lost),
+            _ => Err(value::not_understood()),
+        };
+        COMPLETE.run((link, &name), &arguments, judge).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        link.trusted(value::observed(rk, &READ.run(link, &name, &[]).await?))
+        READ.run((link, &name), &[], |reply| value::observed(rk, &reply)).await
     }
 
     /// A connection of its own.
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Self::over(self.client.clone(), Arc::clone(&self.server), 1)))
+        Ok(Arc::new(Self::over(Arc::clone(&self.url), Arc::clone(&self.server), 1)))
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
         let there = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
         let arguments: [&[u8]; 4] = [&there, &value::expires(seen), &next.record.encode(rk), &value::lifetime(next)];
-        let reply = SWAP.run(link, &name, &arguments).await?;
-        match &reply.word[..] {
+        let judge = |reply: Reply| match &reply.word[..] {
             b"YES" => Ok(Swapped::Yes),
             b"ABSENT" => Ok(Swapped::Changed),
-            b"CHANGED" => link.trusted(reply.record(rk)).map(|_| Swapped::Changed),
-            _ => link.trusted(Err(value::not_understood())),
-        }
+            b"CHANGED" => reply.record(rk).map(|_| Swapped::Changed),
+            _ => Err(value::not_understood()),
+        };
+        SWAP.run((link, &name), &arguments, judge).await
     }
+}
+
+/// Whether to show a record that a server has that took no begin. A full one takes what else comes of it; any other only shows.
+fn is_of_use(record: &Record, shut: &Error) -> bool {
+    shut.kind() == ErrorKind::Full || matches!(record.state, State::Completed(_))
 }
 
 impl Reply {
@@ -225,17 +232,24 @@ impl Inspect for Redis {
     async fn check(&self) -> Result<Vec<Finding>> {
         let link = &self.links[0];
         link.greet().await?;
-        let info = link.trusted(value::text(link.call(&cmd("INFO")).await?))?.unwrap_or_default();
+        let info = link.call(&cmd("INFO"), value::text).await?.unwrap_or_default();
         let mut findings = Info::new(&String::from_utf8_lossy(&info)).findings();
         let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
-        if self.server.has_forgotten() {
-            warn("the server has lost records since it was last looked at; what they stand for may run again");
+        // Each time in other words, so that none is taken for what was told before.
+        if let Some(times) = self.server.forgot.untold() {
+            warn(&format!(
+                "the server has lost records since it was last looked at; what they stand for may run again \
+                 (seen so often by this process: {times})"
+            ));
         }
-        if self.server.is_another() {
-            warn(
+        if let Some(times) = self.server.changed.untold() {
+            warn(&format!(
                 "another process of the server answers than before: after a restart it may lack what its log did not have yet, \
-                 and a replica that took over may lack what was confirmed last",
-            );
+                 and a replica that took over may lack what was confirmed last (seen so often by this process: {times})"
+            ));
+        }
+        if let Some(obstacle) = self.server.obstacle() {
+            warn(obstacle);
         }
         if self.server.is_apart() {
             warn("the server's clock and this host's are more than a second apart; each begin asks for the time first");

@@ -83,6 +83,7 @@ pub fn cases() -> Vec<Case> {
             8 complete_missing_recreates,
             8 complete_never_downgrades,
             8 complete_sets_result_retention,
+            8 complete_without_retention,
             9 complete_when_store_full_succeeds needs RoomToComplete,
             10 complete_empty_body,
             10 complete_binary_body_with_nul,

@@ -44,6 +44,8 @@ pub(crate) struct Watch {
 struct Seen {
     hindrance: String,
     findings: BTreeSet<String>,
+    /// Of these, such as were there at the look before, too. What is found once may be an event, and no event is ever over.
+    lasting: BTreeSet<String>,
 }
 
 impl Watch {
@@ -61,6 +63,8 @@ impl Watch {
             return Err(self.seen.lock().unwrap_or_else(PoisonError::into_inner).hindrance.clone());
         }
         let findings = self.start_up.findings().await.map_err(|error| error.to_string())?;
+        // A store tells once what has happened, to whoever asks.
+        self.tell(&findings);
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(refusal.message);
         }
@@ -158,9 +162,10 @@ impl Watch {
                 Severity::Warn => tracing::warn!("{}", finding.message),
             }
         }
-        for gone in seen.findings.difference(&now) {
+        for gone in seen.lasting.difference(&now) {
             tracing::info!("no longer so: {gone}");
         }
+        seen.lasting = seen.findings.intersection(&now).cloned().collect();
         seen.findings = now;
     }
 }
@@ -204,6 +209,7 @@ mod tests {
         let finding = |severity, message: &str| Finding { severity, message: message.into() };
         let no_disk = finding(Severity::Warn, "persistence is off");
         let evicts = finding(Severity::Refuse, "records may be evicted");
+        let forgot = finding(Severity::Warn, "records were lost");
         let (watch, log, recorder) = (watch(), Log::default(), PrometheusBuilder::new().build_recorder());
         let writer = log.clone();
         let dispatch = Dispatch::new(tracing_subscriber::fmt().with_writer(move || writer.clone()).finish());
@@ -213,10 +219,10 @@ mod tests {
             });
             recorder.handle().render()
         };
-        let both = [no_disk.clone(), evicts];
-        for findings in [&both[..], &both, &both[..1]] {
+        let all = [forgot, no_disk, evicts];
+        for (findings, warnings) in [(&all[..], 2), (&all[1..], 1), (&all[1..2], 1)] {
             let page = page(findings);
-            for (severity, count) in [("warn", 1), ("refuse", findings.len() - 1)] {
+            for (severity, count) in [("warn", warnings), ("refuse", findings.len() - warnings)] {
                 let series = format!("hapax_gateway_store_findings{{severity=\"{severity}\"}} {count}\n");
                 assert!(page.contains(&series), "{series} {page}");
             }
@@ -224,6 +230,19 @@ mod tests {
         let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert_eq!(log.matches("persistence is off").count(), 1, "{log}");
         assert_eq!(log.matches("should not be used any more: records may be evicted").count(), 1, "{log}");
+        assert_eq!(log.matches("records were lost").count(), 1, "what happened is over as soon as it is told: {log}");
         assert_eq!(log.matches("no longer so: records may be evicted").count(), 1, "{log}");
+    }
+
+    #[tokio::test]
+    async fn what_is_found_when_readiness_is_asked_for_is_logged() {
+        let (watch, log) = (watch(), Log::default());
+        let writer = log.clone();
+        let dispatch = Dispatch::new(tracing_subscriber::fmt().with_writer(move || writer.clone()).finish());
+        let _here = tracing::dispatcher::set_default(&dispatch);
+        assert_eq!(watch.is_ready().await, Ok(()));
+        assert_eq!(watch.is_ready().await, Ok(()));
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.matches("the memory store forgets every key").count(), 1, "{log}");
     }
 }

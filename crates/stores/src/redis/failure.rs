@@ -1,6 +1,7 @@
 //! What an error of the server or of the connection says about the step that was asked for.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -11,10 +12,21 @@ use rustls::AlertDescription;
 /// A call that failed.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// It is clear what that means.
+    Judged(Error),
+    /// It was never sent, for no connection could be made.
+    NotMade(RedisError, By),
     /// It was never sent.
     NotSent(RedisError),
     /// It was sent, or may have been.
     Sent(RedisError),
+}
+
+/// How a connection was to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Plain,
+    Tls,
 }
 
 /// Each error with which a server refuses a command *before* it does anything, what that means, and the remedy.
@@ -23,7 +35,11 @@ const REFUSALS: [(&str, ErrorKind, &str); 20] = [
     ("BUSY", ErrorKind::NotApplied, "a script keeps the server busy"),
     ("CLUSTERDOWN", ErrorKind::NotApplied, CLUSTER),
     ("CROSSSLOT", ErrorKind::NotApplied, CLUSTER),
-    ("DENIED", ErrorKind::Unusable, "the server is in protected mode and takes connections from its own host alone"),
+    (
+        "DENIED",
+        ErrorKind::Unusable,
+        "the server is in protected mode and takes connections from its own host alone; give it a password",
+    ),
     ("EXECABORT", ErrorKind::NotApplied, "the server refused a command of a transaction, and so all of it"),
     ("LOADING", ErrorKind::NotApplied, "the server is reading its data"),
     ("MASTERDOWN", ErrorKind::NotApplied, "the server is a replica that has lost its primary"),
@@ -49,22 +65,29 @@ const RIGHTS: &str = "the user lacks a right; it needs ~hx:* and +set +get +getr
 
 /// Refusals that have no code of their own, by how they begin. No script goes on after a command that it may not give, and none has
 /// written before: its write is its last.
-const WORDS: [(&str, ErrorKind, &str); 6] = [
+const WORDS: [(&str, ErrorKind, &str); 7] = [
     ("ACL failure in script", ErrorKind::Unusable, RIGHTS),
     ("Authentication required", ErrorKind::Unusable, PASSWORD),
+    ("DB index is out of range", ErrorKind::Unusable, "the server has no database of the number that the URL names"),
     ("The user executing the script", ErrorKind::Unusable, RIGHTS),
-    ("max number of clients reached", ErrorKind::NotApplied, "the server takes no further connection (maxclients)"),
+    (
+        "max number of clients reached",
+        ErrorKind::NotApplied,
+        "the server has as many connections as it may have; raise its maxclients, or let other clients have fewer",
+    ),
     (
         "syntax error",
         ErrorKind::Unusable,
         "the server does not know SET with NX and GET: Redis 7.0, or any Valkey, is needed",
     ),
     (
-        "unknown command",
+        UNKNOWN_COMMAND,
         ErrorKind::Unusable,
         "the server lacks a command that every Redis since 7.0 has, or it was renamed",
     ),
 ];
+
+const UNKNOWN_COMMAND: &str = "unknown command";
 
 impl Failure {
     /// Whether the server did not know the script, and so did not run it.
@@ -77,6 +100,11 @@ impl Failure {
         matches!(self, Self::Sent(error) if error.code().is_some())
     }
 
+    /// Whether the server takes no writes now, and said so before it looked at what is there.
+    pub(super) fn is_shut(&self) -> bool {
+        matches!(self, Self::Sent(error) if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")))
+    }
+
     /// Whether another server may take the place of this one under the same name.
     pub(super) fn was_demoted(&self) -> bool {
         matches!(self, Self::Sent(error) if matches!(error.code(), Some("READONLY" | "MASTERDOWN")))
@@ -85,35 +113,88 @@ impl Failure {
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
-        match failure {
+        let (kind, message, error) = match failure {
+            Failure::Judged(error) => return error,
             Failure::NotSent(error) => {
-                let (kind, message) = refusal(&error).unwrap_or_else(|| unreached(&error));
-                Self::new(kind, message).caused_by(error)
+                let (kind, message) = refusal(&error).unwrap_or((ErrorKind::NotApplied, "the connection broke"));
+                (kind, message, error)
+            }
+            Failure::NotMade(error, by) => {
+                let (kind, message) = refusal(&error).unwrap_or_else(|| unreached(&error, by));
+                // The server repeats what it was greeted with, and that may be a password.
+                if error.detail().is_some_and(|detail| detail.starts_with(UNKNOWN_COMMAND)) {
+                    return Self::new(kind, message);
+                }
+                (kind, message, error)
             }
             Failure::Sent(error) => {
                 let (kind, message) = refusal(&error).unwrap_or_else(|| (ErrorKind::Unknown, open(&error)));
-                Self::new(kind, message).caused_by(error)
+                (kind, message, error)
             }
-        }
+        };
+        Self::new(kind, message).caused_by(Said(error))
+    }
+}
+
+/// An error of the driver, which gives for its cause what it says itself.
+#[derive(Debug)]
+pub(super) struct Said(pub(super) RedisError);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for Said {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()?.source()
     }
 }
 
 /// Why there is no connection.
-fn unreached(error: &RedisError) -> (ErrorKind, &'static str) {
+fn unreached(error: &RedisError, by: By) -> (ErrorKind, &'static str) {
     if let Some(distrust) = distrust(error) {
         return (ErrorKind::Unusable, distrust);
     }
-    // The one thing that can be refused on the way there but for the password.
-    if error.kind() == Cause::Server(ServerErrorKind::ResponseError) {
-        return (ErrorKind::Unusable, "the server refuses the database that the URL names");
+    match (error.kind(), error.code()) {
+        (Cause::RESP3NotSupported, _) => {
+            (ErrorKind::Unusable, "the server is too old: Redis 7.0, or any Valkey, is needed")
+        }
+        (_, Some(_)) => (ErrorKind::NotApplied, "the server refuses to be greeted"),
+        (_, None) => (ErrorKind::NotApplied, unanswered(error, by)),
     }
-    (ErrorKind::NotApplied, "the server cannot be reached")
 }
+
+/// What may be wrong with a server that answers no greeting.
+fn unanswered(error: &RedisError, by: By) -> &'static str {
+    match by {
+        _ if error.is_connection_refusal() => UNREACHED,
+        By::Tls if error.is_timeout() || error.is_connection_dropped() || is_no_tls(error) => {
+            "the server cannot be reached by TLS; if its port speaks none, write redis://"
+        }
+        By::Plain if error.is_connection_dropped() => {
+            "the server hangs up when it is greeted; if its port speaks TLS, write rediss://, \
+             and if it has as many connections as it may have, raise its maxclients"
+        }
+        By::Plain | By::Tls => UNREACHED,
+    }
+}
+
+/// Whether what came could not be read as TLS.
+fn is_no_tls(error: &RedisError) -> bool {
+    io_error(error).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+}
+
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?.downcast_ref()
+}
+
+const UNREACHED: &str = "the server cannot be reached";
 
 /// Which certificate somebody does not trust.
 fn distrust(error: &RedisError) -> Option<&'static str> {
-    let shared = error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
-    let broken = shared.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()?;
+    let broken = io_error(error)?.get_ref()?.downcast_ref()?;
     if matches!(broken, rustls::Error::InvalidCertificate(_)) {
         return Some("the server's certificate is not trusted; name the authority that signed it by ?ca=");
     }
@@ -149,9 +230,7 @@ fn refusal(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     let by_code = REFUSALS.iter().find(|(known, _, _)| *known == code);
     let detail = error.detail().unwrap_or_default();
     let by_words = || WORDS.iter().find(|(begins, _, _)| detail.starts_with(begins));
-    let refused_to_greet = (error.kind() == Cause::AuthenticationFailed)
-        .then_some((ErrorKind::Unusable, "the server does not know this user and password"));
-    by_code.or_else(by_words).map(|(_, kind, message)| (*kind, *message)).or(refused_to_greet)
+    by_code.or_else(by_words).map(|(_, kind, message)| (*kind, *message))
 }
 
 #[cfg(test)]
@@ -171,7 +250,7 @@ mod tests {
     }
 
     /// As servers say it; those that a server can be brought to say are also shown by one.
-    const SAID: [(&str, ErrorKind); 30] = [
+    const SAID: [(&str, ErrorKind); 31] = [
         ("ASK 1234 127.0.0.1:6379", NotApplied),
         ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", NotApplied),
         ("CLUSTERDOWN The cluster is down", NotApplied),
@@ -195,6 +274,7 @@ mod tests {
         ("UNKILLABLE Sorry the script already executed write commands against the dataset.", NotApplied),
         ("WRONGPASS invalid username-password pair or user is disabled.", Unusable),
         ("WRONGTYPE Operation against a key holding the wrong kind of value", Damaged),
+        ("ERR DB index is out of range", Unusable),
         ("ERR max number of clients reached", NotApplied),
         ("ERR syntax error", Unusable),
         ("ERR unknown command 'EVALSHA', with args beginning with:", Unusable),
@@ -215,6 +295,8 @@ mod tests {
             assert!(failure.was_answered(), "{line}");
             let demoted = line.starts_with("READONLY") || line.starts_with("MASTERDOWN");
             assert_eq!(failure.was_demoted(), demoted, "{line}");
+            let shut = ["OOM", "MISCONF", "NOREPLICAS"].iter().any(|code| line.starts_with(code));
+            assert_eq!(failure.is_shut(), shut, "{line}");
             assert_eq!(failure.is_unknown_script(), line.starts_with("NOSCRIPT"), "{line}");
         }
         let said = |code: &str| SAID.iter().any(|(line, _)| line.split(' ').next() == Some(code));
@@ -226,13 +308,10 @@ mod tests {
     fn what_was_never_sent_was_not_applied() {
         for (line, expected) in SAID {
             // Of a connection that was not made the one thing that is not known is why.
-            let expected = if expected != Unknown {
-                expected
-            } else if line.starts_with("ERR") {
-                Unusable
-            } else {
-                NotApplied
-            };
+            let expected = if expected == Unknown { NotApplied } else { expected };
+            for by in [By::Plain, By::Tls] {
+                assert_eq!(kind(Failure::NotMade(error(line), by)), expected, "{line}");
+            }
             assert_eq!(kind(Failure::NotSent(error(line))), expected, "{line}");
         }
     }
@@ -245,6 +324,7 @@ mod tests {
             assert_eq!(kind(Failure::Sent(error())), Unknown, "{broken}");
             assert!(!Failure::Sent(error()).was_answered(), "{broken}");
             assert_eq!(kind(Failure::NotSent(error())), NotApplied, "{broken}");
+            assert_eq!(kind(Failure::NotMade(error(), By::Plain)), NotApplied, "{broken}");
         }
     }
 

@@ -11,11 +11,12 @@ use futures_util::future::{Either, select};
 use hapax_core::runtime::BoxFuture;
 use hapax_core::{ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, RedisError, Value, cmd};
 use tokio::sync::{Mutex, Notify};
 
 use super::failure::Failure;
 use super::server::Server;
+use super::url::RedisUrl;
 
 /// So many calls in a row that were given up before an answer came mean that none will come on this connection.
 const UNANSWERED: u32 = 3;
@@ -26,7 +27,7 @@ const CONNECTING: Duration = Duration::from_secs(1);
 /// Its calls travel together: whoever calls while others wait shares their write. A call is sent once; nothing is sent again by
 /// itself, and how long to wait for an answer is the caller's to say.
 pub(super) struct Link {
-    client: Client,
+    url: Arc<RedisUrl>,
     server: Arc<Server>,
     current: RwLock<Option<Arc<Connection>>>,
     /// The connection in the making. Whoever waits for it takes it further, and who gives up leaves it to the next: with callers that
@@ -34,7 +35,7 @@ pub(super) struct Link {
     making: Mutex<Option<Making>>,
 }
 
-type Making = BoxFuture<'static, Result<MultiplexedConnection, RedisError>>;
+type Making = BoxFuture<'static, Result<MultiplexedConnection, Failure>>;
 
 struct Connection {
     sender: MultiplexedConnection,
@@ -58,26 +59,36 @@ impl Connection {
 }
 
 impl Link {
-    pub(super) fn new(client: Client, server: Arc<Server>) -> Self {
-        Self { client, server, current: RwLock::default(), making: Mutex::default() }
+    pub(super) fn new(url: Arc<RedisUrl>, server: Arc<Server>) -> Self {
+        Self { url, server, current: RwLock::default(), making: Mutex::default() }
     }
 
-    /// Sends one command and waits for its reply.
-    pub(super) async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
-        let connection = self.connected().await.map_err(Failure::NotSent)?;
+    /// Sends one command, waits for its reply and has it judged. A connection whose reply is not what was asked for is not used again,
+    /// and nobody is given what it says from then on.
+    pub(super) async fn call<T>(
+        &self,
+        command: &Cmd,
+        judge: impl FnOnce(Value) -> Result<T> + Send,
+    ) -> Result<T, Failure> {
+        let connection = self.connected().await?;
         let mut sender = connection.sender.clone();
         let answer = async { sender.send_packed_command(command).await?.extract_error() };
-        self.answer(&connection, answer).await
+        let judged = judge(self.answer(&connection, answer).await?);
+        if judged.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unknown) {
+            connection.tell_that_it_broke();
+            self.forget(&connection);
+        }
+        judged.map_err(Failure::Judged)
     }
 
     /// Waits for a connection: then the server's clock has been looked at.
     pub(super) async fn ready(&self) -> Result<(), Failure> {
-        self.connected().await.map(drop).map_err(Failure::NotSent)
+        self.connected().await.map(drop)
     }
 
     /// Looks whether the server remembers, and at its clock.
     pub(super) async fn greet(&self) -> Result<(), Failure> {
-        let connection = self.connected().await.map_err(Failure::NotSent)?;
+        let connection = self.connected().await?;
         let mut sender = connection.sender.clone();
         self.answer(&connection, self.server.greet(&mut sender)).await
     }
@@ -93,9 +104,10 @@ impl Link {
             return Err(Failure::NotSent(broken()));
         }
         let mut waiting = Waiting { link: self, connection, is_over: false };
-        let answer = match select(pin!(sent), broke).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right(((), _)) => Err(broken()),
+        // In this order: a reply that is there may be another call's, once the connection has broken.
+        let answer = match select(broke, pin!(sent)).await {
+            Either::Left(((), _)) => Err(broken()),
+            Either::Right((answer, _)) => answer,
         };
         waiting.is_over = true;
         answer.map_err(|error| self.failed(connection, error))
@@ -112,15 +124,7 @@ impl Link {
         failure
     }
 
-    /// What was made of a reply. A connection whose reply is not what was asked for is not used again.
-    pub(super) fn trusted<T>(&self, judged: Result<T>) -> Result<T> {
-        if judged.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unknown) {
-            *self.write() = None;
-        }
-        judged
-    }
-
-    async fn connected(&self) -> Result<Arc<Connection>, RedisError> {
+    async fn connected(&self) -> Result<Arc<Connection>, Failure> {
         if let Some(connection) = self.current() {
             return Ok(connection);
         }
@@ -130,7 +134,7 @@ impl Link {
                 return Ok(connection);
             }
             let is_left_over = making.is_some();
-            let make = || Box::pin(connect(self.client.clone(), Arc::clone(&self.server))) as Making;
+            let make = || Box::pin(connect(Arc::clone(&self.url), Arc::clone(&self.server))) as Making;
             let made = making.get_or_insert_with(make).await;
             *making = None;
             match made {
@@ -163,15 +167,25 @@ fn broken() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-async fn connect(client: Client, server: Arc<Server>) -> Result<MultiplexedConnection, RedisError> {
+async fn connect(url: Arc<RedisUrl>, server: Arc<Server>) -> Result<MultiplexedConnection, Failure> {
+    let (client, database) = url.client().map_err(Failure::Judged)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECTING))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE);
-    let mut sender = client.get_multiplexed_async_connection_with_config(&config).await?;
-    let greeted = server.within(CONNECTING, server.greet(&mut sender)).await;
-    greeted.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
-    Ok(sender)
+    let made = async {
+        let mut sender = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let greeting = async {
+            if database != 0 {
+                sender.send_packed_command(cmd("SELECT").arg(database)).await?.extract_error()?;
+            }
+            server.greet(&mut sender).await
+        };
+        let greeted = server.within(CONNECTING, greeting).await;
+        greeted.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+        Ok(sender)
+    };
+    made.await.map_err(|error| Failure::NotMade(error, url.by()))
 }
 
 /// How many calls may wait for the connection's task to take them up before further ones wait in line.

@@ -37,13 +37,19 @@ pub(super) struct Reply {
 
 impl Script {
     /// Runs it. A server that does not know it, after a restart or `SCRIPT FLUSH`, has not run it: it is sent in full then.
-    pub(super) async fn run(&self, link: &Link, name: &RecordName, arguments: &[&[u8]]) -> Result<Reply> {
-        let short = call("EVALSHA", &self.digest, name, arguments);
-        let reply = match link.call(&short).await {
-            Err(failure) if failure.is_unknown_script() => link.call(&call("EVAL", self.text, name, arguments)).await?,
+    pub(super) async fn run<T>(
+        &self,
+        (link, name): (&Link, &RecordName),
+        arguments: &[&[u8]],
+        judge: impl Fn(Reply) -> Result<T> + Send + Sync,
+    ) -> Result<T> {
+        let judge = |reply| judge(parsed(reply, name)?);
+        Ok(match link.call(&call("EVALSHA", &self.digest, name, arguments), &judge).await {
+            Err(failure) if failure.is_unknown_script() => {
+                link.call(&call("EVAL", self.text, name, arguments), &judge).await?
+            }
             replied => replied?,
-        };
-        link.trusted(parsed(reply, name))
+        })
     }
 }
 

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use hapax_core::{Error, ErrorKind, Result};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{Client, ClientTlsConfig, IntoConnectionInfo, TlsCertificates};
+use redis::{Client, ClientTlsConfig, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use url::Url;
 use url::form_urlencoded::Serializer;
+
+use super::failure::{By, Said};
 
 /// The URL of a Redis or Valkey server.
 ///
@@ -26,7 +28,8 @@ use url::form_urlencoded::Serializer;
 /// | `cert=PATH`, `key=PATH` | TLS: our own certificate and its key (PEM), where the server asks for one |
 /// | `connections=N` | connections for the records, 1 by default |
 ///
-/// It is shown without its password.
+/// The files are read at the start and whenever a connection is made, so that one that was replaced needs no restart. It is shown
+/// without its password.
 ///
 /// ```
 /// use hapax_stores::RedisUrl;
@@ -107,12 +110,19 @@ impl RedisUrl {
         self.connections
     }
 
-    fn is_secured(&self) -> bool {
-        self.url.scheme() == "rediss"
+    /// How it is reached.
+    pub(super) fn by(&self) -> By {
+        if self.url.scheme() == "rediss" { By::Tls } else { By::Plain }
     }
 
-    /// A client for the server. Reads the files that the URL names.
-    pub(super) fn client(&self) -> Result<Client> {
+    fn is_secured(&self) -> bool {
+        self.by() == By::Tls
+    }
+
+    /// A client for the server, and the number of its database, which the client does not ask for. Reads the files that the URL names.
+    ///
+    /// The driver passes on what a server says to the first command of its greeting, and to no other: so that is its only one.
+    pub(super) fn client(&self) -> Result<(Client, i64)> {
         let mut info = self.url.clone().into_connection_info().map_err(|source| unusable(SHAPE).caused_by(source))?;
         if let Some(path) = &self.password_file {
             let password = String::from_utf8(read(path)?)
@@ -120,12 +130,16 @@ impl RedisUrl {
             let settings = info.redis_settings().clone().set_password(password.trim_end_matches(['\r', '\n']));
             info = info.set_redis_settings(settings);
         }
-        let info = info.set_tcp_settings(tcp());
+        let database = info.redis_settings().db();
+        let greeting = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+        let info = info.set_redis_settings(greeting.set_db(0)).set_tcp_settings(tcp());
         let client = match self.certificates()? {
             Some(certificates) => Client::build_with_tls(info, certificates),
             None => Client::open(info),
         };
-        client.map_err(|source| unusable("the certificates that the URL names cannot be used").caused_by(source))
+        let client = client
+            .map_err(|source| unusable("the certificates that the URL names cannot be used").caused_by(Said(source)))?;
+        Ok((client, database))
     }
 
     fn certificates(&self) -> Result<Option<TlsCertificates>> {

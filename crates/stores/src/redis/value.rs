@@ -117,6 +117,9 @@ pub(super) fn text(reply: Value) -> Result<Option<Bytes>> {
     if let Value::BulkString(bytes) = reply {
         return Ok(Some(bytes.into()));
     }
+    if let Value::VerbatimString { text, .. } = reply {
+        return Ok(Some(text.into()));
+    }
     if reply == Value::Nil { Ok(None) } else { Err(not_understood()) }
 }
 

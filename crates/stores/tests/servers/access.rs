@@ -136,8 +136,8 @@ async fn mixed() {
     let (server, secure) = pki.server("no").await;
     let operation = Operation::new("one");
     let to_plain = store(&format!("rediss://{}?ca={}", server.address(), pki.path("ca")));
-    refused(operation.begin(&*to_plain, FIRST).await, NotApplied, "cannot be reached");
+    refused(operation.begin(&*to_plain, FIRST).await, NotApplied, "write redis://");
     let to_secure = store(&format!("redis://{secure}"));
-    refused(operation.begin(&*to_secure, FIRST).await, NotApplied, "cannot be reached");
+    refused(operation.begin(&*to_secure, FIRST).await, NotApplied, "write rediss://");
     assert_eq!(ask(&server, &["DBSIZE"]).await, Reply::Integer(0));
 }

@@ -8,8 +8,11 @@ mod connections;
 mod errors;
 mod faults;
 mod gate;
+mod greetings;
+mod noticed;
 mod plight;
 mod rights;
+mod strays;
 mod takeovers;
 mod world;
 
@@ -21,10 +24,13 @@ fn main() -> ExitCode {
     servers::main(
         [
             errors::tests(),
+            greetings::tests(),
             rights::tests(),
             connections::tests(),
             access::tests(),
             faults::tests(),
+            noticed::tests(),
+            strays::tests(),
             takeovers::tests(),
             gate::tests(),
         ]

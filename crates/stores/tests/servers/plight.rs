@@ -7,9 +7,9 @@ use hapax_core::{ErrorKind, Result, Seconds, Store};
 use hapax_stores::Redis;
 use hapax_testkit::servers::{RedisServer, Reply};
 
-use crate::world::{FIRST, Operation, ask, completion, failure};
+use crate::world::{FIRST, Operation, SECOND, ask, completion, failure};
 
-/// A record under way, and one that is not there, before the server comes to its plight.
+/// A record under way, one that is done, and one that is not there, before the server comes to its plight.
 pub(crate) struct Plight<'a> {
     server: &'a RedisServer,
     store: Arc<Redis>,
@@ -17,6 +17,7 @@ pub(crate) struct Plight<'a> {
     grant: Grant,
     seen: Observed,
     change: Change,
+    done: Operation,
     absent: Operation,
     before: (Reply, Reply),
 }
@@ -24,23 +25,24 @@ pub(crate) struct Plight<'a> {
 impl<'a> Plight<'a> {
     /// The store is one that works as yet; it is asked by the one that the test hands to `refuses`.
     pub(crate) async fn ahead(server: &'a RedisServer, store: Arc<Redis>) -> Self {
-        let (under_way, absent) = (Operation::new("under way"), Operation::new("absent"));
+        let (under_way, done, absent) = (Operation::new("under way"), Operation::new("done"), Operation::new("absent"));
+        done.cycle(&*store).await;
         let grant = under_way.granted(&*store, FIRST).await;
         let seen = store.read(&under_way.0.record_key()).await.unwrap();
         let Decision::Change(change, _) = release(&seen, &Claim::from(&grant), Seconds(600)) else {
             panic!("the grant can be released");
         };
         let before = under_way.held(server).await;
-        Self { server, store, under_way, grant, seen, change, absent, before }
+        Self { server, store, under_way, grant, seen, change, done, absent, before }
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// Both operations.
-    pub(crate) fn operations(&self) -> [Operation; 2] {
-        [self.under_way, self.absent]
+    /// All operations.
+    pub(crate) fn operations(&self) -> [Operation; 3] {
+        [self.under_way, self.done, self.absent]
     }
 
     /// Every operation is refused as this, and says why.
@@ -48,13 +50,28 @@ impl<'a> Plight<'a> {
         self.refuses_to(&*self.store, kind, why).await;
     }
 
+    /// Every operation that would write is refused as this, and says why; what is there is shown, and what is done is replayed.
+    pub(crate) async fn refuses_writes(&self, kind: ErrorKind, why: &str) {
+        let (rk, store) = (self.under_way.0.record_key(), &*self.store);
+        self.refuses_changes(store, kind, why).await;
+        refused(store.begin(&self.under_way.ask(SECOND)).await, kind, why);
+        assert_eq!(store.read(&rk).await.unwrap().record, self.seen.record);
+        assert_eq!(store.read(&self.absent.0.record_key()).await.unwrap().record, None);
+        self.done.replays(store, "done").await;
+    }
+
     /// As [`Self::refuses`], of another store.
     pub(crate) async fn refuses_to(&self, store: &dyn Store, kind: ErrorKind, why: &str) {
+        self.refuses_changes(store, kind, why).await;
+        refused(store.read(&self.under_way.0.record_key()).await, kind, why);
+        refused(store.begin(&self.done.ask(SECOND)).await, kind, why);
+    }
+
+    async fn refuses_changes(&self, store: &dyn Store, kind: ErrorKind, why: &str) {
         let rk = self.under_way.0.record_key();
         refused(store.begin(&self.absent.ask(FIRST)).await, kind, why);
         refused(store.renew(&rk, &Claim::from(&self.grant)).await, kind, why);
         refused(store.complete(&rk, &completion(&self.grant, "an answer")).await, kind, why);
-        refused(store.read(&rk).await, kind, why);
         refused(store.swap(&rk, &self.seen, &self.change).await, kind, why);
     }
 

@@ -14,8 +14,13 @@ use crate::plight::refused;
 use crate::world::{FIRST, Operation, SECOND, ask, completion, failure, start, store, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let each = Kind::ALL.map(|kind| test("the_rights_it_names_suffice", kind.name(), move || suffice(kind)));
-    each.into()
+    let each = Kind::ALL.into_iter().flat_map(|kind| {
+        [
+            test("the_rights_it_names_suffice", kind.name(), move || suffice(kind)),
+            test("a_database_takes_a_right_of_its_own", kind.name(), move || database(kind)),
+        ]
+    });
+    each.collect()
 }
 
 async fn suffice(kind: Kind) {
@@ -30,6 +35,21 @@ async fn suffice(kind: Kind) {
         assert!(used.is_err(), "{missing} is not needed");
         refused(used, Unusable, "the user lacks a right");
     }
+}
+
+/// The right to select it, which a user of the first database does not need.
+async fn database(kind: Kind) {
+    let server = start(kind, &[]).await;
+    let mut rights = named(&server).await;
+    let secret = |number| format!("redis://some:secret@{}/{number}", server.address());
+    user(&server, "some", &rights).await;
+    Operation::new("one").cycle(&*store(&secret(0))).await;
+    let refused = failure(Operation::new("two").begin(&*store(&secret(3)), FIRST).await);
+    assert_eq!(refused.kind(), Unusable, "{refused:?}");
+    assert!(refused.to_string().contains("and +select for a database"), "{refused:?}");
+    rights.push("+select".into());
+    user(&server, "some", &rights).await;
+    Operation::new("two").cycle(&*store(&secret(3))).await;
 }
 
 /// What the store says it needs.

@@ -108,7 +108,8 @@ async fn read(mut from: ReadHalf<'_>, orders: mpsc::Sender<Order>, mut course: C
             return if course.is_deaf() { std::future::pending().await } else { Ok(()) };
         }
         let verdict = course.judge(&buffer[..length]);
-        for order in timetable(&verdict, &buffer[..verdict.bytes], &mut last_due) {
+        let bytes = [&verdict.ahead, &buffer[..verdict.bytes]].concat();
+        for order in timetable(&verdict, &bytes, &mut last_due) {
             orders.send(order).await.map_err(|_| Ending::Reset)?;
         }
         if verdict.end.is_some() {

@@ -56,6 +56,8 @@ pub enum Fault {
         /// Bytes of the request; none are in every request.
         matching: Vec<u8>,
     },
+    /// These bytes, which nobody sent, reach the client ahead of a piece. It hits pieces of what the server sends.
+    Stray(Vec<u8>),
     /// A new connection is accepted, and reset at once. It hits connections.
     Reject,
 }
@@ -133,6 +135,8 @@ pub struct Counts {
     pub cuts: u64,
     /// Directions of connections that became deaf by [`Fault::HalfOpen`].
     pub half_open: u64,
+    /// Pieces with strange bytes ahead by [`Fault::Stray`].
+    pub strays: u64,
     /// Pieces held up by [`Fault::Latency`] and [`Fault::Drip`].
     pub held_up: u64,
 }

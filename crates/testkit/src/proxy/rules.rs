@@ -54,9 +54,10 @@ impl Rules {
     }
 }
 
-/// What becomes of a piece: so many of its bytes go on, in portions, and then perhaps the connection ends.
+/// What becomes of a piece: so many of its bytes go on, in portions, perhaps behind others, and then perhaps the connection ends.
 #[derive(Debug, PartialEq)]
 pub(super) struct Verdict {
+    pub(super) ahead: Vec<u8>,
     pub(super) bytes: usize,
     pub(super) delay: Duration,
     pub(super) portions: Option<(usize, Duration)>,
@@ -75,9 +76,9 @@ pub(super) enum Ending {
 }
 
 /// What a rule does to a piece.
-#[derive(Clone, Copy)]
 enum Effect {
     Late(Duration),
+    Stray(Vec<u8>),
     InPortions(usize, Duration),
     HalfOpen,
     Silence,
@@ -95,6 +96,10 @@ impl Effect {
             Self::InPortions(bytes, every) => {
                 verdict.portions = Some((bytes, every));
                 &mut counts.held_up
+            }
+            Self::Stray(bytes) => {
+                verdict.ahead.extend(bytes);
+                &mut counts.strays
             }
             Self::HalfOpen => &mut counts.half_open,
             Self::Silence => &mut counts.cuts,
@@ -139,7 +144,8 @@ impl<'a> Course<'a> {
     pub(super) fn judge(&mut self, piece: &[u8]) -> Verdict {
         let mut state = self.rules.lock();
         let State { rules, counts, .. } = &mut *state;
-        let mut verdict = Verdict { bytes: piece.len(), delay: Duration::ZERO, portions: None, end: None };
+        let mut verdict =
+            Verdict { ahead: Vec::new(), bytes: piece.len(), delay: Duration::ZERO, portions: None, end: None };
         if self.direction == Direction::ToClient && self.answer_is_lost.load(Ordering::Relaxed) {
             Effect::End(0, Ending::Reset).on(&mut verdict, counts);
         }
@@ -147,7 +153,9 @@ impl<'a> Course<'a> {
             if verdict.end.is_none() && !self.is_deaf {
                 let effect = self.effect(*number, rule, piece);
                 self.is_deaf = matches!(effect, Some(Effect::HalfOpen | Effect::Silence));
-                effect.inspect(|effect| effect.on(&mut verdict, counts));
+                if let Some(effect) = effect {
+                    effect.on(&mut verdict, counts);
+                }
             }
         }
         drop(state);
@@ -165,6 +173,10 @@ impl<'a> Course<'a> {
             Fault::Reject => None,
             &Fault::Latency { delay, jitter } => rule.hits().then(|| Effect::Late(around(delay, jitter))),
             &Fault::Drip { bytes, every } => rule.hits().then_some(Effect::InPortions(bytes.max(1), every)),
+            Fault::Stray(bytes) => {
+                let bytes = bytes.clone();
+                (self.direction == Direction::ToClient && rule.hits()).then_some(Effect::Stray(bytes))
+            }
             &Fault::HalfOpen(direction) => {
                 let applies = direction == self.direction && self.left(number, 0).is_some();
                 (applies && self.is_hit(number, rule)).then_some(Effect::HalfOpen)

@@ -142,6 +142,23 @@ pub(super) async fn complete_never_downgrades(setup: &dyn Setup) {
     operation.is_as(&before).await;
 }
 
+pub(super) async fn complete_without_retention(setup: &dyn Setup) {
+    let operations = Operation::many(setup, 2);
+    let grant = operations[0].granted(FIRST).await;
+    let fleeting = Complete { retention: Seconds(0), ..operations[0].completion(&grant, "the answer") };
+    let mut stranger = fleeting.clone();
+    stranger.claim.owner = SECOND;
+    let before = operations[0].record().await;
+    assert_eq!(operations[0].complete_as(&stranger).await, Completed::Lost(before));
+    assert_eq!(operations[0].complete_as(&fleeting).await, Completed::Done);
+
+    let grant = operations[1].granted(FIRST).await;
+    expire_all(setup, &operations).await;
+    assert_eq!(operations[0].read().await.live(), None);
+    let late = Complete { retention: Seconds(0), ..operations[1].completion(&grant, "the answer") };
+    assert_eq!(operations[1].complete_as(&late).await, Completed::Gone);
+}
+
 pub(super) async fn complete_sets_result_retention(setup: &dyn Setup) {
     for (n, retention) in [(0, Seconds(60)), (1, RETENTION), (2, Seconds(90 * 24 * 3600))] {
         let operation = Operation::nth(setup, n);
