@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(async {
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
-            Command::Demo(args) => commands::demo::run(args).await.map_err(commands::Failure::failed),
+            Command::Demo(args) => commands::demo::run(args).await,
         }
     });
     // What still runs has had its time to drain; a task that hangs does not keep the process.
