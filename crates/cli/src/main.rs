@@ -40,6 +40,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
 Logs go to standard error; HAPAX_LOG sets their level (error, warn, info, debug).";
 
 fn main() -> ExitCode {
+    do_without_huge_pages();
     let cli = Cli::parse();
     start_logs();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -55,6 +56,14 @@ fn main() -> ExitCode {
     // What still runs has had its time to drain; a task that hangs does not keep the process.
     runtime.shutdown_background();
     ended.unwrap_or_else(|failure| failure.report())
+}
+
+/// A page of 2 MiB stays for as long as anything in it is used: of what a thousand connections took, and most have given back, little
+/// would return to the system.
+fn do_without_huge_pages() {
+    #[cfg(target_os = "linux")]
+    // A kernel that has none refuses, and nothing is lost.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 /// What they trace has keys and credentials in it, whatever level somebody asks for.
