@@ -63,10 +63,8 @@ fn told(status: u16, charge: &Charge) -> Answer {
 
 /// The same, given before its record was confirmed.
 fn pending(answer: Answer) -> Answer {
-    match answer {
-        Answer::Told(told) => Answer::Told(Told { pending: true, ..told }),
-        other => panic!("nothing was told: {other}"),
-    }
+    let Answer::Told(told) = answer else { panic!("nothing was told: {answer}") };
+    Answer::Told(Told { pending: true, ..told })
 }
 
 fn other(status: u16) -> Answer {
