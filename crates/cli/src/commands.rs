@@ -5,6 +5,8 @@ pub(crate) mod gateway;
 
 use std::process::ExitCode;
 
+use crate::causes::in_words;
+
 /// Why a command ended badly, and the exit code that says so.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -30,7 +32,7 @@ impl Failure {
 
     /// Says it on standard error, with its causes.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("hapax: {:#}", self.error);
+        eprintln!("hapax: {}", in_words(self.error.as_ref()));
         ExitCode::from(self.code)
     }
 }

@@ -19,6 +19,7 @@ mod received;
 mod refusal;
 mod routes;
 mod serve;
+mod sips;
 mod startup;
 pub(crate) mod tls;
 mod watch;

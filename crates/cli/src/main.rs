@@ -1,16 +1,15 @@
 //! The binary `hapax`: a table of contents. Each command is a file in `commands/`.
 
+mod causes;
 mod commands;
 mod config;
 mod gateway;
+mod logs;
 mod wiring;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
-
 /// A request makes and frees dozens of small things, on one thread and on another.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -40,16 +39,18 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
 Logs go to standard error; HAPAX_LOG sets their level (error, warn, info, debug).";
 
 fn main() -> ExitCode {
+    do_without_huge_pages();
     let cli = Cli::parse();
-    start_logs();
+    logs::start();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return commands::Failure::cannot_start(anyhow::Error::new(error)).report(),
     };
     let ended = runtime.block_on(async {
+        tokio::spawn(logs::count_what_is_held_back());
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
-            Command::Demo(args) => commands::demo::run(args).await.map_err(commands::Failure::failed),
+            Command::Demo(args) => commands::demo::run(args).await,
         }
     });
     // What still runs has had its time to drain; a task that hangs does not keep the process.
@@ -57,21 +58,12 @@ fn main() -> ExitCode {
     ended.unwrap_or_else(|failure| failure.report())
 }
 
-/// What they trace has keys and credentials in it, whatever level somebody asks for.
-const WITHOUT_DISCRETION: [&str; 4] = ["h2=warn", "hyper=warn", "hyper_util=warn", "rustls=warn"];
-
-/// For people on a terminal, as JSON for machines otherwise.
-fn start_logs() {
-    let mut level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    for library in WITHOUT_DISCRETION {
-        level = level.add_directive(library.parse().expect("a directive"));
-    }
-    let logs = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
-    if std::io::stderr().is_terminal() {
-        logs.with_target(false).init();
-    } else {
-        logs.json().flatten_event(true).init();
-    }
+/// A page of 2 MiB stays for as long as anything in it is used: of what a thousand connections took, and most have given back, little
+/// would return to the system.
+fn do_without_huge_pages() {
+    #[cfg(target_os = "linux")]
+    // A kernel that has none refuses, and nothing is lost.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
 #[cfg(test)]

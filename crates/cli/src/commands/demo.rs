@@ -21,7 +21,7 @@ mod wire;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ use gateway::Gateway;
 use service::Service;
 use wire::Wire;
 
+use super::Failure;
 use crate::wiring::StoreUrl;
 
 /// What the demo can be told.
@@ -72,30 +73,54 @@ fn store_url(url: &str) -> Result<String> {
 }
 
 /// Runs the demo; the exit code says whether the audit holds.
-pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode> {
+pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
     let keep = args.keep;
     let script = Script::from(args);
-    let folder = Folder::new()?;
-    report::introduce(&script);
+    let folder = Folder::new().map_err(Failure::cannot_start)?;
     let end = tokio::select! {
-        holds = perform(&script, folder.path()) => holds.map(End::Audited),
-        interrupted = interrupted() => interrupted.map(|()| End::Interrupted),
+        holds = play(&script, folder.path()) => holds.map(End::Audited),
+        interrupted = interrupted() => interrupted.map(|()| End::Interrupted).map_err(Failure::failed),
     };
     // What speaks against the gateway is never thrown away.
     let is_evidence = !script.direct && matches!(end, Ok(End::Audited(false)));
-    folder.leave(keep || is_evidence)?;
+    folder.leave(keep || is_evidence).map_err(Failure::failed)?;
     Ok(end?.exit_code())
 }
 
 /// Plays the script, and says whether the audit holds.
-async fn perform(script: &Script, folder: &Path) -> Result<bool> {
-    let log = folder.join("charges.log");
-    let service = Arc::new(Service::start(script.seed, &log).await?);
+async fn play(script: &Script, folder: &Path) -> Result<bool, Failure> {
+    report::introduce(script);
+    let stage = Stage::set(script, folder).await.map_err(Failure::cannot_start)?;
+    perform(script, folder, stage).await.map_err(Failure::failed)
+}
+
+/// What must be there before anything can be played.
+#[derive(Debug)]
+struct Stage {
+    log: PathBuf,
+    service: Arc<Service>,
+    /// None where clients talk to the service itself.
+    gateway: Option<Gateway>,
+}
+
+impl Stage {
+    async fn set(script: &Script, folder: &Path) -> Result<Self> {
+        let log = folder.join("charges.log");
+        let service = Arc::new(Service::start(script.seed, &log).await?);
+        let gateway = match script.direct {
+            true => None,
+            false => Some(Gateway::start(script, service.address(), folder).await?),
+        };
+        Ok(Self { log, service, gateway })
+    }
+}
+
+async fn perform(script: &Script, folder: &Path, stage: Stage) -> Result<bool> {
+    let Stage { log, service, gateway } = stage;
     let board = Arc::new(Board::new(script.payments, script.crashes));
-    let crowd = if script.direct {
-        directly(script, &service, &board).await?
-    } else {
-        through_the_gateway(script, folder, &service, &board).await?
+    let crowd = match gateway {
+        None => directly(script, &service, &board).await?,
+        Some(gateway) => through(gateway, script, &service, &board).await?,
     };
     service.finish().await;
 
@@ -118,13 +143,7 @@ async fn directly(script: &Script, service: &Arc<Service>, board: &Arc<Board>) -
     Ok(crowd)
 }
 
-async fn through_the_gateway(
-    script: &Script,
-    folder: &Path,
-    service: &Arc<Service>,
-    board: &Arc<Board>,
-) -> Result<Crowd> {
-    let mut gateway = Gateway::start(script, service.address(), folder).await?;
+async fn through(mut gateway: Gateway, script: &Script, service: &Arc<Service>, board: &Arc<Board>) -> Result<Crowd> {
     let crowd = crowd(script, gateway.address(), service, board);
     tokio::select! {
         sent = send_everything(&crowd, board) => sent?,

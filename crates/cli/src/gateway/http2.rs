@@ -17,6 +17,7 @@ use tower_service::Service;
 use super::arriving::Arriving;
 use super::forward::{Failed, IDLE_TIMEOUT};
 use super::limits::API_STREAMS;
+use crate::causes::in_words;
 
 /// How much of one answer may wait for its client, in bytes. The window of a connection has room for as much of each of its
 /// streams: clients that do not take their answers hold up nobody else's.
@@ -156,7 +157,7 @@ impl Http2 {
                 Ok(None)
             }
             Err(error) => {
-                *vain = Some(Vain { at: Instant::now(), why: chain(&*error) });
+                *vain = Some(Vain { at: Instant::now(), why: in_words(&*error) });
                 Err(error)
             }
         }
@@ -201,9 +202,4 @@ fn was_not_looked_at(error: &hyper::Error) -> bool {
     let told = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     told == "stream error received: refused stream before processing any application logic"
         || told.starts_with("connection error received: ")
-}
-
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

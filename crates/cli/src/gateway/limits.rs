@@ -8,6 +8,9 @@ pub(crate) const HEAD_BYTES: usize = 32 << 10;
 /// Header fields of one request; more are 431. No browser and no proxy comes near it.
 pub(crate) const HEAD_FIELDS: usize = 100;
 
+/// What is read at once of an HTTP/1 connection, in bytes: it must not fill the first buffer of hyper, of 8 KiB.
+pub(crate) const SIP: u64 = (8 << 10) - 1;
+
 /// Requests at once on one HTTP/2 connection, as RFC 9113 recommends at least.
 pub(crate) const STREAMS: u32 = 100;
 
@@ -18,7 +21,7 @@ pub(crate) const RESET_STREAMS: usize = 20;
 pub(crate) const SMALL_BODY: usize = 8 << 10;
 
 /// What larger ones share, in bytes; beyond it they are 503 `overloaded`. They are kept until the API has answered.
-pub(crate) const ROOM: usize = 24 << 20;
+pub(crate) const ROOM: usize = 16 << 20;
 
 /// Connections of clients at once. The next ones wait in the backlog of the system.
 const CONNECTIONS: usize = 4096;
@@ -62,8 +65,9 @@ impl Default for Limits {
 /// For the help of the command.
 pub(crate) const HELP: &str = "\
 Limits: 4096 connections, more wait to be accepted; 32 KiB and 100 fields for the head of a request (431); 75 s from one
-request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout),
-and for each piece of another body; 24 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 `overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2
+request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout), and
+for each piece of another body; 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503
+`overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2
 connection. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an
 HTTP/2 connection, more get another.";
 

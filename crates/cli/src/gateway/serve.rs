@@ -27,8 +27,9 @@ use super::activity::Activity;
 use super::arriving::{Arriving, Room};
 use super::edge::Edge;
 use super::headers::{Kept, Peer};
-use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, ROOM, STREAMS};
+use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, ROOM, SIP, STREAMS};
 use super::metrics::Connected;
+use super::sips::Sips;
 use super::tls::H2;
 
 /// After an accept failed, for want of file descriptors for instance.
@@ -129,16 +130,28 @@ where
         }
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(self.limits.stall));
-        let (stream, builder) = (Box::pin(stream), builder(self.limits));
-        let Some(tls) = self.tls.take() else {
-            let peer = Peer { ip, scheme: "http" };
-            // Boxed, so that a connection takes the memory of its own kind alone.
-            return Box::pin(self.requests(stream, peer, builder.http1_only())).await;
-        };
+        let stream = Box::pin(stream);
+        // Boxed, so that a connection takes the memory of its own kind alone.
+        match self.tls.take() {
+            None => {
+                let peer = Peer { ip, scheme: "http" };
+                let builder = builder(self.limits).http1_only();
+                Box::pin(self.requests(Sips::of(stream, SIP), peer, builder)).await;
+            }
+            Some(tls) => Box::pin(self.secured(tls, stream, ip)).await,
+        }
+    }
+
+    async fn secured<I>(self, tls: TlsAcceptor, stream: I, ip: IpAddr)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         match tokio::time::timeout(self.limits.handshake, tls.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-                let builder = if is_h2 { builder.http2_only() } else { builder.http1_only() };
+                let builder = builder(self.limits);
+                let (builder, sip) = if is_h2 { (builder.http2_only(), u64::MAX) } else { (builder.http1_only(), SIP) };
+                let stream = Sips::of(stream, sip);
                 Box::pin(self.requests(stream, Peer { ip, scheme: "https" }, builder)).await;
             }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),

@@ -11,6 +11,8 @@ use hapax::store::{Finding, Protocol, Severity};
 use hapax::{Call, Error, ErrorKind, Identity, Inspect, Key, Millis, Owner, Scope, Seconds, Store};
 use tokio::time::timeout;
 
+use crate::causes::in_words;
+
 /// Looks at a store: whether it is one to rely on, and whether the namespace has the secret that it began with.
 #[derive(Clone, Debug)]
 pub(crate) struct StartUp {
@@ -34,9 +36,10 @@ pub(crate) enum Hindrance {
 }
 
 impl Hindrance {
+    /// With its causes in its own words.
     pub(crate) fn into_error(self) -> anyhow::Error {
         match self {
-            Self::Refused(error) | Self::Unreachable(error) => error,
+            Self::Refused(error) | Self::Unreachable(error) => anyhow!(in_words(error.as_ref())),
         }
     }
 }

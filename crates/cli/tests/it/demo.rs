@@ -22,6 +22,19 @@ fn without_the_gateway_the_same_traffic_fails_the_audit() {
     assert!(text.contains("were charged more than once"), "{text}");
 }
 
+#[test]
+fn a_store_that_cannot_be_used_is_no_failure_of_the_audit_but_cannot_start() {
+    let unreachable = cfg!(feature = "redis").then_some(("redis://127.0.0.1:1", "cannot use the store: "));
+    let absent = ("sqlite:///no/such/folder/hapax.db", "ended by itself, exit status: 3");
+    for (store, why) in unreachable.into_iter().chain([absent]) {
+        let (output, text) = demo(&["--payments", "200", "--seed", "7", "--store", store]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{store}: {text}{errors}");
+        assert!(errors.matches("Connection refused").count() <= 1, "said twice: {errors}");
+        assert!(errors.contains(why) && !text.contains("audit"), "{store}: {text}{errors}");
+    }
+}
+
 /// The audit of the demonstration must be able to fail with a gateway in between, too.
 #[cfg(feature = "chaos")]
 #[test]

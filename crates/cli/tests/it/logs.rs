@@ -67,3 +67,27 @@ async fn the_context_of_a_trace_is_passed_on_and_appears_in_the_log() {
     gateway.terminate();
     assert_eq!(access(&gateway.ended().1)[0]["trace"], TRACE);
 }
+
+/// The store is down from the start, and every request is refused for it.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_store_is_not_a_line_for_each_request() {
+    use crate::world::{free_address, hapax, until};
+    const REQUESTS: usize = 300;
+    let directory = tempfile::tempdir().unwrap();
+    let flags = ["--upstream", "http://127.0.0.1:9", "--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::spawn(hapax(), "redis://127.0.0.1:1", &flags, free_address());
+    until("it answers", async || gateway.get(gateway.admin, "/readyz").await.is_some()).await;
+    let began = std::time::Instant::now();
+    for number in 0..REQUESTS {
+        let got = gateway.post("/charges", &format!("outage-{number}"), "{}").await.unwrap();
+        assert_eq!(got.problem(), "store-unavailable");
+    }
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    gateway.terminate();
+    let (_, logs) = gateway.ended();
+    assert_eq!(access(&logs).len(), REQUESTS);
+    let lines = logs.lines().filter(|line| line.contains("\"the store cannot be used")).count();
+    // In each second that was begun, one with the cause and one with the count.
+    assert!((1..=2 * (seconds + 2)).contains(&lines) && lines < REQUESTS, "{lines} lines in {seconds} s");
+}

@@ -115,6 +115,11 @@ impl Api {
         self.seen.lock().unwrap().clone()
     }
 
+    /// How many requests it has seen.
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
     /// Waits until the API has seen this many requests.
     pub(crate) async fn has_seen(&self, count: usize) {
         until("the API sees the request", async || self.seen().len() >= count).await;

@@ -37,6 +37,8 @@ pub(super) struct Told {
     pub(super) body: Bytes,
     /// Whether it is marked as the repetition of an earlier answer.
     pub(super) replayed: bool,
+    /// Whether it was given before its record was confirmed: until then a copy may still be told that the outcome is unknown.
+    pub(super) pending: bool,
 }
 
 /// An answer that the sample client knows nothing about.
@@ -54,7 +56,8 @@ impl Answer {
         let status = head.status;
         if status.is_success() || status == StatusCode::PAYMENT_REQUIRED {
             let replayed = head.headers.contains_key("idempotent-replayed");
-            return Self::Told(Told { status, body, replayed });
+            let pending = head.headers.get("hapax-recorded").is_some_and(|recorded| recorded == "pending");
+            return Self::Told(Told { status, body, replayed, pending });
         }
         let problem = problem(&body);
         match (status, problem.as_deref()) {
@@ -122,6 +125,9 @@ impl fmt::Display for Told {
         if self.replayed {
             f.write_str(" (first answer repeated)")?;
         }
+        if self.pending {
+            f.write_str(" (record pending)")?;
+        }
         Ok(())
     }
 }
@@ -161,6 +167,16 @@ mod tests {
         for (status, body, kind, is_final) in cases {
             let answer = read(status, body);
             assert_eq!((answer.to_string().as_str(), answer.is_final()), (kind, is_final));
+        }
+    }
+
+    #[test]
+    fn an_answer_whose_record_is_pending_says_so() {
+        for (recorded, is_pending) in [("pending", true), ("forged", false)] {
+            let response = Response::builder().status(201).header("hapax-recorded", recorded).body(()).unwrap();
+            let answer = Answer::read(&response.into_parts().0, Bytes::new());
+            assert_eq!(answer.told().map(|told| told.pending), Some(is_pending));
+            assert_eq!(answer.to_string() == "201 charged (record pending)", is_pending);
         }
     }
 }

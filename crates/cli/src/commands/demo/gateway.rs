@@ -10,7 +10,7 @@ use std::{env, process};
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use http::Uri;
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -39,7 +39,9 @@ impl Gateway {
         let place = Place { upstream, listen, admin, store, namespace, folder: folder.to_owned() };
         let child = place.spawn()?;
         let mut gateway = Self { place, child };
-        gateway.ready().await?;
+        // It says so as soon as it has looked at its store. One of this run's own may be slow; one that was named should be there.
+        let patience = if script.store.is_some() { Patience::None } else { Patience::WithItsStore };
+        gateway.ready(patience).await?;
         Ok(gateway)
     }
 
@@ -77,22 +79,23 @@ impl Gateway {
         self.child.kill().await.context("cannot kill the gateway")?;
         sleep(outage).await;
         self.child = self.place.spawn()?;
-        self.ready().await?;
+        self.ready(Patience::WithItsStore).await?;
         board.crash(cut_short);
         Ok(())
     }
 
     /// Waits until it says that it is ready.
-    async fn ready(&mut self) -> Result<()> {
-        let uri = Uri::try_from(format!("http://{}/readyz", self.place.admin))?;
-        let client: Client<HttpConnector, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    async fn ready(&mut self, patience: Patience) -> Result<()> {
+        let client = Client::builder(TokioExecutor::new()).build_http();
         let started = Instant::now();
         while started.elapsed() < STARTS_WITHIN {
-            let answer = timeout(Duration::from_secs(1), client.get(uri.clone())).await;
-            if let Ok(Ok(answer)) = answer
-                && answer.status().is_success()
-            {
-                return Ok(());
+            let left = STARTS_WITHIN.saturating_sub(started.elapsed());
+            match timeout(left, self.place.readiness(&client)).await {
+                Ok(Ok(Readiness::Ready)) => return Ok(()),
+                Ok(Ok(Readiness::NotReady(why))) if patience == Patience::None => {
+                    bail!("the gateway cannot use the store: {why}")
+                }
+                Ok(Ok(Readiness::NotReady(_)) | Err(_)) | Err(_) => {}
             }
             if self.child.try_wait()?.is_some() {
                 return Err(self.ended().await);
@@ -118,6 +121,20 @@ impl Gateway {
 const WORTH_A_CRASH: u64 = 16;
 
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Whether a gateway that is not ready may become so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    None,
+    WithItsStore,
+}
+
+/// What a gateway says of itself.
+#[derive(Debug)]
+enum Readiness {
+    Ready,
+    NotReady(String),
+}
 
 /// What stays when the gateway is started again.
 #[derive(Debug)]
@@ -153,6 +170,16 @@ impl Place {
             .stderr(log)
             .kill_on_drop(true);
         command.spawn().context("cannot start the gateway")
+    }
+
+    async fn readiness(&self, client: &Client<HttpConnector, Empty<Bytes>>) -> Result<Readiness> {
+        let uri = Uri::try_from(format!("http://{}/readyz", self.admin))?;
+        let (head, body) = client.get(uri).await?.into_parts();
+        if head.status.is_success() {
+            return Ok(Readiness::Ready);
+        }
+        let said = String::from_utf8_lossy(&body.collect().await?.to_bytes()).trim_end().to_owned();
+        Ok(Readiness::NotReady(said.strip_prefix("not ready: ").map(str::to_owned).unwrap_or(said)))
     }
 
     fn log(&self) -> PathBuf {

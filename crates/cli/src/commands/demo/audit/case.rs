@@ -60,9 +60,12 @@ impl Case<'_> {
         self.settled().is_some_and(|first| std::ptr::eq(first, exchange))
     }
 
-    /// A later moment of hearing proves nothing: the answer may have been given before. Only the request counts.
+    /// A later moment of hearing proves nothing: the answer may have been given before. Only the request counts. Nor does an answer
+    /// whose record is pending: it is recorded as soon as it can be, and no sooner.
     fn was_settled_before(&self, exchange: &Exchange) -> bool {
-        self.settled().is_some_and(|settled| settled.heard < exchange.sent)
+        let is_recorded = |settled: &Exchange| settled.answer.told().is_some_and(|told| !told.pending);
+        let mut recorded = self.note.about(Asked::Order).filter(|settled| is_recorded(settled));
+        recorded.any(|settled| settled.heard < exchange.sent)
     }
 
     fn contradiction(&self, told: &Told) -> Option<String> {

@@ -57,7 +57,14 @@ fn told(status: u16, charge: &Charge) -> Answer {
         status: StatusCode::from_u16(status).unwrap(),
         body: Bytes::from(charge.receipt().to_string()),
         replayed: false,
+        pending: false,
     })
+}
+
+/// The same, given before its record was confirmed.
+fn pending(answer: Answer) -> Answer {
+    let Answer::Told(told) = answer else { panic!("nothing was told: {answer}") };
+    Answer::Told(Told { pending: true, ..told })
 }
 
 fn other(status: u16) -> Answer {
@@ -197,6 +204,28 @@ fn an_unknown_outcome_that_was_only_heard_later_is_none_that_was_forgotten() {
     scene.hear(Answer::OutcomeUnknown);
     scene.note.exchanges[1].sent = 0;
     assert_eq!(scene.damage(), []);
+}
+
+#[test]
+fn an_answer_whose_record_is_pending_may_be_unknown_until_it_is_recorded() {
+    let mut scene = Scene::untold();
+    scene.hear(pending(told(201, &scene.log[0])));
+    scene.hear(Answer::OutcomeUnknown);
+    scene.hear(told(201, &scene.log[0]));
+    let audit = scene.audit();
+    assert!(audit.holds() && audit.charged_once == 1, "{audit:?}");
+    scene.hear(Answer::OutcomeUnknown);
+    assert_eq!(scene.damage(), [Damage::Wrong]);
+}
+
+#[test]
+fn an_answer_whose_record_is_pending_must_be_repeated_and_true_all_the_same() {
+    let mut scene = Scene::untold();
+    scene.hear(pending(told(201, &scene.log[0])));
+    scene.hear(told(201, &charge("ch_2", &scene.note.payment.order)));
+    assert_eq!(scene.damage(), [Damage::Wrong]);
+    scene.log.clear();
+    assert!(scene.damage().contains(&Damage::Lost));
 }
 
 #[test]
