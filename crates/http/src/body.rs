@@ -182,40 +182,49 @@ pub(crate) async fn drain<B: Body<Data = Bytes>>(mut body: ResponseBody<B>, limi
 }
 
 /// What has been read of a body. One of one piece, the usual case, is not copied; of many, also empty ones, little more is held than
-/// their bytes: room for the next ones is made by [`STEP`] and not by doubling.
+/// their bytes, in blocks that are joined in the end: a buffer that grows leaves one of each former size behind.
 #[derive(Default)]
 struct Read {
     first: Bytes,
-    more: Vec<u8>,
+    blocks: Vec<Vec<u8>>,
+    length: usize,
 }
 
-/// How much room is made at a time in a body of many pieces.
-const STEP: usize = 64 << 10;
+/// How long a block becomes.
+const BLOCK: usize = 64 << 10;
 
 impl Read {
     fn push(&mut self, piece: Bytes) {
-        if self.len() == 0 {
+        if self.length == 0 {
+            self.length = piece.len();
             self.first = piece;
         } else if !piece.is_empty() {
             let first = std::mem::take(&mut self.first);
             self.append(&first);
             self.append(&piece);
+            self.length += piece.len();
         }
     }
 
-    fn append(&mut self, piece: &[u8]) {
-        if self.more.capacity() - self.more.len() < piece.len() {
-            self.more.reserve_exact(piece.len().max(STEP.min(self.more.len())));
+    fn append(&mut self, mut piece: &[u8]) {
+        while !piece.is_empty() {
+            match self.blocks.last_mut().filter(|block| block.len() < block.capacity()) {
+                Some(block) => {
+                    let (now, later) = piece.split_at(piece.len().min(block.capacity() - block.len()));
+                    block.extend_from_slice(now);
+                    piece = later;
+                }
+                None => self.blocks.push(Vec::with_capacity(piece.len().max(self.length).min(BLOCK))),
+            }
         }
-        self.more.extend_from_slice(piece);
     }
 
     fn len(&self) -> usize {
-        self.first.len() + self.more.len()
+        self.length
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.more.is_empty() { self.first } else { self.more.into() }
+        if self.blocks.is_empty() { self.first } else { self.blocks.concat().into() }
     }
 }
 
@@ -262,11 +271,17 @@ mod tests {
     }
 
     #[test]
-    fn no_more_room_is_made_than_one_step() {
-        let mut read = Read::default();
-        for _ in 0..100 {
-            read.push(Bytes::from_static(&[0; 10 << 10]));
-            assert!(read.more.capacity() <= read.len() + STEP, "{} for {}", read.more.capacity(), read.len());
+    fn no_more_room_is_made_than_one_block() {
+        for length in [1, 100, 10 << 10, 3 * BLOCK] {
+            let mut read = Read::default();
+            let piece = Bytes::from(vec![7; length]);
+            for count in 1..=100 {
+                read.push(piece.clone());
+                let room: usize = read.blocks.iter().map(Vec::capacity).sum();
+                assert!(room <= read.len() + read.len().min(BLOCK), "{room} for {count} times {length}");
+                assert!(read.blocks.iter().all(|block| block.capacity() <= BLOCK), "none has to be grown");
+            }
+            assert_eq!(read.into_bytes(), vec![7; 100 * length]);
         }
     }
 
