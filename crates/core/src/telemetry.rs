@@ -117,7 +117,7 @@ pub(crate) fn ran_too_long(grant: &Grant) {
 }
 
 pub(crate) fn renewal_failed(grant: &Grant, error: Option<&Error>) {
-    tracing::warn!(rk = ?grant.rk, ?error, "a renewal was not confirmed");
+    tracing::warn!(rk = ?grant.rk, error = error.map(tracing::field::debug), "a renewal was not confirmed");
 }
 
 pub(crate) fn forgotten(grant: &Grant) {
