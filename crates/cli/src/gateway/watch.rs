@@ -43,8 +43,11 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 struct Seen {
     hindrance: String,
-    findings: BTreeSet<String>,
-    /// Of these, such as were there at the look before, too. What is found once may be an event, and no event is ever over.
+    /// What the last check found, and whatever a look since then has.
+    findings: Vec<Finding>,
+    /// What the last check found.
+    checked: BTreeSet<String>,
+    /// Of these, such as the check before found, too. What is found once may be an event, and no event is ever over.
     lasting: BTreeSet<String>,
 }
 
@@ -63,8 +66,8 @@ impl Watch {
             return Err(self.seen.lock().unwrap_or_else(PoisonError::into_inner).hindrance.clone());
         }
         let findings = self.start_up.findings().await.map_err(|error| error.to_string())?;
-        // A store tells once what has happened, to whoever asks.
-        self.tell(&findings);
+        // A store tells once what has happened, to whoever asks: what it tells now stays until the next check.
+        self.add(&findings);
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(refusal.message);
         }
@@ -153,20 +156,31 @@ impl Watch {
 
     /// Each finding is logged when it comes, and counted for as long as it stays.
     fn tell(&self, findings: &[Finding]) {
-        found(findings);
+        self.add(findings);
         let now: BTreeSet<_> = findings.iter().map(|finding| finding.message.clone()).collect();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for finding in findings.iter().filter(|finding| !seen.findings.contains(&finding.message)) {
+        for gone in seen.lasting.difference(&now) {
+            tracing::info!("no longer so: {gone}");
+        }
+        seen.lasting = seen.checked.intersection(&now).cloned().collect();
+        seen.checked = now;
+        seen.findings = findings.to_vec();
+        found(findings);
+    }
+
+    fn add(&self, findings: &[Finding]) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for finding in findings {
+            if seen.findings.contains(finding) {
+                continue;
+            }
             match finding.severity {
                 Severity::Refuse => tracing::error!("the store should not be used any more: {}", finding.message),
                 Severity::Warn => tracing::warn!("{}", finding.message),
             }
+            seen.findings.push(finding.clone());
         }
-        for gone in seen.lasting.difference(&now) {
-            tracing::info!("no longer so: {gone}");
-        }
-        seen.lasting = seen.findings.intersection(&now).cloned().collect();
-        seen.findings = now;
+        found(&seen.findings);
     }
 }
 
@@ -232,6 +246,23 @@ mod tests {
         assert_eq!(log.matches("should not be used any more: records may be evicted").count(), 1, "{log}");
         assert_eq!(log.matches("records were lost").count(), 1, "what happened is over as soon as it is told: {log}");
         assert_eq!(log.matches("no longer so: records may be evicted").count(), 1, "{log}");
+    }
+
+    #[tokio::test]
+    async fn what_a_look_finds_is_shown_until_the_next_check() {
+        let (watch, recorder) = (watch(), PrometheusBuilder::new().build_recorder());
+        let lost = Finding { severity: Severity::Warn, message: "records were lost".into() };
+        metrics::with_local_recorder(&recorder, || {
+            let warnings = |count| {
+                let series = format!("hapax_gateway_store_findings{{severity=\"warn\"}} {count}\n");
+                assert!(recorder.handle().render().contains(&series), "{}", recorder.handle().render());
+            };
+            watch.add(&[lost]);
+            watch.add(&[]);
+            warnings(1);
+            watch.tell(&[]);
+            warnings(0);
+        });
     }
 
     #[tokio::test]
