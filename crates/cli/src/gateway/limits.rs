@@ -64,11 +64,11 @@ impl Default for Limits {
 
 /// For the help of the command.
 pub(crate) const HELP: &str = "\
-Limits: 4096 connections, more wait to be accepted; 32 KiB and 100 fields for the head of a request (431); 75 s from one
-request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout), and
-for each piece of another body; 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503
-`overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2
-connection. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an
+Limits: 4096 connections, more wait to be accepted; 32 KiB and 100 fields for the head of a request (431); 75 s from one \
+request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout), and \
+for each piece of another body; 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 \
+`overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2 \
+connection. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an \
 HTTP/2 connection, more get another.";
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
             format!("{} s for a TLS handshake", limits.handshake.as_secs()),
             format!("{STREAMS} requests at once"),
             format!("{} s, or half of --upstream-timeout, for a connection", CONNECT.as_secs()),
-            format!("{API_STREAMS} requests at once on an\nHTTP/2 connection, more"),
+            format!("{API_STREAMS} requests at once on an HTTP/2 connection, more"),
             format!(
                 "{} MiB for the bodies of protected requests that are longer than {} KiB",
                 ROOM >> 20,
