@@ -27,6 +27,9 @@ use crate::wiring::{self, Opened};
 /// What `hapax gateway` takes.
 pub(crate) type GatewayArgs = Flags;
 
+/// How long a look at the store may take, at least: what stands in the way of a connection is known after a second.
+const LOOK: Duration = Duration::from_secs(3);
+
 /// How long a shutdown waits for what still runs.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -114,7 +117,7 @@ fn start_up(config: &Config, opened: &Opened, runtime: &Arc<dyn Runtime>) -> Sta
         runtime: Arc::clone(runtime),
         namespace: config.namespace.clone(),
         secret: config.has_secret.then(|| config.identity.clone()),
-        timeout: config.settings.store_timeout,
+        timeout: config.settings.store_timeout.max(LOOK),
     }
 }
 
