@@ -63,7 +63,9 @@ impl FromStr for RedisUrl {
     /// # Errors
     /// `Invalid` for what is no URL of a server, and for a parameter that is not known.
     fn from_str(text: &str) -> Result<Self> {
-        let url = Url::parse(text).map_err(|source| invalid(SHAPE).caused_by(source))?;
+        // Where # or ? come before the @ of a password, the host ends with them.
+        let shape = if text.find(['#', '?']) < text.rfind('@') && text.contains(['#', '?']) { ENCODE } else { SHAPE };
+        let url = Url::parse(text).map_err(|source| invalid(shape).caused_by(source))?;
         let mut this = Self { url: url.clone(), password_file: None, ca: None, identity: None, connections: 1 };
         if url.fragment().is_some() {
             return Err(invalid(ENCODE));
@@ -201,5 +203,24 @@ impl fmt::Display for RedisUrl {
 impl fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RedisUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_was_not_encoded_is_met_with_how_to() {
+        for (text, remedy) in [
+            ("redis://:a#b@host", "%23"),
+            ("redis://:a?b@host", "%3F"),
+            ("redis://host#part", "%23"),
+            ("redis://", "redis://HOST"),
+        ] {
+            let error = text.parse::<RedisUrl>().unwrap_err();
+            assert!(error.to_string().contains(remedy), "{text}: {error}");
+        }
+        assert!("redis://:a%23b@host".parse::<RedisUrl>().is_ok());
     }
 }
