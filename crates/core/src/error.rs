@@ -27,7 +27,8 @@ pub enum ErrorKind {
     Invalid,
     /// Nothing happened: the same call, or a new one, may be made again.
     NotApplied,
-    /// Nothing happened, because the store has no room: what it holds can still be read and completed. Make room.
+    /// Nothing happened, because the store takes nothing new, most often for want of room: what it holds can still be read. Make
+    /// room, or see why it does not write.
     Full,
     /// It may have happened: only the very same call may be repeated.
     Unknown,

@@ -135,7 +135,6 @@ impl Store for Redis {
             };
             let seen = self.read(&rk).await?;
             match (seen.live(), shut) {
-                (Some(record), Some(shut)) if !is_of_use(record, &shut) => return Err(shut),
                 (Some(_), _) => return Ok(Inserted::Found(seen)),
                 (None, Some(shut)) => return Err(shut),
                 (None, None) => {}
@@ -206,11 +205,6 @@ impl Store for Redis {
         };
         SWAP.run((link, &name), &arguments, judge).await
     }
-}
-
-/// Whether to show a record that a server has that took no begin. A full one takes what else comes of it; any other only shows.
-fn is_of_use(record: &Record, shut: &Error) -> bool {
-    shut.kind() == ErrorKind::Full || matches!(record.state, State::Completed(_))
 }
 
 impl Reply {

@@ -70,6 +70,10 @@ impl<'a> Info<'a> {
                 "the server cannot write to its disk".into(),
             ),
             (
+                self.is("min_slaves_good_slaves", "0"),
+                "the server wants replicas for each write and none keeps up: new keys are refused; mend the replicas, or set min-replicas-to-write 0".into(),
+            ),
+            (
                 most > 0 && used / 4 > most / 5,
                 "more than four fifths of the server's memory are in use; when it is full, new keys are refused".into(),
             ),
@@ -116,6 +120,7 @@ mod tests {
             ("aof_enabled:1", "aof_enabled:0", Severity::Warn, "set appendonly yes"),
             ("write_status:ok", "write_status:err", Severity::Warn, "disk"),
             ("bgsave_status:ok", "bgsave_status:err", Severity::Warn, "disk"),
+            ("role:master", "role:master\r\nmin_slaves_good_slaves:0", Severity::Warn, "set min-replicas-to-write 0"),
             ("used_memory:79", "used_memory:85", Severity::Warn, "four fifths"),
         ] {
             let findings = found(from, to);

@@ -64,7 +64,8 @@ impl Link {
     }
 
     /// Sends one command, waits for its reply and has it judged. A connection whose reply is not what was asked for is not used again,
-    /// and nobody is given what it says from then on.
+    /// and whoever waits on it is told that it broke. A reply that came to another thread by then was believed: of "nothing was there"
+    /// nobody can tell whose it is.
     pub(super) async fn call<T>(
         &self,
         command: &Cmd,

@@ -64,7 +64,9 @@ async fn too_few_replicas(kind: Kind) {
     let server = start(kind, &[]).await;
     let plight = plight(&server).await;
     config(&server, "min-replicas-to-write", "1").await;
-    plight.refuses_writes(NotApplied, "fewer replicas than it wants").await;
+    plight.refuses_writes(Full, "fewer replicas than it wants").await;
+    let findings = store(&server.url()).check().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.message.contains("none keeps up")), "{findings:?}");
     config(&server, "min-replicas-to-write", "0").await;
     plight.passes().await;
 }
@@ -73,7 +75,7 @@ async fn cannot_save(kind: Kind) {
     let server = start(kind, &["--save", "3600 1"]).await;
     let plight = plight(&server).await;
     cannot_save_any_more(&server).await;
-    plight.refuses_writes(NotApplied, "cannot write to its disk").await;
+    plight.refuses_writes(Full, "cannot write to its disk").await;
     let findings = store(&server.url()).check().await.unwrap();
     assert!(findings.iter().any(|finding| finding.message.contains("disk")), "{findings:?}");
     config(&server, "stop-writes-on-bgsave-error", "no").await;

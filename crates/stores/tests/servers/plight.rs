@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hapax_core::machine::{Change, Claim, Decision, Grant, Observed, release};
+use hapax_core::store::Inserted;
 use hapax_core::{ErrorKind, Result, Seconds, Store};
 use hapax_stores::Redis;
 use hapax_testkit::servers::{RedisServer, Reply};
@@ -54,7 +55,10 @@ impl<'a> Plight<'a> {
     pub(crate) async fn refuses_writes(&self, kind: ErrorKind, why: &str) {
         let (rk, store) = (self.under_way.0.record_key(), &*self.store);
         self.refuses_changes(store, kind, why).await;
-        refused(store.begin(&self.under_way.ask(SECOND)).await, kind, why);
+        let Ok(Inserted::Found(seen)) = store.begin(&self.under_way.ask(SECOND)).await else {
+            panic!("what is there is shown")
+        };
+        assert_eq!(seen.record, self.seen.record);
         assert_eq!(store.read(&rk).await.unwrap().record, self.seen.record);
         assert_eq!(store.read(&self.absent.0.record_key()).await.unwrap().record, None);
         self.done.replays(store, "done").await;

@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("a_stray_reply_ends_its_connection_for_all_who_wait", redis, for_all_who_wait),
         test("a_stray_reply_ends_no_other_connection", redis, no_other),
+        test("after_a_stray_reply_to_a_lone_call_the_next_has_its_own", redis, lone),
     ]
 }
 
@@ -24,7 +25,8 @@ fn stray() -> Fault {
     Fault::Stray(b"+OK\r\n".to_vec())
 }
 
-/// Behind a stray reply each call has that of the one before: what is done would look as if it were not there.
+/// Behind a stray reply each call has that of the one before: what is done would look as if it were not there. All wait in one task, so
+/// that the first to be answered is the first to look; between threads there is no such order.
 async fn for_all_who_wait() {
     let server = start(Kind::Redis, &[]).await;
     let (proxy, store) = behind(&server).await;
@@ -64,4 +66,18 @@ async fn no_other() {
     refused(late.await, Unknown, "another form");
     operation.replays(&*store, "done").await;
     assert_eq!(proxy.counts().connections, 2, "the connection that had no part in it was given up");
+}
+
+/// Nobody else waits on the connection, and it is given up all the same.
+async fn lone() {
+    let server = start(Kind::Redis, &[]).await;
+    let (proxy, store) = behind(&server).await;
+    let operation = Operation::new("one");
+    operation.cycle(&*store).await;
+    let rk = operation.0.record_key();
+    store.read(&rk).await.unwrap();
+    proxy.inject(stray().times(1));
+    refused(store.read(&rk).await, Unknown, "another form");
+    operation.replays(&*store, "done").await;
+    assert_eq!(proxy.counts().connections, 2);
 }
