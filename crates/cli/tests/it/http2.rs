@@ -230,6 +230,9 @@ impl Crooked {
                     frame.write(&mut wire).await?;
                 }
                 if closes {
+                    // A socket that is closed with something unread in it takes back what was said last.
+                    wire.shutdown().await.ok()?;
+                    while Frame::read(&mut wire).await.is_some() {}
                     return None;
                 }
             }
