@@ -10,6 +10,7 @@ mod wiring;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
 /// A request makes and frees dozens of small things, on one thread and on another.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -64,7 +64,8 @@ impl FromStr for RedisUrl {
     /// `Invalid` for what is no URL of a server, and for a parameter that is not known.
     fn from_str(text: &str) -> Result<Self> {
         // Where # or ? come before the @ of a password, the host ends with them.
-        let shape = if text.find(['#', '?']) < text.rfind('@') && text.contains(['#', '?']) { ENCODE } else { SHAPE };
+        let is_cut = text.split_once(['#', '?']).is_some_and(|(_, rest)| rest.contains('@'));
+        let shape = if is_cut { ENCODE } else { SHAPE };
         let url = Url::parse(text).map_err(|source| invalid(shape).caused_by(source))?;
         let mut this = Self { url: url.clone(), password_file: None, ca: None, identity: None, connections: 1 };
         if url.fragment().is_some() {
