@@ -5,6 +5,8 @@ mod access;
 mod activity;
 pub(crate) mod admin;
 mod arriving;
+mod connection;
+mod cores;
 pub(crate) mod descriptors;
 mod edge;
 mod forward;
@@ -24,6 +26,7 @@ mod startup;
 pub(crate) mod tls;
 mod watch;
 
+pub(crate) use cores::{Cores, OnCores};
 pub(crate) use forward::{Forward, Upstream};
 pub(crate) use guard::Guarded;
 pub(crate) use headers::Kept;

@@ -19,8 +19,8 @@ use crate::commands::Failure;
 use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
 use crate::gateway::admin::{self, Access, Admin};
 use crate::gateway::{
-    Forward, Guarded, Hindrance, Kept, Limits, Pace, Published, Routes, Server, StartUp, Watch, Way, descriptors,
-    metrics, stop_signal, tls,
+    Cores, Forward, Guarded, Hindrance, Kept, Limits, OnCores, Pace, Published, Routes, Server, StartUp, Watch, Way,
+    descriptors, metrics, stop_signal, tls,
 };
 use crate::wiring::{self, Opened};
 
@@ -59,7 +59,7 @@ async fn serve(
     pace: Pace,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+    let runtime = OnCores::or_here();
     let start_up = start_up(config, &opened, &runtime);
     let passed = start_up.pass().await;
     if let Err(Hindrance::Refused(error)) = passed {
@@ -80,22 +80,27 @@ async fn serve(
     tokio::spawn(async move { watching.go_on(pace).await });
     tokio::spawn(admin::sweep(opened.inspect));
     let access = Access::of(config.admin_token.as_ref(), config.admin);
-    listen(config, &gate, Admin { watch, metrics, access }, stop).await?;
+    let cores = listen(config, &gate, Admin { watch, metrics, access }, stop).await?;
     end(&gate, journal).await;
+    drop(cores);
     Ok(())
 }
 
-async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Output = ()>) -> Result<(), Failure> {
+/// Serves clients until it is told to stop. What was begun for them may still run on the cores.
+async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Output = ()>) -> Result<Cores, Failure> {
+    let cores = Cores::start().context("the system has no thread left").map_err(Failure::cannot_start)?;
     let routes = routes(config, gate).map_err(Failure::usage)?;
-    let service = Published::new(routes.page(), routes.layer(forward(config)?));
+    let forward = forward(config)?;
+    let service = || Published::new(routes.page(), routes.layer(forward()));
     let acceptor = acceptor(config)?;
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     explain(config);
     let limits = Limits { body: config.request_body_timeout, ..Limits::default() };
     descriptors::provide(limits.connections);
     tokio::spawn(admin::serve(private, admin));
-    Server::new(service, kept(config), limits).tls(acceptor).until(stop, public, DRAIN).await;
-    Ok(())
+    let services = cores.executors().map(|core| (core, service()));
+    Server::new(services, kept(config), limits).tls(acceptor).until(stop, public, DRAIN).await;
+    Ok(cores)
 }
 
 /// Lets what runs end, and leaves to the next process what is left.
@@ -121,10 +126,12 @@ fn start_up(config: &Config, opened: &Opened, runtime: &Arc<dyn Runtime>) -> Sta
     }
 }
 
-fn forward(config: &Config) -> Result<Forward, Failure> {
+/// What sends requests on to the API; each that is made has connections of its own.
+fn forward(config: &Config) -> Result<impl Fn() -> Forward, Failure> {
     let is_secure = config.upstream.scheme == Scheme::HTTPS;
     let trust = if is_secure { tls::client(config.upstream_ca.as_deref()) } else { tls::unused() };
-    Ok(Forward::new(config.upstream.clone(), trust.map_err(Failure::cannot_start)?, config.upstream_timeout))
+    let trust = trust.map_err(Failure::cannot_start)?;
+    Ok(move || Forward::new(config.upstream.clone(), &trust, config.upstream_timeout))
 }
 
 /// How clients are served by TLS, if they are.

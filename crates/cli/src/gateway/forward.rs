@@ -67,7 +67,7 @@ pub(super) enum Failed {
 type ForwardedBody = Either<Timed, Full<Bytes>>;
 
 impl Forward {
-    pub(crate) fn new(upstream: Upstream, tls: ClientConfig, timeout: Duration) -> Self {
+    pub(crate) fn new(upstream: Upstream, tls: &ClientConfig, timeout: Duration) -> Self {
         let connect_timeout = CONNECT.min(timeout / 2);
         let connector = || {
             let mut connector = HttpConnector::new();
@@ -81,10 +81,10 @@ impl Forward {
         let http1 = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
-            .build(secure(&tls).enable_http1().wrap_connector(connector()));
+            .build(secure(tls).enable_http1().wrap_connector(connector()));
         let may_be_h2 = upstream.is_h2 || upstream.scheme == Scheme::HTTPS;
         let http2 = may_be_h2.then(|| {
-            let connector = secure(&tls).enable_all_versions().wrap_connector(connector());
+            let connector = secure(tls).enable_all_versions().wrap_connector(connector());
             let target = upstream.uri(&upstream.authority, PathAndQuery::from_static("/"));
             Http2::new(connector, target, connect_timeout)
         });

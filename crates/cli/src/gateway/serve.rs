@@ -1,7 +1,6 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,27 +9,19 @@ use bytes::Bytes;
 use hapax::BoxError;
 use http::{Request, Response};
 use hyper::body::Body;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::activity::Activity;
 use super::arriving::{Arriving, Room};
-use super::edge::Edge;
-use super::headers::{Kept, Peer};
-use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, ROOM, SIP, STREAMS};
-use super::metrics::Connected;
-use super::sips::Sips;
-use super::tls::H2;
+use super::connection::{Connection, Shared};
+use super::headers::Kept;
+use super::limits::{Limits, ROOM};
 
 /// After an accept failed, for want of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -56,15 +47,16 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
     }
 }
 
-/// What serves clients: the service, and the rules and limits that hold around it.
-#[derive(Clone)]
+/// What serves clients: on each core a service, and the rules and limits that hold on all of them.
 pub(crate) struct Server<S> {
+    cores: Vec<Core<S>>,
+    shared: Shared,
+}
+
+/// An executor, and what it serves its connections with.
+struct Core<S> {
+    executor: Handle,
     service: S,
-    kept: Arc<Kept>,
-    limits: Limits,
-    room: Room,
-    tls: Option<TlsAcceptor>,
-    stop: CancellationToken,
     connections: TaskTracker,
 }
 
@@ -74,13 +66,17 @@ where
     S::Future: Send + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    pub(crate) fn new(service: S, kept: Kept, limits: Limits) -> Self {
-        let (stop, connections) = (CancellationToken::new(), TaskTracker::new());
-        Self { service, kept: Arc::new(kept), limits, room: Room::of(ROOM), tls: None, stop, connections }
+    /// Serves clients on each of these executors with the service beside it.
+    pub(crate) fn new(services: impl IntoIterator<Item = (Handle, S)>, kept: Kept, limits: Limits) -> Self {
+        let core = |(executor, service)| Core { executor, service, connections: TaskTracker::new() };
+        let (kept, room, stop) = (Arc::new(kept), Room::of(ROOM), CancellationToken::new());
+        let shared = Shared { kept, limits, room, tls: None, stop };
+        Self { cores: services.into_iter().map(core).collect(), shared }
     }
 
-    pub(crate) fn tls(self, tls: Option<TlsAcceptor>) -> Self {
-        Self { tls, ..self }
+    pub(crate) fn tls(mut self, tls: Option<TlsAcceptor>) -> Self {
+        self.shared.tls = tls;
+        self
     }
 
     /// Serves clients until it is told to stop, then lets open requests end; `drain` ends the wait.
@@ -95,26 +91,30 @@ where
             drain_s = drain.as_secs(),
             "stopping; requests that run are let end (a second signal stops at once)"
         );
-        self.stop.cancel();
-        self.connections.close();
-        if tokio::time::timeout(drain, self.connections.wait()).await.is_err() {
+        self.shared.stop.cancel();
+        let all_ended = async {
+            for core in &self.cores {
+                core.connections.close();
+                core.connections.wait().await;
+            }
+        };
+        if tokio::time::timeout(drain, all_ended).await.is_err() {
             tracing::warn!("connections were still open after the drain");
         }
     }
 
     async fn accept(&self, listener: &TcpListener) {
-        let room = Arc::new(Semaphore::new(self.limits.connections));
+        let limit = self.shared.limits.connections;
+        let room = Arc::new(Semaphore::new(limit));
         loop {
             if room.available_permits() == 0 {
-                tracing::warn!(limit = self.limits.connections, "no more connections are taken until one ends");
+                tracing::warn!(limit, "no more connections are taken until one ends");
             }
             let Ok(place) = Arc::clone(&room).acquire_owned().await else {
                 return;
             };
             match listener.accept().await {
-                Ok((stream, address)) => {
-                    self.connections.spawn(self.clone().connection(stream, address.ip().to_canonical(), place));
-                }
+                Ok((stream, address)) => self.serve(stream, address.ip().to_canonical(), place),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -123,94 +123,28 @@ where
         }
     }
 
-    async fn connection(mut self, stream: TcpStream, ip: IpAddr, _place: OwnedSemaphorePermit) {
-        let _connected = Connected::new();
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection could not be set to send at once");
-        }
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(self.limits.stall));
-        let stream = Box::pin(stream);
-        // Boxed, so that a connection takes the memory of its own kind alone.
-        match self.tls.take() {
-            None => {
-                let peer = Peer { ip, scheme: "http" };
-                let builder = builder(self.limits).http1_only();
-                Box::pin(self.requests(Sips::of(stream, SIP), peer, builder)).await;
-            }
-            Some(tls) => Box::pin(self.secured(tls, stream, ip)).await,
-        }
-    }
-
-    async fn secured<I>(self, tls: TlsAcceptor, stream: I, ip: IpAddr)
-    where
-        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        match tokio::time::timeout(self.limits.handshake, tls.accept(stream)).await {
-            Ok(Ok(stream)) => {
-                let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-                let builder = builder(self.limits);
-                let (builder, sip) = if is_h2 { (builder.http2_only(), u64::MAX) } else { (builder.http1_only(), SIP) };
-                let stream = Sips::of(stream, sip);
-                Box::pin(self.requests(stream, Peer { ip, scheme: "https" }, builder)).await;
-            }
-            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-            Err(_) => tracing::debug!("a TLS handshake took too long"),
-        }
-    }
-
-    async fn requests<I>(self, stream: I, peer: Peer, builder: auto::Builder<TokioExecutor>)
-    where
-        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        let activity = Activity::default();
-        let edge = Edge {
-            inner: self.service,
-            kept: self.kept,
-            limits: self.limits,
-            room: self.room,
-            peer,
-            activity: activity.clone(),
+    /// Takes a connection to the core that has the fewest; it stays there.
+    fn serve(&self, stream: TcpStream, ip: IpAddr, place: OwnedSemaphorePermit) {
+        let Some(core) = self.cores.iter().min_by_key(|core| core.connections.len()) else {
+            return;
         };
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(edge)));
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let connection = Connection { service: core.service.clone(), shared: self.shared.clone(), ip };
+        // It wakes the executor that it is registered with.
+        let moved = stream.into_std().and_then(|stream| {
+            let _there = core.executor.enter();
+            TcpStream::from_std(stream)
+        });
+        match moved {
+            Ok(stream) => {
+                let served = async move {
+                    let _place = place;
+                    connection.serve(stream).await;
+                };
+                core.connections.spawn_on(served, &core.executor);
             }
-            () = activity.ceased(self.limits.idle) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection ended badly");
+            Err(error) => tracing::warn!(%error, "a connection could not be served"),
         }
     }
-}
-
-fn builder(limits: Limits) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // Runs from the end of one request to the end of the next one's head.
-        .header_read_timeout(limits.idle)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEAD_FIELDS)
-        // A client may close its side once it has sent; it still gets its answer.
-        .half_close(true);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS)
-        .max_pending_accept_reset_streams(RESET_STREAMS)
-        .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
-        // A peer that is gone without a word is noticed.
-        .keep_alive_interval(limits.stall)
-        .keep_alive_timeout(limits.handshake);
-    builder
 }
 
 #[cfg(test)]

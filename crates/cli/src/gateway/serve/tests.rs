@@ -25,7 +25,7 @@ async fn served(limits: Limits) -> SocketAddr {
     let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
     let scope = TenantScope::new("test", Tenant::None, Identity::plain()).unwrap();
     let service = IdempotencyLayer::new(gate).scope(scope).layer(tower::service_fn(read_all));
-    let server = Server::new(service, Kept::with(None), limits);
+    let server = Server::new([(Handle::current(), service)], Kept::with(None), limits);
     tokio::spawn(async move { server.until(std::future::pending(), listener, LONG).await });
     address
 }
@@ -116,4 +116,28 @@ async fn a_client_that_does_not_take_its_answer_is_let_go() {
     let mut taken = Vec::new();
     drop(greedy.read_to_end(&mut taken).await);
     assert!(taken.len() < 16 << 20, "the first was cut off: {}", taken.len());
+}
+
+#[tokio::test]
+async fn each_core_has_as_many_connections() {
+    let service = || tower::service_fn(|_| async { Ok(Response::new(Full::<Bytes>::default())) });
+    let services = (0..3).map(|_| (Handle::current(), service()));
+    let server = Server::new(services, Kept::with(None), PATIENT);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let clients = async {
+        let mut streams = Vec::new();
+        for count in 1..=9 {
+            streams.push(TcpStream::connect(address).await.unwrap());
+            while server.cores.iter().map(|core| core.connections.len()).sum::<usize>() < count {
+                tokio::task::yield_now().await;
+            }
+        }
+        streams
+    };
+    let _streams = tokio::select! {
+        streams = clients => streams,
+        () = server.accept(&listener) => panic!("it takes connections"),
+    };
+    assert_eq!(server.cores.iter().map(|core| core.connections.len()).collect::<Vec<_>>(), [3, 3, 3]);
 }

@@ -1,0 +1,121 @@
+//! One executor with one thread for each core. What serves a request stays where its connection is: the attempt, its timers and the
+//! connection to the API. None of these wakes a thread on another core.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use hapax::Timestamp;
+use hapax::runtime::{BoxFuture, Runtime, Tokio};
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+thread_local! {
+    /// Whether this is a thread of [`Cores`].
+    static IS_CORE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// The executors, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    executors: Vec<Handle>,
+    _stop: DropGuard,
+}
+
+impl Cores {
+    /// # Errors
+    /// What the system says when it has no thread to give.
+    pub(crate) fn start() -> io::Result<Self> {
+        let stop = CancellationToken::new();
+        let count = thread::available_parallelism()?.get();
+        let executors = (0..count).map(|number| start(number, stop.clone())).collect::<io::Result<_>>()?;
+        Ok(Self { executors, _stop: stop.drop_guard() })
+    }
+
+    pub(crate) fn executors(&self) -> impl Iterator<Item = Handle> {
+        self.executors.iter().cloned()
+    }
+}
+
+fn start(number: usize, stop: CancellationToken) -> io::Result<Handle> {
+    let executor = Builder::new_current_thread().enable_all().build()?;
+    let handle = executor.handle().clone();
+    thread::Builder::new().name(format!("hapax-core-{number}")).spawn(move || {
+        IS_CORE.set(true);
+        executor.block_on(stop.cancelled());
+    })?;
+    Ok(handle)
+}
+
+/// The runtime of the gateway's gate: an attempt runs on the core of its request, and everything else as with [`Tokio`].
+#[derive(Debug)]
+pub(crate) struct OnCores(Tokio);
+
+impl OnCores {
+    /// What is asked for elsewhere runs on the runtime that this is called in.
+    pub(crate) fn or_here() -> Arc<dyn Runtime> {
+        Arc::new(Self(Tokio::current()))
+    }
+}
+
+impl Runtime for OnCores {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        if IS_CORE.get() {
+            tokio::spawn(task);
+        } else {
+            self.0.spawn(task);
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(duration)
+    }
+
+    fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> io::Result<()> {
+        self.0.thread(name, task)
+    }
+
+    fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.0.blocking(name, body)
+    }
+
+    fn boot(&self) -> Duration {
+        self.0.boot()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.0.wall()
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.fill(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::ThreadId;
+    use tokio::sync::oneshot;
+
+    /// The thread that runs what is asked for here.
+    async fn spawned(runtime: Arc<dyn Runtime>) -> ThreadId {
+        let (tell, told) = oneshot::channel();
+        runtime.spawn(Box::pin(async move { tell.send(thread::current().id()).unwrap() }));
+        told.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_task_stays_on_the_core_that_asks_for_it() {
+        let (cores, runtime) = (Cores::start().unwrap(), OnCores::or_here());
+        for core in cores.executors() {
+            let runtime = Arc::clone(&runtime);
+            let asked = core.spawn(async { (thread::current().id(), spawned(runtime).await) });
+            let (asker, spawned) = asked.await.unwrap();
+            assert_eq!(spawned, asker);
+            assert_ne!(spawned, thread::current().id());
+        }
+        assert_eq!(spawned(runtime).await, thread::current().id());
+    }
+}
