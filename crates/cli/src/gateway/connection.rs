@@ -1,14 +1,18 @@
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use hapax::BoxError;
+use hapax::runtime::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Body;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -60,10 +64,7 @@ where
         let stream = Box::pin(stream);
         // Boxed, so that a connection takes the memory of its own kind alone.
         match self.shared.tls.take() {
-            None => {
-                let builder = builder(self.shared.limits).http1_only();
-                Box::pin(self.requests(Sips::of(stream, SIP), "http", builder)).await;
-            }
+            None => Box::pin(self.http1(stream, "http")).await,
             Some(tls) => Box::pin(self.secured(tls, stream)).await,
         }
     }
@@ -73,68 +74,75 @@ where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         match tokio::time::timeout(self.shared.limits.handshake, tls.accept(stream)).await {
-            Ok(Ok(stream)) => {
-                let is_h2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-                let builder = builder(self.shared.limits);
-                let (builder, sip) = if is_h2 { (builder.http2_only(), u64::MAX) } else { (builder.http1_only(), SIP) };
-                let stream = Sips::of(stream, sip);
-                Box::pin(self.requests(stream, "https", builder)).await;
-            }
+            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(H2) => Box::pin(self.http2(stream)).await,
+            Ok(Ok(stream)) => Box::pin(self.http1(stream, "https")).await,
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         }
     }
 
-    async fn requests<I>(self, stream: I, scheme: &'static str, builder: auto::Builder<TokioExecutor>)
+    async fn http1<I>(self, stream: I, scheme: &'static str)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let activity = Activity::default();
-        let edge = Edge {
-            inner: self.service,
-            kept: self.shared.kept,
-            limits: self.shared.limits,
-            room: self.shared.room,
-            peer: Peer { ip: self.ip, scheme },
-            activity: activity.clone(),
-        };
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(edge)));
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.shared.stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-            () = activity.ceased(self.shared.limits.idle) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection ended badly");
-        }
+        let (limits, stop, activity) = (self.shared.limits, self.shared.stop.clone(), Activity::default());
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            // Runs from the end of one request to the end of the next one's head.
+            .header_read_timeout(limits.idle)
+            .max_buf_size(HEAD_BYTES)
+            .max_headers(HEAD_FIELDS)
+            // A client may close its side once it has sent; it still gets its answer.
+            .half_close(true);
+        let edge = TowerToHyperService::new(self.edge(scheme, activity.clone()));
+        let connection = builder.serve_connection(TokioIo::new(Sips::of(stream, SIP)), edge);
+        drive(connection, stop, activity.ceased(limits.idle)).await;
+    }
+
+    async fn http2<I>(self, stream: I)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (limits, stop, activity) = (self.shared.limits, self.shared.stop.clone(), Activity::default());
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_pending_accept_reset_streams(RESET_STREAMS)
+            .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
+            // A peer that is gone without a word is noticed.
+            .keep_alive_interval(limits.stall)
+            .keep_alive_timeout(limits.handshake);
+        let edge = TowerToHyperService::new(self.edge("https", activity.clone()));
+        let connection = builder.serve_connection(TokioIo::new(stream), edge);
+        drive(connection, stop, activity.ceased(limits.idle)).await;
+    }
+
+    fn edge(self, scheme: &'static str, activity: Activity) -> Edge<S> {
+        let Shared { kept, limits, room, .. } = self.shared;
+        Edge { inner: self.service, kept, limits, room, peer: Peer::new(self.ip, scheme), activity }
     }
 }
 
-fn builder(limits: Limits) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // Runs from the end of one request to the end of the next one's head.
-        .header_read_timeout(limits.idle)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEAD_FIELDS)
-        // A client may close its side once it has sent; it still gets its answer.
-        .half_close(true);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS)
-        .max_pending_accept_reset_streams(RESET_STREAMS)
-        .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
-        // A peer that is gone without a word is noticed.
-        .keep_alive_interval(limits.stall)
-        .keep_alive_timeout(limits.handshake);
-    builder
+/// Lets a connection end by itself; once there is an end to wait for, with the answers that are under way.
+async fn drive<C>(connection: C, stop: CancellationToken, idle: impl Future<Output = ()> + Send)
+where
+    C: GracefulConnection<Error = hyper::Error>,
+{
+    let mut connection = pin!(connection);
+    // A connection moves several times for each request. These are looked at only when they have moved themselves.
+    let mut over: FuturesUnordered<BoxFuture<'_, ()>> =
+        [Box::pin(stop.cancelled()) as BoxFuture<'_, ()>, Box::pin(idle)].into_iter().collect();
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        _ = over.next() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended badly");
+    }
 }

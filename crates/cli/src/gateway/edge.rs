@@ -50,7 +50,7 @@ where
         let mut request = request.map(|body| Arriving::new(Received::new(body, version), limits, held.clone()));
         // Goes with the request as far as its body does.
         request.extensions_mut().insert(held);
-        if let Err(refusal) = admit(&mut request, &self.kept, self.peer) {
+        if let Err(refusal) = admit(&mut request, &self.kept, &self.peer) {
             line.refused();
             return Box::pin(async move { Ok(leaving(line, refusal.response().map(Either::Right))) });
         }

@@ -53,15 +53,22 @@ impl Kept {
     }
 }
 
-/// Where a request came from.
-#[derive(Clone, Copy, Debug)]
+/// Where a request came from, in the words of the fields that say so.
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    pub(crate) ip: IpAddr,
-    pub(crate) scheme: &'static str,
+    ip: HeaderValue,
+    scheme: HeaderValue,
+}
+
+impl Peer {
+    pub(crate) fn new(ip: IpAddr, scheme: &'static str) -> Self {
+        let ip = HeaderValue::try_from(ip.to_string()).expect("an address is a header");
+        Self { ip, scheme: HeaderValue::from_static(scheme) }
+    }
 }
 
 /// Makes of a request as it came one that may go on, or says why it may not.
-pub(crate) fn admit<B>(request: &mut Request<B>, kept: &Kept, peer: Peer) -> Result<(), Refusal> {
+pub(crate) fn admit<B>(request: &mut Request<B>, kept: &Kept, peer: &Peer) -> Result<(), Refusal> {
     if request.method() == Method::CONNECT {
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "no tunnel is opened"));
     }
@@ -77,8 +84,8 @@ pub(crate) fn admit<B>(request: &mut Request<B>, kept: &Kept, peer: Peer) -> Res
     let headers = request.headers_mut();
     strip(headers);
     headers.remove(EXPECT);
-    append(headers, FORWARDED_FOR, &HeaderValue::try_from(peer.ip.to_string()).expect("an address is a header"));
-    append(headers, FORWARDED_PROTO, &HeaderValue::from_static(peer.scheme));
+    append(headers, FORWARDED_FOR, &peer.ip);
+    append(headers, FORWARDED_PROTO, &peer.scheme);
     if let Some(host) = host {
         append(headers, FORWARDED_HOST, &host);
         headers.insert(HOST, host);
@@ -152,16 +159,17 @@ fn origin<B>(request: &Request<B>) -> Result<Uri, Refusal> {
 /// At the end of what proxies before us wrote, as one field: a list that several lines continue is read in different ways.
 fn append(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
     let mut fields: Vec<&[u8]> = headers.get_all(&name).iter().map(HeaderValue::as_bytes).collect();
-    fields.push(value.as_bytes());
-    let joined = HeaderValue::from_bytes(&fields.join(&b", "[..])).expect("header fields and commas make a field");
-    headers.insert(name, joined);
+    let mut all = value.clone();
+    if !fields.is_empty() {
+        fields.push(value.as_bytes());
+        all = HeaderValue::from_bytes(&fields.join(&b", "[..])).expect("header fields and commas make a field");
+    }
+    headers.insert(name, all);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PEER: Peer = Peer { ip: IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), scheme: "http" };
 
     fn request(target: &str, fields: &[(&str, &str)]) -> Request<()> {
         let mut request = Request::post(target);
@@ -173,7 +181,7 @@ mod tests {
 
     fn admitted(mut request: Request<()>) -> Result<Request<()>, Refusal> {
         let tenant = HeaderName::from_static("x-account");
-        admit(&mut request, &Kept::with(Some(tenant.clone())), PEER)?;
+        admit(&mut request, &Kept::with(Some(tenant.clone())), &Peer::new([127, 0, 0, 1].into(), "http"))?;
         Ok(request)
     }
 
