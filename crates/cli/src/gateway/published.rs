@@ -2,8 +2,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::TryFutureExt;
+use futures_util::future::{self, MapOk, Ready, ready};
 use hapax::http::{PAGE, PolicyPage};
-use hapax::runtime::BoxFuture;
 use http::{Method, Request, Response};
 use http_body_util::{Either, Full};
 use tower_service::Service;
@@ -22,16 +23,16 @@ impl<S> Published<S> {
     }
 }
 
+/// How an answer that is passed on becomes one that may also be the page.
+type PassedOn<R> = fn(Response<R>) -> Response<Either<R, Full<Bytes>>>;
+
 impl<S, B, R> Service<Request<B>> for Published<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    R: Send + 'static,
 {
     type Response = Response<Either<R, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+    type Future = future::Either<Ready<Result<Self::Response, S::Error>>, MapOk<S::Future, PassedOn<R>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -40,9 +41,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.uri().path() == PAGE && matches!(*request.method(), Method::GET | Method::HEAD) {
             let response = self.page.response(request.headers());
-            return Box::pin(async { Ok(response.map(|body| Either::Right(Full::new(body)))) });
+            return future::Either::Left(ready(Ok(response.map(|body| Either::Right(Full::new(body))))));
         }
-        let answered = self.inner.call(request);
-        Box::pin(async { Ok(answered.await?.map(Either::Left)) })
+        future::Either::Right(self.inner.call(request).map_ok(|response| response.map(Either::Left)))
     }
 }

@@ -2,6 +2,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::TryFutureExt;
+use futures_util::future::{self, MapOk, Ready, ready};
 use hapax::BoxError;
 use hapax::http::{IdempotencyLayer, PolicyPage, RequestBody, ResponseBody};
 use hapax::runtime::BoxFuture;
@@ -77,6 +79,11 @@ pub(crate) struct Routed<S> {
     inner: S,
 }
 
+type Protected<R, E> = BoxFuture<'static, Result<Response<ResponseBody<R>>, E>>;
+
+/// How an answer from behind a route becomes one that may also be a refusal.
+type PassedOn<R> = fn(Response<ResponseBody<R>>) -> Response<Either<ResponseBody<R>, Full<Bytes>>>;
+
 impl<S, B, R> Service<Request<B>> for Routed<S>
 where
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
@@ -89,7 +96,7 @@ where
 {
     type Response = Response<Either<ResponseBody<R>, Full<Bytes>>>;
     type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+    type Future = future::Either<Ready<Result<Self::Response, S::Error>>, MapOk<Protected<R, S::Error>, PassedOn<R>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -97,13 +104,12 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Some(layer) = self.routes.choose(request.method(), request.uri().path()) else {
-            return Box::pin(async { Ok(ambiguous().map(Either::Right)) });
+            return future::Either::Left(ready(Ok(ambiguous().map(Either::Right))));
         };
         // The service that was polled ready is the one to call; its clone waits for its own turn.
         let clone = self.inner.clone();
-        let ready = std::mem::replace(&mut self.inner, clone);
-        let answered = layer.layer(ready).call(request);
-        Box::pin(async { Ok(answered.await?.map(Either::Left)) })
+        let polled = std::mem::replace(&mut self.inner, clone);
+        future::Either::Right(layer.layer(polled).call(request).map_ok(|response| response.map(Either::Left)))
     }
 }
 
