@@ -12,6 +12,7 @@ mod edge;
 mod forward;
 mod guard;
 mod headers;
+mod http1;
 mod http2;
 mod limits;
 pub(crate) mod metrics;

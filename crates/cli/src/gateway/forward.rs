@@ -14,21 +14,19 @@ use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body_util::{Either, Full};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
+use hyper_rustls::HttpsConnectorBuilder;
 use hyper_rustls::builderstates::WantsProtocols1;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 use super::arriving::{Arriving, Held};
 use super::headers::clear_answer;
-use super::http2::{Http2, Place};
+use super::http1::{self, Http1};
+use super::http2::{self, Http2};
 use super::limits::CONNECT;
-use super::received::Received;
 
 /// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -40,10 +38,12 @@ pub(crate) struct Forward(Arc<Sender>);
 /// What all clones of [`Forward`] share: there is one for every request.
 #[derive(Debug)]
 struct Sender {
-    http1: Client<HttpsConnector<HttpConnector>, RequestBody<Arriving>>,
+    http1: Http1,
     /// None for an API that is spoken to in HTTP/1.1 alone.
     http2: Option<Http2>,
     upstream: Upstream,
+    /// The API, for a request of HTTP/1.0 that does not say which host it is for.
+    host: HeaderValue,
     timeout: Duration,
 }
 
@@ -64,6 +64,9 @@ pub(super) enum Failed {
     Cut(BoxError),
 }
 
+/// The body of an answer, by the version of HTTP in which it comes.
+type Coming = Either<http1::Answer, http2::Answer>;
+
 type ForwardedBody = Either<Timed, Full<Bytes>>;
 
 impl Forward {
@@ -77,18 +80,16 @@ impl Forward {
             connector.enforce_http(false);
             connector
         };
-        // A request is sent again only if it was never written to its connection.
-        let http1 = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .build(secure(tls).enable_http1().wrap_connector(connector()));
+        let target = upstream.uri(&upstream.authority, PathAndQuery::from_static("/"));
+        let connector_1 = secure(tls).enable_http1().wrap_connector(connector());
+        let http1 = Http1::new(connector_1, target.clone(), connect_timeout);
         let may_be_h2 = upstream.is_h2 || upstream.scheme == Scheme::HTTPS;
         let http2 = may_be_h2.then(|| {
             let connector = secure(tls).enable_all_versions().wrap_connector(connector());
-            let target = upstream.uri(&upstream.authority, PathAndQuery::from_static("/"));
             Http2::new(connector, target, connect_timeout)
         });
-        Self(Arc::new(Sender { http1, http2, upstream, timeout }))
+        let host = HeaderValue::from_str(upstream.authority.as_str()).expect("an authority is a header");
+        Self(Arc::new(Sender { http1, http2, upstream, host, timeout }))
     }
 }
 
@@ -117,11 +118,11 @@ impl Sender {
         };
         match answered {
             // Nobody asked for another protocol.
-            Ok((response, _)) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 tracing::warn!(?rk, "the API switched protocols, which nobody asked for");
                 refused(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
-            Ok((response, place)) => self.passed_on(response, place, attempt.is_some()),
+            Ok(response) => self.passed_on(response, attempt.is_some()),
             Err(Failed::Unsent(error)) => {
                 tracing::warn!(?rk, %error, "the API cannot be reached");
                 refused(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
@@ -134,10 +135,7 @@ impl Sender {
     }
 
     /// Sends a request in the version of HTTP that the API speaks.
-    async fn send(
-        &self,
-        mut request: Request<RequestBody<Arriving>>,
-    ) -> Result<(Response<Incoming>, Option<Place>), Failed> {
+    async fn send(&self, mut request: Request<RequestBody<Arriving>>) -> Result<Response<Coming>, Failed> {
         let path = path(request.uri());
         if let Some(http2) = &self.http2 {
             let host = request.headers_mut().remove(HOST);
@@ -145,18 +143,15 @@ impl Sender {
             *request.version_mut() = Version::HTTP_2;
             // Boxed: it is four times as large as all the rest, and most APIs have no use for it.
             match Box::pin(http2.send(request)).await {
-                Ok(sent) => return sent.map(|(response, place)| (response, Some(place))),
+                Ok(sent) => return sent.map(|response| response.map(Either::Right)),
                 Err(unsent) => request = unsent,
             }
             request.headers_mut().extend(host.map(|host| (HOST, host)));
         }
-        *request.uri_mut() = self.upstream.uri(&self.upstream.authority, path);
+        *request.uri_mut() = Uri::from(path);
         *request.version_mut() = Version::HTTP_11;
-        let sent = self.http1.request(request).await;
-        sent.map(|response| (response, None)).map_err(|error| match error.is_connect() {
-            true => Failed::Unsent(error.into()),
-            false => Failed::Cut(error.into()),
-        })
+        request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+        Ok(self.http1.send(request).await?.map(Either::Left))
     }
 
     /// Host stays what the client wrote; HTTP/2 has it in the target of the request.
@@ -175,17 +170,12 @@ impl Sender {
         async move { progress.ceased(timeout).await }
     }
 
-    fn passed_on(
-        &self,
-        mut response: Response<Incoming>,
-        place: Option<Place>,
-        is_protected: bool,
-    ) -> Response<ForwardedBody> {
+    fn passed_on(&self, mut response: Response<Coming>, is_protected: bool) -> Response<ForwardedBody> {
         clear_answer(response.headers_mut());
-        let version = std::mem::replace(response.version_mut(), Version::HTTP_11);
+        *response.version_mut() = Version::HTTP_11;
         // Nobody waits for the body of an unprotected request before it is passed on.
         let limit = is_protected.then_some(self.timeout);
-        response.map(|body| Either::Left(Timed::new(Received::new(body, version), limit, place)))
+        response.map(|body| Either::Left(Timed::new(body, limit)))
     }
 }
 
@@ -228,16 +218,15 @@ fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Respons
 /// A body of which each piece must come within a limit: the whole answer of a protected request is waited for.
 #[derive(Debug)]
 pub(crate) struct Timed {
-    body: Received,
+    body: Coming,
     limit: Option<Duration>,
     /// Runs while a piece is waited for.
     waiting: Option<Pin<Box<Sleep>>>,
-    _place: Option<Place>,
 }
 
 impl Timed {
-    fn new(body: Received, limit: Option<Duration>, place: Option<Place>) -> Self {
-        Self { body, limit, waiting: None, _place: place }
+    fn new(body: Coming, limit: Option<Duration>) -> Self {
+        Self { body, limit, waiting: None }
     }
 }
 

@@ -1,13 +1,16 @@
 //! Connections to an API that speaks HTTP/2.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use hapax::BoxError;
 use hapax::http::RequestBody;
-use http::{Request, Response, Uri};
-use hyper::body::Incoming;
+use http::{Request, Response, Uri, Version};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
@@ -17,6 +20,7 @@ use tower_service::Service;
 use super::arriving::Arriving;
 use super::forward::{Failed, IDLE_TIMEOUT};
 use super::limits::API_STREAMS;
+use super::received::Received;
 use crate::causes::in_words;
 
 /// How much of one answer may wait for its client, in bytes. The window of a connection has room for as much of each of its
@@ -86,7 +90,7 @@ impl Open {
 
 /// The place of one request on its connection, until its answer is over.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Mutex<Load>>);
+struct Place(Arc<Mutex<Load>>);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -105,7 +109,7 @@ impl Http2 {
 
     /// Sends a request. One that is not written, because its connection was just closing, is sent on another: nothing of it can
     /// have arrived. `Err` gives it back, not sent, when the API speaks HTTP/1.1 alone.
-    pub(super) async fn send(&self, mut request: Sent) -> Result<Result<(Response<Incoming>, Place), Failed>, Sent> {
+    pub(super) async fn send(&self, mut request: Sent) -> Result<Result<Response<Answer>, Failed>, Sent> {
         let mut why: BoxError = "its connections close at once".into();
         for _ in 0..TRIES {
             let (mut sender, place) = match self.place().await {
@@ -114,7 +118,7 @@ impl Http2 {
                 Err(error) => return Ok(Err(Failed::Unsent(error))),
             };
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Ok((response, place))),
+                Ok(response) => return Ok(Ok(response.map(|body| Answer::new(body, place)))),
                 Err(mut error) => {
                     let unsent = error.take_message();
                     let error = error.into_error();
@@ -192,6 +196,36 @@ impl Http2 {
         });
         let load = Load { streams: 0, idle_since: Instant::now() };
         Ok(Some(Open { sender, load: Arc::new(Mutex::new(load)) }))
+    }
+}
+
+/// The body of an answer, which keeps its place on the connection.
+#[derive(Debug)]
+pub(super) struct Answer {
+    body: Received,
+    _place: Place,
+}
+
+impl Answer {
+    fn new(body: Incoming, place: Place) -> Self {
+        Self { body: Received::new(body, Version::HTTP_2), _place: place }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
