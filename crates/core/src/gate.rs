@@ -34,7 +34,7 @@ use crate::record::Owner;
 use crate::runtime::{Runtime, within};
 use crate::settings::{OnBusy, Policy, Settings, Terms};
 use crate::store::{Protocol, Store};
-use crate::telemetry;
+use crate::telemetry::Meters;
 use breaker::Breaker;
 use flights::{Ended, Flights, Role, Stage, Twin};
 use heartbeat::Heartbeats;
@@ -82,6 +82,7 @@ struct Shared {
     heartbeats: Heartbeats,
     breaker: Breaker,
     spill: Spill,
+    meters: Meters,
 }
 
 impl fmt::Debug for Gate {
@@ -130,7 +131,7 @@ impl Builder {
         self
     }
 
-    /// The gate.
+    /// The gate. What it measures goes to the recorder of metrics that is installed by now.
     ///
     /// # Errors
     /// `Invalid` for settings that contradict each other, with the remedy, and where there is neither a runtime nor the feature
@@ -153,6 +154,7 @@ impl Builder {
             heartbeats: Heartbeats::new(&terms),
             breaker: Breaker::default(),
             spill: Spill::new(self.journal),
+            meters: Meters::new(),
         });
         heartbeat::start(&shared)?;
         spill::start(&shared);
@@ -281,7 +283,7 @@ impl Gate {
     {
         let ran = self.lead_or_follow(call, handler).await;
         let (outcome, caught) = outcome::label(&ran);
-        telemetry::call_ended(outcome, caught);
+        self.shared.meters.call_ended(outcome, caught);
         ran
     }
 

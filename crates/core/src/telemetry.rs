@@ -1,10 +1,11 @@
 //! Every event and metric of this crate. A message can be read alone; values are fields; a record key shows its first 8 digits.
 //!
-//! Metrics go through the `metrics` facade: without a recorder they cost next to nothing.
+//! Metrics go through the `metrics` facade: without a recorder they cost next to nothing. A gate's own are those of the recorder that is
+//! installed when it is built.
 
 use std::time::Duration;
 
-use metrics::{counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use crate::error::{BoxError, Error};
 use crate::key::RecordKey;
@@ -57,41 +58,54 @@ pub mod names {
     pub const BREAKER_OPEN: &str = "hapax_breaker_open";
 }
 
-/// Counts under one of the labels. Each is a literal at its counter: a label that is made anew allocates, for every call.
-macro_rules! count_labelled {
-    ($name:path, $key:literal => $label:expr, [$($literal:literal),+ $(,)?]) => {
-        match $label {
-            $($literal => counter!($name, $key => $literal).increment(1),)+
-            other => counter!($name, $key => other).increment(1),
-        }
-    };
+/// What nearly every call counts, looked up once.
+pub(crate) struct Meters {
+    fresh: Counter,
+    begun: Histogram,
+    handled: Histogram,
+    completed: Histogram,
 }
 
-pub(crate) fn call_ended(outcome: &'static str, caught: bool) {
-    count_labelled!(names::CALLS, "outcome" => outcome, ["fresh", "replayed", "busy"]);
-    if caught {
-        counter!(names::CAUGHT, "layer" => "gate").increment(1);
+impl Meters {
+    pub(crate) fn new() -> Self {
+        Self {
+            fresh: counter!(names::CALLS, "outcome" => FRESH),
+            begun: histogram!(names::BEGIN_SECONDS),
+            handled: histogram!(names::HANDLER_SECONDS),
+            completed: histogram!(names::COMPLETE_SECONDS),
+        }
+    }
+
+    pub(crate) fn call_ended(&self, outcome: &'static str, caught: bool) {
+        match outcome {
+            FRESH => self.fresh.increment(1),
+            // Literals: a label that is made anew allocates.
+            "replayed" => counter!(names::CALLS, "outcome" => "replayed").increment(1),
+            "busy" => counter!(names::CALLS, "outcome" => "busy").increment(1),
+            other => counter!(names::CALLS, "outcome" => other).increment(1),
+        }
+        if caught {
+            counter!(names::CAUGHT, "layer" => "gate").increment(1);
+        }
+    }
+
+    pub(crate) fn begun(&self, took: Duration) {
+        self.begun.record(took);
+    }
+
+    pub(crate) fn handled(&self, took: Duration) {
+        self.handled.record(took);
+    }
+
+    pub(crate) fn completed(&self, took: Duration) {
+        self.completed.record(took);
     }
 }
 
-pub(crate) fn begun(took: Duration) {
-    histogram!(names::BEGIN_SECONDS).record(took);
-}
+const FRESH: &str = "fresh";
 
-pub(crate) fn handled(took: Duration) {
-    histogram!(names::HANDLER_SECONDS).record(took);
-}
-
-pub(crate) fn completed(took: Duration) {
-    histogram!(names::COMPLETE_SECONDS).record(took);
-}
-
-pub(crate) fn in_flight_grew() {
-    gauge!(names::IN_FLIGHT).increment(1);
-}
-
-pub(crate) fn in_flight_shrank() {
-    gauge!(names::IN_FLIGHT).decrement(1);
+pub(crate) fn in_flight() -> Gauge {
+    gauge!(names::IN_FLIGHT)
 }
 
 pub(crate) fn twins_grew() {

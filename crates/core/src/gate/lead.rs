@@ -19,8 +19,6 @@ use crate::gate::permits::Permit;
 use crate::gate::settle::Held;
 use crate::gate::{Gate, Shared};
 use crate::key::Call;
-use crate::runtime::Runtime;
-use crate::telemetry;
 
 impl Gate {
     /// Runs the call in a task of its own.
@@ -67,14 +65,14 @@ impl Gate {
     {
         let clock = Clock::start(&self.shared);
         let begun = self.begin(call).await;
-        telemetry::begun(clock.lap());
+        clock.shared.meters.begun(clock.lap());
         let ran = match begun {
             Ok(Permission::Granted(won)) => {
                 flight.granted();
                 let attempt = Attempt::granted(won.grant);
                 let held = Held::new(self, won, attempt.cancellation());
                 let said = guarded(attempt, handler).await;
-                telemetry::handled(clock.lap());
+                clock.shared.meters.handled(clock.lap());
                 if chaos::on("twin_told_early")
                     && let Ok(answer) = &said
                     && let Some(leading) = flight.leading.take()
@@ -82,7 +80,7 @@ impl Gate {
                     leading.ended(|| Ended::Answer { answer: answer.encode(), recorded: Recorded::Yes, expiry: None });
                 }
                 let ran = held.settle(said).await;
-                telemetry::completed(clock.lap());
+                clock.shared.meters.completed(clock.lap());
                 ran
             }
             Ok(Permission::Unprotected) => unprotected(guarded(Attempt::unprotected(call.record_key()), handler).await),
@@ -109,18 +107,18 @@ where
 
 /// Measures the parts of an attempt.
 struct Clock {
-    runtime: Arc<dyn Runtime>,
+    shared: Arc<Shared>,
     since: Cell<Duration>,
 }
 
 impl Clock {
-    fn start(shared: &Shared) -> Self {
-        Self { runtime: Arc::clone(&shared.runtime), since: Cell::new(shared.runtime.boot()) }
+    fn start(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::clone(shared), since: Cell::new(shared.runtime.boot()) }
     }
 
     /// The time since the start, or the lap before.
     fn lap(&self) -> Duration {
-        let now = self.runtime.boot();
+        let now = self.shared.runtime.boot();
         now.saturating_sub(self.since.replace(now))
     }
 }

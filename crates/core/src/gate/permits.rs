@@ -5,6 +5,8 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use metrics::Gauge;
+
 use crate::telemetry;
 
 /// The permits of a gate.
@@ -12,6 +14,7 @@ pub(super) struct Permits {
     most: usize,
     most_per_tenant: usize,
     given: Mutex<Given>,
+    in_flight: Gauge,
 }
 
 #[derive(Default)]
@@ -22,7 +25,7 @@ struct Given {
 
 impl Permits {
     pub(super) fn new(most: usize, most_per_tenant: usize) -> Self {
-        Self { most, most_per_tenant, given: Mutex::default() }
+        Self { most, most_per_tenant, given: Mutex::default(), in_flight: telemetry::in_flight() }
     }
 
     /// A permit, given back when it is dropped; none when all are out.
@@ -37,7 +40,7 @@ impl Permits {
         }
         *of_tenant += 1;
         given.all += 1;
-        telemetry::in_flight_grew();
+        self.in_flight.increment(1);
         Some(Permit { permits: Arc::clone(self), tenant })
     }
 
@@ -64,7 +67,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut given = self.permits.lock();
         given.all -= 1;
-        telemetry::in_flight_shrank();
+        self.permits.in_flight.decrement(1);
         if let Entry::Occupied(mut of_tenant) = given.by_tenant.entry(self.tenant) {
             *of_tenant.get_mut() -= 1;
             if *of_tenant.get() == 0 {
