@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Instant;
 
 use hapax::RecordKey;
@@ -5,7 +6,7 @@ use hapax::http::Handled;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::activity::Open;
-use super::metrics::request_ended;
+use super::metrics::Meters;
 
 /// One line of the access log, written when the request is over. It has no query, no field and no body: keys may stand in them.
 #[derive(Debug)]
@@ -18,11 +19,12 @@ pub(crate) struct Line {
     outcome: &'static str,
     rk: Option<RecordKey>,
     is_whole: bool,
+    meters: Arc<Meters>,
     _open: Open,
 }
 
 impl Line {
-    pub(crate) fn of<B>(request: &Request<B>, open: Open) -> Self {
+    pub(crate) fn of<B>(request: &Request<B>, open: Open, meters: Arc<Meters>) -> Self {
         Self {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
@@ -32,6 +34,7 @@ impl Line {
             outcome: "passed",
             rk: None,
             is_whole: false,
+            meters,
             _open: open,
         }
     }
@@ -57,7 +60,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let took = self.began.elapsed();
-        request_ended(self.status, took);
+        self.meters.request_ended(self.status, took);
         tracing::info!(
             target: "hapax::access",
             method = %self.method,

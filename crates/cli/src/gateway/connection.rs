@@ -26,7 +26,7 @@ use super::arriving::{Arriving, Room};
 use super::edge::Edge;
 use super::headers::{Kept, Peer};
 use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, SIP, STREAMS};
-use super::metrics::Connected;
+use super::metrics::{Connected, Meters};
 use super::sips::Sips;
 use super::tls::H2;
 
@@ -38,6 +38,7 @@ pub(super) struct Shared {
     pub(super) room: Room,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: CancellationToken,
+    pub(super) meters: Arc<Meters>,
 }
 
 /// A client's connection, and what answers its requests.
@@ -55,7 +56,7 @@ where
 {
     /// Serves its requests until the client or the gateway ends it.
     pub(super) async fn serve(mut self, stream: TcpStream) {
-        let _connected = Connected::new();
+        let _connected = Connected::new(Arc::clone(&self.shared.meters));
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection could not be set to send at once");
         }
@@ -120,8 +121,8 @@ where
     }
 
     fn edge(self, scheme: &'static str, activity: Activity) -> Edge<S> {
-        let Shared { kept, limits, room, .. } = self.shared;
-        Edge { inner: self.service, kept, limits, room, peer: Peer::new(self.ip, scheme), activity }
+        let Shared { kept, limits, room, meters, .. } = self.shared;
+        Edge { inner: self.service, kept, limits, room, peer: Peer::new(self.ip, scheme), activity, meters }
     }
 }
 

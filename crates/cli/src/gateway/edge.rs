@@ -16,6 +16,7 @@ use super::activity::Activity;
 use super::arriving::{Arriving, Room};
 use super::headers::{Kept, Peer, admit};
 use super::limits::Limits;
+use super::metrics::Meters;
 use super::received::Received;
 
 /// What stands between one connection and all that answers: the rules of every route, and the log.
@@ -27,6 +28,7 @@ pub(crate) struct Edge<S> {
     pub(crate) room: Room,
     pub(crate) peer: Peer,
     pub(crate) activity: Activity,
+    pub(crate) meters: Arc<Meters>,
 }
 
 impl<S, B> Service<Request<Incoming>> for Edge<S>
@@ -44,7 +46,7 @@ where
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let mut line = Line::of(&request, self.activity.request());
+        let mut line = Line::of(&request, self.activity.request(), Arc::clone(&self.meters));
         let (limits, held) = (self.limits, self.room.body());
         let version = request.version();
         let mut request = request.map(|body| Arriving::new(Received::new(body, version), limits, held.clone()));

@@ -1,11 +1,14 @@
 //! Metrics for Prometheus: those of the core, and a few of the listener. No label comes from a request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::store::{Finding, Severity};
 use hapax::telemetry::names as core;
 use http::StatusCode;
-use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// Connections of clients that are open: none is taken beyond the limit.
@@ -106,26 +109,41 @@ pub(crate) fn found(findings: &[Finding]) {
     }
 }
 
+/// What every connection and every request counts, looked up once: for the recorder that is installed by then.
+#[derive(Debug)]
+pub(crate) struct Meters {
+    connections: Gauge,
+    requests: [Counter; CLASSES.len()],
+    seconds: Histogram,
+}
+
+impl Meters {
+    pub(crate) fn new() -> Arc<Self> {
+        let requests = CLASSES.map(|class| counter!(REQUESTS, "status" => class));
+        Arc::new(Self { connections: gauge!(CONNECTIONS), requests, seconds: histogram!(REQUEST_SECONDS) })
+    }
+
+    /// None: the client went away before there was an answer.
+    pub(super) fn request_ended(&self, status: Option<StatusCode>, took: Duration) {
+        let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
+        self.requests[class.min(CLASSES.len() - 1)].increment(1);
+        self.seconds.record(took);
+    }
+}
+
 /// A connection of a client, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Connected;
+pub(super) struct Connected(Arc<Meters>);
 
 impl Connected {
-    pub(crate) fn new() -> Self {
-        gauge!(CONNECTIONS).increment(1);
-        Self
+    pub(super) fn new(meters: Arc<Meters>) -> Self {
+        meters.connections.increment(1);
+        Self(meters)
     }
 }
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        gauge!(CONNECTIONS).decrement(1);
+        self.0.connections.decrement(1);
     }
-}
-
-pub(crate) fn request_ended(status: Option<StatusCode>, took: Duration) {
-    let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
-    let class = CLASSES[class.min(CLASSES.len() - 1)];
-    counter!(REQUESTS, "status" => class).increment(1);
-    histogram!(REQUEST_SECONDS).record(took);
 }

@@ -22,6 +22,7 @@ use super::arriving::{Arriving, Room};
 use super::connection::{Connection, Shared};
 use super::headers::Kept;
 use super::limits::{Limits, ROOM};
+use super::metrics::Meters;
 
 /// After an accept failed, for want of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -70,7 +71,7 @@ where
     pub(crate) fn new(services: impl IntoIterator<Item = (Handle, S)>, kept: Kept, limits: Limits) -> Self {
         let core = |(executor, service)| Core { executor, service, connections: TaskTracker::new() };
         let (kept, room, stop) = (Arc::new(kept), Room::of(ROOM), CancellationToken::new());
-        let shared = Shared { kept, limits, room, tls: None, stop };
+        let shared = Shared { kept, limits, room, tls: None, stop, meters: Meters::new() };
         Self { cores: services.into_iter().map(core).collect(), shared }
     }
 
