@@ -4,6 +4,7 @@ mod causes;
 mod commands;
 mod config;
 mod gateway;
+mod hex;
 mod logs;
 mod wiring;
 

@@ -27,6 +27,7 @@ use super::headers::clear_answer;
 use super::http1::{self, Http1};
 use super::http2::{self, Http2};
 use super::limits::CONNECT;
+use crate::hex::hex;
 
 /// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -163,11 +164,16 @@ impl Sender {
     /// Ends when the API has had its time: from now, or from the last piece of a body that streams.
     fn patience(&self, request: &mut Request<RequestBody<Arriving>>) -> impl Future<Output = ()> + use<> {
         let progress = match request.body_mut() {
-            RequestBody::Whole(_) => Arc::default(),
-            RequestBody::Streaming(body) => body.as_mut().get_mut().streams(),
+            RequestBody::Whole(_) => None,
+            RequestBody::Streaming(body) => Some(body.as_mut().get_mut().streams()),
         };
         let timeout = self.timeout;
-        async move { progress.ceased(timeout).await }
+        async move {
+            match progress {
+                None => sleep(timeout).await,
+                Some(progress) => progress.ceased(timeout).await,
+            }
+        }
     }
 
     fn passed_on(&self, mut response: Response<Coming>, is_protected: bool) -> Response<ForwardedBody> {
@@ -196,15 +202,13 @@ fn secure(tls: &ClientConfig) -> HttpsConnectorBuilder<WantsProtocols1> {
 
 /// Tells the API which attempt this is. An answer that is kept must be readable for every later client: no encoding.
 fn introduce(headers: &mut HeaderMap, attempt: &Attempt) {
-    let mut tell = |name, value: String| {
-        let value = HeaderValue::from_str(&value).expect("digits and hyphens make a header");
-        headers.insert(HeaderName::from_static(name), value);
-    };
-    tell("hapax-operation", attempt.operation().to_string());
-    tell("hapax-attempt", attempt.number().to_string());
+    let mut tell = |name, value| drop(headers.insert(HeaderName::from_static(name), value));
+    let text = |text: String| HeaderValue::try_from(text).expect("digits and hyphens make a header");
+    tell("hapax-operation", text(attempt.operation().to_string()));
+    tell("hapax-attempt", attempt.number().into());
     if let Some(grant) = attempt.grant() {
-        tell("hapax-token", grant.token.0.to_string());
-        tell("hapax-fingerprint", grant.fingerprint.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect());
+        tell("hapax-token", grant.token.0.into());
+        tell("hapax-fingerprint", text(hex(grant.fingerprint.as_bytes())));
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }

@@ -107,9 +107,10 @@ pub(crate) fn clear_answer(headers: &mut HeaderMap) {
 
 /// Removes what belongs to one connection, and what only the gateway may say.
 fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = named_by_connection(headers).filter_map(|name| name.parse().ok()).collect();
-    let ours = headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned().collect::<Vec<_>>();
-    for name in named.iter().chain(&ours).chain(&HOP_BY_HOP) {
+    let named = named_by_connection(headers).filter_map(|name| name.parse().ok());
+    let ours = headers.keys().filter(|name| HOP_BY_HOP.contains(name) || name.as_str().starts_with(OURS));
+    let gone: Vec<HeaderName> = named.chain(ours.cloned()).collect();
+    for name in gone {
         headers.remove(name);
     }
 }

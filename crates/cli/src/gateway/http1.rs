@@ -71,7 +71,8 @@ impl Http1 {
         for _ in 0..TRIES {
             let mut line = match self.idle.take() {
                 Some(line) => line,
-                None => self.connect().await.map_err(Failed::Unsent)?,
+                // Boxed: it is much larger than all the rest, and rare.
+                None => Box::pin(self.connect()).await.map_err(Failed::Unsent)?,
             };
             match line.ask(request).await {
                 Ok(response) => return Ok(response.map(|body| Answer::new(body, line, Arc::clone(&self.idle)))),

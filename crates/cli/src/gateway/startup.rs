@@ -12,6 +12,7 @@ use hapax::{Call, Error, ErrorKind, Identity, Inspect, Key, Millis, Owner, Scope
 use tokio::time::timeout;
 
 use crate::causes::in_words;
+use crate::hex::hex;
 
 /// Looks at a store: whether it is one to rely on, and whether the namespace has the secret that it began with.
 #[derive(Clone, Debug)]
@@ -141,7 +142,7 @@ impl StartUp {
 pub(super) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Error> {
     let mut name = [0; 16];
     runtime.fill(&mut name);
-    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = hex(&name);
     Ok(Identity::plain().call(&Scope::tenant(namespace, "hapax/trial")?, &Key::new(name)?))
 }
 
