@@ -1,8 +1,9 @@
 //! One executor with one thread for each core. What serves a request stays where its connection is: the attempt, its timers and the
 //! connection to the API. None of these wakes a thread on another core.
 
+use std::cell::Cell;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 thread_local! {
     /// Whether this is a thread of [`Cores`].
-    static IS_CORE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static IS_CORE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The executors, for as long as this lives.
@@ -28,9 +29,10 @@ impl Cores {
     /// What the system says when it has no thread to give.
     pub(crate) fn start() -> io::Result<Self> {
         let stop = CancellationToken::new();
+        let guard = stop.clone().drop_guard();
         let count = thread::available_parallelism()?.get();
         let executors = (0..count).map(|number| start(number, stop.clone())).collect::<io::Result<_>>()?;
-        Ok(Self { executors, _stop: stop.drop_guard() })
+        Ok(Self { executors, _stop: guard })
     }
 
     pub(crate) fn executors(&self) -> impl Iterator<Item = Handle> {
@@ -39,13 +41,17 @@ impl Cores {
 }
 
 fn start(number: usize, stop: CancellationToken) -> io::Result<Handle> {
-    let executor = Builder::new_current_thread().enable_all().build()?;
-    let handle = executor.handle().clone();
+    let (tell, told) = mpsc::channel();
+    // Built where it runs: one that is dropped within another's reach panics.
     thread::Builder::new().name(format!("hapax-core-{number}")).spawn(move || {
-        IS_CORE.set(true);
-        executor.block_on(stop.cancelled());
+        let built = Builder::new_current_thread().enable_all().build();
+        let told = tell.send(built.as_ref().map(|executor| executor.handle().clone()).map_err(io::Error::kind));
+        if let (Ok(executor), Ok(())) = (built, told) {
+            IS_CORE.set(true);
+            executor.block_on(stop.cancelled());
+        }
     })?;
-    Ok(handle)
+    Ok(told.recv().map_err(io::Error::other)??)
 }
 
 /// The runtime of the gateway's gate: an attempt runs on the core of its request, and everything else as with [`Tokio`].
