@@ -82,8 +82,8 @@ impl Forward {
             connector
         };
         let target = upstream.uri(&upstream.authority, PathAndQuery::from_static("/"));
-        let connector_1 = secure(tls).enable_http1().wrap_connector(connector());
-        let http1 = Http1::new(connector_1, target.clone(), connect_timeout);
+        let in_http1 = secure(tls).enable_http1().wrap_connector(connector());
+        let http1 = Http1::new(in_http1, target.clone(), connect_timeout);
         let may_be_h2 = upstream.is_h2 || upstream.scheme == Scheme::HTTPS;
         let http2 = may_be_h2.then(|| {
             let connector = secure(tls).enable_all_versions().wrap_connector(connector());

@@ -1,5 +1,5 @@
 //! Connections to an API that speaks HTTP/1.1. Each carries one request at a time and is driven by whoever waits for its answer, in the
-//! same task: no other has to be woken. In between it lies still.
+//! same task: no other has to be woken. In between it rests. Only one that still sends when its answer begins gets a task of its own.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -18,11 +18,15 @@ use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::arriving::Arriving;
 use super::forward::{Failed, IDLE_TIMEOUT};
+
+/// Longer than an API that has answered takes to read the rest of a request.
+const FINISH: Duration = Duration::from_secs(60);
 
 /// How often a request that was not written is taken to another connection.
 const TRIES: usize = 3;
@@ -40,10 +44,10 @@ pub(super) struct Http1 {
 
 /// The connections that carry nothing, the last one that did at the end.
 #[derive(Debug, Default)]
-struct Idle(Mutex<Lying>);
+struct Idle(Mutex<Resting>);
 
 #[derive(Debug, Default)]
-struct Lying {
+struct Resting {
     lines: Vec<(Line, Instant)>,
     is_watched: bool,
 }
@@ -52,8 +56,18 @@ struct Lying {
 #[derive(Debug)]
 struct Line {
     sender: SendRequest<RequestBody<Arriving>>,
-    /// None once it is over.
-    connection: Option<Pin<Box<Driven>>>,
+    driver: Driver,
+}
+
+/// Who writes what there is to write, and reads what has come.
+#[derive(Debug)]
+enum Driver {
+    /// Whoever waits for something of it.
+    Caller(Pin<Box<Driven>>),
+    /// A task of its own.
+    Task,
+    /// Nobody: it is over.
+    Nobody,
 }
 
 type Driven = Connection<MaybeHttpsStream<TokioIo<TcpStream>>, RequestBody<Arriving>>;
@@ -74,8 +88,15 @@ impl Http1 {
                 // Boxed: it is much larger than all the rest, and rare.
                 None => Box::pin(self.connect()).await.map_err(Failed::Unsent)?,
             };
+            let streams_up = matches!(request.body(), RequestBody::Streaming(body) if !body.is_end_stream());
             match line.ask(request).await {
-                Ok(response) => return Ok(response.map(|body| Answer::new(body, line, Arc::clone(&self.idle)))),
+                Ok(response) => {
+                    if streams_up {
+                        // A client that sends all before it reads anything must not wait for itself.
+                        line.drive_by_task();
+                    }
+                    return Ok(response.map(|body| Answer::new(body, line, Arc::clone(&self.idle))));
+                }
                 Err(mut error) => match (error.take_message(), error.into_error()) {
                     (Some(unsent), error) => (request, why) = (unsent, error.into()),
                     (None, error) => return Err(Failed::Cut(error.into())),
@@ -89,7 +110,7 @@ impl Http1 {
         let opened = async {
             let stream = self.connector.clone().call(self.target.clone()).await?;
             let (sender, connection) = handshake(stream).await?;
-            Ok(Line { sender, connection: Some(Box::pin(connection)) })
+            Ok(Line { sender, driver: Driver::Caller(Box::pin(connection)) })
         };
         let opened = tokio::time::timeout(self.connect_timeout, opened).await;
         opened.unwrap_or_else(|_| Err("no connection came about in time".into()))
@@ -98,59 +119,87 @@ impl Http1 {
 
 impl Line {
     async fn ask(&mut self, request: Sent) -> Result<Response<Incoming>, TrySendError<Sent>> {
-        let mut answered = pin!(self.sender.try_send_request(request));
-        let connection = &mut self.connection;
+        // A budget that is used up would wake whoever is named here, which may be nobody.
+        let mut answered = pin!(unconstrained(self.sender.try_send_request(request)));
+        let driver = &mut self.driver;
         poll_fn(|context| {
-            go_on(connection, context);
-            // Nothing but the connection brings an answer.
-            answered.as_mut().poll(&mut still())
+            driver.go_on(context);
+            answered.as_mut().poll(&mut driver.context(context))
         })
         .await
     }
 
-    /// Whether it can carry a request. What came of it meanwhile is looked at: the API may have closed it.
+    /// Whether it can carry a request. What is known to have come meanwhile is looked at: the API may have closed it.
     fn is_of_use(&mut self) -> bool {
-        go_on(&mut self.connection, &mut still());
-        self.connection.is_some() && self.sender.is_ready()
+        self.driver.go_on(&mut Context::from_waker(Waker::noop()));
+        !matches!(self.driver, Driver::Nobody) && self.sender.is_ready()
+    }
+
+    fn drive_by_task(&mut self) {
+        if let Driver::Caller(connection) = std::mem::replace(&mut self.driver, Driver::Task) {
+            tokio::spawn(async move { ended(connection.await) });
+        }
+    }
+
+    /// Carries nothing more. What the API still wants of a request that it has answered is sent, and the connection closed in order.
+    fn finish(self) {
+        if let Driver::Caller(connection) = self.driver {
+            tokio::spawn(async move {
+                match tokio::time::timeout(FINISH, connection).await {
+                    Ok(end) => ended(end),
+                    Err(_) => tracing::debug!("the API did not take the rest of a request in time"),
+                }
+            });
+        }
     }
 }
 
-/// Writes what there is to write, and reads what has come.
-fn go_on(connection: &mut Option<Pin<Box<Driven>>>, context: &mut Context<'_>) {
-    let Some(Poll::Ready(ended)) = connection.as_mut().map(|connection| connection.as_mut().poll(context)) else {
-        return;
-    };
-    if let Err(error) = ended {
+impl Driver {
+    fn go_on(&mut self, context: &mut Context<'_>) {
+        if let Self::Caller(connection) = self
+            && let Poll::Ready(end) = connection.as_mut().poll(context)
+        {
+            ended(end);
+            // Whoever waits for something of it is told that nothing comes.
+            *self = Self::Nobody;
+        }
+    }
+
+    /// For what only the connection can bring. Who drives it looks at that again whenever it has gone on, and need not be woken.
+    fn context<'a>(&self, context: &Context<'a>) -> Context<'a> {
+        match self {
+            Self::Caller(_) | Self::Nobody => Context::from_waker(Waker::noop()),
+            Self::Task => Context::from_waker(context.waker()),
+        }
+    }
+}
+
+fn ended(end: hyper::Result<()>) {
+    if let Err(error) = end {
         tracing::debug!(%error, "a connection to the API ended badly");
     }
-    // Whoever waits for something of it is told that nothing comes.
-    *connection = None;
-}
-
-/// For what is looked at again whenever its connection has gone on.
-fn still() -> Context<'static> {
-    Context::from_waker(Waker::noop())
 }
 
 impl Idle {
     fn take(&self) -> Option<Line> {
         loop {
-            let (mut line, since) = self.lying().lines.pop()?;
+            let (mut line, since) = self.resting().lines.pop()?;
             if since.elapsed() < IDLE_TIMEOUT && line.is_of_use() {
                 return Some(line);
             }
+            line.finish();
         }
     }
 
     fn keep(self: &Arc<Self>, line: Line) {
-        let mut lying = self.lying();
-        lying.lines.push((line, Instant::now()));
-        if !std::mem::replace(&mut lying.is_watched, true) {
+        let mut resting = self.resting();
+        resting.lines.push((line, Instant::now()));
+        if !std::mem::replace(&mut resting.is_watched, true) {
             tokio::spawn(close_in_time(Arc::downgrade(self)));
         }
     }
 
-    fn lying(&self) -> MutexGuard<'_, Lying> {
+    fn resting(&self) -> MutexGuard<'_, Resting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -160,10 +209,11 @@ async fn close_in_time(idle: Weak<Idle>) {
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let Some(idle) = idle.upgrade() else { return };
-        let mut lying = idle.lying();
-        lying.lines.retain_mut(|(line, since)| since.elapsed() < IDLE_TIMEOUT && line.is_of_use());
-        if lying.lines.is_empty() {
-            lying.is_watched = false;
+        let mut resting = idle.resting();
+        let is_over = |(line, since): &mut (Line, Instant)| since.elapsed() >= IDLE_TIMEOUT || !line.is_of_use();
+        resting.lines.extract_if(.., is_over).for_each(|(line, _)| line.finish());
+        if resting.lines.is_empty() {
+            resting.is_watched = false;
             return;
         }
     }
@@ -187,12 +237,9 @@ impl Answer {
         answer
     }
 
-    /// A connection on which something is still to be sent, or to come, is closed.
     fn ended(&mut self) {
-        if let Some(mut line) = self.line.take()
-            && line.is_of_use()
-        {
-            self.idle.keep(line);
+        if let Some(mut line) = self.line.take() {
+            if line.is_of_use() { self.idle.keep(line) } else { line.finish() }
         }
     }
 }
@@ -205,12 +252,14 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let mut frame = Pin::new(&mut self.body).poll_frame(&mut still());
-        if frame.is_pending()
-            && let Some(line) = &mut self.line
-        {
-            go_on(&mut line.connection, context);
-            frame = Pin::new(&mut self.body).poll_frame(&mut still());
+        let Self { body, line, .. } = &mut *self;
+        let Some(Line { driver, .. }) = line else {
+            return Pin::new(body).poll_frame(context);
+        };
+        let mut frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
+        if frame.is_pending() {
+            driver.go_on(context);
+            frame = Pin::new(body).poll_frame(&mut driver.context(context));
         }
         let is_last = match &frame {
             Poll::Ready(None) => true,

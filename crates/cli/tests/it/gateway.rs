@@ -5,8 +5,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Full;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::world::{Api, Gateway, free_address, until};
 
@@ -130,6 +130,42 @@ async fn an_api_has_its_time_from_the_last_piece_of_an_upload_h32() {
     let answer = reader.take().unwrap().await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("#upstream-timeout"), "{answer}");
     assert!(stopped.elapsed() >= PATIENCE / 2, "not before its time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_may_send_all_before_it_reads_an_answer_that_has_begun() {
+    const LONG: usize = 16 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gateway = Gateway::start(listener.local_addr().unwrap(), "memory:", &[]).await;
+    // It reads and writes at the same time, and ends its answer when it has read all.
+    let api = tokio::spawn(async move {
+        let (mut reader, mut writer) = listener.accept().await.unwrap().0.into_split();
+        let (mut read, mut buffer) = (reader.read(&mut [0; 1 << 10]).await.unwrap(), vec![0; 1 << 16]);
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LONG}\r\n\r\n");
+        let answering = tokio::spawn(async move {
+            writer.write_all(head.as_bytes()).await.unwrap();
+            writer.write_all(&vec![b'y'; LONG - 1]).await.unwrap();
+            writer
+        });
+        while read <= LONG {
+            let more = reader.read(&mut buffer).await.unwrap();
+            assert!(more > 0, "the upload was cut off after {read} bytes");
+            read += more;
+        }
+        answering.await.unwrap().write_all(b"y").await.unwrap();
+    });
+    let mut client = TcpStream::connect(gateway.public).await.unwrap();
+    let head = format!("PUT /both HTTP/1.1\r\nhost: a\r\ncontent-length: {LONG}\r\n\r\n");
+    client.write_all(head.as_bytes()).await.unwrap();
+    let both = async {
+        client.write_all(&vec![b'x'; LONG]).await.unwrap();
+        let mut answer = vec![0; LONG];
+        client.read_exact(&mut answer).await.unwrap();
+        api.await.unwrap();
+        answer
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(30), both).await.expect("neither waits for the other");
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
 }
 
 /// All that comes until the other side closes, or has answered.
