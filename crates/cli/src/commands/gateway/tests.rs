@@ -146,7 +146,7 @@ impl Served {
         let metrics = PrometheusBuilder::new().build_recorder().handle();
         tokio::spawn(async move { serve(&config, opened, metrics, OFTEN, std::future::pending()).await });
         let served = Self { public, admin, runs };
-        served.until("it listens", async || TcpStream::connect(public).await.is_ok()).await;
+        served.until("it listens", async || is_listened_at(public).await && is_listened_at(admin).await).await;
         served
     }
 
@@ -198,6 +198,11 @@ fn config(upstream: SocketAddr, public: SocketAddr, admin: SocketAddr, secret: O
     config.has_secret = secret.is_some();
     config.identity = secret.unwrap_or_default();
     config
+}
+
+/// Nobody may be there yet, and a connection to a free port may have got that very port for its own end.
+async fn is_listened_at(address: SocketAddr) -> bool {
+    TcpStream::connect(address).await.is_ok_and(|stream| stream.local_addr().is_ok_and(|own| own != address))
 }
 
 /// What is answered to this head, on a connection of its own.
