@@ -136,9 +136,13 @@ impl Line {
     }
 
     fn drive_by_task(&mut self) {
-        if let Driver::Caller(connection) = std::mem::replace(&mut self.driver, Driver::Task) {
-            tokio::spawn(async move { ended(connection.await) });
-        }
+        self.driver = match std::mem::replace(&mut self.driver, Driver::Nobody) {
+            Driver::Caller(connection) => {
+                tokio::spawn(async move { ended(connection.await) });
+                Driver::Task
+            }
+            already @ (Driver::Task | Driver::Nobody) => already,
+        };
     }
 
     /// Carries nothing more. What the API still wants of a request that it has answered is sent, and the connection closed in order.
