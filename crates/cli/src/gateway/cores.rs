@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::num::NonZero;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -30,7 +31,8 @@ impl Cores {
     pub(crate) fn start() -> io::Result<Self> {
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
-        let count = thread::available_parallelism()?.get();
+        // A system that does not tell has one, at least.
+        let count = thread::available_parallelism().map_or(1, NonZero::get);
         let executors = (0..count).map(|number| start(number, stop.clone())).collect::<io::Result<_>>()?;
         Ok(Self { executors, _stop: guard })
     }
