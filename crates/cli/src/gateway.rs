@@ -25,6 +25,7 @@ mod serve;
 mod sips;
 mod startup;
 pub(crate) mod tls;
+mod turns;
 mod watch;
 
 pub(crate) use cores::{Cores, OnCores};

@@ -9,6 +9,8 @@ use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::{Gate, OnStoreDown};
+use http::HeaderName;
+use http::header::AUTHORIZATION;
 use http::uri::Scheme;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
@@ -99,7 +101,8 @@ async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Ou
     descriptors::provide(limits.connections);
     tokio::spawn(admin::serve(private, admin));
     let services = cores.executors().map(|core| (core, service()));
-    Server::new(services, kept(config), limits).tls(acceptor).until(stop, public, DRAIN).await;
+    let server = Server::new(services, kept(config), limits).tenant(tenant(config)).tls(acceptor);
+    server.until(stop, public, DRAIN).await;
     Ok(cores)
 }
 
@@ -147,8 +150,16 @@ fn kept(config: &Config) -> Kept {
         KeySource::Field(key) => Some(key.name().clone()),
         KeySource::Body(_) => None,
     });
-    let tenant = if let Tenant::Header(name) = &config.tenant { Some(name.clone()) } else { None };
-    Kept::with(keys.chain(tenant))
+    Kept::with(keys.chain(tenant(config)))
+}
+
+/// The field that says who calls, if one does.
+fn tenant(config: &Config) -> Option<HeaderName> {
+    match &config.tenant {
+        Tenant::Authorization => Some(AUTHORIZATION),
+        Tenant::Header(name) => Some(name.clone()),
+        Tenant::None => None,
+    }
 }
 
 /// Where answers are kept that the store does not take.

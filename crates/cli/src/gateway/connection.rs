@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hapax::BoxError;
 use hapax::runtime::BoxFuture;
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use hyper::body::Body;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -29,6 +29,7 @@ use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, SIP, STREAMS
 use super::metrics::{Connected, Meters};
 use super::sips::Sips;
 use super::tls::H2;
+use super::turns::Turns;
 
 /// What all connections share: the rules and limits that hold for each.
 #[derive(Clone)]
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     pub(super) kept: Arc<Kept>,
     pub(super) limits: Limits,
     pub(super) room: Room,
+    pub(super) tenant: Option<HeaderName>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: CancellationToken,
     pub(super) meters: Arc<Meters>,
@@ -44,6 +46,7 @@ pub(super) struct Shared {
 /// A client's connection, and what answers its requests.
 pub(super) struct Connection<S> {
     pub(super) service: S,
+    pub(super) turns: Turns,
     pub(super) shared: Shared,
     pub(super) ip: IpAddr,
 }
@@ -121,8 +124,9 @@ where
     }
 
     fn edge(self, scheme: &'static str, activity: Activity) -> Edge<S> {
-        let Shared { kept, limits, room, meters, .. } = self.shared;
-        Edge { inner: self.service, kept, limits, room, peer: Peer::new(self.ip, scheme), activity, meters }
+        let Self { service: inner, turns, shared, ip } = self;
+        let Shared { kept, limits, room, tenant, meters, .. } = shared;
+        Edge { inner, turns, tenant, kept, limits, room, peer: Peer::new(ip, scheme), activity, meters }
     }
 }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hapax::BoxError;
 use hapax::runtime::BoxFuture;
-use http::{Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tower_service::Service;
@@ -18,11 +18,14 @@ use super::headers::{Kept, Peer, admit};
 use super::limits::Limits;
 use super::metrics::Meters;
 use super::received::Received;
+use super::turns::Turns;
 
 /// What stands between one connection and all that answers: the rules of every route, and the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Edge<S> {
     pub(crate) inner: S,
+    pub(crate) turns: Turns,
+    pub(crate) tenant: Option<HeaderName>,
     pub(crate) kept: Arc<Kept>,
     pub(crate) limits: Limits,
     pub(crate) room: Room,
@@ -47,6 +50,7 @@ where
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let mut line = Line::of(&request, self.activity.request(), Arc::clone(&self.meters));
+        let turn = self.turns.take(self.caller(&request).as_bytes());
         let (limits, held) = (self.limits, self.room.body());
         let version = request.version();
         let mut request = request.map(|body| Arriving::new(Received::new(body, version), limits, held.clone()));
@@ -54,10 +58,24 @@ where
         request.extensions_mut().insert(held);
         if let Err(refusal) = admit(&mut request, &self.kept, &self.peer) {
             line.refused();
-            return Box::pin(async move { Ok(leaving(line, refusal.response().map(Either::Right))) });
+            return Box::pin(async move {
+                turn.await;
+                Ok(leaving(line, refusal.response().map(Either::Right)))
+            });
         }
         let answered = self.inner.call(request);
-        Box::pin(async move { Ok(leaving(line, answered.await?.map(Either::Left))) })
+        Box::pin(async move {
+            turn.await;
+            Ok(leaving(line, answered.await?.map(Either::Left)))
+        })
+    }
+}
+
+impl<S> Edge<S> {
+    /// Whose turn a request takes: that of the tenant it claims to be, as nothing is known of it yet.
+    fn caller<'a>(&'a self, request: &'a Request<Incoming>) -> &'a HeaderValue {
+        let tenant = self.tenant.as_ref().and_then(|field| request.headers().get(field));
+        tenant.unwrap_or(self.peer.ip())
     }
 }
 

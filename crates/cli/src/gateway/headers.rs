@@ -65,6 +65,10 @@ impl Peer {
         let ip = HeaderValue::try_from(ip.to_string()).expect("an address is a header");
         Self { ip, scheme: HeaderValue::from_static(scheme) }
     }
+
+    pub(crate) fn ip(&self) -> &HeaderValue {
+        &self.ip
+    }
 }
 
 /// Makes of a request as it came one that may go on, or says why it may not.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use hapax::BoxError;
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use hyper::body::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -23,6 +23,7 @@ use super::connection::{Connection, Shared};
 use super::headers::Kept;
 use super::limits::{Limits, ROOM};
 use super::metrics::Meters;
+use super::turns::Turns;
 
 /// After an accept failed, for want of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -58,6 +59,7 @@ pub(crate) struct Server<S> {
 struct Core<S> {
     executor: Handle,
     service: S,
+    turns: Turns,
     connections: TaskTracker,
 }
 
@@ -69,10 +71,17 @@ where
 {
     /// Serves clients on each of these executors with the service beside it.
     pub(crate) fn new(services: impl IntoIterator<Item = (Handle, S)>, kept: Kept, limits: Limits) -> Self {
-        let core = |(executor, service)| Core { executor, service, connections: TaskTracker::new() };
+        let core =
+            |(executor, service)| Core { executor, service, turns: Turns::default(), connections: TaskTracker::new() };
         let (kept, room, stop) = (Arc::new(kept), Room::of(ROOM), CancellationToken::new());
-        let shared = Shared { kept, limits, room, tls: None, stop, meters: Meters::new() };
+        let shared = Shared { kept, limits, room, tenant: None, tls: None, stop, meters: Meters::new() };
         Self { cores: services.into_iter().map(core).collect(), shared }
+    }
+
+    /// Tells callers apart by this field of their requests, and by their address where it is missing.
+    pub(crate) fn tenant(mut self, field: Option<HeaderName>) -> Self {
+        self.shared.tenant = field;
+        self
     }
 
     pub(crate) fn tls(mut self, tls: Option<TlsAcceptor>) -> Self {
@@ -129,7 +138,8 @@ where
         let Some(core) = self.cores.iter().min_by_key(|core| core.connections.len()) else {
             return;
         };
-        let connection = Connection { service: core.service.clone(), shared: self.shared.clone(), ip };
+        let (service, turns) = (core.service.clone(), core.turns.clone());
+        let connection = Connection { service, turns, shared: self.shared.clone(), ip };
         // It wakes the executor that it is registered with.
         let moved = stream.into_std().and_then(|stream| {
             let _there = core.executor.enter();

@@ -141,3 +141,36 @@ async fn each_core_has_as_many_connections() {
     };
     assert_eq!(server.cores.iter().map(|core| core.connections.len()).collect::<Vec<_>>(), [3, 3, 3]);
 }
+
+/// Sends all of these requests at once, on a connection of their own.
+async fn at_once(address: SocketAddr, tenant: &str, count: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-tenant: {tenant}\r\n\r\n");
+    stream.write_all(request.repeat(count).as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_flood_waits_behind_itself_and_others_do_not() {
+    const FIELD: HeaderName = HeaderName::from_static("x-tenant");
+    let served = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&served);
+    let service = tower::service_fn(move |request: Request<Arriving>| {
+        seen.lock().unwrap().push(request.headers()[FIELD].clone());
+        std::future::ready(Ok(Response::new(Full::<Bytes>::default())))
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut flood = Vec::new();
+    for _ in 0..50 {
+        flood.push(at_once(address, "one", 20).await);
+    }
+    let mut other = at_once(address, "other", 1).await;
+    let server = Server::new([(Handle::current(), service)], Kept::with(None), PATIENT).tenant(Some(FIELD));
+    tokio::select! {
+        answer = other.read_u8() => assert_eq!(answer.unwrap(), b'H'),
+        () = server.accept(&listener) => panic!("it takes connections"),
+    }
+    let place = served.lock().unwrap().iter().position(|tenant| tenant == "other");
+    assert!(place.is_some_and(|place| place < 250), "of 1,001 it was served as number {place:?}");
+}
