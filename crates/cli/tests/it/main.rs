@@ -11,6 +11,8 @@ mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
 mod forged;
+#[cfg(target_os = "linux")]
+mod forwarder;
 mod frames;
 mod gateway;
 mod hostile;

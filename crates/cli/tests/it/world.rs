@@ -335,7 +335,7 @@ impl Gateway {
 
 /// A client of one address.
 pub(crate) struct Caller {
-    public: SocketAddr,
+    pub(crate) public: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
     secrets: Secrets,
 }
@@ -344,6 +344,11 @@ pub(crate) struct Caller {
 const CREDENTIAL: &str = "tenant-secret";
 
 impl Caller {
+    /// A client of whoever listens there.
+    pub(crate) fn of(public: SocketAddr) -> Self {
+        Self { public, client: Client::builder(TokioExecutor::new()).build_http(), secrets: Secrets::default() }
+    }
+
     async fn send(&self, request: Request<Full<Bytes>>) -> Option<Got> {
         let (head, body) = self.client.request(request).await.ok()?.into_parts();
         let body = body.collect().await.ok()?.to_bytes();
