@@ -60,6 +60,8 @@ where
     /// Serves its requests until the client or the gateway ends it.
     pub(super) async fn serve(mut self, stream: TcpStream) {
         let _connected = Connected::new(Arc::clone(&self.shared.meters));
+        // Until then it has next to no memory: many can wait.
+        self.turns.take(self.ip.to_string().as_bytes()).await;
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection could not be set to send at once");
         }

@@ -1,8 +1,8 @@
-//! Which request starts next on a core. A caller that sends more than the core can serve waits behind its own requests, and others do not.
+//! What starts next on a core. A caller that sends more than the core can serve waits behind its own requests, and others do not.
 //!
-//! Between two looks at what has come, a core starts a few requests at once. Further ones wait, and at each look callers take turns,
-//! however many requests each of them has there. A core that has nothing else to do looks again at once: nobody waits for long unless
-//! there is more to do than can be done.
+//! Between two looks at what has come, a core starts a few requests or connections at once. Further ones wait, and at each look callers
+//! take turns, however many each of them has waiting. A core that has nothing else to do looks again at once: nobody waits for long
+//! unless there is more to do than can be done.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap, RandomState};
@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Requests that start between two looks: so few that none waits long for those before it, and so many that looks cost little. With
+/// What starts between two looks: so few that none waits long for those before it, and so many that looks cost little. With
 /// one, the gateway served a fifth less of new keys; with four, as many as without turns.
 const STARTS: usize = 4;
 
-/// The requests that are about to start on one core.
+/// Who is about to start on one core.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
     line: Arc<Mutex<Line>>,
@@ -31,13 +31,13 @@ struct Line {
     /// Since the last look.
     started: usize,
     is_looked_after: bool,
-    /// Every caller with a request that waits, once.
+    /// Everyone with something that waits, once.
     callers: VecDeque<Caller>,
     waiting: HashMap<Caller, VecDeque<oneshot::Sender<()>>>,
 }
 
 impl Turns {
-    /// Gives a request of this caller its place; it may start when what is returned ends.
+    /// Gives a request or a connection of this caller its place; it may start when what is returned ends.
     ///
     /// # Cancel safety
     /// If that is dropped, the place is given up.
@@ -50,7 +50,7 @@ impl Turns {
         }
         async {
             if let Some(turn) = waiting {
-                // Without an answer the core has ended, and the request with it.
+                // Without an answer the core has ended, and the caller's task with it.
                 let _ = turn.await;
             }
         }
@@ -72,7 +72,7 @@ impl Turns {
 }
 
 impl Line {
-    /// Nothing for a request that may start at once.
+    /// Nothing for what may start at once.
     fn take(&mut self, caller: Caller) -> Option<oneshot::Receiver<()>> {
         if self.started < STARTS && self.callers.is_empty() {
             self.started += 1;
@@ -101,7 +101,7 @@ impl Line {
         self.is_looked_after
     }
 
-    /// The first request of the caller whose turn it is.
+    /// The first of the caller whose turn it is.
     fn next(&mut self) -> Option<oneshot::Sender<()>> {
         let caller = self.callers.pop_front()?;
         let waiting = self.waiting.get_mut(&caller)?;
