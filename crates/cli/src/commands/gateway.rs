@@ -101,7 +101,7 @@ async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Ou
     descriptors::provide(limits.connections);
     tokio::spawn(admin::serve(private, admin));
     let services = cores.executors().map(|core| (core, service()));
-    let server = Server::new(services, kept(config), limits).tenant(tenant(config)).tls(acceptor);
+    let server = Server::new(services, kept(config), limits).tenant(tenant(&config.tenant)).tls(acceptor);
     server.until(stop, public, DRAIN).await;
     Ok(cores)
 }
@@ -150,12 +150,12 @@ fn kept(config: &Config) -> Kept {
         KeySource::Field(key) => Some(key.name().clone()),
         KeySource::Body(_) => None,
     });
-    Kept::with(keys.chain(tenant(config)))
+    Kept::with(keys.chain(tenant(&config.tenant)))
 }
 
 /// The field that says who calls, if one does.
-fn tenant(config: &Config) -> Option<HeaderName> {
-    match &config.tenant {
+fn tenant(tenant: &Tenant) -> Option<HeaderName> {
+    match tenant {
         Tenant::Authorization => Some(AUTHORIZATION),
         Tenant::Header(name) => Some(name.clone()),
         Tenant::None => None,

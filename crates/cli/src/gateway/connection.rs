@@ -25,11 +25,11 @@ use super::activity::Activity;
 use super::arriving::{Arriving, Room};
 use super::edge::Edge;
 use super::headers::{Kept, Peer};
-use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, SIP, STREAMS};
+use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, SIP, STREAMS, WINDOW};
 use super::metrics::{Connected, Meters};
 use super::sips::Sips;
 use super::tls::H2;
-use super::turns::Turns;
+use super::turns::{Caller, Turns};
 
 /// What all connections share: the rules and limits that hold for each.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ where
     pub(super) async fn serve(mut self, stream: TcpStream) {
         let _connected = Connected::new(Arc::clone(&self.shared.meters));
         // Until then it has next to no memory: many can wait.
-        self.turns.take(self.ip.to_string().as_bytes()).await;
+        self.turns.take(Caller::Connection(self.ip)).await;
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection could not be set to send at once");
         }
@@ -115,6 +115,8 @@ where
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
             .max_pending_accept_reset_streams(RESET_STREAMS)
             .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
             // A peer that is gone without a word is noticed.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hapax::BoxError;
 use hapax::runtime::BoxFuture;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderName, Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tower_service::Service;
@@ -18,7 +18,7 @@ use super::headers::{Kept, Peer, admit};
 use super::limits::Limits;
 use super::metrics::Meters;
 use super::received::Received;
-use super::turns::Turns;
+use super::turns::{Caller, Turns};
 
 /// What stands between one connection and all that answers: the rules of every route, and the log.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ where
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let mut line = Line::of(&request, self.activity.request(), Arc::clone(&self.meters));
-        let turn = self.turns.take(self.caller(&request).as_bytes());
+        let turn = self.turns.take(self.caller(&request));
         let (limits, held) = (self.limits, self.room.body());
         let version = request.version();
         let mut request = request.map(|body| Arriving::new(Received::new(body, version), limits, held.clone()));
@@ -73,9 +73,11 @@ where
 
 impl<S> Edge<S> {
     /// Whose turn a request takes: that of the tenant it claims to be, as nothing is known of it yet.
-    fn caller<'a>(&'a self, request: &'a Request<Incoming>) -> &'a HeaderValue {
-        let tenant = self.tenant.as_ref().and_then(|field| request.headers().get(field));
-        tenant.unwrap_or(self.peer.ip())
+    fn caller<'a>(&'a self, request: &'a Request<Incoming>) -> Caller<'a> {
+        match self.tenant.as_ref().and_then(|field| request.headers().get(field)) {
+            Some(tenant) => Caller::Tenant(tenant.as_bytes()),
+            None => Caller::Address(self.peer.ip().as_bytes()),
+        }
     }
 }
 

@@ -1,20 +1,24 @@
 //! What starts next on a core. A caller that sends more than the core can serve waits behind its own requests, and others do not.
 //!
-//! Between two looks at what has come, a core starts a few requests or connections at once. Further ones wait, and at each look callers
-//! take turns, however many each of them has waiting. A core that has nothing else to do looks again at once: nobody waits for long
-//! unless there is more to do than can be done.
+//! A core starts a few requests or connections. Further ones wait until it has looked at what else has come; then callers take turns,
+//! however many each of them has waiting. A core that has nothing else to do looks at once: nobody waits for long unless there is more
+//! to do than can be done.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap, RandomState};
 use std::future::Future;
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// What starts between two looks: so few that none waits long for those before it, and so many that looks cost little. With
-/// one, the gateway served a fifth less of new keys; with four, as many as without turns.
+/// What starts between two looks: so few that none waits long for those before it, and so many that looks cost little. With one, the
+/// gateway served a fifth less of new keys; with four, as many as without turns.
 const STARTS: usize = 4;
+
+/// Where more callers wait, each of them starts one, up to so many.
+const MOST_STARTS: usize = 64;
 
 /// Who is about to start on one core.
 #[derive(Clone, Debug, Default)]
@@ -23,17 +27,25 @@ pub(crate) struct Turns {
     hashes: RandomState,
 }
 
-/// Callers as they are told apart. Two that look the same share their turns.
-type Caller = u64;
+/// Whose turn it is. Connections have turns apart from requests: of their requests nothing is known yet.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) enum Caller<'a> {
+    Connection(IpAddr),
+    Address(&'a [u8]),
+    Tenant(&'a [u8]),
+}
+
+/// Of a caller. Two with the same one share their turns.
+type CallerHash = u64;
 
 #[derive(Debug, Default)]
 struct Line {
     /// Since the last look.
     started: usize,
-    is_looked_after: bool,
+    is_looking: bool,
     /// Everyone with something that waits, once.
-    callers: VecDeque<Caller>,
-    waiting: HashMap<Caller, VecDeque<oneshot::Sender<()>>>,
+    callers: VecDeque<CallerHash>,
+    waiting: HashMap<CallerHash, VecDeque<oneshot::Sender<()>>>,
 }
 
 impl Turns {
@@ -41,16 +53,16 @@ impl Turns {
     ///
     /// # Cancel safety
     /// If that is dropped, the place is given up.
-    pub(crate) fn take(&self, caller: &[u8]) -> impl Future<Output = ()> + Send + use<> {
+    pub(crate) fn take(&self, caller: Caller<'_>) -> impl Future<Output = ()> + Send + use<> {
         let mut line = self.line();
         let waiting = line.take(self.hashes.hash_one(caller));
-        if line.started == STARTS && !line.is_looked_after {
-            line.is_looked_after = true;
+        if line.started == STARTS && !line.is_looking {
             tokio::spawn(self.clone().look());
+            line.is_looking = true;
         }
         async {
             if let Some(turn) = waiting {
-                // Without an answer the core has ended, and the caller's task with it.
+                // It is always told: what is not started is dropped with its core.
                 let _ = turn.await;
             }
         }
@@ -58,7 +70,7 @@ impl Turns {
 
     async fn look(self) {
         loop {
-            // Goes on once the executor has looked at what has come.
+            // The executor goes on with this once it has looked at what has come.
             tokio::task::yield_now().await;
             if !self.line().start() {
                 return;
@@ -73,7 +85,7 @@ impl Turns {
 
 impl Line {
     /// Nothing for what may start at once.
-    fn take(&mut self, caller: Caller) -> Option<oneshot::Receiver<()>> {
+    fn take(&mut self, caller: CallerHash) -> Option<oneshot::Receiver<()>> {
         if self.started < STARTS && self.callers.is_empty() {
             self.started += 1;
             return None;
@@ -92,26 +104,28 @@ impl Line {
     /// Starts the next ones; whether there was any.
     fn start(&mut self) -> bool {
         self.started = 0;
-        while self.started < STARTS {
-            let Some(tell) = self.next() else { break };
-            // One that is gone takes no turn.
-            self.started += usize::from(tell.send(()).is_ok());
+        let starts = self.callers.len().clamp(STARTS, MOST_STARTS);
+        while self.started < starts {
+            let Some(caller) = self.callers.pop_front() else { break };
+            self.started += usize::from(self.start_one(caller));
         }
-        self.is_looked_after = self.started > 0;
-        self.is_looked_after
+        self.is_looking = self.started > 0;
+        self.is_looking
     }
 
-    /// The first of the caller whose turn it is.
-    fn next(&mut self) -> Option<oneshot::Sender<()>> {
-        let caller = self.callers.pop_front()?;
-        let waiting = self.waiting.get_mut(&caller)?;
-        let tell = waiting.pop_front();
-        if waiting.is_empty() {
-            self.waiting.remove(&caller);
-        } else {
-            self.callers.push_back(caller);
+    /// Starts the first of a caller that is not gone; whether there was one.
+    fn start_one(&mut self, caller: CallerHash) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&caller) else {
+            return false;
+        };
+        while let Some(tell) = waiting.pop_front() {
+            if tell.send(()).is_ok() {
+                self.callers.push_back(caller);
+                return true;
+            }
         }
-        tell
+        self.waiting.remove(&caller);
+        false
     }
 }
 
@@ -119,7 +133,6 @@ impl Line {
 mod tests {
     use super::*;
     use futures_util::FutureExt;
-    use std::time::Duration;
     use tokio::task::JoinSet;
 
     /// Lets these callers come in this order, and tells in which order their requests start.
@@ -129,7 +142,7 @@ mod tests {
         for caller in coming {
             let (turns, started, caller) = (turns.clone(), Arc::clone(&started), *caller);
             requests.spawn(async move {
-                turns.take(&[caller]).await;
+                turns.take(Caller::Tenant(&[caller])).await;
                 started.lock().unwrap().push(caller);
             });
         }
@@ -141,27 +154,41 @@ mod tests {
     async fn callers_take_turns_however_many_requests_each_has() {
         let order = started(&[[1; 100].as_slice(), &[2, 3, 2]].concat()).await;
         assert_eq!(order.len(), 103, "all have started");
-        assert_eq!(order[..STARTS + 4], [1, 1, 1, 1, 1, 2, 3, 1]);
-        assert_eq!(order[STARTS + 4], 2, "its second request has waited for the next round");
+        assert_eq!(order[..9], [1, 1, 1, 1, 1, 2, 3, 1, 2]);
+    }
+
+    #[tokio::test]
+    async fn each_of_many_callers_starts_one_at_a_look() {
+        let coming: Vec<u8> = [1; 100].into_iter().chain(1..=50).collect();
+        let order = started(&coming).await;
+        assert_eq!(order[STARTS..STARTS + 50], (1..=50).collect::<Vec<_>>());
+    }
+
+    /// Until there is nothing to look for.
+    async fn looked(turns: &Turns) {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!turns.line().is_looking, "it does not look for ever");
     }
 
     #[tokio::test]
     async fn none_waits_while_there_is_little_to_do() {
         let turns = Turns::default();
-        for caller in 0..40 {
-            if usize::from(caller) % STARTS == 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+        for _ in 0..10 {
+            for caller in 0..4 {
+                assert!(turns.take(Caller::Tenant(&[caller])).now_or_never().is_some(), "{caller}");
             }
-            assert!(turns.take(&[caller]).now_or_never().is_some(), "{caller}");
+            looked(&turns).await;
         }
     }
 
     #[tokio::test]
     async fn one_that_is_gone_takes_no_turn() {
         let turns = Turns::default();
-        (0..STARTS).for_each(|_| drop(turns.take(b"1")));
-        let gone: Vec<_> = (0..100).map(|_| turns.take(b"1")).collect();
-        let waits = turns.take(b"2");
+        (0..STARTS).for_each(|_| drop(turns.take(Caller::Tenant(b"1"))));
+        let gone: Vec<_> = (0..100).map(|_| turns.take(Caller::Tenant(b"1"))).collect();
+        let waits = turns.take(Caller::Tenant(b"2"));
         drop(gone);
         waits.await;
         assert!(turns.line().callers.is_empty() && turns.line().waiting.is_empty());

@@ -304,3 +304,11 @@ async fn it_is_ready_again_without_a_request_once_the_store_is_back() {
     gateway.is_hindered("it evicts records").await;
     assert!(gateway.post("/charges", "k1").await.starts_with("HTTP/1.1 201"), "a process that runs goes on");
 }
+
+#[test]
+fn callers_are_told_apart_by_the_field_that_names_the_tenant() {
+    let account = HeaderName::from_static("x-account");
+    assert_eq!(tenant(&Tenant::Authorization), Some(AUTHORIZATION));
+    assert_eq!(tenant(&Tenant::Header(account.clone())), Some(account));
+    assert_eq!(tenant(&Tenant::None), None);
+}
