@@ -71,9 +71,9 @@ Limits: 4096 connections, more wait to be accepted; 32 KiB and 100 fields for th
 request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout), and \
 for each piece of another body; 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 \
 `overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2 \
-connection. While more comes than a core \
-can serve, requests start in turn, tenant by tenant (by address without one), and so do connections, by address. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an \
-HTTP/2 connection, more get another.";
+connection. While more comes than a core can serve, requests start in turn, tenant by tenant (by address without one), and so do \
+connections, by address. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests \
+at once on an HTTP/2 connection, more get another.";
 
 #[cfg(test)]
 mod tests {
