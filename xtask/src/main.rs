@@ -1,6 +1,5 @@
 //! `cargo xtask <verb>`: the commands of this repository. It uses the standard library only, so it builds in seconds.
 
-mod api;
 mod mutants;
 mod prove;
 mod services;
@@ -16,9 +15,8 @@ const USAGE: &str = "\
 usage: cargo xtask <verb>
 
 verbs:
-  test           everything a change must pass: format, tidy, public items, clippy, documentation, tests, mutants
+  test           everything a change must pass: format, tidy, clippy, documentation, tests, mutants
   tidy           only the rules about the tree itself, in a second
-  api [--bless]  compares the public items of the libraries with docs/api, or lists them anew
   mutants        turns published bugs on, one at a time; each must be seen by a harness
   bench SET [S]  measures core, http, redis or gateway beside its limits; only subjects whose name contains S
   prove model [S] walks through every state of every setting of the model; only those whose name contains S
@@ -37,8 +35,6 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["test"] => exit(test::run(&root())),
         ["tidy"] => exit(tidy::run(&root())),
-        ["api"] => exit(api::run(&root(), false)),
-        ["api", "--bless"] => exit(api::run(&root(), true)),
         ["mutants"] => exit(mutants::run(&root())),
         ["prove", rest @ ..] => exit_or_misused(prove::run(&root(), rest)),
         ["services", rest @ ..] => exit_or_misused(services::run(&root(), rest)),
@@ -48,7 +44,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         [] => misused("a verb is missing"),
-        ["test" | "tidy" | "api" | "mutants" | "help", extra, ..] => misused(&format!("unexpected argument `{extra}`")),
+        ["test" | "tidy" | "mutants" | "help", extra, ..] => misused(&format!("unexpected argument `{extra}`")),
         [verb, ..] => misused(&format!("unknown verb `{verb}`")),
     }
 }

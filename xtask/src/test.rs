@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::api;
 use crate::mutants;
 use crate::services::{self, Unpacked};
 use crate::tally::Tally;
@@ -18,7 +17,6 @@ use crate::tidy;
 pub(crate) fn run(root: &Path) -> bool {
     step(&FORMAT, || succeeds(&FORMAT, root))
         && step(&TIDY, || Ok(tidy::run(root)))
-        && step(&API, || Ok(api::run(root, false)))
         && step(&CLIPPY, || succeeds(&CLIPPY, root))
         && step(&DOC, || succeeds(&DOC, root))
         && unpacked(root).is_some_and(|services| tests_pass(root, &services, mutants::run))
@@ -37,9 +35,8 @@ pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
 }
 
 const FORMAT: Line = Line::new("cargo fmt --all --check");
-// These two run inside this process; the line is what to type to have one alone.
+// Runs inside this process; the line is the command that runs it alone.
 const TIDY: Line = Line::new("cargo xtask tidy");
-const API: Line = Line::new("cargo xtask api");
 const CLIPPY: Line = Line::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
 const DOC: Line = Line {
     words: "cargo doc --workspace --no-deps --all-features",

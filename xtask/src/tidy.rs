@@ -13,7 +13,7 @@ mod walls;
 
 use std::path::Path;
 
-pub(crate) use source::{Spelled, Token, paths, tokens};
+pub(crate) use source::{Spelled, paths, tokens};
 pub(crate) use tree::Tree;
 
 /// A function from the tree to the places that break a rule, and what to do about them.
@@ -33,7 +33,6 @@ const RULES: &[Rule] = &[
     (habits::nothing_is_left_for_later, "do it now or leave it out"),
     (habits::documents_name_what_exists, "name a path that does"),
     (habits::clauses_are_shown_by_tests, "a test that shows it has the clause's number at the end of its name"),
-    (habits::public_items_are_shown_in_use, "show its use in its documentation: an example that runs"),
     (habits::root_documents_exist, "every reader looks for it: write it"),
 ];
 

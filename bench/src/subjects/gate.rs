@@ -81,7 +81,7 @@ async fn bare(with_store: bool) -> anyhow::Result<()> {
                 let random = Arc::clone(&runtime);
                 let task = async move {
                     let mut owner = [0; 16];
-                    random.fill(&mut owner);
+                    random.fill_random(&mut owner);
                     if let Some(store) = store {
                         memory::cycle(&store, &call, Owner(owner), &ANSWER);
                     }

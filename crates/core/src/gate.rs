@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::journal::Journal;
 use crate::key::Call;
 use crate::record::Owner;
-use crate::runtime::{Runtime, within};
+use crate::runtime::{Runtime, timeout};
 use crate::settings::{OnBusy, Policy, Settings, Terms};
 use crate::store::{Protocol, Store};
 use crate::telemetry::Meters;
@@ -43,7 +43,7 @@ use spill::Spill;
 use tasks::Tasks;
 
 pub use attempt::Attempt;
-pub use outcome::{Answer, Failure, How, Ran, Recorded, Refused, Told};
+pub use outcome::{Answer, Detail, Failure, Provenance, Recorded, Refused, RunResult};
 
 /// Runs operations once. Cheap to clone; all clones share their store and their tasks.
 ///
@@ -260,11 +260,11 @@ impl Gate {
     /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
     /// # let gate = Gate::builder(store, Settings::default()).build()?;
     /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
-    /// use hapax_core::gate::{How, Refused};
+    /// use hapax_core::gate::{Provenance, Refused};
     ///
     /// let ran = gate.run(call, |attempt| async move { Ok(format!("charged as {}", attempt.operation())) }).await;
     /// match ran {
-    ///     Ok(ran) if ran.how == How::Replayed => println!("it happened before: {}", ran.answer),
+    ///     Ok(ran) if ran.provenance == Provenance::Replayed => println!("it happened before: {}", ran.answer),
     ///     Ok(ran) => println!("it happened now: {}", ran.answer),
     ///     Err(Refused::Busy { retry_after }) => println!("it runs; ask again in {retry_after:?}"),
     ///     Err(Refused::Mismatch) => println!("the key was used for something else"),
@@ -275,7 +275,7 @@ impl Gate {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn run<A, H, F>(&self, call: Call, handler: H) -> Result<Ran<A>, Refused<A>>
+    pub async fn run<A, H, F>(&self, call: Call, handler: H) -> Result<RunResult<A>, Refused<A>>
     where
         A: Answer,
         H: FnOnce(Attempt) -> F + Send + 'static,
@@ -311,10 +311,10 @@ impl Gate {
     /// # }
     /// ```
     pub async fn drain(&self, limit: Duration) -> bool {
-        within(&*self.shared.runtime, limit, self.shared.tasks.ended()).await.is_some()
+        timeout(&*self.shared.runtime, limit, self.shared.tasks.ended()).await.is_some()
     }
 
-    async fn lead_or_follow<A, H, F>(&self, call: Call, handler: H) -> Result<Ran<A>, Refused<A>>
+    async fn lead_or_follow<A, H, F>(&self, call: Call, handler: H) -> Result<RunResult<A>, Refused<A>>
     where
         A: Answer,
         H: FnOnce(Attempt) -> F + Send + 'static,
@@ -342,7 +342,7 @@ impl Gate {
         let stage = match (twin.decided().await, self.terms.on_busy) {
             (Stage::Granted, OnBusy::Reject) => return Some(busy()),
             (Stage::Granted, OnBusy::Wait(budget)) => {
-                within(&*self.shared.runtime, budget, twin.ended()).await.unwrap_or(Stage::Ended(busy()))
+                timeout(&*self.shared.runtime, budget, twin.ended()).await.unwrap_or(Stage::Ended(busy()))
             }
             (decided @ (Stage::Beginning | Stage::Ended(_)), _) => decided,
         };
@@ -360,14 +360,14 @@ impl Shared {
     where
         F: Future<Output = Result<T>> + Send,
     {
-        within(&*self.runtime, self.store_timeout, call(Protocol::over(&*self.store)))
+        timeout(&*self.runtime, self.store_timeout, call(Protocol::over(&*self.store)))
             .await
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Unknown, "the store did not answer in time")))
     }
 
     fn owner(&self) -> Owner {
         let mut bytes = [0; 16];
-        self.runtime.fill(&mut bytes);
+        self.runtime.fill_random(&mut bytes);
         Owner(bytes)
     }
 

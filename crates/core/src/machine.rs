@@ -49,7 +49,7 @@ pub struct Observed {
     /// The store's clock.
     pub now: Timestamp,
     /// The largest token the store knows of, under any key.
-    pub mark: Token,
+    pub token_high_water: Token,
 }
 
 impl Observed {
@@ -258,7 +258,7 @@ pub enum Begun {
 ///     lease_left: Duration::ZERO,
 ///     life_left: Duration::ZERO,
 ///     now: Timestamp(1_800_000_000_000_000),
-///     mark: Token(0),
+///     token_high_water: Token(0),
 /// };
 /// let Decision::Change(change, Begun::Granted(_)) = begin(&seen, &ask) else { panic!("nothing is there") };
 ///
@@ -326,9 +326,9 @@ fn lapsed(seen: &Observed, holding: &Holding) -> bool {
 /// use hapax_core::machine::{Observed, first_grant};
 ///
 /// // A store that found nothing, and has handed out tokens up to the mark.
-/// let seen = Observed { record: None, mark: Token(before.token.0 + 10_000_000), ..seen };
+/// let seen = Observed { record: None, token_high_water: Token(before.token.0 + 10_000_000), ..seen };
 /// let (change, grant) = first_grant(&ask, &seen);
-/// assert!(grant.token > seen.mark && grant.attempt == 1);
+/// assert!(grant.token > seen.token_high_water && grant.attempt == 1);
 /// assert_eq!(change.record.token, grant.token);
 /// ```
 pub fn first_grant(ask: &Begin, seen: &Observed) -> (Change, Grant) {
@@ -366,7 +366,7 @@ fn grant_of(rk: RecordKey, record: &Record, holding: &Holding) -> Grant {
 /// A token above every one seen: of the record, of the store, and of the past, as its clock in microseconds tells it.
 fn mint(seen: &Observed) -> Token {
     let previous = seen.record.as_ref().map_or(Token(0), |record| record.token);
-    let after = previous.max(seen.mark).0.saturating_add(1);
+    let after = previous.max(seen.token_high_water).0.saturating_add(1);
     Token(after.max(seen.now.0))
 }
 

@@ -58,7 +58,7 @@ pub struct Token(pub u64);
 /// use hapax_core::runtime::{Runtime, Tokio};
 ///
 /// let mut bytes = [0; 16];
-/// Tokio::current().fill(&mut bytes);
+/// Tokio::current().fill_random(&mut bytes);
 /// // Drawn once for an attempt: it is what tells a repeated begin from somebody else's.
 /// let owner = Owner(bytes);
 /// # assert_ne!(owner, Owner([0; 16]));

@@ -39,9 +39,9 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// /// How long a call took, on whatever clock the program runs.
 /// async fn measured(runtime: &dyn Runtime, call: impl Future<Output = ()>) -> Duration {
-///     let started = runtime.boot();
+///     let started = runtime.boottime_now();
 ///     call.await;
-///     runtime.boot() - started
+///     runtime.boottime_now() - started
 /// }
 ///
 /// let runtime = Tokio::current();
@@ -71,13 +71,13 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
     /// The time since some fixed point in the past, counting also while the machine sleeps. For measuring spans.
-    fn boot(&self) -> Duration;
+    fn boottime_now(&self) -> Duration;
 
     /// The wall clock. For stores that live in this process, and for what is shown.
-    fn wall(&self) -> Timestamp;
+    fn wall_now(&self) -> Timestamp;
 
     /// Fills the bytes at random.
-    fn fill(&self, bytes: &mut [u8]);
+    fn fill_random(&self, bytes: &mut [u8]);
 }
 
 /// Waits for a future, at most this long; nothing if it was still running.
@@ -90,15 +90,15 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::future::pending;
 /// use std::time::Duration;
-/// use hapax_core::runtime::{Tokio, within};
+/// use hapax_core::runtime::{Tokio, timeout};
 ///
 /// let runtime = Tokio::current();
-/// assert_eq!(within(&runtime, Duration::from_secs(1), async { 7 }).await, Some(7));
-/// assert_eq!(within(&runtime, Duration::from_millis(1), pending::<u8>()).await, None);
+/// assert_eq!(timeout(&runtime, Duration::from_secs(1), async { 7 }).await, Some(7));
+/// assert_eq!(timeout(&runtime, Duration::from_millis(1), pending::<u8>()).await, None);
 /// # Ok(())
 /// # }
 /// ```
-pub async fn within<T>(runtime: &dyn Runtime, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
+pub async fn timeout<T>(runtime: &dyn Runtime, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
     let mut future = pin!(future);
     // Most calls to a store in this process are ready at once: a timer would cost more than they do.
     if let Poll::Ready(output) = poll!(future.as_mut()) {

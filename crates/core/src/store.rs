@@ -220,31 +220,31 @@ pub enum Severity {
 /// # let (change, _) = hapax_core::machine::first_grant(&ask, &seen);
 /// use std::time::Duration;
 /// use hapax_core::Timestamp;
-/// use hapax_core::store::Armed;
+/// use hapax_core::store::StoredRecord;
 ///
 /// let now = Timestamp(1_800_000_000_000_000);
-/// let row = Armed::at(now, &change);
+/// let row = StoredRecord::at(now, &change);
 /// assert!(!row.expired(now.plus(Duration::from_secs(3599))) && row.expired(now.plus(Duration::from_secs(3600))));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Armed {
+pub struct StoredRecord {
     /// The record.
     pub record: Record,
     /// When it was written or last renewed.
-    pub since: Timestamp,
+    pub armed_at: Timestamp,
     /// When its life ends.
-    pub expires: Timestamp,
+    pub expires_at: Timestamp,
 }
 
-impl Armed {
+impl StoredRecord {
     /// Arms a change at this instant.
     pub fn at(now: Timestamp, change: &Change) -> Self {
-        Self { record: change.record.clone(), since: now, expires: now.plus(change.lifetime.into()) }
+        Self { record: change.record.clone(), armed_at: now, expires_at: now.plus(change.lifetime.into()) }
     }
 
     /// Whether its life ended.
     pub fn expired(&self, now: Timestamp) -> bool {
-        self.expires <= now
+        self.expires_at <= now
     }
 }
 
@@ -254,23 +254,23 @@ impl Armed {
 /// ```
 /// use std::collections::HashMap;
 /// use hapax_core::machine::{Change, Observed};
-/// use hapax_core::store::{Armed, Swapped, unchanged};
+/// use hapax_core::store::{StoredRecord, Swapped, unchanged};
 /// use hapax_core::{RecordKey, Timestamp};
 ///
-/// fn swap(rows: &mut HashMap<RecordKey, Armed>, rk: RecordKey, seen: &Observed, next: &Change, now: Timestamp) -> Swapped {
+/// fn swap(rows: &mut HashMap<RecordKey, StoredRecord>, rk: RecordKey, seen: &Observed, next: &Change, now: Timestamp) -> Swapped {
 ///     if !unchanged(rows.get(&rk), seen, now) {
 ///         return Swapped::Changed;
 ///     }
-///     rows.insert(rk, Armed::at(now, next));
+///     rows.insert(rk, StoredRecord::at(now, next));
 ///     Swapped::Yes
 /// }
 /// ```
-pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> bool {
+pub fn unchanged(stored: Option<&StoredRecord>, seen: &Observed, now: Timestamp) -> bool {
     match (stored, seen.live()) {
         (None, None) => true,
         (Some(armed), None) => armed.expired(now) && seen.record.as_ref() == Some(&armed.record),
         (Some(armed), Some(record)) => {
-            let same_life = armed.expires == seen.now.plus(seen.life_left) || chaos::on("swap_ignores_renewal");
+            let same_life = armed.expires_at == seen.now.plus(seen.life_left) || chaos::on("swap_ignores_renewal");
             !armed.expired(now) && same_life && armed.record == *record
         }
         (None, Some(_)) => false,
@@ -283,24 +283,24 @@ pub fn unchanged(stored: Option<&Armed>, seen: &Observed, now: Timestamp) -> boo
 /// # let (ask, _, seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
 /// # let (change, _) = hapax_core::machine::first_grant(&ask, &seen);
 /// use std::time::Duration;
-/// use hapax_core::store::{Armed, observe};
+/// use hapax_core::store::{StoredRecord, observe};
 /// use hapax_core::{Timestamp, Token};
 ///
 /// let now = Timestamp(1_800_000_000_000_000);
-/// let row = Armed::at(now, &change);
+/// let row = StoredRecord::at(now, &change);
 /// let seen = observe(Some(&row), now.plus(Duration::from_secs(10)), Token(0));
 /// assert_eq!(seen.lease_left, Duration::from_secs(20), "of a lease of 30 s");
 /// ```
-pub fn observe(armed: Option<&Armed>, now: Timestamp, mark: Token) -> Observed {
+pub fn observe(armed: Option<&StoredRecord>, now: Timestamp, token_high_water: Token) -> Observed {
     let lease_left = armed.map(|armed| match &armed.record.state {
-        State::InProgress(holding) => armed.since.plus(holding.lease.into()).since(now),
+        State::InProgress(holding) => armed.armed_at.plus(holding.lease.into()).since(now),
         State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
     });
     Observed {
         record: armed.map(|armed| armed.record.clone()),
         lease_left: lease_left.unwrap_or_default(),
-        life_left: armed.map(|armed| armed.expires.since(now)).unwrap_or_default(),
+        life_left: armed.map(|armed| armed.expires_at.since(now)).unwrap_or_default(),
         now,
-        mark,
+        token_high_water,
     }
 }

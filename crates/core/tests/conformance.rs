@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{Armed, Finding, Inserted, Inspect, Memory, MemorySettings, Swapped, observe, unchanged};
+use hapax_core::store::{
+    Finding, Inserted, Inspect, Memory, MemorySettings, StoredRecord, Swapped, observe, unchanged,
+};
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
 use hapax_testkit::{Backend, Capability, ManualClock, Setup, Step};
 
@@ -93,25 +95,25 @@ struct Value {
 }
 
 impl Kept {
-    fn armed(&self, rk: &RecordKey) -> Result<Option<Armed>> {
+    fn armed(&self, rk: &RecordKey) -> Result<Option<StoredRecord>> {
         let Some(value) = self.values.get(rk) else {
             return Ok(None);
         };
         let record = Record::decode(rk, &value.bytes)?;
-        Ok(Some(Armed { record, since: value.since, expires: value.expires }))
+        Ok(Some(StoredRecord { record, armed_at: value.since, expires_at: value.expires }))
     }
 
     fn write(&mut self, rk: &RecordKey, now: Timestamp, change: &Change) {
         self.mark = self.mark.max(change.record.token);
-        let armed = Armed::at(now, change);
-        let value = Value { bytes: armed.record.encode(rk), since: armed.since, expires: armed.expires };
+        let armed = StoredRecord::at(now, change);
+        let value = Value { bytes: armed.record.encode(rk), since: armed.armed_at, expires: armed.expires_at };
         self.values.insert(*rk, value);
     }
 }
 
 impl Values {
     fn step<R>(&self, rk: &RecordKey, judge: impl FnOnce(&Observed) -> Decision<R>) -> Result<R> {
-        let now = self.clock.wall();
+        let now = self.clock.wall_now();
         let mut kept = self.kept.lock().unwrap();
         match judge(&observe(kept.armed(rk)?.as_ref(), now, kept.mark)) {
             Decision::Reply(reply) => Ok(reply),
@@ -154,7 +156,7 @@ impl Store for Values {
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        let now = self.clock.wall();
+        let now = self.clock.wall_now();
         let mut kept = self.kept.lock().unwrap();
         if !unchanged(kept.armed(rk)?.as_ref(), seen, now) {
             return Ok(Swapped::Changed);
@@ -171,7 +173,7 @@ impl Store for Values {
 #[async_trait]
 impl Inspect for Values {
     async fn sweep(&self, _limit: usize) -> Result<usize> {
-        let now = self.clock.wall();
+        let now = self.clock.wall_now();
         let mut kept = self.kept.lock().unwrap();
         let before = kept.values.len();
         kept.values.retain(|_, value| value.expires > now);
@@ -233,7 +235,7 @@ impl Setup for ValuesSetup {
     async fn put_golden(&self) {
         let digit = |at: usize| u8::from_str_radix(&GOLDEN[at..at + 2], 16).expect("the golden record is hexadecimal");
         let bytes: Bytes = (0..GOLDEN.len()).step_by(2).map(digit).collect();
-        let (since, expires) = (self.0.clock.wall(), Timestamp(u64::MAX));
+        let (since, expires) = (self.0.clock.wall_now(), Timestamp(u64::MAX));
         let rk = hapax_testkit::golden_call().record_key();
         self.0.kept.lock().unwrap().values.insert(rk, Value { bytes, since, expires });
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use hapax_core::gate::{How, Ran, Recorded, Refused};
+use hapax_core::gate::{Provenance, Recorded, Refused, RunResult};
 use hapax_core::{Call, ErrorKind, RecordKey};
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, Response};
@@ -57,13 +57,13 @@ pub(crate) enum Answered<R, E> {
 pub(crate) fn answer<R, E>(
     problems: &dyn ShowProblem,
     call: &Call,
-    ran: Result<Ran<Stored>, Refused<Stored>>,
+    ran: Result<RunResult<Stored>, Refused<Stored>>,
     live: Option<Answered<R, E>>,
 ) -> Result<Response<ResponseBody<R>>, E> {
     let rk = call.record_key();
     let unrecorded = unrecorded(&ran);
     let mut response = match (ran, live) {
-        (Ok(ran @ Ran { how: How::Fresh, .. }), Some(Answered::ToRecord(response))) => {
+        (Ok(ran @ RunResult { provenance: Provenance::Fresh, .. }), Some(Answered::ToRecord(response))) => {
             Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh")
         }
         (Err(Refused::NotApplied { .. }), Some(Answered::ToPassOn(response))) => {
@@ -85,7 +85,7 @@ pub(crate) fn answer<R, E>(
 }
 
 /// Whether the handler ran without a record.
-fn unrecorded<A>(ran: &Result<Ran<A>, Refused<A>>) -> bool {
+fn unrecorded<A>(ran: &Result<RunResult<A>, Refused<A>>) -> bool {
     match ran {
         Ok(ran) => ran.recorded == Recorded::No,
         Err(Refused::NotApplied { unrecorded, .. } | Refused::Unknown { unrecorded, .. }) => *unrecorded,

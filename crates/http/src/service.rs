@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::gate::{Attempt, Failure};
-use hapax_core::runtime::{BoxFuture, within};
+use hapax_core::runtime::{BoxFuture, timeout};
 use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey, Scope};
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
@@ -211,7 +211,7 @@ where
     match collect(body, config.max_request_body).await {
         Collected::Whole(body) => Ok(body),
         Collected::Over(rest) => {
-            within(&**config.gate.runtime(), DRAINED_FOR, drain(rest, DRAINED)).await;
+            timeout(&**config.gate.runtime(), DRAINED_FOR, drain(rest, DRAINED)).await;
             Err(Problem::BodyTooLarge { limit: config.max_request_body })
         }
         Collected::Cut(error) => {

@@ -99,7 +99,7 @@ impl Redis {
             link.ready().await?;
         }
         if self.server.is_known() && !self.server.is_apart() {
-            return Ok(self.server.wall());
+            return Ok(self.server.wall_now());
         }
         Ok(link.call(&cmd("TIME"), value::time).await?)
     }
@@ -156,7 +156,7 @@ impl Store for Redis {
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        let nothing = value::nothing(self.server.wall());
+        let nothing = value::nothing(self.server.wall_now());
         // Whatever stands there, this is what would come of it; only where nothing does it may be too old. No key lives for no time.
         let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };
         let Decision::Change(change, _) = machine::complete(&nothing, &young) else {

@@ -13,7 +13,7 @@ mod checkpoint;
 mod connection;
 mod row;
 mod step;
-mod worker;
+mod thread;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{RecordKey, Result};
 
 use checkpoint::Checkpoints;
-use worker::Worker;
+use thread::Worker;
 
 /// A store in one SQLite file.
 ///

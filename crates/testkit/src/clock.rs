@@ -19,7 +19,7 @@ impl ManualClock {
     /// Outside of a tokio runtime.
     pub fn new() -> Self {
         let inner = Tokio::current();
-        Self { wall: Mutex::new(inner.wall()), inner }
+        Self { wall: Mutex::new(inner.wall_now()), inner }
     }
 
     /// Moves the clock by a function of what it shows.
@@ -65,15 +65,15 @@ impl Runtime for ManualClock {
         self.inner.blocking(name, body)
     }
 
-    fn boot(&self) -> Duration {
-        self.inner.boot()
+    fn boottime_now(&self) -> Duration {
+        self.inner.boottime_now()
     }
 
-    fn wall(&self) -> Timestamp {
+    fn wall_now(&self) -> Timestamp {
         *self.wall.lock().expect("no thread panics while it moves the clock")
     }
 
-    fn fill(&self, bytes: &mut [u8]) {
-        self.inner.fill(bytes);
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.inner.fill_random(bytes);
     }
 }

@@ -130,7 +130,7 @@ impl Faulty {
     }
 
     async fn apply_late_before(&self, call: usize) {
-        let now = self.shared.runtime.boot();
+        let now = self.shared.runtime.boottime_now();
         let due: Vec<_> = self.shared.lock().late.extract_if(.., |late| late.after < call).collect();
         for late in due {
             if now < late.dies {
@@ -143,7 +143,7 @@ impl Faulty {
     fn send_late(&self, call: usize, request: Request, when: When) {
         match when {
             When::Calls(between) => {
-                let dies = self.shared.runtime.boot() + self.shared.dies_after;
+                let dies = self.shared.runtime.boottime_now() + self.shared.dies_after;
                 self.shared.lock().late.push(Late { request, after: call + between, dies });
             }
             When::Time(time) if time < self.shared.dies_after => {

@@ -38,7 +38,7 @@ async fn main() -> anyhow::Result<()> {
 
     for (key, cents) in [("order-7", 500), ("order-7", 500), ("order-7", 600)] {
         match gate.run(order(key, cents)?, move |attempt| charge(attempt, cents)).await {
-            Ok(ran) => println!("{key}: {} ({:?})", ran.answer, ran.how),
+            Ok(ran) => println!("{key}: {} ({:?})", ran.answer, ran.provenance),
             Err(Refused::Mismatch) => println!("{key}: not for {cents} cents, the key was used for another amount"),
             // Each of the others is a different thing to tell the caller.
             Err(refused) => return Err(refused.into()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::machine::{Change, Observed};
-use hapax_core::store::{Armed, unchanged};
+use hapax_core::store::{StoredRecord, unchanged};
 use hapax_core::{Record, Seconds, Timestamp, Token};
 
 use crate::ask::Reply;
@@ -78,7 +78,7 @@ impl Slot {
             },
             life_left: if self.expired { Duration::ZERO } else { LATER },
             now: clock(now),
-            mark: Token(mark.into()),
+            token_high_water: Token(mark.into()),
         }
     }
 
@@ -102,13 +102,14 @@ impl Slot {
             (false, false) => then.plus(LATER),
             (false, true) => then.plus(2 * LATER),
         };
-        let stored = self.record.as_ref().map(|kept| Armed { record: kept.into(), since: then, expires });
+        let stored =
+            self.record.as_ref().map(|kept| StoredRecord { record: kept.into(), armed_at: then, expires_at: expires });
         let seen = Observed {
             record: swap.seen.as_ref().map(Record::from),
             lease_left: Duration::ZERO,
             life_left: if swap.seen_expired { Duration::ZERO } else { LATER },
             now: then,
-            mark: Token(0),
+            token_high_water: Token(0),
         };
         unchanged(stored.as_ref(), &seen, now)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hapax_core::machine::Verdict;
-use hapax_core::runtime::{Runtime, within};
+use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::settings::Found;
 use hapax_core::store::Protocol;
 use hapax_core::{Seconds, State};
@@ -35,7 +35,7 @@ async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
     let (outside, limit) = (&*scene.outside, scene.plan.store_timeout);
     let remote = Remote::new(Arc::clone(&scene.network), life);
     let protocol = Protocol::over(&remote);
-    let seen = within(outside, limit, protocol.read(rk)).await?.ok()?;
+    let seen = timeout(outside, limit, protocol.read(rk)).await?.ok()?;
     let record = seen.live()?;
     match record.state {
         State::InProgress(_) if !seen.runs() => {}
@@ -44,7 +44,7 @@ async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
     }
     let seconds = |time: std::time::Duration| Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
     let unknown_retention = seconds(route.unknown_retention);
-    within(outside, limit, protocol.hold(&rk, record.token, unknown_retention)).await?.ok()?;
+    timeout(outside, limit, protocol.hold(&rk, record.token, unknown_retention)).await?.ok()?;
     let verdict = match scene.oracle.finds_out(rk.operation()) {
         Found::Done(answer) => Verdict::Done { answer, retention: seconds(route.retention) },
         Found::NotDone => Verdict::NotDone { lifetime: seconds(route.released_retention) },
@@ -53,5 +53,5 @@ async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
     scene.outside.sleep(scene.dice.up_to(3 * route.lease)).await;
     let token = record.token.0;
     scene.oracle.strikes(Class::Operator, format_args!("key {key}: the operator resolves token {token}: {verdict:?}"));
-    within(outside, limit, protocol.resolve(&rk, record.token, &verdict)).await?.ok().map(drop)
+    timeout(outside, limit, protocol.resolve(&rk, record.token, &verdict)).await?.ok().map(drop)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hapax_core::ErrorKind;
-use hapax_core::gate::{How, Ran, Recorded, Refused};
+use hapax_core::gate::{Provenance, Recorded, Refused, RunResult};
 
 /// What a handler says in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Word {
 /// What a caller was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    Answer { answer: String, how: How, recorded: Recorded },
+    Answer { answer: String, provenance: Provenance, recorded: Recorded },
     Busy(Duration),
     Mismatch,
     Indeterminate,
@@ -44,11 +44,11 @@ impl Told {
     /// Its name in tallies.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Answer { how: How::Fresh, recorded: Recorded::Yes, .. } => "told fresh",
-            Self::Answer { how: How::Fresh, recorded: Recorded::Pending, .. } => "told pending",
-            Self::Answer { how: How::Fresh, recorded: Recorded::No, .. } => "told unprotected",
-            Self::Answer { how: How::Replayed, .. } => "told replayed",
-            Self::Answer { how: How::Canonical, .. } => "told canonical",
+            Self::Answer { provenance: Provenance::Fresh, recorded: Recorded::Yes, .. } => "told fresh",
+            Self::Answer { provenance: Provenance::Fresh, recorded: Recorded::Pending, .. } => "told pending",
+            Self::Answer { provenance: Provenance::Fresh, recorded: Recorded::No, .. } => "told unprotected",
+            Self::Answer { provenance: Provenance::Replayed, .. } => "told replayed",
+            Self::Answer { provenance: Provenance::Canonical, .. } => "told canonical",
             Self::Busy(_) => "told busy",
             Self::Mismatch => "told mismatch",
             Self::Indeterminate => "told indeterminate",
@@ -62,10 +62,10 @@ impl Told {
     }
 }
 
-impl From<Result<Ran<String>, Refused<String>>> for Told {
-    fn from(ran: Result<Ran<String>, Refused<String>>) -> Self {
+impl From<Result<RunResult<String>, Refused<String>>> for Told {
+    fn from(ran: Result<RunResult<String>, Refused<String>>) -> Self {
         match ran {
-            Ok(ran) => Self::Answer { answer: ran.answer, how: ran.how, recorded: ran.recorded },
+            Ok(ran) => Self::Answer { answer: ran.answer, provenance: ran.provenance, recorded: ran.recorded },
             Err(Refused::Busy { retry_after }) => Self::Busy(retry_after),
             Err(Refused::Mismatch) => Self::Mismatch,
             Err(Refused::Indeterminate { .. }) => Self::Indeterminate,
@@ -81,8 +81,8 @@ impl From<Result<Ran<String>, Refused<String>>> for Told {
 
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Answer { answer, how, recorded } = self {
-            write!(f, "`{answer}`, {how:?}, recorded: {recorded:?}")
+        if let Self::Answer { answer, provenance, recorded } = self {
+            write!(f, "`{answer}`, {provenance:?}, recorded: {recorded:?}")
         } else {
             write!(f, "{self:?}")
         }

@@ -148,23 +148,3 @@ pub(super) fn clauses_are_shown_by_tests(tree: &Tree) -> Vec<Place> {
         .chain(unknown.map(|(end, file, line)| Place::new(file, *line, format!("the contract has no clause H{end}"))))
         .collect()
 }
-
-const LIBRARIES: &[&str] = &["crates/core/src/", "crates/http/src/", "crates/stores/src/"];
-const SHOWN: &[&str] = &["pub struct ", "pub enum ", "pub trait ", "pub fn ", "pub const fn ", "pub async fn "];
-
-/// What stands at the beginning of a line is an item of its module, and the compiler sees to it that what is `pub` can be reached.
-/// Methods, fields and variants may be shown by their type.
-pub(super) fn public_items_are_shown_in_use(tree: &Tree) -> Vec<Place> {
-    let mut places = Vec::new();
-    for (file, text) in LIBRARIES.iter().flat_map(|library| tree.rust(library)) {
-        let mut is_shown = false;
-        for (number, line) in lines(text).take_while(|(_, line)| *line != "#[cfg(test)]") {
-            is_shown = !line.is_empty() && (is_shown || line == "/// ```");
-            if !is_shown && SHOWN.iter().any(|item| line.starts_with(item)) {
-                let head = line.trim_end_matches(['{', ' ', ';', '(']);
-                places.push(Place::new(file, number, format!("`{head}`")));
-            }
-        }
-    }
-    places
-}

@@ -234,28 +234,6 @@ fn every_clause_has_a_test_and_every_test_a_clause() {
 }
 
 #[test]
-fn public_items_have_an_example() {
-    let rule = public_items_are_shown_in_use;
-    let file = "crates/core/src/gate.rs";
-    for item in
-        ["pub struct Gate;", "pub enum Role {", "pub trait Answer {", "pub fn begin() {", "pub async fn within() {"]
-    {
-        refuses(rule, file, item);
-        assert_eq!(found(rule, file, &format!("/// A gate.\n#[derive(Debug)]\n{item}")), [3]);
-        assert_eq!(found(rule, file, &format!("/// ```\n/// ```\npub struct Other;\n\n{item}")), [5]);
-        assert_eq!(found(rule, file, &format!("/// ```text\n{item}")), [2]);
-        accepts(rule, file, &format!("/// A gate.\n///\n/// ```\n/// run();\n/// ```\n#[derive(Debug)]\n{item}"));
-        accepts(rule, file, &format!("#[cfg(test)]\nmod tests {{\n{item}"));
-        accepts(rule, "crates/cli/src/main.rs", item);
-    }
-    accepts(
-        rule,
-        file,
-        "pub(crate) struct Gate;\nimpl Gate {\n    pub fn run() {}\n}\npub mod names {}\npub use a::B;",
-    );
-}
-
-#[test]
 fn a_missing_document_is_found() {
     let tree = Tree::of(&[("README.md", ""), ("ARCHITECTURE.md", ""), ("CHANGELOG.md", "")]);
     let findings = root_documents_exist(&tree);

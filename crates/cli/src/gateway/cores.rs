@@ -88,16 +88,16 @@ impl Runtime for OnCores {
         self.0.blocking(name, body)
     }
 
-    fn boot(&self) -> Duration {
-        self.0.boot()
+    fn boottime_now(&self) -> Duration {
+        self.0.boottime_now()
     }
 
-    fn wall(&self) -> Timestamp {
-        self.0.wall()
+    fn wall_now(&self) -> Timestamp {
+        self.0.wall_now()
     }
 
-    fn fill(&self, bytes: &mut [u8]) {
-        self.0.fill(bytes);
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.0.fill_random(bytes);
     }
 }
 

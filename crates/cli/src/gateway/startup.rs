@@ -124,7 +124,7 @@ impl StartUp {
 
     async fn begin(&self, call: Call) -> Result<Begun, Error> {
         let mut owner = Owner([0; 16]);
-        self.runtime.fill(&mut owner.0);
+        self.runtime.fill_random(&mut owner.0);
         // To write the same once more does no harm.
         let ask = Begin { call, owner, lease: WRITING, unknown_retention: PINNED, on_lapse: Lapse::Retry };
         self.in_time(Protocol::over(&*self.store).begin(&ask)).await
@@ -141,7 +141,7 @@ impl StartUp {
 /// A call of a key that nobody else has, to see whether a store takes records.
 pub(super) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Error> {
     let mut name = [0; 16];
-    runtime.fill(&mut name);
+    runtime.fill_random(&mut name);
     let name = hex(&name);
     Ok(Identity::plain().call(&Scope::tenant(namespace, "hapax/trial")?, &Key::new(name)?))
 }

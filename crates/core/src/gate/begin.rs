@@ -8,7 +8,7 @@ use crate::gate::flights::Ended;
 use crate::gate::{Gate, heartbeat, settle};
 use crate::key::Call;
 use crate::machine::{Begin, Begun, Grant, Verdict};
-use crate::runtime::within;
+use crate::runtime::timeout;
 use crate::settings::{Found, OnBusy, Probe};
 use crate::telemetry;
 
@@ -56,7 +56,7 @@ impl Gate {
             begun = self.ask_to_begin(&ask, &mut asked).await;
         }
         let granted = matches!(begun, Ok(Begun::Granted(_) | Begun::Mine(_)));
-        let in_time = self.shared.runtime.boot() < heartbeat::deadline(asked.sent, ask.lease.into());
+        let in_time = self.shared.runtime.boottime_now() < heartbeat::deadline(asked.sent, ask.lease.into());
         if granted && !in_time || !granted && asked.ambiguous {
             settle::cancel(self.clone(), call.record_key(), ask.owner, asked.sent);
         }
@@ -98,7 +98,7 @@ impl Gate {
 
     async fn ask_once(&self, ask: &Begin, asked: &mut Asked) -> Result<Begun> {
         let shared = &*self.shared;
-        asked.sent = shared.runtime.boot();
+        asked.sent = shared.runtime.boottime_now();
         if !shared.breaker.admits(asked.sent) {
             return Err(Error::new(
                 ErrorKind::NotApplied,
@@ -109,7 +109,7 @@ impl Gate {
         match &begun {
             // A store without room answers: it still knows what happened.
             Err(error) if down(error) && error.kind() != ErrorKind::Full => {
-                shared.breaker.failed(shared.runtime.boot());
+                shared.breaker.failed(shared.runtime.boottime_now());
             }
             Ok(_) | Err(_) => shared.breaker.succeeded(),
         }
@@ -126,7 +126,7 @@ impl Gate {
             return true;
         };
         let asked = probe.probe(rk.operation());
-        let verdict = match within(&*self.shared.runtime, terms.lease.into(), asked).await {
+        let verdict = match timeout(&*self.shared.runtime, terms.lease.into(), asked).await {
             Some(Ok(Found::Done(answer))) => Verdict::Done { answer, retention: terms.retention },
             Some(Ok(Found::NotDone)) => Verdict::NotDone { lifetime: terms.released_retention },
             Some(Ok(Found::Unknown)) => return false,
@@ -146,10 +146,10 @@ impl Gate {
     /// Looks at the record until the other process's attempt is over, or the budget is; then begins again.
     async fn wait_and_begin(&self, ask: &Begin, asked: &mut Asked, budget: Duration) -> Result<Begun> {
         let shared = &*self.shared;
-        let ends = shared.runtime.boot() + budget;
+        let ends = shared.runtime.boottime_now() + budget;
         let mut pause = FIRST_PAUSE;
         loop {
-            let left = ends.saturating_sub(shared.runtime.boot());
+            let left = ends.saturating_sub(shared.runtime.boottime_now());
             if left.is_zero() {
                 return self.ask_to_begin(ask, asked).await;
             }

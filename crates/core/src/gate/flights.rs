@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind};
-use crate::gate::outcome::{Answer, How, Ran, Recorded, Refused};
+use crate::gate::outcome::{Answer, Provenance, Recorded, Refused, RunResult};
 use crate::key::{Call, RecordKey};
 use crate::record::{Completion, Timestamp};
 use crate::telemetry;
@@ -50,7 +50,7 @@ pub(super) enum Stage {
 /// What became of a leader.
 #[derive(Clone, Debug)]
 pub(super) enum Ended {
-    /// There is an answer, as it is stored, or is to be; the rest as in [`Ran`].
+    /// There is an answer, as it is stored, or is to be; the rest as in [`RunResult`].
     Answer { answer: Bytes, recorded: Recorded, expiry: Option<u32> },
     /// There was one already.
     Recorded(Completion),
@@ -74,7 +74,7 @@ impl Ended {
     /// Nobody knows, and the record says so.
     const UNKNOWN: Self = Self::Unknown { unrecorded: false };
 
-    pub(super) fn of<A: Answer>(ran: &Result<Ran<A>, Refused<A>>) -> Self {
+    pub(super) fn of<A: Answer>(ran: &Result<RunResult<A>, Refused<A>>) -> Self {
         match ran {
             Ok(ran) => Self::Answer { answer: ran.answer.encode(), recorded: ran.recorded, expiry: ran.expiry },
             Err(Refused::NotApplied { .. } | Refused::Overloaded) => Self::NotApplied,
@@ -89,20 +89,23 @@ impl Ended {
     }
 
     /// The end as a copy of the call hears it.
-    pub(super) fn into_result<A: Answer>(self) -> Result<Ran<A>, Refused<A>> {
+    pub(super) fn into_result<A: Answer>(self) -> Result<RunResult<A>, Refused<A>> {
         let error = |kind, message| Error::new(kind, message);
         match self {
-            Self::Answer { answer, recorded, expiry } => {
-                Ran::decoded(answer, |answer| Ran { answer, how: How::Replayed, recorded, expiry })
-            }
-            Self::Recorded(completion) => Ran::recorded(completion, How::Replayed),
+            Self::Answer { answer, recorded, expiry } => RunResult::decoded(answer, |answer| RunResult {
+                answer,
+                provenance: Provenance::Replayed,
+                recorded,
+                expiry,
+            }),
+            Self::Recorded(completion) => RunResult::recorded(completion, Provenance::Replayed),
             Self::NotApplied => {
-                let told = error(ErrorKind::NotApplied, "a copy of this call was not applied").into();
-                Err(Refused::NotApplied { told, unrecorded: false })
+                let detail = error(ErrorKind::NotApplied, "a copy of this call was not applied").into();
+                Err(Refused::NotApplied { detail, unrecorded: false })
             }
             Self::Unknown { unrecorded } => {
-                let told = error(ErrorKind::Unknown, "the outcome of a copy of this call is unknown").into();
-                Err(Refused::Unknown { told, unrecorded })
+                let detail = error(ErrorKind::Unknown, "the outcome of a copy of this call is unknown").into();
+                Err(Refused::Unknown { detail, unrecorded })
             }
             Self::Busy(retry_after) => Err(Refused::Busy { retry_after }),
             Self::Mismatch => Err(Refused::Mismatch),

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Cancellation;
 use crate::gate::{Gate, Shared};
 use crate::machine::{Claim, Grant, Renewed};
-use crate::runtime::{BoxFuture, Runtime, within};
+use crate::runtime::{BoxFuture, Runtime, timeout};
 use crate::settings::Terms;
 use crate::store::{Protocol, Store};
 use crate::telemetry;
@@ -98,10 +98,10 @@ async fn beat(gate: Weak<Shared>, runtime: Arc<dyn Runtime>) {
         }
         // Until there is a handle of its own the gate's must do: no renewal waits for a connection.
         let store = handle.as_ref().unwrap_or(&shared.store);
-        for beat in shared.heartbeats.due(runtime.boot()) {
+        for beat in shared.heartbeats.due(runtime.boottime_now()) {
             asked.push(Box::pin(beat.renew(Arc::clone(store), Arc::clone(&runtime), limit)));
         }
-        let due = runtime.boot() + shared.heartbeats.pause();
+        let due = runtime.boottime_now() + shared.heartbeats.pause();
         let mut pause = runtime.sleep(shared.heartbeats.pause());
         drop(shared);
         while let Either::Right((heard, rest)) = select(pause, pin!(next(&mut asked))).await {
@@ -111,7 +111,7 @@ async fn beat(gate: Weak<Shared>, runtime: Arc<dyn Runtime>) {
                 handle = given;
             }
         }
-        telemetry::heartbeat_late(runtime.boot().saturating_sub(due));
+        telemetry::heartbeat_late(runtime.boottime_now().saturating_sub(due));
     }
 }
 
@@ -122,7 +122,7 @@ enum Heard {
 }
 
 async fn ask_for_handle(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, limit: Duration) -> Heard {
-    Heard::Handle(within(&*runtime, limit, store.dedicated()).await.and_then(Result::ok))
+    Heard::Handle(timeout(&*runtime, limit, store.dedicated()).await.and_then(Result::ok))
 }
 
 /// The next thing to be heard; waits for ever when nothing was asked.
@@ -178,12 +178,12 @@ impl Beat {
     }
 
     async fn renew(self: Arc<Self>, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, limit: Duration) -> Heard {
-        let sent = runtime.boot();
+        let sent = runtime.boottime_now();
         let claim = Claim::from(&self.grant);
         let renewal = Protocol::over(&*store).renew(&self.grant.rk, &claim);
-        match within(&*runtime, limit, renewal).await {
+        match timeout(&*runtime, limit, renewal).await {
             Some(Ok(Renewed::Yes)) => {
-                let sent = if chaos::on("deadline_by_reply") { runtime.boot() } else { sent };
+                let sent = if chaos::on("deadline_by_reply") { runtime.boottime_now() } else { sent };
                 self.confirmed.store(micros(sent), Ordering::Release);
                 self.due.store(micros(sent + interval(&*runtime, self.lease)), Ordering::Release);
             }
@@ -233,7 +233,7 @@ pub(super) fn deadline(sent: Duration, lease: Duration) -> Duration {
 /// A third of the lease, give or take a tenth of it, so that attempts begun together are not renewed together.
 fn interval(runtime: &dyn Runtime, lease: Duration) -> Duration {
     let mut byte = [0];
-    runtime.fill(&mut byte);
+    runtime.fill_random(&mut byte);
     (lease / 3).mul_f64(0.9 + 0.2 * f64::from(byte[0]) / 255.0)
 }
 
@@ -284,7 +284,7 @@ impl Heartbeat {
         }
         // A renewal ends within one store timeout; a thread that died must not hold its attempts.
         let limit = 2 * self.shared.store_timeout;
-        within(&*self.shared.runtime, limit, self.beat.idle()).await;
+        timeout(&*self.shared.runtime, limit, self.beat.idle()).await;
     }
 }
 

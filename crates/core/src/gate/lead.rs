@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Attempt;
 use crate::gate::begin::Permission;
 use crate::gate::flights::{Ended, Leading};
-use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused};
+use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::permits::Permit;
 use crate::gate::settle::Held;
 use crate::gate::{Gate, Shared};
@@ -27,7 +27,7 @@ impl Gate {
         call: Call,
         leading: Option<Leading>,
         handler: H,
-    ) -> Result<Ran<A>, Refused<A>>
+    ) -> Result<RunResult<A>, Refused<A>>
     where
         A: Answer,
         H: FnOnce(Attempt) -> F + Send + 'static,
@@ -52,12 +52,12 @@ impl Gate {
         });
         told.await.unwrap_or_else(|_| {
             let message = "the attempt ended without a word";
-            Err(Refused::Unknown { told: Error::new(ErrorKind::Unknown, message).into(), unrecorded: false })
+            Err(Refused::Unknown { detail: Error::new(ErrorKind::Unknown, message).into(), unrecorded: false })
         })
     }
 
     /// The whole of one attempt; its end is told to the twins, too.
-    async fn attempt<A, H, F>(self, call: Call, mut flight: Flight, handler: H) -> Result<Ran<A>, Refused<A>>
+    async fn attempt<A, H, F>(self, call: Call, mut flight: Flight, handler: H) -> Result<RunResult<A>, Refused<A>>
     where
         A: Answer,
         H: FnOnce(Attempt) -> F + Send + 'static,
@@ -113,12 +113,12 @@ struct Clock {
 
 impl Clock {
     fn start(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared), since: Cell::new(shared.runtime.boot()) }
+        Self { shared: Arc::clone(shared), since: Cell::new(shared.runtime.boottime_now()) }
     }
 
     /// The time since the start, or the lap before.
     fn lap(&self) -> Duration {
-        let now = self.shared.runtime.boot();
+        let now = self.shared.runtime.boottime_now();
         now.saturating_sub(self.since.replace(now))
     }
 }
@@ -136,7 +136,7 @@ impl Flight {
         }
     }
 
-    fn ended<A: Answer>(self, ran: &Result<Ran<A>, Refused<A>>) {
+    fn ended<A: Answer>(self, ran: &Result<RunResult<A>, Refused<A>>) {
         if let Some(leading) = self.leading {
             leading.ended(|| Ended::of(ran));
         }
@@ -144,12 +144,14 @@ impl Flight {
 }
 
 /// The end of a handler that ran without a record.
-fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
+fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<RunResult<A>, Refused<A>> {
     match ran {
         Ok(answer) | Err(Failure::Final(answer)) => {
-            Ok(Ran { answer, how: How::Fresh, recorded: Recorded::No, expiry: None })
+            Ok(RunResult { answer, provenance: Provenance::Fresh, recorded: Recorded::No, expiry: None })
         }
-        Err(Failure::NotApplied(told) | Failure::Denied(told)) => Err(Refused::NotApplied { told, unrecorded: true }),
-        Err(Failure::Unknown(told)) => Err(Refused::Unknown { told, unrecorded: true }),
+        Err(Failure::NotApplied(detail) | Failure::Denied(detail)) => {
+            Err(Refused::NotApplied { detail, unrecorded: true })
+        }
+        Err(Failure::Unknown(detail)) => Err(Refused::Unknown { detail, unrecorded: true }),
     }
 }

@@ -83,12 +83,12 @@ pub enum Failure<A> {
     /// The answer is final though nothing was applied: recorded, and given to every copy.
     Final(A),
     /// Known not applied: the key is free again.
-    NotApplied(Told<A>),
+    NotApplied(Detail<A>),
     /// Known not applied, because the caller had no right to it: as `NotApplied`, but the record is forgotten after a lease, or
     /// after 10 s if that is longer.
-    Denied(Told<A>),
+    Denied(Detail<A>),
     /// Nobody knows whether it was applied. Any error by a plain `?` means this.
-    Unknown(Told<A>),
+    Unknown(Detail<A>),
 }
 
 impl<A> Failure<A> {
@@ -98,49 +98,49 @@ impl<A> Failure<A> {
     }
 
     /// Known not applied.
-    pub fn not_applied(told: impl Into<Told<A>>) -> Self {
-        Self::NotApplied(told.into())
+    pub fn not_applied(detail: impl Into<Detail<A>>) -> Self {
+        Self::NotApplied(detail.into())
     }
 
     /// Known not applied, because the caller had no right to it.
-    pub fn denied(told: impl Into<Told<A>>) -> Self {
-        Self::Denied(told.into())
+    pub fn denied(detail: impl Into<Detail<A>>) -> Self {
+        Self::Denied(detail.into())
     }
 
     /// Nobody knows.
-    pub fn unknown(told: impl Into<Told<A>>) -> Self {
-        Self::Unknown(told.into())
+    pub fn unknown(detail: impl Into<Detail<A>>) -> Self {
+        Self::Unknown(detail.into())
     }
 }
 
 impl<A, E: StdError + Send + Sync + 'static> From<E> for Failure<A> {
     fn from(error: E) -> Self {
-        Self::Unknown(Told::Error(error.into()))
+        Self::Unknown(Detail::Error(error.into()))
     }
 }
 
 /// What the handler said beside its verdict; travels to the caller unchanged.
 ///
 /// ```
-/// use hapax_core::gate::{Failure, Told};
+/// use hapax_core::gate::{Failure, Detail};
 ///
 /// // For the caller alone: a copy begins for itself.
-/// let full = Failure::NotApplied(Told::Answer(String::from("sold out; come back at noon")));
+/// let full = Failure::NotApplied(Detail::Answer(String::from("sold out; come back at noon")));
 ///
 /// // What a `?` in a handler makes of an error.
 /// let lost: Failure<String> = std::io::Error::other("the connection broke").into();
-/// assert!(matches!(lost, Failure::Unknown(Told::Error(_))));
+/// assert!(matches!(lost, Failure::Unknown(Detail::Error(_))));
 /// # drop(full);
 /// ```
 #[derive(Debug)]
-pub enum Told<A> {
+pub enum Detail<A> {
     /// An answer, which is not recorded.
     Answer(A),
     /// An error.
     Error(BoxError),
 }
 
-impl<A, E: StdError + Send + Sync + 'static> From<E> for Told<A> {
+impl<A, E: StdError + Send + Sync + 'static> From<E> for Detail<A> {
     fn from(error: E) -> Self {
         Self::Error(error.into())
     }
@@ -158,22 +158,22 @@ impl<A, E: StdError + Send + Sync + 'static> From<E> for Told<A> {
 /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
 /// # let gate = Gate::builder(store, Settings::default()).build()?;
 /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
-/// use hapax_core::gate::{How, Recorded};
+/// use hapax_core::gate::{Provenance, Recorded};
 ///
 /// let ran = gate.run(call, |_| async { Ok(String::from("charged")) }).await?;
-/// assert_eq!((ran.how, ran.recorded), (How::Fresh, Recorded::Yes));
+/// assert_eq!((ran.provenance, ran.recorded), (Provenance::Fresh, Recorded::Yes));
 /// let copy = gate.run(call, |_| async { Ok(String::from("charged again")) }).await?;
-/// assert_eq!((copy.answer, copy.how, copy.expiry), (ran.answer, How::Replayed, ran.expiry));
+/// assert_eq!((copy.answer, copy.provenance, copy.expiry), (ran.answer, Provenance::Replayed, ran.expiry));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ran<A> {
+pub struct RunResult<A> {
     /// The answer, the same for every copy.
     pub answer: A,
     /// Where it comes from.
-    pub how: How,
+    pub provenance: Provenance,
     /// Whether the store has it.
     pub recorded: Recorded,
     /// When it stops being given, in unix seconds by the clock of whoever recorded it; none if nobody did.
@@ -183,18 +183,18 @@ pub struct Ran<A> {
 /// Where an answer comes from.
 ///
 /// ```
-/// use hapax_core::gate::{How, Ran};
+/// use hapax_core::gate::{Provenance, RunResult};
 ///
 /// /// 201 for the call that made it, 200 for its copies.
-/// fn status(ran: &Ran<String>) -> u16 {
-///     match ran.how {
-///         How::Fresh => 201,
-///         How::Replayed | How::Canonical => 200,
+/// fn status(ran: &RunResult<String>) -> u16 {
+///     match ran.provenance {
+///         Provenance::Fresh => 201,
+///         Provenance::Replayed | Provenance::Canonical => 200,
 ///     }
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Provenance {
     /// The handler gave it just now.
     Fresh,
     /// It was recorded before, or given to a copy at the same time.
@@ -226,12 +226,12 @@ pub enum Recorded {
     No,
 }
 
-impl<A: Answer> Ran<A> {
+impl<A: Answer> RunResult<A> {
     /// An answer as it is recorded.
-    pub(super) fn recorded(completion: Completion, how: How) -> Result<Self, Refused<A>> {
+    pub(super) fn recorded(completion: Completion, provenance: Provenance) -> Result<Self, Refused<A>> {
         Self::decoded(completion.answer, |answer| Self {
             answer,
-            how,
+            provenance,
             recorded: Recorded::Yes,
             expiry: Some(completion.expiry),
         })
@@ -287,14 +287,14 @@ pub enum Refused<A> {
     /// The handler ran and said that nothing was applied.
     NotApplied {
         /// What it said.
-        told: Told<A>,
+        detail: Detail<A>,
         /// Whether it ran without a record, since the store was down and the policy says so.
         unrecorded: bool,
     },
     /// The handler ran and nobody knows whether it was applied.
     Unknown {
         /// What it said.
-        told: Told<A>,
+        detail: Detail<A>,
         /// Whether it ran without a record, since the store was down and the policy says so: nothing holds a copy back.
         unrecorded: bool,
     },
@@ -323,9 +323,9 @@ impl<A> fmt::Display for Refused<A> {
 impl<A: fmt::Debug> StdError for Refused<A> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::NotApplied { told, .. } | Self::Unknown { told, .. } => match told {
-                Told::Error(error) => Some(error.as_ref()),
-                Told::Answer(_) => None,
+            Self::NotApplied { detail, .. } | Self::Unknown { detail, .. } => match detail {
+                Detail::Error(error) => Some(error.as_ref()),
+                Detail::Answer(_) => None,
             },
             Self::Unrecorded(error) | Self::Store(error) => Some(error),
             Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead | Self::Overloaded => None,
@@ -334,11 +334,11 @@ impl<A: fmt::Debug> StdError for Refused<A> {
 }
 
 /// How a call ended, as the metrics name it, and whether a copy was caught: it asked for what ran, or had run, before.
-pub(super) fn label<A>(ran: &Result<Ran<A>, Refused<A>>) -> (&'static str, bool) {
+pub(super) fn label<A>(ran: &Result<RunResult<A>, Refused<A>>) -> (&'static str, bool) {
     match ran {
-        Ok(Ran { how: How::Fresh, .. }) => ("fresh", false),
-        Ok(Ran { how: How::Replayed, .. }) => ("replayed", true),
-        Ok(Ran { how: How::Canonical, .. }) => ("canonical", false),
+        Ok(RunResult { provenance: Provenance::Fresh, .. }) => ("fresh", false),
+        Ok(RunResult { provenance: Provenance::Replayed, .. }) => ("replayed", true),
+        Ok(RunResult { provenance: Provenance::Canonical, .. }) => ("canonical", false),
         Err(Refused::Busy { .. }) => ("busy", true),
         Err(Refused::Mismatch) => ("mismatch", false),
         Err(Refused::Indeterminate { .. }) => ("indeterminate", true),

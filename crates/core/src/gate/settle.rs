@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Cancellation;
 use crate::gate::begin::Won;
 use crate::gate::heartbeat::Heartbeat;
-use crate::gate::outcome::{Answer, Failure, How, Ran, Recorded, Refused};
+use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::{Gate, Shared};
 use crate::journal::Spilled;
 use crate::key::RecordKey;
@@ -38,24 +38,24 @@ impl Held {
     }
 
     /// Tells the store what the handler said, and only then the caller.
-    pub(super) async fn settle<A: Answer>(mut self, said: Result<A, Failure<A>>) -> Result<Ran<A>, Refused<A>> {
+    pub(super) async fn settle<A: Answer>(mut self, said: Result<A, Failure<A>>) -> Result<RunResult<A>, Refused<A>> {
         if chaos::on("heartbeat_stops_early") {
             self.heartbeat = None;
         }
         let told = match said {
             Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
-            Err(Failure::NotApplied(told)) => {
+            Err(Failure::NotApplied(detail)) => {
                 self.release(self.gate.terms.released_retention).await;
-                Err(Refused::NotApplied { told, unrecorded: false })
+                Err(Refused::NotApplied { detail, unrecorded: false })
             }
-            Err(Failure::Denied(told)) => {
+            Err(Failure::Denied(detail)) => {
                 self.release(Seconds::covering(self.gate.terms.lease).max(DENIED_LIVES)).await;
-                Err(Refused::NotApplied { told, unrecorded: false })
+                Err(Refused::NotApplied { detail, unrecorded: false })
             }
-            Err(Failure::Unknown(told)) => {
+            Err(Failure::Unknown(detail)) => {
                 let wrong = chaos::on("release_on_unknown").then(|| self.released(self.gate.terms.released_retention));
                 Box::pin(self.give_back(wrong.unwrap_or(self.abandoned()))).await;
-                Err(Refused::Unknown { told, unrecorded: false })
+                Err(Refused::Unknown { detail, unrecorded: false })
             }
         };
         self.settled = true;
@@ -80,9 +80,9 @@ impl Held {
     }
 
     /// Records the answer. What the store does not confirm within a lease, and while it is known to believe the grant, is spilled.
-    async fn complete<A: Answer>(&mut self, answer: A) -> Result<Ran<A>, Refused<A>> {
+    async fn complete<A: Answer>(&mut self, answer: A) -> Result<RunResult<A>, Refused<A>> {
         let shared = Arc::clone(&self.gate.shared);
-        let (ended, ended_at) = (shared.runtime.boot(), shared.runtime.wall());
+        let (ended, ended_at) = (shared.runtime.boottime_now(), shared.runtime.wall_now());
         let mut ask = Complete {
             claim: Claim::from(&self.won.grant),
             fingerprint: self.won.grant.fingerprint,
@@ -100,14 +100,14 @@ impl Held {
         }
         let mut pause = FIRST_PAUSE;
         loop {
-            if chaos::on("breaker_blocks_completion") && !shared.breaker.admits(shared.runtime.boot()) {
+            if chaos::on("breaker_blocks_completion") && !shared.breaker.admits(shared.runtime.boottime_now()) {
                 return Err(Refused::Unrecorded(Error::new(ErrorKind::NotApplied, "the breaker is open")));
             }
             let error = match shared.ask(|protocol| protocol.complete(&self.won.grant.rk, &ask)).await {
                 Ok(completed) => return self.completed(answer, completed),
                 Err(error) => error,
             };
-            let now = shared.runtime.boot();
+            let now = shared.runtime.boottime_now();
             let waited_for_a_lease = now >= ended + Duration::from(self.gate.terms.lease);
             if hopeless(&error) || waited_for_a_lease || self.disbelieved(now) {
                 let spilled = Spilled {
@@ -121,7 +121,7 @@ impl Held {
             telemetry::completion_retried(self.won.grant.rk, &error);
             shared.runtime.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            ask.age = shared.runtime.boot().saturating_sub(ended);
+            ask.age = shared.runtime.boottime_now().saturating_sub(ended);
         }
     }
 
@@ -131,12 +131,12 @@ impl Held {
     }
 
     /// This attempt's own answer.
-    fn fresh<A>(&self, answer: A, recorded: Recorded) -> Ran<A> {
-        let expiry = self.gate.shared.runtime.wall().plus(self.gate.terms.retention.into()).seconds();
-        Ran { answer, how: How::Fresh, recorded, expiry: Some(expiry) }
+    fn fresh<A>(&self, answer: A, recorded: Recorded) -> RunResult<A> {
+        let expiry = self.gate.shared.runtime.wall_now().plus(self.gate.terms.retention.into()).seconds();
+        RunResult { answer, provenance: Provenance::Fresh, recorded, expiry: Some(expiry) }
     }
 
-    fn completed<A: Answer>(&self, answer: A, completed: Completed) -> Result<Ran<A>, Refused<A>> {
+    fn completed<A: Answer>(&self, answer: A, completed: Completed) -> Result<RunResult<A>, Refused<A>> {
         let rk = self.won.grant.rk;
         match completed {
             Completed::Done | Completed::Already => Ok(self.fresh(answer, Recorded::Yes)),
@@ -150,12 +150,12 @@ impl Held {
         }
     }
 
-    fn lost<A: Answer>(&self, other: Record) -> Result<Ran<A>, Refused<A>> {
+    fn lost<A: Answer>(&self, other: Record) -> Result<RunResult<A>, Refused<A>> {
         telemetry::divergent(self.won.grant.rk, self.won.grant.token.0, &other);
         match other.state {
             // A store that forgot the record may hold another payload's by now: that answer is not for this caller.
             State::Completed(completion) if other.fingerprint == self.won.grant.fingerprint => {
-                Ran::recorded(completion, How::Canonical)
+                RunResult::recorded(completion, Provenance::Canonical)
             }
             State::Completed(_)
             | State::InProgress(_)
@@ -166,7 +166,12 @@ impl Held {
     }
 
     /// Hands the completion, and the heartbeat with it, to the journal; only what is safe there is answered.
-    async fn spill<A: Answer>(&mut self, answer: A, spilled: Spilled, cause: Error) -> Result<Ran<A>, Refused<A>> {
+    async fn spill<A: Answer>(
+        &mut self,
+        answer: A,
+        spilled: Spilled,
+        cause: Error,
+    ) -> Result<RunResult<A>, Refused<A>> {
         match self.gate.shared.spill.take(spilled, &mut self.heartbeat).await {
             Ok(()) => {
                 telemetry::spilled(self.won.grant.rk, &cause);
@@ -225,7 +230,7 @@ pub(super) fn cancel(gate: Gate, rk: RecordKey, owner: Owner, sent: Duration) {
         if chaos::on("cancel_once") {
             return;
         }
-        let waited = gate.shared.runtime.boot().saturating_sub(sent);
+        let waited = gate.shared.runtime.boottime_now().saturating_sub(sent);
         gate.shared.runtime.sleep((lease + gate.shared.store_timeout).saturating_sub(waited)).await;
         how.until_definite(&gate, rk).await;
     });
@@ -255,11 +260,12 @@ impl GiveBack {
     /// Repeats until the store gives a definite answer; after the record's life there is nothing left to give back.
     async fn until_definite(self, gate: &Gate, rk: RecordKey) {
         let shared = &*gate.shared;
-        let ends = shared.runtime.boot() + Duration::from(gate.terms.unknown_retention);
+        let ends = shared.runtime.boottime_now() + Duration::from(gate.terms.unknown_retention);
         let mut pause = FIRST_PAUSE;
         while let Err(error) = self.once(shared, &rk).await {
             // A store that refuses us today, for a password that is just being changed, may take us back.
-            if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) || shared.runtime.boot() >= ends {
+            if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid) || shared.runtime.boottime_now() >= ends
+            {
                 telemetry::not_given_back(rk, &error);
                 return;
             }
@@ -275,5 +281,5 @@ pub(super) fn hopeless(error: &Error) -> bool {
 }
 
 fn unknown<A>(message: &'static str) -> Refused<A> {
-    Refused::Unknown { told: Error::new(ErrorKind::Unknown, message).into(), unrecorded: false }
+    Refused::Unknown { detail: Error::new(ErrorKind::Unknown, message).into(), unrecorded: false }
 }

@@ -121,7 +121,7 @@ impl Shared {
     async fn try_to_record(&self, spilled: &Spilled) -> Tried {
         let rk = spilled.rk;
         let mut ask = spilled.complete.clone();
-        ask.age = self.runtime.wall().since(spilled.ended);
+        ask.age = self.runtime.wall_now().since(spilled.ended);
         if chaos::on("spill_ignores_expiry") {
             ask.age = Duration::ZERO;
         }

@@ -52,7 +52,7 @@ const ENTRY_LEN: usize = 93;
 impl Mark {
     pub(super) fn draw(runtime: &dyn Runtime) -> Self {
         let mut bytes = [0; 16];
-        runtime.fill(&mut bytes);
+        runtime.fill_random(&mut bytes);
         Self(bytes)
     }
 

@@ -10,7 +10,7 @@
 mod folder;
 mod log;
 mod report;
-mod worker;
+mod thread;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::{Journal, Number, Spilled};
 use crate::runtime::Runtime;
-use worker::{Files, Job, Reply};
+use thread::{Files, Job, Reply};
 
 /// Settings of a [`FileJournal`].
 ///
@@ -100,7 +100,7 @@ impl FileJournal {
         let directory = folder::prepare(directory)?;
         let files = Files::open(&directory, &*runtime, settings)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let body = Box::new(move || worker::work(files, queue));
+        let body = Box::new(move || thread::work(files, queue));
         runtime.blocking("hapax-journal", body).map_err(|source| {
             let message = "the system has no thread left for the journal";
             Error::new(ErrorKind::Unusable, message).caused_by(source)

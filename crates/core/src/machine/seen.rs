@@ -17,7 +17,7 @@
         lease_left: Duration::ZERO,
         life_left: Duration::ZERO,
         now: begun,
-        mark: Token(0),
+        token_high_water: Token(0),
     };
     let (change, grant) = first_grant(&ask, &absent);
     let seen = Observed {
@@ -25,7 +25,7 @@
         lease_left: Duration::from(ask.lease) - later,
         life_left: Duration::from(change.lifetime) - later,
         now: begun.plus(later),
-        mark: grant.token,
+        token_high_water: grant.token,
     };
     (ask, grant, seen)
 }

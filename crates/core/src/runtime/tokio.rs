@@ -59,16 +59,16 @@ impl Runtime for Tokio {
         thread::Builder::new().name(name.into()).spawn(body).map(drop)
     }
 
-    fn boot(&self) -> Duration {
+    fn boottime_now(&self) -> Duration {
         let time = clock_gettime(BOOT_CLOCK);
         Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
     }
 
-    fn wall(&self) -> Timestamp {
+    fn wall_now(&self) -> Timestamp {
         Timestamp::default().plus(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())
     }
 
-    fn fill(&self, bytes: &mut [u8]) {
+    fn fill_random(&self, bytes: &mut [u8]) {
         getrandom::fill(bytes).expect("the kernel gives random bytes");
     }
 }

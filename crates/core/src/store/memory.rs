@@ -10,7 +10,7 @@ use crate::key::RecordKey;
 use crate::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use crate::record::{State, Timestamp, Token};
 use crate::runtime::Runtime;
-use crate::store::{Armed, Finding, Inserted, Inspect, Severity, Store, Swapped, observe, unchanged};
+use crate::store::{Finding, Inserted, Inspect, Severity, Store, StoredRecord, Swapped, observe, unchanged};
 
 /// Settings of the [`Memory`] store.
 ///
@@ -72,7 +72,7 @@ const SHARDS: usize = 64;
 const SWEPT_BY_A_BEGIN: usize = 2;
 
 /// What a record takes beside its answer: its slot in the map, which is seldom full, and its place among the expiries.
-const RECORD_BYTES: usize = 2 * (size_of::<(RecordKey, Armed)>() + size_of::<(Timestamp, RecordKey)>());
+const RECORD_BYTES: usize = 2 * (size_of::<(RecordKey, StoredRecord)>() + size_of::<(Timestamp, RecordKey)>());
 
 impl Memory {
     /// An empty store.
@@ -94,7 +94,7 @@ impl Memory {
         if !(chaos::on("mark_by_begin_alone") && change.record.state.holding().is_none_or(|held| held.attempt > 1)) {
             self.mark.fetch_max(change.record.token.0, Ordering::AcqRel);
         }
-        let armed = Armed::at(now, change);
+        let armed = StoredRecord::at(now, change);
         self.used.fetch_add(size(&armed), Ordering::Relaxed);
         let before = shard.put(rk, armed);
         self.used.fetch_sub(before.as_ref().map_or(0, size), Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Memory {
     /// Carries out what the machine decides, while the shard is locked.
     fn decide<R>(&self, rk: &RecordKey, judge: impl FnOnce(&Observed) -> Decision<R>) -> R {
         let mut shard = self.shard(rk);
-        let now = self.runtime.wall();
+        let now = self.runtime.wall_now();
         match judge(&observe(shard.slots.get(rk), now, self.mark())) {
             Decision::Reply(reply) => reply,
             Decision::Change(change, reply) => {
@@ -131,7 +131,7 @@ impl Store for Memory {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let rk = ask.call.record_key();
         let mut shard = self.shard(&rk);
-        let now = self.runtime.wall();
+        let now = self.runtime.wall_now();
         self.sweep_shard(&mut shard, now, SWEPT_BY_A_BEGIN);
         let seen = observe(shard.slots.get(&rk), now, self.mark());
         if seen.live().is_some() {
@@ -154,7 +154,7 @@ impl Store for Memory {
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
-        let now = self.runtime.wall();
+        let now = self.runtime.wall_now();
         Ok(observe(self.shard(rk).slots.get(rk), now, self.mark()))
     }
 
@@ -164,7 +164,7 @@ impl Store for Memory {
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let mut shard = self.shard(rk);
-        let now = self.runtime.wall();
+        let now = self.runtime.wall_now();
         if !unchanged(shard.slots.get(rk), seen, now) {
             return Ok(Swapped::Changed);
         }
@@ -176,7 +176,7 @@ impl Store for Memory {
 #[async_trait]
 impl Inspect for Memory {
     async fn sweep(&self, limit: usize) -> Result<usize> {
-        let now = self.runtime.wall();
+        let now = self.runtime.wall_now();
         let mut swept = 0;
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,22 +195,22 @@ impl Inspect for Memory {
 #[derive(Debug, Default)]
 struct Shard {
     // The standard map's keyed hash: record keys of a plain identity can be ground out by a client.
-    slots: HashMap<RecordKey, Armed>,
+    slots: HashMap<RecordKey, StoredRecord>,
     expiries: BTreeSet<(Timestamp, RecordKey)>,
 }
 
 impl Shard {
-    fn put(&mut self, rk: &RecordKey, armed: Armed) -> Option<Armed> {
-        self.expiries.insert((armed.expires, *rk));
-        let next_expiry = armed.expires;
+    fn put(&mut self, rk: &RecordKey, armed: StoredRecord) -> Option<StoredRecord> {
+        self.expiries.insert((armed.expires_at, *rk));
+        let next_expiry = armed.expires_at;
         let before = self.slots.insert(*rk, armed);
-        if let Some(before) = before.as_ref().filter(|before| before.expires != next_expiry) {
-            self.expiries.remove(&(before.expires, *rk));
+        if let Some(before) = before.as_ref().filter(|before| before.expires_at != next_expiry) {
+            self.expiries.remove(&(before.expires_at, *rk));
         }
         before
     }
 
-    fn remove_expired(&mut self, now: Timestamp) -> Option<Armed> {
+    fn remove_expired(&mut self, now: Timestamp) -> Option<StoredRecord> {
         let (expires, rk) = *self.expiries.first()?;
         if expires > now {
             return None;
@@ -220,7 +220,7 @@ impl Shard {
     }
 }
 
-fn size(armed: &Armed) -> usize {
+fn size(armed: &StoredRecord) -> usize {
     let answer = match &armed.record.state {
         State::Completed(completion) => completion.answer.len(),
         State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => 0,

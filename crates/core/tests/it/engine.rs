@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use hapax_core::gate::{Failure, How, Recorded, Refused, Told};
+use hapax_core::gate::{Detail, Failure, Provenance, Recorded, Refused};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::{Begin, Cancelled, Lapse};
 use hapax_core::runtime::{Runtime, Tokio};
@@ -45,7 +45,7 @@ async fn no_more_attempts_run_than_there_are_permits() {
     assert_eq!(begins(&world), 1, "the store was not asked");
     go.notify_one();
     settle().await;
-    gave(answers_to(&world.gate, call_of("acme", "another")).await, "the answer", How::Fresh);
+    gave(answers_to(&world.gate, call_of("acme", "another")).await, "the answer", Provenance::Fresh);
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn a_tenant_that_fills_its_share_leaves_room_for_others() {
     world.leave(&Arc::new(Notify::new()), "the first").await;
     let told = answers_to(&world.gate, call_of("acme", "another")).await;
     assert!(matches!(told, Err(Refused::Overloaded)), "{told:?}");
-    gave(answers_to(&world.gate, call_of("other", "another")).await, "the answer", How::Fresh);
+    gave(answers_to(&world.gate, call_of("other", "another")).await, "the answer", Provenance::Fresh);
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn twins_that_wait_share_one_begin_and_one_answer() {
     };
     let (twins, ()) = futures_util::future::join(twins, release).await;
     for twin in twins {
-        gave(twin, "the answer", How::Replayed);
+        gave(twin, "the answer", Provenance::Replayed);
     }
     assert_eq!((world.runs(), begins(&world)), (1, 1));
 }
@@ -110,7 +110,7 @@ async fn after_a_leader_that_applied_nothing_a_twin_begins_for_itself() {
     };
     let (leader, twin) = futures_util::future::join(leader, twin).await;
     assert!(matches!(leader, Err(Refused::NotApplied { .. })), "{leader:?}");
-    gave(twin, "the answer", How::Fresh);
+    gave(twin, "the answer", Provenance::Fresh);
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn one_twin_too_many_is_told_to_come_back() {
     let (waiting, third) = futures_util::future::join(waiting, third).await;
     assert!(matches!(third, Err(Refused::Busy { .. })), "{third:?}");
     for twin in waiting {
-        gave(twin, "the answer", How::Replayed);
+        gave(twin, "the answer", Provenance::Replayed);
     }
 }
 
@@ -184,7 +184,7 @@ async fn a_call_waits_for_another_process_and_gets_its_answer() {
         go.notify_one();
         world.time.pass(LEASE).await;
     };
-    gave(beside(answers_to(&other, call()), meanwhile).await, "the answer", How::Replayed);
+    gave(beside(answers_to(&other, call()), meanwhile).await, "the answer", Provenance::Replayed);
 }
 
 #[tokio::test]
@@ -199,20 +199,20 @@ async fn a_store_that_is_down_is_asked_once_a_second() {
     world.store.down.store(false, Ordering::SeqCst);
     assert!(world.answers("too early").await.is_err());
     world.time.pass(Duration::from_secs(1)).await;
-    gave(world.answers("the answer").await, "the answer", How::Fresh);
-    gave(answers_to(&world.gate, call_of("acme", "1")).await, "the answer", How::Fresh);
+    gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
+    gave(answers_to(&world.gate, call_of("acme", "1")).await, "the answer", Provenance::Fresh);
 }
 
 #[tokio::test]
 async fn a_store_without_room_still_replays_what_it_has() {
     let world = World::new();
-    gave(world.answers("the answer").await, "the answer", How::Fresh);
+    gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     world.store.full.store(true, Ordering::SeqCst);
     for number in 0..20 {
         let told = answers_to(&world.gate, call_of("acme", &format!("new-{number}"))).await;
         assert!(matches!(told, Err(Refused::Store(error)) if error.kind() == ErrorKind::Full));
     }
-    gave(world.answers("a second run").await, "the answer", How::Replayed);
+    gave(world.answers("a second run").await, "the answer", Provenance::Replayed);
 }
 
 #[tokio::test]
@@ -240,7 +240,7 @@ async fn while_the_store_is_down_a_route_may_let_calls_pass() {
         Ok(String::from("the answer"))
     });
     let ran = ran.await.unwrap();
-    assert_eq!((ran.how, ran.recorded), (How::Fresh, Recorded::No));
+    assert_eq!((ran.provenance, ran.recorded), (Provenance::Fresh, Recorded::No));
     world.store.down.store(false, Ordering::SeqCst);
     assert!(world.read().await.live().is_none(), "nothing was recorded");
 }
@@ -252,9 +252,9 @@ async fn what_ended_badly_says_whether_it_ran_without_a_record() {
     });
     for down in [true, false] {
         world.store.down.store(down, Ordering::SeqCst);
-        let told = world.run(|_| async { Err(Failure::NotApplied(Told::Answer(String::from("later")))) }).await;
+        let told = world.run(|_| async { Err(Failure::NotApplied(Detail::Answer(String::from("later")))) }).await;
         assert!(matches!(told, Err(Refused::NotApplied { unrecorded, .. }) if unrecorded == down), "{told:?}");
-        let told = world.run(|_| async { Err(Failure::Unknown(Told::Answer(String::from("perhaps")))) }).await;
+        let told = world.run(|_| async { Err(Failure::Unknown(Detail::Answer(String::from("perhaps")))) }).await;
         assert!(matches!(told, Err(Refused::Unknown { unrecorded, .. }) if unrecorded == down), "{told:?}");
     }
 }
@@ -272,7 +272,7 @@ async fn a_copy_of_a_call_without_a_record_hears_that_there_is_none() {
         go.notify_one();
     };
     let ran = beside(world.answers("a second run"), release).await.unwrap();
-    assert_eq!((ran.answer.as_str(), ran.how, ran.recorded), ("the answer", How::Replayed, Recorded::No));
+    assert_eq!((ran.answer.as_str(), ran.provenance, ran.recorded), ("the answer", Provenance::Replayed, Recorded::No));
     assert_eq!(world.runs(), 1);
 }
 
@@ -305,7 +305,7 @@ async fn asks(found: Found) -> (World, Arc<Knows>) {
 async fn a_probe_that_finds_the_effect_gives_every_copy_its_answer() {
     let (world, probe) = asks(Found::Done(Bytes::from_static(b"the answer"))).await;
     for _ in 0..2 {
-        gave(world.answers("a second run").await, "the answer", How::Replayed);
+        gave(world.answers("a second run").await, "the answer", Provenance::Replayed);
     }
     assert_eq!((world.runs(), probe.asked.load(Ordering::SeqCst)), (1, 1));
 }
@@ -313,7 +313,7 @@ async fn a_probe_that_finds_the_effect_gives_every_copy_its_answer() {
 #[tokio::test]
 async fn a_probe_that_finds_nothing_lets_it_run_again() {
     let (world, _) = asks(Found::NotDone).await;
-    gave(world.answers("the answer").await, "the answer", How::Fresh);
+    gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     assert_eq!(world.runs(), 2);
 }
 
@@ -338,14 +338,17 @@ async fn an_answer_that_the_store_does_not_take_is_given_from_the_journal_and_re
     world.gate = with_journal(&world, &journal);
     world.store.refuse_all_after_begin(true);
     let ran = beside(world.answers("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
-    assert_eq!((ran.answer.as_str(), ran.how, ran.recorded), ("the answer", How::Fresh, Recorded::Pending));
+    assert_eq!(
+        (ran.answer.as_str(), ran.provenance, ran.recorded),
+        ("the answer", Provenance::Fresh, Recorded::Pending)
+    );
     assert_eq!(journal.replay().await.unwrap().len(), 1);
 
     world.store.refuse_all_after_begin(false);
     world.time.pass(Duration::from_secs(2)).await;
     assert!(matches!(world.state().await, State::Completed(_)));
     assert!(journal.replay().await.unwrap().is_empty(), "the journal has forgotten it");
-    gave(world.answers("a second run").await, "the answer", How::Replayed);
+    gave(world.answers("a second run").await, "the answer", Provenance::Replayed);
     assert_eq!(world.runs(), 1);
 }
 
@@ -364,7 +367,10 @@ async fn a_twin_is_told_that_the_answer_is_not_recorded_yet() {
         world.time.pass(LEASE * 3).await;
     };
     let twin = beside(world.answers("a second run"), meanwhile).await.expect("there is an answer");
-    assert_eq!((twin.answer.as_str(), twin.how, twin.recorded), ("the answer", How::Replayed, Recorded::Pending));
+    assert_eq!(
+        (twin.answer.as_str(), twin.provenance, twin.recorded),
+        ("the answer", Provenance::Replayed, Recorded::Pending)
+    );
 }
 
 #[tokio::test]
@@ -389,7 +395,7 @@ async fn what_a_process_left_in_its_journal_the_next_one_records() {
     world.store.refuse_all_after_begin(false);
     world.gate = with_journal(&world, &journal);
     settle().await;
-    gave(world.answers("a second run").await, "the answer", How::Replayed);
+    gave(world.answers("a second run").await, "the answer", Provenance::Replayed);
     assert_eq!(world.runs(), 1);
 }
 
@@ -422,10 +428,10 @@ async fn a_handler_is_told_to_stop_before_its_lease_can_be_over() {
     let noted = Arc::clone(&stopped);
     let run = world.run(move |attempt| async move {
         attempt.cancelled().await;
-        *noted.lock().unwrap() = Some(time.boot());
+        *noted.lock().unwrap() = Some(time.boottime_now());
         Ok(String::from("the answer"))
     });
-    gave(beside(run, world.time.pass(LEASE)).await, "the answer", How::Fresh);
+    gave(beside(run, world.time.pass(LEASE)).await, "the answer", Provenance::Fresh);
     let stopped = stopped.lock().unwrap().expect("it was told");
     assert!(stopped < LEASE && stopped > LEASE / 2, "{stopped:?}");
 }
@@ -438,7 +444,7 @@ async fn a_lease_is_counted_from_when_its_renewal_was_sent() {
     let noted = Arc::clone(&stopped);
     let run = world.run(move |attempt| async move {
         attempt.cancelled().await;
-        *noted.lock().unwrap() = Some(time.boot());
+        *noted.lock().unwrap() = Some(time.boottime_now());
         Ok(String::from("the answer"))
     });
     let the_only_reply_is_late = async {
@@ -449,7 +455,7 @@ async fn a_lease_is_counted_from_when_its_renewal_was_sent() {
         world.store.refuse_renewals.store(true, Ordering::SeqCst);
         world.time.pass(LEASE).await;
     };
-    gave(beside(run, the_only_reply_is_late).await, "the answer", How::Fresh);
+    gave(beside(run, the_only_reply_is_late).await, "the answer", Provenance::Fresh);
     let stopped = stopped.lock().unwrap().expect("it was told");
     assert!(stopped > LEASE && stopped < LEASE * 7 / 5, "{stopped:?}");
 }
@@ -546,7 +552,7 @@ fn a_blocked_executor_does_not_lose_its_lease() {
             let store = Arc::clone(&store);
             move || lapsed_within(&store, LEASE * 2)
         });
-        gave(ran.await, "the answer", How::Fresh);
+        gave(ran.await, "the answer", Provenance::Fresh);
         assert!(!other.join().unwrap(), "the lease ran out while the executor was blocked");
     });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{join, join_all};
-use hapax_core::gate::{Attempt, Failure, How, Ran, Refused, Told};
+use hapax_core::gate::{Attempt, Detail, Failure, Provenance, Refused, RunResult};
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed, Settled};
 use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
@@ -24,7 +24,7 @@ use crate::stepped::{Stepped, settle};
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 const MAX_EXECUTION: Duration = Duration::from_secs(20);
 
-pub(crate) type Run = std::result::Result<Ran<String>, Refused<String>>;
+pub(crate) type Run = std::result::Result<RunResult<String>, Refused<String>>;
 pub(crate) type Handled = std::result::Result<String, Failure<String>>;
 
 pub(crate) fn call() -> Call {
@@ -151,9 +151,9 @@ pub(crate) async fn beside(run: impl Future<Output = Run>, second: impl Future<O
 }
 
 #[track_caller]
-pub(crate) fn gave(run: Run, answer: &str, how: How) {
+pub(crate) fn gave(run: Run, answer: &str, provenance: Provenance) {
     let ran = run.expect("it ran");
-    assert_eq!((ran.answer.as_str(), ran.how), (answer, how));
+    assert_eq!((ran.answer.as_str(), ran.provenance), (answer, provenance));
 }
 
 /// A store that answers only in part.
@@ -277,9 +277,9 @@ impl Store for Faulty {
 #[tokio::test]
 async fn a_call_runs_once_and_is_replayed() {
     let world = World::new();
-    gave(world.answers("the answer").await, "the answer", How::Fresh);
+    gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     for _ in 0..3 {
-        gave(world.answers("another").await, "the answer", How::Replayed);
+        gave(world.answers("another").await, "the answer", Provenance::Replayed);
     }
     assert_eq!(world.runs(), 1);
     assert!(world.gate.drain(Duration::ZERO).await);
@@ -331,12 +331,12 @@ async fn fifty_twins_run_the_handler_once() {
         if let Err(Refused::Busy { retry_after }) = told {
             assert!(retry_after <= LEASE, "{retry_after:?}");
         } else {
-            gave(told, "the answer", How::Fresh);
+            gave(told, "the answer", Provenance::Fresh);
             fresh += 1;
         }
     }
     assert_eq!(fresh, 1);
-    gave(world.answers("another").await, "the answer", How::Replayed);
+    gave(world.answers("another").await, "the answer", Provenance::Replayed);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn fifty_twins_on_two_threads_run_the_handler_once() {
 #[tokio::test]
 async fn another_payload_is_a_mismatch() {
     let world = World::new();
-    gave(world.answers("the answer").await, "the answer", How::Fresh);
+    gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     let other = call().fingerprint(Identity::plain().fingerprint(Rule(1), &[b"another payload"]));
     let told = world.gate.run(other, |_| async { Ok(String::from("another")) }).await;
     assert!(matches!(told, Err(Refused::Mismatch)), "{told:?}");
@@ -374,7 +374,7 @@ async fn a_caller_that_goes_away_stops_nothing() {
     go.notify_one();
     settle().await;
     assert!(world.gate.drain(Duration::ZERO).await);
-    gave(world.answers("another").await, "the answer", How::Replayed);
+    gave(world.answers("another").await, "the answer", Provenance::Replayed);
     assert_eq!(world.runs(), 1);
 }
 
@@ -382,7 +382,7 @@ async fn a_caller_that_goes_away_stops_nothing() {
 async fn a_panic_is_unknown_and_held() {
     let world = World::new();
     let told = world.run(|_| async { panic!("a panic that a test asked for") }).await;
-    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
     let told = world.answers("another").await;
     assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
@@ -393,7 +393,7 @@ async fn a_panic_before_the_first_await_is_unknown_too() {
     let world = World::new();
     let panics = |_| -> std::future::Ready<Handled> { panic!("a panic that a test asked for") };
     let told = world.run(panics).await;
-    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
     assert!(matches!(world.answers("another").await, Err(Refused::Indeterminate { .. })));
 }
 
@@ -406,7 +406,7 @@ async fn fails_by_question_mark() -> Handled {
 async fn a_plain_question_mark_is_unknown_and_held() {
     let world = World::new();
     let told = world.run(|_| fails_by_question_mark()).await;
-    let Err(Refused::Unknown { told: Told::Error(error), .. }) = told else {
+    let Err(Refused::Unknown { detail: Detail::Error(error), .. }) = told else {
         panic!("unknown was expected, not {told:?}")
     };
     assert_eq!(error.to_string(), "the line went dead");
@@ -434,7 +434,7 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
         assert_eq!(attempt.operation(), first.rk.operation());
         Ok(String::from("the answer"))
     });
-    gave(again.await, "the answer", How::Fresh);
+    gave(again.await, "the answer", Provenance::Fresh);
     assert_eq!(world.runs(), 2);
 }
 
@@ -442,7 +442,7 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
 async fn not_applied_frees_the_key() {
     let world = World::new();
     let told = world.run(|_| async { Err(Failure::not_applied(io::Error::other("no funds"))) }).await;
-    let Err(Refused::NotApplied { told: Told::Error(error), .. }) = told else {
+    let Err(Refused::NotApplied { detail: Detail::Error(error), .. }) = told else {
         panic!("not applied was expected, not {told:?}")
     };
     assert_eq!(error.to_string(), "no funds");
@@ -450,24 +450,30 @@ async fn not_applied_frees_the_key() {
         assert_eq!((attempt.number(), attempt.grant().unwrap().takeover), (2, false));
         Ok(String::from("the answer"))
     });
-    gave(again.await, "the answer", How::Fresh);
+    gave(again.await, "the answer", Provenance::Fresh);
 }
 
 #[tokio::test]
 async fn what_a_failure_tells_travels_to_the_caller_unchanged() {
     let world = World::new();
-    let told = world.run(|_| async { Err(Failure::NotApplied(Told::Answer(String::from("later")))) }).await;
-    assert!(matches!(&told, Err(Refused::NotApplied { told: Told::Answer(told), .. }) if told == "later"), "{told:?}");
-    let told = world.run(|_| async { Err(Failure::Unknown(Told::Answer(String::from("perhaps")))) }).await;
-    assert!(matches!(&told, Err(Refused::Unknown { told: Told::Answer(told), .. }) if told == "perhaps"), "{told:?}");
+    let told = world.run(|_| async { Err(Failure::NotApplied(Detail::Answer(String::from("later")))) }).await;
+    assert!(
+        matches!(&told, Err(Refused::NotApplied { detail: Detail::Answer(told), .. }) if told == "later"),
+        "{told:?}"
+    );
+    let told = world.run(|_| async { Err(Failure::Unknown(Detail::Answer(String::from("perhaps")))) }).await;
+    assert!(
+        matches!(&told, Err(Refused::Unknown { detail: Detail::Answer(told), .. }) if told == "perhaps"),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_final_failure_is_replayed() {
     let world = World::new();
     let told = world.run(|_| async { Err(Failure::finally(String::from("refused for ever"))) }).await;
-    gave(told, "refused for ever", How::Fresh);
-    gave(world.answers("another").await, "refused for ever", How::Replayed);
+    gave(told, "refused for ever", Provenance::Fresh);
+    gave(world.answers("another").await, "refused for ever", Provenance::Replayed);
     assert_eq!(world.runs(), 1);
 }
 
@@ -524,8 +530,8 @@ async fn a_begin_whose_reply_is_lost_runs_once() {
         assert_eq!(attempt.number(), 1);
         Ok(String::from("the answer"))
     });
-    gave(run.await, "the answer", How::Fresh);
-    gave(world.answers("another").await, "the answer", How::Replayed);
+    gave(run.await, "the answer", Provenance::Fresh);
+    gave(world.answers("another").await, "the answer", Provenance::Replayed);
     assert_eq!(world.runs(), 1);
 }
 
@@ -538,7 +544,7 @@ async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
     assert_eq!(error.kind(), ErrorKind::Unknown);
     settle().await;
     assert!(matches!(world.state().await, State::Released(_)));
-    gave(world.answers("the answer").await, "the answer", How::Fresh);
+    gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     assert_eq!(world.runs(), 1);
 }
 
@@ -553,7 +559,7 @@ async fn a_begin_carried_out_after_its_cancellation_is_cancelled_again() {
     assert!(matches!(world.state().await, State::InProgress(_)));
     world.time.pass(LEASE / 2).await;
     assert!(matches!(world.state().await, State::Released(_)));
-    gave(world.answers("the answer").await, "the answer", How::Fresh);
+    gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     assert_eq!(world.runs(), 1);
 }
 
@@ -585,8 +591,8 @@ async fn an_answer_is_tried_until_the_store_takes_it() {
         world.time.pass(LEASE).await;
     };
     let told = beside(world.answers("the answer"), heal).await;
-    gave(told, "the answer", How::Fresh);
-    gave(world.answers("another").await, "the answer", How::Replayed);
+    gave(told, "the answer", Provenance::Fresh);
+    gave(world.answers("another").await, "the answer", Provenance::Replayed);
     assert_eq!(world.runs(), 1);
 }
 
@@ -626,7 +632,7 @@ async fn a_heartbeat_keeps_a_handler_alive_that_is_longer_than_its_lease() {
 
     go.notify_one();
     settle().await;
-    gave(world.answers("another").await, "the answer", How::Replayed);
+    gave(world.answers("another").await, "the answer", Provenance::Replayed);
     world.time.pass(LEASE * 3).await;
     assert_eq!(world.store.renewals.load(Ordering::SeqCst), renewals, "it has stopped");
     assert_eq!(world.runs(), 1);
@@ -645,7 +651,7 @@ async fn a_heartbeat_outlives_renewals_that_fail() {
     assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
     go.notify_one();
     settle().await;
-    gave(world.answers("another").await, "the answer", How::Replayed);
+    gave(world.answers("another").await, "the answer", Provenance::Replayed);
 }
 
 /// A handler that ends when it is told to stop, and then gives an answer all the same.
@@ -677,7 +683,7 @@ async fn a_lost_grant_tells_the_handler_and_its_answer_is_not_given() {
         assert!(stopped.load(Ordering::SeqCst), "the next renewal tells");
     };
     let told = beside(run, lose).await;
-    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
     assert!(matches!(world.answers("another").await, Err(Refused::Dead)));
 }
 
@@ -698,7 +704,7 @@ async fn a_handler_that_lost_to_a_recorded_answer_gives_that_one() {
         world.time.pass(LEASE / 2).await;
     };
     let told = beside(run, lose).await;
-    gave(told, "the canonical answer", How::Canonical);
+    gave(told, "the canonical answer", Provenance::Canonical);
     assert!(stopped.load(Ordering::SeqCst));
 }
 
@@ -718,11 +724,11 @@ async fn a_handler_that_lost_to_another_payload_does_not_give_its_answer() {
         world.time.pass(LEASE * 3).await;
         let elsewhere = gate_over(&world.store, &world.time, settings(OnLapse::Hold));
         let other = elsewhere.run(call().fingerprint(fingerprint), |_| async { Ok(String::from("another answer")) });
-        gave(other.await, "another answer", How::Fresh);
+        gave(other.await, "another answer", Provenance::Fresh);
         go.notify_one();
     };
     let told = beside(run, lose).await;
-    assert!(matches!(told, Err(Refused::Unknown { told: Told::Error(_), .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
 }
 
 #[tokio::test]
@@ -736,8 +742,8 @@ async fn a_handler_is_told_to_stop_at_max_execution_and_still_completes() {
         world.time.pass(LEASE * 2).await;
     };
     let told = beside(run, wait).await;
-    gave(told, "its own answer", How::Fresh);
-    gave(world.answers("another").await, "its own answer", How::Replayed);
+    gave(told, "its own answer", Provenance::Fresh);
+    gave(world.answers("another").await, "its own answer", Provenance::Replayed);
 }
 
 #[tokio::test]

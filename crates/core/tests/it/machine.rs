@@ -52,7 +52,7 @@ fn live(state: State) -> Observed {
         State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
     };
     let life_left = Duration::from(lifetime) / 2;
-    Observed { record: Some(record(state)), lease_left, life_left, now: NOW, mark: TOKEN }
+    Observed { record: Some(record(state)), lease_left, life_left, now: NOW, token_high_water: TOKEN }
 }
 
 fn lapsed(state: State) -> Observed {
@@ -64,7 +64,7 @@ fn expired(state: State) -> Observed {
 }
 
 fn absent() -> Observed {
-    Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now: NOW, mark: TOKEN }
+    Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now: NOW, token_high_water: TOKEN }
 }
 
 /// Every way in which there is no record.
@@ -309,7 +309,8 @@ mod a_begin {
     #[test]
     fn mints_above_the_record_the_mark_and_the_clock() {
         let minted = |record: u64, mark: u64, now: u64| {
-            let mut seen = Observed { mark: Token(mark), now: Timestamp(now), ..live(State::Released(HELD)) };
+            let mut seen =
+                Observed { token_high_water: Token(mark), now: Timestamp(now), ..live(State::Released(HELD)) };
             seen.record.as_mut().unwrap().token = Token(record);
             let Decision::Change(change, Begun::Granted(grant)) = begin(&seen, &by(BOB)) else {
                 panic!("a grant was expected");
@@ -322,7 +323,7 @@ mod a_begin {
         assert_eq!(minted(40, 50, 51), 51);
         assert_eq!(minted(40, 50, 99), 99);
         assert_eq!(minted((1 << 53) + 1, 0, 0), (1 << 53) + 2);
-        let unswept = Observed { mark: Token(0), now: Timestamp(1), ..expired(answered("it")) };
+        let unswept = Observed { token_high_water: Token(0), now: Timestamp(1), ..expired(answered("it")) };
         let Decision::Change(change, _) = begin(&unswept, &by(BOB)) else { panic!("a grant was expected") };
         assert!(change.record.token > TOKEN, "an expired record still counts");
     }

@@ -164,7 +164,7 @@ struct Slot {
 struct World {
     slot: Option<Slot>,
     now: Timestamp,
-    mark: Token,
+    token_high_water: Token,
     claims: Vec<(Claim, Fingerprint)>,
     tokens: Vec<Token>,
 }
@@ -173,7 +173,7 @@ impl World {
     fn starting_at(now: Timestamp) -> Self {
         // A claim and a token that never were, so that there is something to pick from.
         let claim = Claim { owner: owner(9), token: Token(3) };
-        Self { slot: None, now, mark: Token(0), claims: vec![(claim, payload(1))], tokens: vec![Token(3)] }
+        Self { slot: None, now, token_high_water: Token(0), claims: vec![(claim, payload(1))], tokens: vec![Token(3)] }
     }
 
     fn ask(&self, plan: &Plan) -> Ask {
@@ -228,7 +228,7 @@ impl World {
             lease_left,
             life_left: slot.map_or(Duration::ZERO, |slot| left(slot.expires)),
             now: self.now,
-            mark: self.mark,
+            token_high_water: self.token_high_water,
         }
     }
 
@@ -239,7 +239,7 @@ impl World {
 
     fn apply(&mut self, change: &Change) {
         let (record, since) = (change.record.clone(), self.now);
-        self.mark = self.mark.max(record.token);
+        self.token_high_water = self.token_high_water.max(record.token);
         if self.tokens.last() != Some(&record.token) {
             self.tokens.push(record.token);
         }

@@ -29,7 +29,7 @@ impl Stepped {
     /// For a runtime of one thread only, where [`settle`] lets every task come to a stop.
     pub(crate) fn new() -> Arc<Self> {
         let tokio = Tokio::current();
-        let start = tokio.wall();
+        let start = tokio.wall_now();
         Arc::new(Self { tokio, start, state: Mutex::default() })
     }
 
@@ -108,15 +108,15 @@ impl Runtime for Stepped {
         self.tokio.blocking(name, body)
     }
 
-    fn boot(&self) -> Duration {
+    fn boottime_now(&self) -> Duration {
         self.state.lock().unwrap().passed
     }
 
-    fn wall(&self) -> Timestamp {
-        self.start.plus(self.boot())
+    fn wall_now(&self) -> Timestamp {
+        self.start.plus(self.boottime_now())
     }
 
-    fn fill(&self, bytes: &mut [u8]) {
-        self.tokio.fill(bytes);
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.tokio.fill_random(bytes);
     }
 }

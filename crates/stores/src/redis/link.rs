@@ -182,7 +182,7 @@ async fn connect(url: Arc<RedisUrl>, server: Arc<Server>) -> Result<MultiplexedC
             }
             server.greet(&mut sender).await
         };
-        let greeted = server.within(CONNECTING, greeting).await;
+        let greeted = server.timeout(CONNECTING, greeting).await;
         greeted.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
         Ok(sender)
     };

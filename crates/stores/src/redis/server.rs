@@ -82,13 +82,13 @@ impl Server {
         Self { runtime, sentinel, process, greetings, is_apart, is_known, obstacle, forgot, changed }
     }
 
-    pub(super) fn wall(&self) -> Timestamp {
-        self.runtime.wall()
+    pub(super) fn wall_now(&self) -> Timestamp {
+        self.runtime.wall_now()
     }
 
     /// Waits for it, at most this long.
-    pub(super) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
-        runtime::within(&*self.runtime, limit, future).await
+    pub(super) async fn timeout<T>(&self, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
+        runtime::timeout(&*self.runtime, limit, future).await
     }
 
     /// Whether the server's clock was ever looked at, quickly enough to compare it.
@@ -106,9 +106,9 @@ impl Server {
         let mut look = pipe();
         look.ignore_errors().cmd("INFO").arg("server").get(SENTINEL).cmd("TIME");
         let greeting = self.greetings.fetch_add(1, Ordering::Relaxed);
-        let (before, sent) = (self.wall(), self.runtime.boot());
+        let (before, sent) = (self.wall_now(), self.runtime.boottime_now());
         let mut replies = connection.send_packed_commands(&look, 0, 3).await?;
-        let trip = self.runtime.boot().saturating_sub(sent);
+        let trip = self.runtime.boottime_now().saturating_sub(sent);
         // After a longer trip, or one that was left lying, nobody knows when they looked.
         if let Some(theirs) = replies.pop().and_then(|time| value::time(time).ok()).filter(|_| trip <= APART) {
             let now = before.plus(trip / 2);
@@ -150,7 +150,7 @@ impl Server {
             return Ok(found);
         }
         let mut ours = [0; 16];
-        self.runtime.fill(&mut ours);
+        self.runtime.fill_random(&mut ours);
         let mut leave = cmd("SET");
         leave.arg(SENTINEL).arg(&ours).arg("NX").arg("GET");
         // It shows nothing, unless somebody else was quicker.

@@ -75,7 +75,7 @@ fn seen(record: Record, life_left: Duration, now: Timestamp) -> Observed {
         State::InProgress(holding) => lease_left(holding, life_left),
         State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
     };
-    Observed { mark: record.token, record: Some(record), lease_left, life_left, now }
+    Observed { token_high_water: record.token, record: Some(record), lease_left, life_left, now }
 }
 
 /// The lease is the age of the time to live under the record's own lifetime. A clock that stepped back leaves more than a lease.
@@ -91,7 +91,7 @@ pub(super) fn answered(record: Record, now: Timestamp) -> Observed {
 
 /// That there is no record.
 pub(super) fn nothing(now: Timestamp) -> Observed {
-    Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now, mark: Token(0) }
+    Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now, token_high_water: Token(0) }
 }
 
 /// The server's clock, as its `TIME` tells it.

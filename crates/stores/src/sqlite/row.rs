@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use hapax_core::store::Armed;
+use hapax_core::store::StoredRecord;
 use hapax_core::{
     Completion, Error, ErrorKind, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Tag,
     Timestamp, Token,
@@ -8,7 +8,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, params};
 
 /// Binds a record to `insert.sql` or `write.sql` and says how many rows it wrote.
-pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, armed: &Armed) -> rusqlite::Result<usize> {
+pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, armed: &StoredRecord) -> rusqlite::Result<usize> {
     let record = &armed.record;
     let holding = record.state.holding();
     let completion = match &record.state {
@@ -28,13 +28,13 @@ pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, armed: &Arm
         holding.map(|holding| holding.lifetime.0),
         completion.map(|completion| &completion.answer[..]),
         completion.map(|completion| completion.expiry),
-        stored_time(armed.since),
-        stored_time(armed.expires),
+        stored_time(armed.armed_at),
+        stored_time(armed.expires_at),
     ])
 }
 
 /// The record of a row of `read.sql`, or nothing where it has none.
-pub(super) fn armed(row: &Row<'_>) -> Result<Option<Armed>, Error> {
+pub(super) fn armed(row: &Row<'_>) -> Result<Option<StoredRecord>, Error> {
     let Some(state) = column::<Option<u8>>(row, "state")? else {
         return Ok(None);
     };
@@ -53,7 +53,7 @@ pub(super) fn armed(row: &Row<'_>) -> Result<Option<Armed>, Error> {
         fingerprint: Fingerprint::from_parts(Rule(column(row, "rule")?), column(row, "fingerprint")?),
         state,
     };
-    Ok(Some(Armed { record, since: time(row, "since")?, expires: time(row, "expires_at")? }))
+    Ok(Some(StoredRecord { record, armed_at: time(row, "since")?, expires_at: time(row, "expires_at")? }))
 }
 
 fn holding(row: &Row<'_>) -> Result<Holding, Error> {

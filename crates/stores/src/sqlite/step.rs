@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use hapax_core::machine::{self, Begin, Change, Decision, Observed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{Armed, Inserted, Swapped, observe, unchanged};
+use hapax_core::store::{Inserted, StoredRecord, Swapped, observe, unchanged};
 use hapax_core::{ErrorKind, RecordKey, Timestamp, Token};
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::sqlite::checkpoint::Checkpoints;
 use crate::sqlite::row;
-use crate::sqlite::worker::{Fault, Job, Jobs, Trouble};
+use crate::sqlite::thread::{Fault, Job, Jobs, Trouble};
 
 /// How many callers share one transaction at most.
 const GROUP: usize = 512;
@@ -33,7 +33,7 @@ pub(super) fn snapshot(connection: Connection, runtime: Arc<dyn Runtime>) -> imp
     move |mut jobs| {
         while let Some(group) = jobs.next(1) {
             for mut job in group {
-                let mut step = Step { connection: &connection, now: runtime.wall(), mark: Token(0) };
+                let mut step = Step { connection: &connection, now: runtime.wall_now(), token_high_water: Token(0) };
                 let read = job.carry_out(&mut step).map_err(|error| trouble(error, ErrorKind::NotApplied));
                 job.reply(&read);
             }
@@ -48,7 +48,7 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn J
     }
     run(connection, "begin immediate").map_err(|error| trouble(error, ErrorKind::NotApplied))?;
     // Read once it is this writer's turn: the time before that is not the lease's.
-    let now = runtime.wall();
+    let now = runtime.wall_now();
     let committed = carry_out(connection, now, group)
         .map_err(|error| trouble(error, ErrorKind::NotApplied))
         .and_then(|()| run(connection, "commit").map_err(commit_trouble));
@@ -60,11 +60,13 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn J
 }
 
 fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
-    let mark = connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)?;
-    let mut step = Step { connection, now, mark };
+    let token_high_water = connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)?;
+    let mut step = Step { connection, now, token_high_water };
     group.iter_mut().try_for_each(|job| job.carry_out(&mut step))?;
-    if step.mark > mark {
-        connection.prepare_cached(include_str!("raise_mark.sql"))?.execute([row::stored_token(step.mark)])?;
+    if step.token_high_water > token_high_water {
+        connection
+            .prepare_cached(include_str!("raise_mark.sql"))?
+            .execute([row::stored_token(step.token_high_water)])?;
     }
     Ok(())
 }
@@ -92,11 +94,11 @@ fn commit_trouble(error: rusqlite::Error) -> Trouble {
     trouble(error, kind)
 }
 
-/// What a caller's step works with: the connection, the group's instant, and the mark as raised so far.
+/// What a caller's step works with: the connection, the group's instant, and the token_high_water as raised so far.
 pub(super) struct Step<'a> {
     connection: &'a Connection,
     now: Timestamp,
-    mark: Token,
+    token_high_water: Token,
 }
 
 /// What a look of a sweep found.
@@ -110,7 +112,7 @@ pub(super) struct Window {
 impl Step<'_> {
     pub(super) fn begin(&mut self, ask: &Begin) -> Result<Inserted, Fault> {
         let rk = ask.call.record_key();
-        let (change, grant) = machine::first_grant(ask, &observe(None, self.now, self.mark));
+        let (change, grant) = machine::first_grant(ask, &observe(None, self.now, self.token_high_water));
         if self.put(include_str!("insert.sql"), &rk, &change)? {
             return Ok(Inserted::Granted(grant));
         }
@@ -139,8 +141,8 @@ impl Step<'_> {
     }
 
     pub(super) fn read(&self, rk: &RecordKey) -> Result<Observed, Fault> {
-        let (armed, mark) = self.find(rk)?;
-        Ok(observe(armed.as_ref(), self.now, mark))
+        let (armed, token_high_water) = self.find(rk)?;
+        Ok(observe(armed.as_ref(), self.now, token_high_water))
     }
 
     pub(super) fn swap(&mut self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped, Fault> {
@@ -151,23 +153,23 @@ impl Step<'_> {
         Ok(Swapped::Yes)
     }
 
-    /// The record as it is stored, and the mark.
-    fn find(&self, rk: &RecordKey) -> Result<(Option<Armed>, Token), Fault> {
+    /// The record as it is stored, and the token_high_water.
+    fn find(&self, rk: &RecordKey) -> Result<(Option<StoredRecord>, Token), Fault> {
         let mut statement = self.connection.prepare_cached(include_str!("read.sql"))?;
         let mut rows = statement.query([rk.as_bytes()])?;
         let Some(row) = rows.next()? else {
             return Err(Fault::Record(row::damaged("the SQLite store has lost its own row")));
         };
-        let mark = row::token(row)?.max(self.mark);
-        Ok((row::armed(row).map_err(Fault::Record)?, mark))
+        let token_high_water = row::token(row)?.max(self.token_high_water);
+        Ok((row::armed(row).map_err(Fault::Record)?, token_high_water))
     }
 
     /// Writes a change, armed from now; says whether the statement did write.
     fn put(&mut self, statement: &str, rk: &RecordKey, change: &Change) -> rusqlite::Result<bool> {
-        let armed = Armed::at(self.now, change);
+        let armed = StoredRecord::at(self.now, change);
         let written = row::execute(&mut *self.connection.prepare_cached(statement)?, rk, &armed)? == 1;
         if written {
-            self.mark = self.mark.max(change.record.token);
+            self.token_high_water = self.token_high_water.max(change.record.token);
         }
         Ok(written)
     }

@@ -23,7 +23,7 @@ pub(super) async fn begin_grants_absent(setup: &dyn Setup) {
         (record.token, grant.rk, record.fingerprint, grant.fingerprint),
         (grant.token, operation.rk(), payload("the payload"), payload("the payload"))
     );
-    assert!(seen.mark >= grant.token, "{seen:?}");
+    assert!(seen.token_high_water >= grant.token, "{seen:?}");
     assert_left(seen.lease_left, LEASE);
     assert_left(seen.life_left, UNKNOWN);
 }

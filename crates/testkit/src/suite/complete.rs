@@ -112,7 +112,7 @@ pub(super) async fn complete_missing_recreates(setup: &dyn Setup) {
     assert_eq!(again, Completed::Already);
     assert_eq!(operations[1].record().await.token, grants[1].token);
     let seen = operations[1].read().await;
-    assert!(seen.mark >= grants[1].token, "{seen:?}");
+    assert!(seen.token_high_water >= grants[1].token, "{seen:?}");
     operations[1].replays("the answer").await;
 }
 

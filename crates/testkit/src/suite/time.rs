@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use hapax_core::gate::{How, Refused};
+use hapax_core::gate::{Provenance, Refused};
 use hapax_core::machine::{Begin, Begun, Cancelled, Renewed, Settled};
 use hapax_core::{Gate, Millis, Seconds, Settings};
 
@@ -68,11 +68,11 @@ async fn runs_once(setup: &dyn Setup, skew: impl FnOnce(&ManualClock)) {
         Ok(String::from("the answer"))
     });
     let ran = ran.await.expect("it ran");
-    assert_eq!((ran.answer.as_str(), ran.how), ("the answer", How::Fresh));
+    assert_eq!((ran.answer.as_str(), ran.provenance), ("the answer", Provenance::Fresh));
 
     let again = gate.run(call, |_| async { Ok(String::from("another answer")) });
     let again = again.await.expect("it is replayed");
-    assert_eq!((again.answer, again.how), (ran.answer, How::Replayed));
+    assert_eq!((again.answer, again.provenance), (ran.answer, Provenance::Replayed));
     let seen = operation.read().await;
     assert_left(seen.life_left, RETENTION);
     let shown = replayed(operation.begin(SECOND).await).expiry;

@@ -120,18 +120,18 @@ impl Runtime for Process {
         panic!("virtual time has one thread, so {name} cannot block one");
     }
 
-    fn boot(&self) -> Duration {
+    fn boottime_now(&self) -> Duration {
         let (now, clocks) = (self.world.lock().now, self.clocks());
         let drifted = now * clocks.drift.unsigned_abs() / 1_000_000;
         clocks.boot_ahead + if clocks.drift < 0 { now - drifted } else { now + drifted }
     }
 
-    fn wall(&self) -> Timestamp {
+    fn wall_now(&self) -> Timestamp {
         let now = START.plus(self.world.lock().now);
         Timestamp(now.0.saturating_add_signed(self.clocks().wall_ahead))
     }
 
-    fn fill(&self, bytes: &mut [u8]) {
+    fn fill_random(&self, bytes: &mut [u8]) {
         let mut state = self.world.lock();
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&state.random().to_be_bytes()[..chunk.len()]);

@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hapax_core::gate::{How, Recorded};
+use hapax_core::gate::{Provenance, Recorded};
 use hapax_core::{ErrorKind, Journal};
 
 use super::history::{AttemptHistory, CallHistory};
@@ -50,8 +50,8 @@ impl Oracle {
             known.keys[key].excuse("its answer may stay in a journal for longer than its record lives");
         }
         let rule = match told {
-            Told::Answer { answer, how, recorded } => known
-                .may_hear(call, answer, *how)
+            Told::Answer { answer, provenance, recorded } => known
+                .may_hear(call, answer, *provenance)
                 .or_else(|| known.is_kept(call, answer, *recorded))
                 .or_else(|| known.is_the_same(call, answer, *recorded)),
             Told::Busy(after) if *after > self.plan.route(key).lease => {
@@ -85,17 +85,17 @@ impl Known {
         self.own(call).and_then(AttemptHistory::said)
     }
 
-    fn may_hear(&self, call: usize, answer: &str, how: How) -> Option<&'static str> {
+    fn may_hear(&self, call: usize, answer: &str, provenance: Provenance) -> Option<&'static str> {
         let (key, payload) = (&self.keys[self.calls[call].key], self.calls[call].payload);
         let for_this = |by: usize| self.calls[by].payload == payload || key.mixes_payloads();
         if !key.decisions.iter().any(|decision| decision.answer == answer && for_this(decision.call)) {
             return Some("a caller was told an answer that nobody gave for its key and payload");
         }
         let own_answer = self.own(call).and_then(AttemptHistory::answer);
-        let fits = match how {
-            How::Fresh => own_answer == Some(answer),
-            How::Canonical => own_answer.is_some(),
-            How::Replayed => self.own(call).is_none(),
+        let fits = match provenance {
+            Provenance::Fresh => own_answer == Some(answer),
+            Provenance::Canonical => own_answer.is_some(),
+            Provenance::Replayed => self.own(call).is_none(),
         };
         (!fits).then_some("an answer counts as fresh that is not, or the other way round")
     }

@@ -161,7 +161,7 @@ fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 fn name(runtime: &dyn Runtime) -> String {
     let mut bytes = [0; 8];
-    runtime.fill(&mut bytes);
+    runtime.fill_random(&mut bytes);
     format!("spill-{:016x}.journal", u64::from_be_bytes(bytes))
 }
 

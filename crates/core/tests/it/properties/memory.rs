@@ -22,7 +22,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
-        let world = World::starting_at(clock.wall());
+        let world = World::starting_at(clock.wall_now());
         Self { store: Memory::new(Arc::clone(&clock) as _, MemorySettings::default()), clock, world }
     }
 
@@ -35,7 +35,7 @@ impl Pair {
     /// What is live is seen alike; what expired may be swept away on either side.
     async fn same(&self) {
         let (seen, expected) = (self.store.read(&RK).await.unwrap(), self.world.observe());
-        assert_eq!((seen.now, seen.mark), (expected.now, expected.mark));
+        assert_eq!((seen.now, seen.token_high_water), (expected.now, expected.token_high_water));
         assert_eq!(seen.live(), expected.live());
         if seen.live().is_some() {
             assert_eq!((seen.lease_left, seen.life_left), (expected.lease_left, expected.life_left));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use hapax_core::gate::{Attempt, How, Recorded};
+use hapax_core::gate::{Attempt, Provenance, Recorded};
 use hapax_core::{Record, State, Token};
 
 use super::words::{Told, Word};
@@ -134,14 +134,17 @@ impl Known {
         self.hold_to(!ran, "a caller was refused though its handler had started");
     }
 
-    pub(super) fn told_answer(&mut self, call: usize, answer: &str, how: How, recorded: Recorded) {
+    pub(super) fn told_answer(&mut self, call: usize, answer: &str, provenance: Provenance, recorded: Recorded) {
         let given = |attempted: &Attempted| {
             let said = matches!(&attempted.said, Some((Word::Applied | Word::Final, said)) if said == answer);
             said || attempted.had_its_effect && answer_under(attempted.token()) == answer
         };
         let by_whom = self.attempts.iter().find(|attempted| given(attempted)).map(|attempted| attempted.call);
         self.hold_to(by_whom.is_some(), "a caller was told an answer that no handler gave");
-        self.hold_to(how != How::Fresh || by_whom == Some(call), "an answer counts as fresh that is another's");
+        self.hold_to(
+            provenance != Provenance::Fresh || by_whom == Some(call),
+            "an answer counts as fresh that is another's",
+        );
         let same = self.answer.as_ref().is_none_or(|(before, _)| before == answer);
         self.hold_to(same, "two callers were told different answers");
         let was_recorded = self.answer.as_ref().is_some_and(|(_, recorded)| *recorded);

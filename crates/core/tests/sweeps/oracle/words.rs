@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::ErrorKind;
-use hapax_core::gate::{How, Ran, Recorded, Refused};
+use hapax_core::gate::{Provenance, Recorded, Refused, RunResult};
 
 /// What a handler says in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) enum Word {
 /// What a caller was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    Answer(String, How, Recorded),
+    Answer(String, Provenance, Recorded),
     Busy(Duration),
     Mismatch,
     Indeterminate,
@@ -37,10 +37,10 @@ impl Told {
     }
 }
 
-impl From<Result<Ran<String>, Refused<String>>> for Told {
-    fn from(ran: Result<Ran<String>, Refused<String>>) -> Self {
+impl From<Result<RunResult<String>, Refused<String>>> for Told {
+    fn from(ran: Result<RunResult<String>, Refused<String>>) -> Self {
         match ran {
-            Ok(ran) => Self::Answer(ran.answer, ran.how, ran.recorded),
+            Ok(ran) => Self::Answer(ran.answer, ran.provenance, ran.recorded),
             Err(Refused::Busy { retry_after }) => Self::Busy(retry_after),
             Err(Refused::Mismatch) => Self::Mismatch,
             Err(Refused::Indeterminate { .. }) => Self::Indeterminate,
