@@ -28,8 +28,8 @@ use std::time::Duration;
 use hapax::http::Tenant;
 use hapax::{Identity, Settings};
 
-use crate::gateway::Upstream;
-use crate::wiring::StoreUrl;
+use crate::store::wiring::StoreUrl;
+use crate::upstream::forward::Upstream;
 use file::File;
 use values::Values;
 

@@ -11,12 +11,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 /// What they trace has keys and credentials in it, whatever level somebody asks for.
-const WITHOUT_DISCRETION: [&str; 4] = ["h2=warn", "hyper=warn", "hyper_util=warn", "rustls=warn"];
+const LOGS_SECRETS: [&str; 4] = ["h2=warn", "hyper=warn", "hyper_util=warn", "rustls=warn"];
 
 /// For people on a terminal, as JSON for machines otherwise.
 pub(crate) fn start() {
     let mut level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    for library in WITHOUT_DISCRETION {
+    for library in LOGS_SECRETS {
         level = level.add_directive(library.parse().expect("a directive"));
     }
     let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -24,12 +24,12 @@ pub(crate) fn start() {
         true => logs.with_target(false).boxed(),
         false => logs.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(logs.with_filter(Sparing)).with(level).init();
+    tracing_subscriber::registry().with(logs.with_filter(StoreErrorLimit)).with(level).init();
 }
 
 /// Of the line that says why the store refused a request, the first of each second is written, and the others are counted: in an outage
 /// there is one for every request. Each request has its line in the access log.
-struct Sparing;
+struct StoreErrorLimit;
 
 /// The module that writes such lines, and no others.
 const REFUSALS: &str = "hapax_http::answer";
@@ -39,7 +39,7 @@ static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-impl<S: Subscriber> Filter<S> for Sparing {
+impl<S: Subscriber> Filter<S> for StoreErrorLimit {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }

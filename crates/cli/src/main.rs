@@ -6,7 +6,10 @@ mod config;
 mod gateway;
 mod hex;
 mod logs;
-mod wiring;
+mod ops;
+mod store;
+mod tls;
+mod upstream;
 
 use std::process::ExitCode;
 

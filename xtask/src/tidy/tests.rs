@@ -133,7 +133,7 @@ fn backends_are_named_by_the_wiring_only() {
     refuses(rule, "crates/http/tests/it/main.rs", "use hapax::stores::{Sqlite};");
     accepts(rule, "crates/cli/src/commands/gateway.rs", "/// Opens Sqlite.\nlet name = \"Sqlite\"; struct SqliteUrl;");
     for place in [
-        "crates/cli/src/wiring.rs",
+        "crates/cli/src/store/wiring.rs",
         "crates/cli/tests/it/main.rs",
         "crates/hapax/src/lib.rs",
         "crates/stores/src/sqlite.rs",

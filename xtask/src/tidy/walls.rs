@@ -88,7 +88,7 @@ pub(super) fn backends_are_named_by_the_wiring(tree: &Tree) -> Vec<Place> {
 const BACKENDS: &[&str] = &["Sqlite"];
 
 const MAY_NAME_BACKENDS: &[&str] =
-    &["crates/stores/", "crates/hapax/", "crates/cli/src/wiring.rs", "crates/cli/tests/"];
+    &["crates/stores/", "crates/hapax/", "crates/cli/src/store/wiring.rs", "crates/cli/tests/"];
 
 /// A rule about a file that was moved away would pass for ever.
 pub(super) fn guarded_places_exist(tree: &Tree) -> Vec<Place> {
@@ -101,7 +101,7 @@ pub(super) fn guarded_places_exist(tree: &Tree) -> Vec<Place> {
             "crates/stores/src/",
             "crates/http/src/",
             "crates/testkit/src/",
-            "crates/cli/src/wiring.rs",
+            "crates/cli/src/store/wiring.rs",
         ],
     )
 }

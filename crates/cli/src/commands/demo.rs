@@ -37,7 +37,7 @@ use service::Service;
 use wire::Wire;
 
 use super::Failure;
-use crate::wiring::StoreUrl;
+use crate::store::wiring::StoreUrl;
 
 /// What the demo can be told.
 #[derive(Debug, clap::Args)]

@@ -19,12 +19,21 @@ use tower_layer::Layer;
 
 use crate::commands::Failure;
 use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
-use crate::gateway::admin::{self, Access, Admin};
-use crate::gateway::{
-    Cores, Forward, Guarded, Hindrance, Kept, Limits, OnCores, Pace, Published, Routes, Server, StartUp, Watch, Way,
-    descriptors, metrics, stop_signal, tls,
-};
-use crate::wiring::{self, Opened};
+use crate::gateway::ingress::headers::ProtectedFields;
+use crate::gateway::limits::Limits;
+use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
+use crate::gateway::listen::{GatewayServer, open_files};
+use crate::gateway::routing::published::Published;
+use crate::gateway::routing::{RouteLayer, Routes};
+use crate::ops::admin::{self, AdminAccess, AdminState};
+use crate::ops::metrics;
+use crate::ops::signals::stop_signal;
+use crate::store::checks::{CheckFailure, StoreChecks};
+use crate::store::health::{CheckIntervals, StoreHealth};
+use crate::store::unverified::UnverifiedStore;
+use crate::store::wiring::{self, OpenedStore};
+use crate::tls;
+use crate::upstream::forward::Forward;
 
 /// What `hapax gateway` takes.
 pub(crate) type GatewayArgs = Flags;
@@ -49,26 +58,26 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     let stop = stop_signal().map_err(Failure::cannot_start)?;
     let metrics = metrics::install().map_err(Failure::cannot_start)?;
     let opened = wiring::open(&config.store, Arc::new(Tokio::current()))?;
-    serve(&config, opened, metrics, Pace::default(), stop).await?;
+    serve(&config, opened, metrics, CheckIntervals::default(), stop).await?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Serves clients over this store until it is told to stop.
 async fn serve(
     config: &Config,
-    opened: Opened,
+    opened: OpenedStore,
     metrics: PrometheusHandle,
-    pace: Pace,
+    pace: CheckIntervals,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let runtime = OnCores::or_here();
+    let runtime = ExecutorRuntime::or_here();
     let start_up = start_up(config, &opened, &runtime);
     let passed = start_up.pass().await;
-    if let Err(Hindrance::Refused(error)) = passed {
+    if let Err(CheckFailure::Refused(error)) = passed {
         return Err(Failure::cannot_start(error));
     }
     // A store that cannot be asked yet: requests are answered as if it were down, and nothing begins before it has been looked at.
-    let guard = passed.is_err().then(|| Arc::new(Guarded::over(Arc::clone(&opened.store))));
+    let guard = passed.is_err().then(|| Arc::new(UnverifiedStore::over(Arc::clone(&opened.store))));
     let journal = open_journal(config, &runtime)?;
     let store = guard.clone().map_or(opened.store, |guard| guard as _);
     let mut gate = Gate::builder(store, config.settings.clone()).runtime(runtime);
@@ -76,21 +85,26 @@ async fn serve(
         gate = gate.journal(Arc::clone(journal) as _);
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
-    let watch = Arc::new(Watch::new(start_up, gate.clone(), guard));
+    let watch = Arc::new(StoreHealth::new(start_up, gate.clone(), guard));
     watch.began(passed);
     let watching = Arc::clone(&watch);
     tokio::spawn(async move { watching.go_on(pace).await });
     tokio::spawn(admin::sweep(opened.inspect));
-    let access = Access::of(config.admin_token.as_ref(), config.admin);
-    let cores = listen(config, &gate, Admin { watch, metrics, access }, stop).await?;
+    let access = AdminAccess::of(config.admin_token.as_ref(), config.admin);
+    let cores = listen(config, &gate, AdminState { watch, metrics, access }, stop).await?;
     end(&gate, journal).await;
     drop(cores);
     Ok(())
 }
 
 /// Serves clients until it is told to stop. What was begun for them may still run on the cores.
-async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Output = ()>) -> Result<Cores, Failure> {
-    let cores = Cores::start().context("the system has no thread left").map_err(Failure::cannot_start)?;
+async fn listen(
+    config: &Config,
+    gate: &Gate,
+    admin: AdminState,
+    stop: impl Future<Output = ()>,
+) -> Result<Executors, Failure> {
+    let cores = Executors::start().context("the system has no thread left").map_err(Failure::cannot_start)?;
     let routes = routes(config, gate).map_err(Failure::usage)?;
     let forward = forward(config)?;
     let service = || Published::new(routes.page(), routes.layer(forward()));
@@ -98,10 +112,10 @@ async fn listen(config: &Config, gate: &Gate, admin: Admin, stop: impl Future<Ou
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     explain(config);
     let limits = Limits { body: config.request_body_timeout, ..Limits::default() };
-    descriptors::provide(limits.connections);
+    open_files::provide(limits.connections);
     tokio::spawn(admin::serve(private, admin));
     let services = cores.executors().map(|core| (core, service()));
-    let server = Server::new(services, kept(config), limits).tenant(tenant(&config.tenant)).tls(acceptor);
+    let server = GatewayServer::new(services, kept(config), limits).tenant(tenant(&config.tenant)).tls(acceptor);
     server.until(stop, public, DRAIN).await;
     Ok(cores)
 }
@@ -118,8 +132,8 @@ async fn end(gate: &Gate, journal: Option<Arc<FileJournal>>) {
     }
 }
 
-fn start_up(config: &Config, opened: &Opened, runtime: &Arc<dyn Runtime>) -> StartUp {
-    StartUp {
+fn start_up(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -> StoreChecks {
+    StoreChecks {
         store: Arc::clone(&opened.store),
         inspect: Arc::clone(&opened.inspect),
         runtime: Arc::clone(runtime),
@@ -144,13 +158,13 @@ fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {
 }
 
 /// The fields that say who calls, and for which key, on any route.
-fn kept(config: &Config) -> Kept {
+fn kept(config: &Config) -> ProtectedFields {
     let rules = std::iter::once(&config.rules).chain(config.routes.iter().map(|route| &route.rules));
     let keys = rules.filter_map(|rules| match &rules.key {
         KeySource::Field(key) => Some(key.name().clone()),
         KeySource::Body(_) => None,
     });
-    Kept::with(keys.chain(tenant(&config.tenant)))
+    ProtectedFields::with(keys.chain(tenant(&config.tenant)))
 }
 
 /// The field that says who calls, if one does.
@@ -179,7 +193,7 @@ fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
         let Route { methods, pattern, outcomes, .. } = route.clone();
         let is_protected = route.protect != Protect::Off;
         let layer = layer.outcome(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
-        Ok(Way { methods, pattern, layer, is_protected })
+        Ok(RouteLayer { methods, pattern, layer, is_protected })
     });
     Ok(Routes::new(ways.collect::<Result<_, hapax::Error>>()?, others))
 }
@@ -213,7 +227,7 @@ fn explain(config: &Config) {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
     tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
-    if matches!(Access::of(config.admin_token.as_ref(), *admin), Access::Nobody) {
+    if matches!(AdminAccess::of(config.admin_token.as_ref(), *admin), AdminAccess::Nobody) {
         tracing::warn!(
             "/metrics is shown to nobody, since others than this host can connect to {admin}; give --admin-token-file"
         );

@@ -8,8 +8,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
 use crate::config::guess::nearest;
 use crate::config::settings::{SETTINGS, Setting, TABLES};
 use crate::config::source::{Given, Source};
-use crate::gateway::LIMITS;
-use crate::wiring::SCHEMES;
+use crate::gateway::limits;
+use crate::store::wiring::SCHEMES;
 
 /// What the command line and the environment say, not looked at yet.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl clap::Args for Flags {
             .long(CHECK)
             .action(ArgAction::SetTrue)
             .help("Looks at the configuration, prints every value and where it came from, and opens nothing");
-        command.args([config, check]).args(SETTINGS.iter().map(flag)).after_help(LIMITS)
+        command.args([config, check]).args(SETTINGS.iter().map(flag)).after_help(limits::HELP)
     }
 
     fn augment_args_for_update(command: Command) -> Command {

@@ -9,7 +9,7 @@ use hapax::http::{JsonKey, Tenant, may_be_kept};
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
 
-use crate::gateway::Upstream;
+use crate::upstream::forward::Upstream;
 
 /// Where the key of a request is.
 #[derive(Clone, Debug, PartialEq, Eq)]

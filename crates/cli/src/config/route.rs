@@ -7,7 +7,7 @@ use crate::config::read::{self, Protect};
 use crate::config::rules::Rules;
 use crate::config::source::{Given, Line};
 use crate::config::values::{Read, Values};
-use crate::gateway::Pattern;
+use crate::gateway::routing::pattern::Pattern;
 
 /// Requests with a policy of their own.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ pub(crate) const HEAD_BYTES: usize = 32 << 10;
 pub(crate) const HEAD_FIELDS: usize = 100;
 
 /// What is read at once of an HTTP/1 connection, in bytes: it must not fill the first buffer of hyper, of 8 KiB.
-pub(crate) const SIP: u64 = (8 << 10) - 1;
+pub(crate) const READ_CAP: u64 = (8 << 10) - 1;
 
 /// Requests at once on one HTTP/2 connection, as RFC 9113 recommends at least.
 pub(crate) const STREAMS: u32 = 100;
@@ -24,7 +24,7 @@ pub(crate) const RESET_STREAMS: usize = 20;
 pub(crate) const SMALL_BODY: usize = 8 << 10;
 
 /// What larger ones share, in bytes; beyond it they are 503 `overloaded`. They are kept until the API has answered.
-pub(crate) const ROOM: usize = 16 << 20;
+pub(crate) const BODY_MEMORY: usize = 16 << 20;
 
 /// Connections of clients at once. The next ones wait in the backlog of the system.
 const CONNECTIONS: usize = 4096;
@@ -94,7 +94,7 @@ mod tests {
             format!("{API_STREAMS} requests at once on an HTTP/2 connection, more"),
             format!(
                 "{} MiB for the bodies of protected requests that are longer than {} KiB",
-                ROOM >> 20,
+                BODY_MEMORY >> 20,
                 SMALL_BODY >> 10
             ),
         ] {

@@ -128,15 +128,15 @@ struct Served {
     runs: Arc<AtomicUsize>,
 }
 
-fn opened(store: &Arc<Moody>) -> Opened {
-    Opened { store: Arc::clone(store) as _, inspect: Arc::clone(store) as _ }
+fn opened(store: &Arc<Moody>) -> OpenedStore {
+    OpenedStore { store: Arc::clone(store) as _, inspect: Arc::clone(store) as _ }
 }
 
 async fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-const OFTEN: Pace = Pace { again: Duration::from_millis(5), check: Duration::from_millis(20) };
+const OFTEN: CheckIntervals = CheckIntervals { again: Duration::from_millis(5), check: Duration::from_millis(20) };
 
 impl Served {
     async fn over(store: &Arc<Moody>, secret: Option<Identity>) -> Self {

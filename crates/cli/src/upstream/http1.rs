@@ -22,8 +22,8 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::arriving::Arriving;
-use super::forward::{Failed, IDLE_TIMEOUT};
+use crate::gateway::ingress::request_body::ClientBody;
+use crate::upstream::forward::{IDLE_TIMEOUT, SendError};
 
 /// Longer than an API that has answered takes to read the rest of a request.
 const FINISH: Duration = Duration::from_secs(60);
@@ -31,62 +31,62 @@ const FINISH: Duration = Duration::from_secs(60);
 /// How often a request that was not written is taken to another connection.
 const TRIES: usize = 3;
 
-type Sent = Request<RequestBody<Arriving>>;
+type Sent = Request<RequestBody<ClientBody>>;
 
 /// All connections to the API, as many as are needed.
 #[derive(Debug)]
-pub(super) struct Http1 {
+pub(crate) struct Http1 {
     connector: HttpsConnector<HttpConnector>,
     target: Uri,
     connect_timeout: Duration,
-    idle: Arc<Idle>,
+    idle: Arc<IdleConnections>,
 }
 
 /// The connections that carry nothing, the last one that did at the end.
 #[derive(Debug, Default)]
-struct Idle(Mutex<Resting>);
+struct IdleConnections(Mutex<IdleList>);
 
 #[derive(Debug, Default)]
-struct Resting {
-    lines: Vec<(Line, Instant)>,
+struct IdleList {
+    lines: Vec<(Http1Connection, Instant)>,
     is_watched: bool,
 }
 
 /// A connection.
 #[derive(Debug)]
-struct Line {
-    sender: SendRequest<RequestBody<Arriving>>,
-    driver: Driver,
+struct Http1Connection {
+    sender: SendRequest<RequestBody<ClientBody>>,
+    driver: ConnectionDriver,
 }
 
 /// Who writes what there is to write, and reads what has come.
 #[derive(Debug)]
-enum Driver {
+enum ConnectionDriver {
     /// Whoever waits for something of it.
-    Caller(Pin<Box<Driven>>),
+    Caller(Pin<Box<Http1Driver>>),
     /// A task of its own.
     Task,
     /// Nobody: it is over.
     Nobody,
 }
 
-type Driven = Connection<MaybeHttpsStream<TokioIo<TcpStream>>, RequestBody<Arriving>>;
+type Http1Driver = Connection<MaybeHttpsStream<TokioIo<TcpStream>>, RequestBody<ClientBody>>;
 
 impl Http1 {
     /// `target` has the scheme and the authority of the API.
-    pub(super) fn new(connector: HttpsConnector<HttpConnector>, target: Uri, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(connector: HttpsConnector<HttpConnector>, target: Uri, connect_timeout: Duration) -> Self {
         Self { connector, target, connect_timeout, idle: Arc::default() }
     }
 
     /// Sends a request. One that is not written, because its connection was just closing, is sent on another: nothing of it can
     /// have arrived.
-    pub(super) async fn send(&self, mut request: Sent) -> Result<Response<Answer>, Failed> {
+    pub(crate) async fn send(&self, mut request: Sent) -> Result<Response<Http1ResponseBody>, SendError> {
         let mut why: BoxError = "its connections close at once".into();
         for _ in 0..TRIES {
             let mut line = match self.idle.take() {
                 Some(line) => line,
                 // Boxed: it is much larger than all the rest, and rare.
-                None => Box::pin(self.connect()).await.map_err(Failed::Unsent)?,
+                None => Box::pin(self.connect()).await.map_err(SendError::Unsent)?,
             };
             let streams_up = matches!(request.body(), RequestBody::Streaming(body) if !body.is_end_stream());
             match line.ask(request).await {
@@ -95,29 +95,29 @@ impl Http1 {
                         // A client that sends all before it reads anything must not wait for itself.
                         line.drive_by_task();
                     }
-                    return Ok(response.map(|body| Answer::new(body, line, Arc::clone(&self.idle))));
+                    return Ok(response.map(|body| Http1ResponseBody::new(body, line, Arc::clone(&self.idle))));
                 }
                 Err(mut error) => match (error.take_message(), error.into_error()) {
                     (Some(unsent), error) => (request, why) = (unsent, error.into()),
-                    (None, error) => return Err(Failed::Cut(error.into())),
+                    (None, error) => return Err(SendError::Cut(error.into())),
                 },
             }
         }
-        Err(Failed::Unsent(why))
+        Err(SendError::Unsent(why))
     }
 
-    async fn connect(&self) -> Result<Line, BoxError> {
+    async fn connect(&self) -> Result<Http1Connection, BoxError> {
         let opened = async {
             let stream = self.connector.clone().call(self.target.clone()).await?;
             let (sender, connection) = handshake(stream).await?;
-            Ok(Line { sender, driver: Driver::Caller(Box::pin(connection)) })
+            Ok(Http1Connection { sender, driver: ConnectionDriver::Caller(Box::pin(connection)) })
         };
         let opened = tokio::time::timeout(self.connect_timeout, opened).await;
         opened.unwrap_or_else(|_| Err("no connection came about in time".into()))
     }
 }
 
-impl Line {
+impl Http1Connection {
     async fn ask(&mut self, request: Sent) -> Result<Response<Incoming>, TrySendError<Sent>> {
         // A budget that is used up would wake whoever is named here, which may be nobody.
         let mut answered = pin!(unconstrained(self.sender.try_send_request(request)));
@@ -132,22 +132,22 @@ impl Line {
     /// Whether it can carry a request. What is known to have come meanwhile is looked at: the API may have closed it.
     fn is_of_use(&mut self) -> bool {
         self.driver.go_on(&mut Context::from_waker(Waker::noop()));
-        !matches!(self.driver, Driver::Nobody) && self.sender.is_ready()
+        !matches!(self.driver, ConnectionDriver::Nobody) && self.sender.is_ready()
     }
 
     fn drive_by_task(&mut self) {
-        self.driver = match std::mem::replace(&mut self.driver, Driver::Nobody) {
-            Driver::Caller(connection) => {
+        self.driver = match std::mem::replace(&mut self.driver, ConnectionDriver::Nobody) {
+            ConnectionDriver::Caller(connection) => {
                 tokio::spawn(async move { ended(connection.await) });
-                Driver::Task
+                ConnectionDriver::Task
             }
-            already @ (Driver::Task | Driver::Nobody) => already,
+            already @ (ConnectionDriver::Task | ConnectionDriver::Nobody) => already,
         };
     }
 
     /// Carries nothing more. What the API still wants of a request that it has answered is sent, and the connection closed in order.
     fn finish(self) {
-        if let Driver::Caller(connection) = self.driver {
+        if let ConnectionDriver::Caller(connection) = self.driver {
             tokio::spawn(async move {
                 match tokio::time::timeout(FINISH, connection).await {
                     Ok(end) => ended(end),
@@ -158,7 +158,7 @@ impl Line {
     }
 }
 
-impl Driver {
+impl ConnectionDriver {
     fn go_on(&mut self, context: &mut Context<'_>) {
         if let Self::Caller(connection) = self
             && let Poll::Ready(end) = connection.as_mut().poll(context)
@@ -184,8 +184,8 @@ fn ended(end: hyper::Result<()>) {
     }
 }
 
-impl Idle {
-    fn take(&self) -> Option<Line> {
+impl IdleConnections {
+    fn take(&self) -> Option<Http1Connection> {
         loop {
             let (mut line, since) = self.resting().lines.pop()?;
             if since.elapsed() < IDLE_TIMEOUT && line.is_of_use() {
@@ -195,7 +195,7 @@ impl Idle {
         }
     }
 
-    fn keep(self: &Arc<Self>, line: Line) {
+    fn keep(self: &Arc<Self>, line: Http1Connection) {
         let mut resting = self.resting();
         resting.lines.push((line, Instant::now()));
         if !std::mem::replace(&mut resting.is_watched, true) {
@@ -203,18 +203,19 @@ impl Idle {
         }
     }
 
-    fn resting(&self) -> MutexGuard<'_, Resting> {
+    fn resting(&self) -> MutexGuard<'_, IdleList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Closes what nobody has used for long, until nothing is left.
-async fn close_in_time(idle: Weak<Idle>) {
+async fn close_in_time(idle: Weak<IdleConnections>) {
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let Some(idle) = idle.upgrade() else { return };
         let mut resting = idle.resting();
-        let is_over = |(line, since): &mut (Line, Instant)| since.elapsed() >= IDLE_TIMEOUT || !line.is_of_use();
+        let is_over =
+            |(line, since): &mut (Http1Connection, Instant)| since.elapsed() >= IDLE_TIMEOUT || !line.is_of_use();
         resting.lines.extract_if(.., is_over).for_each(|(line, _)| line.finish());
         if resting.lines.is_empty() {
             resting.is_watched = false;
@@ -225,15 +226,15 @@ async fn close_in_time(idle: Weak<Idle>) {
 
 /// The body of an answer, which its connection brings as long as it is waited for.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(crate) struct Http1ResponseBody {
     body: Incoming,
     /// None once it is whole, and the connection free for another request.
-    line: Option<Line>,
-    idle: Arc<Idle>,
+    line: Option<Http1Connection>,
+    idle: Arc<IdleConnections>,
 }
 
-impl Answer {
-    fn new(body: Incoming, line: Line, idle: Arc<Idle>) -> Self {
+impl Http1ResponseBody {
+    fn new(body: Incoming, line: Http1Connection, idle: Arc<IdleConnections>) -> Self {
         let mut answer = Self { body, line: Some(line), idle };
         if answer.body.is_end_stream() {
             answer.ended();
@@ -248,7 +249,7 @@ impl Answer {
     }
 }
 
-impl Body for Answer {
+impl Body for Http1ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -257,7 +258,7 @@ impl Body for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Self { body, line, .. } = &mut *self;
-        let Some(Line { driver, .. }) = line else {
+        let Some(Http1Connection { driver, .. }) = line else {
             return Pin::new(body).poll_frame(context);
         };
         let mut frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));

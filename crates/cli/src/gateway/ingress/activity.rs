@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Which requests run on one connection, so that it can be told when it has had none for long.
 #[derive(Clone, Debug)]
-pub(crate) struct Activity(Arc<Mutex<Requests>>);
+pub(crate) struct ConnectionActivity(Arc<Mutex<Requests>>);
 
 #[derive(Debug)]
 struct Requests {
@@ -15,18 +15,18 @@ struct Requests {
 
 /// A request that runs. It is over when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Open(Activity);
+pub(crate) struct OpenRequest(ConnectionActivity);
 
-impl Default for Activity {
+impl Default for ConnectionActivity {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Requests { open: 0, ended: Instant::now() })))
     }
 }
 
-impl Activity {
-    pub(crate) fn request(&self) -> Open {
+impl ConnectionActivity {
+    pub(crate) fn request(&self) -> OpenRequest {
         self.requests().open += 1;
-        Open(self.clone())
+        OpenRequest(self.clone())
     }
 
     /// Waits until no request has run for this long. It looks now and then, so that a request does not have to wake it.
@@ -51,7 +51,7 @@ impl Activity {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         let mut requests = self.0.requests();
         requests.open -= 1;
@@ -68,7 +68,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_when_no_request_has_run_for_long() {
         let limit = Duration::from_secs(10);
-        let activity = Activity::default();
+        let activity = ConnectionActivity::default();
         let mut ceased = Box::pin(activity.ceased(limit));
         assert!(ceased.as_mut().now_or_never().is_none());
         advance(limit / 2).await;

@@ -16,7 +16,7 @@ use crate::hex::hex;
 
 /// Looks at a store: whether it is one to rely on, and whether the namespace has the secret that it began with.
 #[derive(Clone, Debug)]
-pub(crate) struct StartUp {
+pub(crate) struct StoreChecks {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) inspect: Arc<dyn Inspect>,
     pub(crate) runtime: Arc<dyn Runtime>,
@@ -29,14 +29,14 @@ pub(crate) struct StartUp {
 
 /// Why a store cannot be used.
 #[derive(Debug)]
-pub(crate) enum Hindrance {
+pub(crate) enum CheckFailure {
     /// It must not be, as things stand: somebody has to act.
     Refused(anyhow::Error),
     /// It cannot be asked now.
     Unreachable(anyhow::Error),
 }
 
-impl Hindrance {
+impl CheckFailure {
     /// With its causes in its own words.
     pub(crate) fn into_error(self) -> anyhow::Error {
         match self {
@@ -45,7 +45,7 @@ impl Hindrance {
     }
 }
 
-impl From<Error> for Hindrance {
+impl From<Error> for CheckFailure {
     fn from(error: Error) -> Self {
         // Only what passes by itself is waited for.
         if matches!(error.kind(), ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full) {
@@ -56,12 +56,12 @@ impl From<Error> for Hindrance {
     }
 }
 
-impl StartUp {
+impl StoreChecks {
     /// Everything; what is worth a warning, if it may be used.
-    pub(crate) async fn pass(&self) -> Result<Vec<Finding>, Hindrance> {
+    pub(crate) async fn pass(&self) -> Result<Vec<Finding>, CheckFailure> {
         let findings = self.findings().await?;
         if let Some(refusal) = findings.iter().find(|finding| finding.severity == Severity::Refuse) {
-            return Err(Hindrance::Refused(anyhow!("{}", refusal.message)));
+            return Err(CheckFailure::Refused(anyhow!("{}", refusal.message)));
         }
         match &self.secret {
             Some(secret) => self.pin(secret).await?,
@@ -90,7 +90,7 @@ impl StartUp {
         timeout(self.timeout, asked).await.unwrap_or_else(silent)
     }
 
-    async fn is_without_secret(&self) -> Result<(), Hindrance> {
+    async fn is_without_secret(&self) -> Result<(), CheckFailure> {
         let pin = Identity::plain().pin(&self.namespace);
         let seen = self.in_time(Protocol::over(&*self.store).read(pin.record_key())).await?;
         if seen.live().is_some_and(|record| !pin.accepts(record.fingerprint)) {
@@ -98,25 +98,25 @@ impl StartUp {
                 "the namespace {} has a secret; name its file by --secrets, or take another namespace",
                 self.namespace
             );
-            return Err(Hindrance::Refused(what));
+            return Err(CheckFailure::Refused(what));
         }
         Ok(())
     }
 
     /// A namespace has one secret for ever: under another one every retry would look new.
-    async fn pin(&self, secret: &Identity) -> Result<(), Hindrance> {
+    async fn pin(&self, secret: &Identity) -> Result<(), CheckFailure> {
         let begun = self.begin(secret.pin(&self.namespace)).await?;
         let namespace = &self.namespace;
         match begun {
             Begun::Granted(grant) | Begun::Mine(grant) => Ok(self.record(&grant, PINNED).await?),
             Begun::Replay(_) => Ok(()),
-            Begun::Busy(_) => Err(Hindrance::Unreachable(anyhow!(
+            Begun::Busy(_) => Err(CheckFailure::Unreachable(anyhow!(
                 "another process is just recording the secret of the namespace {namespace}"
             ))),
-            Begun::Mismatch => Err(Hindrance::Refused(anyhow!(
+            Begun::Mismatch => Err(CheckFailure::Refused(anyhow!(
                 "the namespace {namespace} has another secret than the one in --secrets; give it that one, or take another namespace"
             ))),
-            Begun::Indeterminate(_) | Begun::Dead => Err(Hindrance::Refused(anyhow!(
+            Begun::Indeterminate(_) | Begun::Dead => Err(CheckFailure::Refused(anyhow!(
                 "the secret of {namespace} could not be compared with the one in use: {begun:?}"
             ))),
         }
@@ -139,7 +139,7 @@ impl StartUp {
 }
 
 /// A call of a key that nobody else has, to see whether a store takes records.
-pub(super) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Error> {
+pub(crate) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Error> {
     let mut name = [0; 16];
     runtime.fill_random(&mut name);
     let name = hex(&name);
@@ -147,7 +147,7 @@ pub(super) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Erro
 }
 
 /// How long the record of a trial lives.
-pub(super) const TRIAL: Seconds = Seconds(60);
+pub(crate) const TRIAL: Seconds = Seconds(60);
 
 /// How long another process may take over the record that it writes.
 const WRITING: Millis = Millis(30_000);

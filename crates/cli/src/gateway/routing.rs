@@ -1,3 +1,6 @@
+pub(crate) mod pattern;
+pub(crate) mod published;
+
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -15,18 +18,18 @@ use serde_json::json;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::gateway::pattern::{Path, Pattern, Reading};
+use crate::gateway::routing::pattern::{Path, Pattern, Reading};
 
 /// Gives each request the contract of its route: the first that is named for it, or the one for all others.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
-    routes: Arc<[Way]>,
+    routes: Arc<[RouteLayer]>,
     others: IdempotencyLayer,
 }
 
 /// Requests of these methods to these paths, and what protects them.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct RouteLayer {
     pub(crate) methods: Vec<Method>,
     pub(crate) pattern: Pattern,
     /// One that protects no method, where they stream past.
@@ -35,7 +38,7 @@ pub(crate) struct Way {
 }
 
 impl Routes {
-    pub(crate) fn new(routes: Vec<Way>, others: IdempotencyLayer) -> Self {
+    pub(crate) fn new(routes: Vec<RouteLayer>, others: IdempotencyLayer) -> Self {
         Self { routes: routes.into(), others }
     }
 

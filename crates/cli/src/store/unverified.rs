@@ -8,12 +8,12 @@ use hapax::{Error, ErrorKind, RecordKey, Result, Store};
 
 /// A store on which nothing begins until it is known that it may be used. What runs elsewhere, or ran before, goes on.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct UnverifiedStore {
     store: Arc<dyn Store>,
     is_open: AtomicBool,
 }
 
-impl Guarded {
+impl UnverifiedStore {
     pub(crate) fn over(store: Arc<dyn Store>) -> Self {
         Self { store, is_open: AtomicBool::new(false) }
     }
@@ -29,7 +29,7 @@ impl Guarded {
 }
 
 #[async_trait]
-impl Store for Guarded {
+impl Store for UnverifiedStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         if !self.is_open() {
             return Err(Error::new(ErrorKind::NotApplied, "the store has not been looked at yet"));

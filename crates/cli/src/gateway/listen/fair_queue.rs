@@ -22,8 +22,8 @@ const MOST_STARTS: usize = 64;
 
 /// Who is about to start on one core.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turns {
-    line: Arc<Mutex<Line>>,
+pub(crate) struct FairQueue {
+    line: Arc<Mutex<QueueState>>,
     hashes: RandomState,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Caller<'a> {
 type CallerHash = u64;
 
 #[derive(Debug, Default)]
-struct Line {
+struct QueueState {
     /// Since the last look.
     started: usize,
     is_looking: bool,
@@ -48,7 +48,7 @@ struct Line {
     waiting: HashMap<CallerHash, VecDeque<oneshot::Sender<()>>>,
 }
 
-impl Turns {
+impl FairQueue {
     /// Gives a request or a connection of this caller its place; it may start when what is returned ends.
     ///
     /// # Cancel safety
@@ -78,12 +78,12 @@ impl Turns {
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn line(&self) -> MutexGuard<'_, QueueState> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl QueueState {
     /// Nothing for what may start at once.
     fn take(&mut self, caller: CallerHash) -> Option<oneshot::Receiver<()>> {
         if self.started < STARTS && self.callers.is_empty() {
@@ -136,7 +136,7 @@ mod tests {
 
     /// Lets these callers come in this order, and tells in which order their requests start.
     async fn started(coming: &[u8]) -> Vec<u8> {
-        let (turns, started) = (Turns::default(), Arc::new(Mutex::new(Vec::new())));
+        let (turns, started) = (FairQueue::default(), Arc::new(Mutex::new(Vec::new())));
         let mut requests = JoinSet::new();
         for caller in coming {
             let (turns, started, caller) = (turns.clone(), Arc::clone(&started), *caller);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     /// Until there is nothing to look for.
-    async fn looked(turns: &Turns) {
+    async fn looked(turns: &FairQueue) {
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -174,7 +174,7 @@ mod tests {
 
     #[tokio::test]
     async fn none_waits_while_there_is_little_to_do() {
-        let turns = Turns::default();
+        let turns = FairQueue::default();
         for _ in 0..10 {
             for caller in 0..4 {
                 assert!(turns.take(Caller::Tenant(&[caller])).now_or_never().is_some(), "{caller}");
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_is_gone_takes_no_turn() {
-        let turns = Turns::default();
+        let turns = FairQueue::default();
         (0..STARTS).for_each(|_| drop(turns.take(Caller::Tenant(b"1"))));
         let gone: Vec<_> = (0..100).map(|_| turns.take(Caller::Tenant(b"1"))).collect();
         let waits = turns.take(Caller::Tenant(b"2"));

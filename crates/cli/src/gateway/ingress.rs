@@ -1,3 +1,10 @@
+pub(crate) mod access_log;
+pub(crate) mod activity;
+pub(crate) mod headers;
+pub(crate) mod received;
+pub(crate) mod refusal;
+pub(crate) mod request_body;
+
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,36 +18,36 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tower_service::Service;
 
-use super::access::Line;
-use super::activity::Activity;
-use super::arriving::{Arriving, Room};
-use super::headers::{Kept, Peer, admit};
-use super::limits::Limits;
-use super::metrics::Meters;
-use super::received::Received;
-use super::turns::{Caller, Turns};
+use crate::gateway::ingress::access_log::AccessLogEntry;
+use crate::gateway::ingress::activity::ConnectionActivity;
+use crate::gateway::ingress::headers::{Peer, ProtectedFields, admit};
+use crate::gateway::ingress::received::Received;
+use crate::gateway::ingress::request_body::{BodyMemory, ClientBody};
+use crate::gateway::limits::Limits;
+use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::ops::metrics::ListenerMetrics;
 
 /// What stands between one connection and all that answers: the rules of every route, and the log.
 #[derive(Clone, Debug)]
-pub(crate) struct Edge<S> {
+pub(crate) struct Ingress<S> {
     pub(crate) inner: S,
-    pub(crate) turns: Turns,
+    pub(crate) turns: FairQueue,
     pub(crate) tenant: Option<HeaderName>,
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<ProtectedFields>,
     pub(crate) limits: Limits,
-    pub(crate) room: Room,
+    pub(crate) room: BodyMemory,
     pub(crate) peer: Peer,
-    pub(crate) activity: Activity,
-    pub(crate) meters: Arc<Meters>,
+    pub(crate) activity: ConnectionActivity,
+    pub(crate) meters: Arc<ListenerMetrics>,
 }
 
-impl<S, B> Service<Request<Incoming>> for Edge<S>
+impl<S, B> Service<Request<Incoming>> for Ingress<S>
 where
-    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible>,
     S::Future: Send + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    type Response = Response<Leaving<Either<B, Full<Bytes>>>>;
+    type Response = Response<LoggedBody<Either<B, Full<Bytes>>>>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
@@ -49,11 +56,11 @@ where
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let mut line = Line::of(&request, self.activity.request(), Arc::clone(&self.meters));
+        let mut line = AccessLogEntry::of(&request, self.activity.request(), Arc::clone(&self.meters));
         let turn = self.turns.take(self.caller(&request));
         let (limits, held) = (self.limits, self.room.body());
         let version = request.version();
-        let mut request = request.map(|body| Arriving::new(Received::new(body, version), limits, held.clone()));
+        let mut request = request.map(|body| ClientBody::new(Received::new(body, version), limits, held.clone()));
         // Goes with the request as far as its body does.
         request.extensions_mut().insert(held);
         if let Err(refusal) = admit(&mut request, &self.kept, &self.peer) {
@@ -71,7 +78,7 @@ where
     }
 }
 
-impl<S> Edge<S> {
+impl<S> Ingress<S> {
     /// Whose turn a request takes: that of the tenant it claims to be, as nothing is known of it yet.
     fn caller<'a>(&'a self, request: &'a Request<Incoming>) -> Caller<'a> {
         match self.tenant.as_ref().and_then(|field| request.headers().get(field)) {
@@ -81,24 +88,24 @@ impl<S> Edge<S> {
     }
 }
 
-fn leaving<B: Body>(mut line: Line, response: Response<B>) -> Response<Leaving<B>> {
+fn leaving<B: Body>(mut line: AccessLogEntry, response: Response<B>) -> Response<LoggedBody<B>> {
     line.answered(&response);
     response.map(|body| {
         if body.is_end_stream() {
             line.ended();
         }
-        Leaving { body: Box::pin(body), line }
+        LoggedBody { body: Box::pin(body), line }
     })
 }
 
 /// The body of an answer on its way out. Its request is over, and logged, when it is.
 #[derive(Debug)]
-pub(crate) struct Leaving<B> {
+pub(crate) struct LoggedBody<B> {
     body: Pin<Box<B>>,
-    line: Line,
+    line: AccessLogEntry,
 }
 
-impl<B> Body for Leaving<B>
+impl<B> Body for LoggedBody<B>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,

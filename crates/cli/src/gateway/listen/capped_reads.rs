@@ -10,18 +10,18 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 /// sometimes twice of it, and the connection keeps that. A thousand clients with long bodies would have most of the memory; with sips
 /// that never fill the first buffer, it stays as small as it was.
 #[derive(Debug)]
-pub(crate) struct Sips<I> {
+pub(crate) struct CappedReads<I> {
     stream: Take<I>,
     sip: u64,
 }
 
-impl<I: AsyncRead + Unpin> Sips<I> {
+impl<I: AsyncRead + Unpin> CappedReads<I> {
     pub(crate) fn of(stream: I, sip: u64) -> Self {
         Self { stream: stream.take(sip), sip }
     }
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for Sips<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for CappedReads<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let sip = self.sip;
         self.stream.set_limit(sip);
@@ -29,7 +29,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Sips<I> {
     }
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Sips<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CappedReads<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self.stream.get_mut()).poll_write(cx, bytes)
     }
@@ -62,7 +62,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_comes_whole_in_sips() {
         let all: Vec<u8> = (0..=255).cycle().take(1000).collect();
-        let mut sips = Sips::of(&all[..], 300);
+        let mut sips = CappedReads::of(&all[..], 300);
         let (mut read, mut buffer) = (Vec::new(), [0; 500]);
         let mut sizes = Vec::new();
         while let count @ 1.. = sips.read(&mut buffer).await.unwrap() {

@@ -17,11 +17,11 @@ use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tower_service::Service;
 
-use super::arriving::Arriving;
-use super::forward::{Failed, IDLE_TIMEOUT};
-use super::limits::API_STREAMS;
-use super::received::Received;
 use crate::causes::in_words;
+use crate::gateway::ingress::received::Received;
+use crate::gateway::ingress::request_body::ClientBody;
+use crate::gateway::limits::API_STREAMS;
+use crate::upstream::forward::{IDLE_TIMEOUT, SendError};
 
 /// How much of one answer may wait for its client, in bytes. The window of a connection has room for as much of each of its
 /// streams: clients that do not take their answers hold up nobody else's.
@@ -37,62 +37,62 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 /// How often a request that was not written is taken to another connection.
 const TRIES: usize = 3;
 
-type Sent = Request<RequestBody<Arriving>>;
+type Sent = Request<RequestBody<ClientBody>>;
 
 /// All connections to the API, as many as are needed.
 #[derive(Debug)]
-pub(super) struct Http2 {
+pub(crate) struct Http2 {
     connector: HttpsConnector<HttpConnector>,
     target: Uri,
     connect_timeout: Duration,
     /// Whether the API is known not to speak it.
     is_absent: AtomicBool,
-    open: Mutex<Vec<Open>>,
+    open: Mutex<Vec<Http2Connection>>,
     /// Held while one is opened; those who wait for it meanwhile share what comes of it.
-    opening: tokio::sync::Mutex<Option<Vain>>,
+    opening: tokio::sync::Mutex<Option<FailedConnect>>,
 }
 
 /// A connection that could not be opened.
 #[derive(Debug)]
-struct Vain {
+struct FailedConnect {
     at: Instant,
     why: String,
 }
 
 /// A connection.
 #[derive(Debug)]
-struct Open {
-    sender: SendRequest<RequestBody<Arriving>>,
-    load: Arc<Mutex<Load>>,
+struct Http2Connection {
+    sender: SendRequest<RequestBody<ClientBody>>,
+    load: Arc<Mutex<ConnectionLoad>>,
 }
 
 #[derive(Debug)]
-struct Load {
+struct ConnectionLoad {
     streams: usize,
     idle_since: Instant,
 }
 
-impl Open {
+impl Http2Connection {
     fn is_of_use(&self) -> bool {
         let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
         let is_fresh = load.streams > 0 || load.idle_since.elapsed() < IDLE_TIMEOUT;
         is_fresh && !self.sender.is_closed()
     }
 
-    fn place(&self) -> Option<(SendRequest<RequestBody<Arriving>>, Place)> {
+    fn place(&self) -> Option<(SendRequest<RequestBody<ClientBody>>, StreamSlot)> {
         let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
         (load.streams < API_STREAMS).then(|| {
             load.streams += 1;
-            (self.sender.clone(), Place(Arc::clone(&self.load)))
+            (self.sender.clone(), StreamSlot(Arc::clone(&self.load)))
         })
     }
 }
 
 /// The place of one request on its connection, until its answer is over.
 #[derive(Debug)]
-struct Place(Arc<Mutex<Load>>);
+struct StreamSlot(Arc<Mutex<ConnectionLoad>>);
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut load = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         load.streams -= 1;
@@ -102,39 +102,39 @@ impl Drop for Place {
 
 impl Http2 {
     /// `target` has the scheme and the authority of the API. Of `http` the API is known to speak HTTP/2; of `https` it is asked.
-    pub(super) fn new(connector: HttpsConnector<HttpConnector>, target: Uri, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(connector: HttpsConnector<HttpConnector>, target: Uri, connect_timeout: Duration) -> Self {
         let (is_absent, open, opening) = (AtomicBool::new(false), Mutex::default(), tokio::sync::Mutex::default());
         Self { connector, target, connect_timeout, is_absent, open, opening }
     }
 
     /// Sends a request. One that is not written, because its connection was just closing, is sent on another: nothing of it can
     /// have arrived. `Err` gives it back, not sent, when the API speaks HTTP/1.1 alone.
-    pub(super) async fn send(&self, mut request: Sent) -> Result<Result<Response<Answer>, Failed>, Sent> {
+    pub(crate) async fn send(&self, mut request: Sent) -> Result<Result<Response<Http2ResponseBody>, SendError>, Sent> {
         let mut why: BoxError = "its connections close at once".into();
         for _ in 0..TRIES {
             let (mut sender, place) = match self.place().await {
                 Ok(Some(found)) => found,
                 Ok(None) => return Err(request),
-                Err(error) => return Ok(Err(Failed::Unsent(error))),
+                Err(error) => return Ok(Err(SendError::Unsent(error))),
             };
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Ok(response.map(|body| Answer::new(body, place)))),
+                Ok(response) => return Ok(Ok(response.map(|body| Http2ResponseBody::new(body, place)))),
                 Err(mut error) => {
                     let unsent = error.take_message();
                     let error = error.into_error();
                     match unsent {
                         Some(unsent) => (request, why) = (unsent, error.into()),
-                        None if was_not_looked_at(&error) => return Ok(Err(Failed::Unsent(error.into()))),
-                        None => return Ok(Err(Failed::Cut(error.into()))),
+                        None if was_not_looked_at(&error) => return Ok(Err(SendError::Unsent(error.into()))),
+                        None => return Ok(Err(SendError::Cut(error.into()))),
                     }
                 }
             }
         }
-        Ok(Err(Failed::Unsent(why)))
+        Ok(Err(SendError::Unsent(why)))
     }
 
     /// A place on a connection; none if the API does not speak HTTP/2.
-    async fn place(&self) -> Result<Option<(SendRequest<RequestBody<Arriving>>, Place)>, BoxError> {
+    async fn place(&self) -> Result<Option<(SendRequest<RequestBody<ClientBody>>, StreamSlot)>, BoxError> {
         if self.is_absent.load(Ordering::Acquire) {
             return Ok(None);
         }
@@ -161,20 +161,20 @@ impl Http2 {
                 Ok(None)
             }
             Err(error) => {
-                *vain = Some(Vain { at: Instant::now(), why: in_words(&*error) });
+                *vain = Some(FailedConnect { at: Instant::now(), why: in_words(&*error) });
                 Err(error)
             }
         }
     }
 
-    fn free(&self) -> Option<(SendRequest<RequestBody<Arriving>>, Place)> {
+    fn free(&self) -> Option<(SendRequest<RequestBody<ClientBody>>, StreamSlot)> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Once nobody can send on it any more, it ends when its last answer has.
-        open.retain(Open::is_of_use);
-        open.iter().find_map(Open::place)
+        open.retain(Http2Connection::is_of_use);
+        open.iter().find_map(Http2Connection::place)
     }
 
-    async fn connect(&self) -> Result<Option<Open>, BoxError> {
+    async fn connect(&self) -> Result<Option<Http2Connection>, BoxError> {
         let stream = self.connector.clone().call(self.target.clone()).await?;
         let is_asked = self.target.scheme() == Some(&http::uri::Scheme::HTTPS);
         if is_asked && !stream.connected().is_negotiated_h2() {
@@ -194,25 +194,25 @@ impl Http2 {
                 tracing::debug!(%error, "a connection to the API ended badly");
             }
         });
-        let load = Load { streams: 0, idle_since: Instant::now() };
-        Ok(Some(Open { sender, load: Arc::new(Mutex::new(load)) }))
+        let load = ConnectionLoad { streams: 0, idle_since: Instant::now() };
+        Ok(Some(Http2Connection { sender, load: Arc::new(Mutex::new(load)) }))
     }
 }
 
 /// The body of an answer, which keeps its place on the connection.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(crate) struct Http2ResponseBody {
     body: Received,
-    _place: Place,
+    _place: StreamSlot,
 }
 
-impl Answer {
-    fn new(body: Incoming, place: Place) -> Self {
+impl Http2ResponseBody {
+    fn new(body: Incoming, place: StreamSlot) -> Self {
         Self { body: Received::new(body, Version::HTTP_2), _place: place }
     }
 }
 
-impl Body for Answer {
+impl Body for Http2ResponseBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -14,18 +14,18 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 thread_local! {
-    /// Whether this is a thread of [`Cores`].
-    static IS_CORE: Cell<bool> = const { Cell::new(false) };
+    /// Whether this is a thread of [`Executors`].
+    static IS_EXECUTOR: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The executors, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Cores {
+pub(crate) struct Executors {
     executors: Vec<Handle>,
     _stop: DropGuard,
 }
 
-impl Cores {
+impl Executors {
     /// # Errors
     /// What the system says when it has no thread to give.
     pub(crate) fn start() -> io::Result<Self> {
@@ -49,7 +49,7 @@ fn start(number: usize, stop: CancellationToken) -> io::Result<Handle> {
         let built = Builder::new_current_thread().enable_all().build();
         let told = tell.send(built.as_ref().map(|executor| executor.handle().clone()).map_err(io::Error::kind));
         if let (Ok(executor), Ok(())) = (built, told) {
-            IS_CORE.set(true);
+            IS_EXECUTOR.set(true);
             executor.block_on(stop.cancelled());
         }
     })?;
@@ -58,18 +58,18 @@ fn start(number: usize, stop: CancellationToken) -> io::Result<Handle> {
 
 /// The runtime of the gateway's gate: an attempt runs on the core of its request, and everything else as with [`Tokio`].
 #[derive(Debug)]
-pub(crate) struct OnCores(Tokio);
+pub(crate) struct ExecutorRuntime(Tokio);
 
-impl OnCores {
+impl ExecutorRuntime {
     /// What is asked for elsewhere runs on the runtime that this is called in.
     pub(crate) fn or_here() -> Arc<dyn Runtime> {
         Arc::new(Self(Tokio::current()))
     }
 }
 
-impl Runtime for OnCores {
+impl Runtime for ExecutorRuntime {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        if IS_CORE.get() {
+        if IS_EXECUTOR.get() {
             tokio::spawn(task);
         } else {
             self.0.spawn(task);
@@ -116,7 +116,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_stays_on_the_core_that_asks_for_it() {
-        let (cores, runtime) = (Cores::start().unwrap(), OnCores::or_here());
+        let (cores, runtime) = (Executors::start().unwrap(), ExecutorRuntime::or_here());
         for core in cores.executors() {
             let runtime = Arc::clone(&runtime);
             let asked = core.spawn(async { (thread::current().id(), spawned(runtime).await) });

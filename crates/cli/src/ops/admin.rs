@@ -16,8 +16,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::watch::Watch;
 use crate::config::Token;
+use crate::store::health::StoreHealth;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// How many records one step of a sweep removes: few enough that no request waits for it.
@@ -34,15 +34,15 @@ const CONNECTIONS: usize = 64;
 
 /// What the pages of this listener are made of.
 #[derive(Clone, Debug)]
-pub(crate) struct Admin {
-    pub(crate) watch: Arc<Watch>,
+pub(crate) struct AdminState {
+    pub(crate) watch: Arc<StoreHealth>,
     pub(crate) metrics: PrometheusHandle,
-    pub(crate) access: Access,
+    pub(crate) access: AdminAccess,
 }
 
 /// Who is shown more than whether this process is well.
 #[derive(Clone, Debug)]
-pub(crate) enum Access {
+pub(crate) enum AdminAccess {
     Everybody,
     /// Whoever shows this.
     With(Token),
@@ -50,7 +50,7 @@ pub(crate) enum Access {
     Nobody,
 }
 
-impl Access {
+impl AdminAccess {
     pub(crate) fn of(token: Option<&Token>, listen: SocketAddr) -> Self {
         match token {
             Some(token) => Self::With(token.clone()),
@@ -81,7 +81,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Answers /healthz (the process runs), /readyz (requests can be taken: the store passed its checks, answers and takes records) and /metrics.
-pub(crate) async fn serve(listener: TcpListener, admin: Admin) {
+pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -107,7 +107,7 @@ pub(crate) async fn serve(listener: TcpListener, admin: Admin) {
     }
 }
 
-async fn answer(request: Request<Incoming>, admin: Admin) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, admin: AdminState) -> Result<Response<Full<Bytes>>, Infallible> {
     let (mut format, mut status) = (TEXT, StatusCode::OK);
     let text = match request.uri().path() {
         "/healthz" => "ok\n".into(),
@@ -167,7 +167,7 @@ mod tests {
         Token::read(file.path()).unwrap()
     }
 
-    fn shown(access: &Access, credentials: &[&str]) -> Option<u16> {
+    fn shown(access: &AdminAccess, credentials: &[&str]) -> Option<u16> {
         let mut headers = HeaderMap::new();
         for credential in credentials {
             headers.append(AUTHORIZATION, HeaderValue::from_str(credential).unwrap());
@@ -187,8 +187,8 @@ mod tests {
             ("10.0.0.1:1", Some(403)),
         ] {
             let listen = listen.parse().unwrap();
-            assert_eq!(shown(&Access::of(None, listen), &["Bearer 0123456789abcdef"]), refusal, "{listen}");
-            let access = Access::of(Some(&token()), listen);
+            assert_eq!(shown(&AdminAccess::of(None, listen), &["Bearer 0123456789abcdef"]), refusal, "{listen}");
+            let access = AdminAccess::of(Some(&token()), listen);
             assert_eq!(shown(&access, &["bearer 0123456789abcdef"]), None, "{listen}");
             for credentials in [
                 &[][..],

@@ -21,45 +21,45 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
-use super::activity::Activity;
-use super::arriving::{Arriving, Room};
-use super::edge::Edge;
-use super::headers::{Kept, Peer};
-use super::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, RESET_STREAMS, SIP, STREAMS, WINDOW};
-use super::metrics::{Connected, Meters};
-use super::sips::Sips;
-use super::tls::H2;
-use super::turns::{Caller, Turns};
+use crate::gateway::ingress::Ingress;
+use crate::gateway::ingress::activity::ConnectionActivity;
+use crate::gateway::ingress::headers::{Peer, ProtectedFields};
+use crate::gateway::ingress::request_body::{BodyMemory, ClientBody};
+use crate::gateway::limits::{HEAD_BYTES, HEAD_FIELDS, Limits, READ_CAP, RESET_STREAMS, STREAMS, WINDOW};
+use crate::gateway::listen::capped_reads::CappedReads;
+use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::ops::metrics::{ConnectionGauge, ListenerMetrics};
+use crate::tls::H2;
 
 /// What all connections share: the rules and limits that hold for each.
 #[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) kept: Arc<Kept>,
-    pub(super) limits: Limits,
-    pub(super) room: Room,
-    pub(super) tenant: Option<HeaderName>,
-    pub(super) tls: Option<TlsAcceptor>,
-    pub(super) stop: CancellationToken,
-    pub(super) meters: Arc<Meters>,
+pub(crate) struct ConnectionSettings {
+    pub(crate) kept: Arc<ProtectedFields>,
+    pub(crate) limits: Limits,
+    pub(crate) room: BodyMemory,
+    pub(crate) tenant: Option<HeaderName>,
+    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) meters: Arc<ListenerMetrics>,
 }
 
 /// A client's connection, and what answers its requests.
-pub(super) struct Connection<S> {
-    pub(super) service: S,
-    pub(super) turns: Turns,
-    pub(super) shared: Shared,
-    pub(super) ip: IpAddr,
+pub(crate) struct Connection<S> {
+    pub(crate) service: S,
+    pub(crate) turns: FairQueue,
+    pub(crate) shared: ConnectionSettings,
+    pub(crate) ip: IpAddr,
 }
 
 impl<S, B> Connection<S>
 where
-    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     /// Serves its requests until the client or the gateway ends it.
-    pub(super) async fn serve(mut self, stream: TcpStream) {
-        let _connected = Connected::new(Arc::clone(&self.shared.meters));
+    pub(crate) async fn serve(mut self, stream: TcpStream) {
+        let _connected = ConnectionGauge::new(Arc::clone(&self.shared.meters));
         // Until then it has next to no memory: many can wait.
         self.turns.take(Caller::Connection(self.ip)).await;
         if let Err(error) = stream.set_nodelay(true) {
@@ -91,7 +91,7 @@ where
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (limits, stop, activity) = (self.shared.limits, self.shared.stop.clone(), Activity::default());
+        let (limits, stop, activity) = (self.shared.limits, self.shared.stop.clone(), ConnectionActivity::default());
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -102,7 +102,7 @@ where
             // A client may close its side once it has sent; it still gets its answer.
             .half_close(true);
         let edge = TowerToHyperService::new(self.edge(scheme, activity.clone()));
-        let connection = builder.serve_connection(TokioIo::new(Sips::of(stream, SIP)), edge);
+        let connection = builder.serve_connection(TokioIo::new(CappedReads::of(stream, READ_CAP)), edge);
         drive(connection, stop, activity.ceased(limits.idle)).await;
     }
 
@@ -110,7 +110,7 @@ where
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (limits, stop, activity) = (self.shared.limits, self.shared.stop.clone(), Activity::default());
+        let (limits, stop, activity) = (self.shared.limits, self.shared.stop.clone(), ConnectionActivity::default());
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
@@ -127,10 +127,10 @@ where
         drive(connection, stop, activity.ceased(limits.idle)).await;
     }
 
-    fn edge(self, scheme: &'static str, activity: Activity) -> Edge<S> {
+    fn edge(self, scheme: &'static str, activity: ConnectionActivity) -> Ingress<S> {
         let Self { service: inner, turns, shared, ip } = self;
-        let Shared { kept, limits, room, tenant, meters, .. } = shared;
-        Edge { inner, turns, tenant, kept, limits, room, peer: Peer::new(ip, scheme), activity, meters }
+        let ConnectionSettings { kept, limits, room, tenant, meters, .. } = shared;
+        Ingress { inner, turns, tenant, kept, limits, room, peer: Peer::new(ip, scheme), activity, meters }
     }
 }
 

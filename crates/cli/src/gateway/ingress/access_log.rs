@@ -5,12 +5,12 @@ use hapax::RecordKey;
 use hapax::http::Handled;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
-use super::activity::Open;
-use super::metrics::Meters;
+use crate::gateway::ingress::activity::OpenRequest;
+use crate::ops::metrics::ListenerMetrics;
 
 /// One line of the access log, written when the request is over. It has no query, no field and no body: keys may stand in them.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct AccessLogEntry {
     method: Method,
     path: String,
     trace: Option<String>,
@@ -19,12 +19,12 @@ pub(crate) struct Line {
     outcome: &'static str,
     rk: Option<RecordKey>,
     is_whole: bool,
-    meters: Arc<Meters>,
-    _open: Open,
+    meters: Arc<ListenerMetrics>,
+    _open: OpenRequest,
 }
 
-impl Line {
-    pub(crate) fn of<B>(request: &Request<B>, open: Open, meters: Arc<Meters>) -> Self {
+impl AccessLogEntry {
+    pub(crate) fn of<B>(request: &Request<B>, open: OpenRequest, meters: Arc<ListenerMetrics>) -> Self {
         Self {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
@@ -57,7 +57,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for AccessLogEntry {
     fn drop(&mut self) {
         let took = self.began.elapsed();
         self.meters.request_ended(self.status, took);

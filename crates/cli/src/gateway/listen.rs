@@ -1,80 +1,68 @@
+pub(crate) mod capped_reads;
+pub(crate) mod connection;
+pub(crate) mod executors;
+pub(crate) mod fair_queue;
+pub(crate) mod open_files;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
 use hapax::BoxError;
 use http::{HeaderName, Request, Response};
 use hyper::body::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::arriving::{Arriving, Room};
-use super::connection::{Connection, Shared};
-use super::headers::Kept;
-use super::limits::{Limits, ROOM};
-use super::metrics::Meters;
-use super::turns::Turns;
+use crate::gateway::ingress::headers::ProtectedFields;
+use crate::gateway::ingress::request_body::{BodyMemory, ClientBody};
+use crate::gateway::limits::{BODY_MEMORY, Limits};
+use crate::gateway::listen::connection::{Connection, ConnectionSettings};
+use crate::gateway::listen::fair_queue::FairQueue;
+use crate::ops::metrics::ListenerMetrics;
 
 /// After an accept failed, for want of file descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The first signal asks to stop. A second one ends the process at once, whatever it is doing by then.
-pub(crate) fn stop_signal() -> Result<impl Future<Output = ()>, anyhow::Error> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    Ok(async move {
-        either(&mut terminate, &mut interrupt).await;
-        tokio::spawn(async move {
-            either(&mut terminate, &mut interrupt).await;
-            tracing::warn!("stopped at once; what still ran will lapse, and answer as the policy says");
-            std::process::exit(1);
-        });
-    })
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-}
-
 /// What serves clients: on each core a service, and the rules and limits that hold on all of them.
-pub(crate) struct Server<S> {
+pub(crate) struct GatewayServer<S> {
     cores: Vec<Core<S>>,
-    shared: Shared,
+    shared: ConnectionSettings,
 }
 
 /// An executor, and what it serves its connections with.
 struct Core<S> {
     executor: Handle,
     service: S,
-    turns: Turns,
+    turns: FairQueue,
     connections: TaskTracker,
 }
 
-impl<S, B> Server<S>
+impl<S, B> GatewayServer<S>
 where
-    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     /// Serves clients on each of these executors with the service beside it.
-    pub(crate) fn new(services: impl IntoIterator<Item = (Handle, S)>, kept: Kept, limits: Limits) -> Self {
-        let core =
-            |(executor, service)| Core { executor, service, turns: Turns::default(), connections: TaskTracker::new() };
-        let (kept, room, stop) = (Arc::new(kept), Room::of(ROOM), CancellationToken::new());
-        let shared = Shared { kept, limits, room, tenant: None, tls: None, stop, meters: Meters::new() };
+    pub(crate) fn new(services: impl IntoIterator<Item = (Handle, S)>, kept: ProtectedFields, limits: Limits) -> Self {
+        let core = |(executor, service)| Core {
+            executor,
+            service,
+            turns: FairQueue::default(),
+            connections: TaskTracker::new(),
+        };
+        let (kept, room, stop) = (Arc::new(kept), BodyMemory::of(BODY_MEMORY), CancellationToken::new());
+        let shared =
+            ConnectionSettings { kept, limits, room, tenant: None, tls: None, stop, meters: ListenerMetrics::new() };
         Self { cores: services.into_iter().map(core).collect(), shared }
     }
 

@@ -14,12 +14,12 @@ use crate::commands::Failure;
 
 /// A store, and its upkeep.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedStore {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) inspect: Arc<dyn Inspect>,
 }
 
-impl Opened {
+impl OpenedStore {
     fn new<S: Store + Inspect>(store: S) -> Self {
         let store = Arc::new(store);
         Self { store: Arc::clone(&store) as _, inspect: store }
@@ -98,16 +98,16 @@ impl StoreUrl {
 }
 
 /// Opens the store.
-pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Opened, Failure> {
+pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedStore, Failure> {
     match url {
-        StoreUrl::Memory => Ok(Opened::new(Memory::new(runtime, MemorySettings::default()))),
+        StoreUrl::Memory => Ok(OpenedStore::new(Memory::new(runtime, MemorySettings::default()))),
         #[cfg(feature = "redis")]
         StoreUrl::Redis(url) => {
-            hapax::stores::Redis::open(url, runtime).map(Opened::new).map_err(Failure::cannot_start)
+            hapax::stores::Redis::open(url, runtime).map(OpenedStore::new).map_err(Failure::cannot_start)
         }
         #[cfg(feature = "sqlite")]
         StoreUrl::Sqlite(path) => {
-            hapax::stores::Sqlite::open(path, runtime).map(Opened::new).map_err(Failure::cannot_start)
+            hapax::stores::Sqlite::open(path, runtime).map(OpenedStore::new).map_err(Failure::cannot_start)
         }
     }
 }

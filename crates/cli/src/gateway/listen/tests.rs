@@ -26,13 +26,13 @@ async fn served(limits: Limits) -> SocketAddr {
     let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
     let scope = TenantScope::new("test", Tenant::None, Identity::plain()).unwrap();
     let service = IdempotencyLayer::new(gate).scope(scope).layer(tower::service_fn(read_all));
-    let server = Server::new([(Handle::current(), service)], Kept::with(None), limits);
+    let server = GatewayServer::new([(Handle::current(), service)], ProtectedFields::with(None), limits);
     tokio::spawn(async move { server.until(std::future::pending(), listener, LONG).await });
     address
 }
 
 /// 16 MiB for whoever sent a body that came whole.
-async fn read_all(mut request: Request<RequestBody<Arriving>>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn read_all(mut request: Request<RequestBody<ClientBody>>) -> Result<Response<Full<Bytes>>, Infallible> {
     if let RequestBody::Streaming(body) = request.body_mut() {
         let _ = body.as_mut().get_mut().streams();
     }
@@ -123,7 +123,7 @@ async fn a_client_that_does_not_take_its_answer_is_let_go() {
 async fn each_core_has_as_many_connections() {
     let service = || tower::service_fn(|_| async { Ok(Response::new(Full::<Bytes>::default())) });
     let services = (0..3).map(|_| (Handle::current(), service()));
-    let server = Server::new(services, Kept::with(None), PATIENT);
+    let server = GatewayServer::new(services, ProtectedFields::with(None), PATIENT);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let clients = async {
@@ -159,7 +159,7 @@ async fn at_once(address: SocketAddr, from: [u8; 4], tenant: &str, count: usize)
 async fn before_the_other(field: Option<HeaderName>, from: [u8; 4]) -> usize {
     let served = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = Arc::clone(&served);
-    let service = tower::service_fn(move |request: Request<Arriving>| {
+    let service = tower::service_fn(move |request: Request<ClientBody>| {
         seen.lock().unwrap().push(request.headers()[FIELD].clone());
         std::future::ready(Ok(Response::new(Full::<Bytes>::default())))
     });
@@ -170,7 +170,7 @@ async fn before_the_other(field: Option<HeaderName>, from: [u8; 4]) -> usize {
         flood.push(at_once(address, [127, 0, 0, 1], "one", 20).await);
     }
     let mut other = at_once(address, from, "other", 1).await;
-    let server = Server::new([(Handle::current(), service)], Kept::with(None), PATIENT).tenant(field);
+    let server = GatewayServer::new([(Handle::current(), service)], ProtectedFields::with(None), PATIENT).tenant(field);
     tokio::select! {
         answer = other.read_u8() => assert_eq!(answer.unwrap(), b'H'),
         () = server.accept(&listener) => panic!("it takes connections"),

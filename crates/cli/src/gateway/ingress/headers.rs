@@ -9,8 +9,8 @@ use http::header::{
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use super::limits::HEAD_BYTES;
-use super::refusal::Refusal;
+use crate::gateway::ingress::refusal::Refusal;
+use crate::gateway::limits::HEAD_BYTES;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -38,9 +38,9 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 /// The fields that a client must not have removed on the way: they say who calls, and for which key.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept(Vec<HeaderName>);
+pub(crate) struct ProtectedFields(Vec<HeaderName>);
 
-impl Kept {
+impl ProtectedFields {
     /// These beside what every gateway needs.
     pub(crate) fn with(more: impl IntoIterator<Item = HeaderName>) -> Self {
         let always = [AUTHORIZATION, COOKIE, HOST, IDEMPOTENCY_KEY];
@@ -72,7 +72,7 @@ impl Peer {
 }
 
 /// Makes of a request as it came one that may go on, or says why it may not.
-pub(crate) fn admit<B>(request: &mut Request<B>, kept: &Kept, peer: &Peer) -> Result<(), Refusal> {
+pub(crate) fn admit<B>(request: &mut Request<B>, kept: &ProtectedFields, peer: &Peer) -> Result<(), Refusal> {
     if request.method() == Method::CONNECT {
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "no tunnel is opened"));
     }
@@ -186,7 +186,7 @@ mod tests {
 
     fn admitted(mut request: Request<()>) -> Result<Request<()>, Refusal> {
         let tenant = HeaderName::from_static("x-account");
-        admit(&mut request, &Kept::with(Some(tenant.clone())), &Peer::new([127, 0, 0, 1].into(), "http"))?;
+        admit(&mut request, &ProtectedFields::with(Some(tenant.clone())), &Peer::new([127, 0, 0, 1].into(), "http"))?;
         Ok(request)
     }
 

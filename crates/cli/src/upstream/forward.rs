@@ -22,15 +22,15 @@ use rustls::ClientConfig;
 use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
-use super::arriving::{Arriving, Held};
-use super::headers::clear_answer;
-use super::http1::{self, Http1};
-use super::http2::{self, Http2};
-use super::limits::CONNECT;
+use crate::gateway::ingress::headers::clear_answer;
+use crate::gateway::ingress::request_body::{BodyReservation, ClientBody};
+use crate::gateway::limits::CONNECT;
 use crate::hex::hex;
+use crate::upstream::http1::{self, Http1};
+use crate::upstream::http2::{self, Http2};
 
 /// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
-pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Sends requests on to the API, and says of each failure whether the request may have got there.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ pub(crate) struct Upstream {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(crate) enum SendError {
     /// Nothing of the request arrived, or the API says that it has not looked at it.
     Unsent(BoxError),
     /// Nobody knows how far it came.
@@ -66,9 +66,9 @@ pub(super) enum Failed {
 }
 
 /// The body of an answer, by the version of HTTP in which it comes.
-type Coming = Either<http1::Answer, http2::Answer>;
+type Coming = Either<http1::Http1ResponseBody, http2::Http2ResponseBody>;
 
-type ForwardedBody = Either<Timed, Full<Bytes>>;
+type ForwardedBody = Either<UpstreamBody, Full<Bytes>>;
 
 impl Forward {
     pub(crate) fn new(upstream: Upstream, tls: &ClientConfig, timeout: Duration) -> Self {
@@ -95,11 +95,11 @@ impl Forward {
 }
 
 impl Sender {
-    async fn forward(&self, mut request: Request<RequestBody<Arriving>>) -> Response<ForwardedBody> {
+    async fn forward(&self, mut request: Request<RequestBody<ClientBody>>) -> Response<ForwardedBody> {
         let attempt = request.extensions_mut().remove::<Attempt>();
         let rk = attempt.as_ref().map(Attempt::record_key);
         // The body takes its room until the API has answered.
-        let _held = request.extensions_mut().remove::<Held>();
+        let _held = request.extensions_mut().remove::<BodyReservation>();
         if let Some(attempt) = &attempt {
             introduce(request.headers_mut(), attempt);
         }
@@ -124,11 +124,11 @@ impl Sender {
                 refused(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
             Ok(response) => self.passed_on(response, attempt.is_some()),
-            Err(Failed::Unsent(error)) => {
+            Err(SendError::Unsent(error)) => {
                 tracing::warn!(?rk, %error, "the API cannot be reached");
                 refused(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
             }
-            Err(Failed::Cut(error)) => {
+            Err(SendError::Cut(error)) => {
                 tracing::warn!(?rk, %error, "the connection to the API failed in mid-request");
                 refused(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
@@ -136,7 +136,7 @@ impl Sender {
     }
 
     /// Sends a request in the version of HTTP that the API speaks.
-    async fn send(&self, mut request: Request<RequestBody<Arriving>>) -> Result<Response<Coming>, Failed> {
+    async fn send(&self, mut request: Request<RequestBody<ClientBody>>) -> Result<Response<Coming>, SendError> {
         let path = path(request.uri());
         if let Some(http2) = &self.http2 {
             let host = request.headers_mut().remove(HOST);
@@ -162,7 +162,7 @@ impl Sender {
     }
 
     /// Ends when the API has had its time: from now, or from the last piece of a body that streams.
-    fn patience(&self, request: &mut Request<RequestBody<Arriving>>) -> impl Future<Output = ()> + use<> {
+    fn patience(&self, request: &mut Request<RequestBody<ClientBody>>) -> impl Future<Output = ()> + use<> {
         let progress = match request.body_mut() {
             RequestBody::Whole(_) => None,
             RequestBody::Streaming(body) => Some(body.as_mut().get_mut().streams()),
@@ -181,7 +181,7 @@ impl Sender {
         *response.version_mut() = Version::HTTP_11;
         // Nobody waits for the body of an unprotected request before it is passed on.
         let limit = is_protected.then_some(self.timeout);
-        response.map(|body| Either::Left(Timed::new(body, limit)))
+        response.map(|body| Either::Left(UpstreamBody::new(body, limit)))
     }
 }
 
@@ -221,20 +221,20 @@ fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Respons
 
 /// A body of which each piece must come within a limit: the whole answer of a protected request is waited for.
 #[derive(Debug)]
-pub(crate) struct Timed {
+pub(crate) struct UpstreamBody {
     body: Coming,
     limit: Option<Duration>,
     /// Runs while a piece is waited for.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Timed {
+impl UpstreamBody {
     fn new(body: Coming, limit: Option<Duration>) -> Self {
         Self { body, limit, waiting: None }
     }
 }
 
-impl Body for Timed {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -259,7 +259,7 @@ impl Body for Timed {
     }
 }
 
-impl Service<Request<RequestBody<Arriving>>> for Forward {
+impl Service<Request<RequestBody<ClientBody>>> for Forward {
     type Response = Response<ForwardedBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -268,7 +268,7 @@ impl Service<Request<RequestBody<Arriving>>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody<Arriving>>) -> Self::Future {
+    fn call(&mut self, request: Request<RequestBody<ClientBody>>) -> Self::Future {
         let sender = Arc::clone(&self.0);
         Box::pin(async move { Ok(sender.forward(request).await) })
     }

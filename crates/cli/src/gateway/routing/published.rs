@@ -12,7 +12,7 @@ use tower_service::Service;
 /// Answers for the page on which the contract is published, and passes everything else on.
 #[derive(Clone, Debug)]
 pub(crate) struct Published<S> {
-    /// Shared: the service is cloned for every request.
+    /// ConnectionSettings: the service is cloned for every request.
     page: Arc<PolicyPage>,
     inner: S,
 }

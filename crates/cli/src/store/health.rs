@@ -8,20 +8,20 @@ use hapax::store::{Finding, Severity};
 use hapax::{Error, Gate, OnLapse, OnStoreDown, Policy, Repeatable};
 use tokio::time::{Instant, sleep};
 
-use super::guard::Guarded;
-use super::metrics::found;
-use super::startup::{Hindrance, StartUp, TRIAL, trial};
+use crate::ops::metrics::found;
+use crate::store::checks::{CheckFailure, StoreChecks, TRIAL, trial};
+use crate::store::unverified::UnverifiedStore;
 
 /// How often a store is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct CheckIntervals {
     /// While it cannot be used.
     pub(crate) again: Duration,
     /// While it can.
     pub(crate) check: Duration,
 }
 
-impl Default for Pace {
+impl Default for CheckIntervals {
     fn default() -> Self {
         Self { again: Duration::from_secs(1), check: Duration::from_secs(60) }
     }
@@ -29,19 +29,19 @@ impl Default for Pace {
 
 /// Looks at the store for as long as the process runs.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    start_up: StartUp,
+pub(crate) struct StoreHealth {
+    start_up: StoreChecks,
     /// Closed until the start-up checks have passed; none if they had when the process started.
-    guard: Option<Arc<Guarded>>,
+    guard: Option<Arc<UnverifiedStore>>,
     gate: Gate,
     /// Of the trial calls that find out whether a store that was down is back.
     trial: Policy,
-    seen: Mutex<Seen>,
+    seen: Mutex<LastCheck>,
 }
 
 /// What was seen last.
 #[derive(Debug, Default)]
-struct Seen {
+struct LastCheck {
     hindrance: String,
     /// What the last check found, and whatever a look since then has.
     findings: Vec<Finding>,
@@ -51,8 +51,8 @@ struct Seen {
     lasting: BTreeSet<String>,
 }
 
-impl Watch {
-    pub(crate) fn new(start_up: StartUp, gate: Gate, guard: Option<Arc<Guarded>>) -> Self {
+impl StoreHealth {
+    pub(crate) fn new(start_up: StoreChecks, gate: Gate, guard: Option<Arc<UnverifiedStore>>) -> Self {
         let mut trial = Policy::default();
         trial.retention = TRIAL.into();
         trial.on_lapse = OnLapse::Retry(Repeatable::declared("it does nothing"));
@@ -82,7 +82,7 @@ impl Watch {
     }
 
     /// Goes on until the process ends.
-    pub(crate) async fn go_on(&self, pace: Pace) {
+    pub(crate) async fn go_on(&self, pace: CheckIntervals) {
         let mut checked = Instant::now();
         loop {
             sleep(pace.again).await;
@@ -99,7 +99,7 @@ impl Watch {
     }
 
     /// What the first look at the store came to.
-    pub(crate) fn began(&self, passed: Result<Vec<Finding>, Hindrance>) {
+    pub(crate) fn began(&self, passed: Result<Vec<Finding>, CheckFailure>) {
         match passed {
             Ok(findings) => self.tell(&findings),
             Err(hindrance) => self.hindered(hindrance),
@@ -116,8 +116,8 @@ impl Watch {
     }
 
     /// Says once why the store cannot be used.
-    fn hindered(&self, hindrance: Hindrance) {
-        let is_lasting = matches!(hindrance, Hindrance::Refused(_));
+    fn hindered(&self, hindrance: CheckFailure) {
+        let is_lasting = matches!(hindrance, CheckFailure::Refused(_));
         let why = format!("{:#}", hindrance.into_error());
         let before = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,13 +209,13 @@ mod tests {
         }
     }
 
-    fn watch() -> Watch {
+    fn watch() -> StoreHealth {
         let runtime = Arc::new(Tokio::current());
         let store = Arc::new(Memory::new(Arc::clone(&runtime) as _, MemorySettings::default()));
         let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build().unwrap();
         let (inspect, store): (Arc<dyn Inspect>, Arc<dyn Store>) = (Arc::clone(&store) as _, store);
         let (namespace, timeout) = ("test".to_owned(), Duration::from_secs(60));
-        Watch::new(StartUp { store, inspect, runtime, namespace, secret: None, timeout }, gate, None)
+        StoreHealth::new(StoreChecks { store, inspect, runtime, namespace, secret: None, timeout }, gate, None)
     }
 
     #[tokio::test]

@@ -111,20 +111,20 @@ pub(crate) fn found(findings: &[Finding]) {
 
 /// What every connection and every request counts, looked up once: for the recorder that is installed by then.
 #[derive(Debug)]
-pub(crate) struct Meters {
+pub(crate) struct ListenerMetrics {
     connections: Gauge,
     requests: [Counter; CLASSES.len()],
     seconds: Histogram,
 }
 
-impl Meters {
+impl ListenerMetrics {
     pub(crate) fn new() -> Arc<Self> {
         let requests = CLASSES.map(|class| counter!(REQUESTS, "status" => class));
         Arc::new(Self { connections: gauge!(CONNECTIONS), requests, seconds: histogram!(REQUEST_SECONDS) })
     }
 
     /// None: the client went away before there was an answer.
-    pub(super) fn request_ended(&self, status: Option<StatusCode>, took: Duration) {
+    pub(crate) fn request_ended(&self, status: Option<StatusCode>, took: Duration) {
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
         self.requests[class.min(CLASSES.len() - 1)].increment(1);
         self.seconds.record(took);
@@ -133,16 +133,16 @@ impl Meters {
 
 /// A connection of a client, for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Connected(Arc<Meters>);
+pub(crate) struct ConnectionGauge(Arc<ListenerMetrics>);
 
-impl Connected {
-    pub(super) fn new(meters: Arc<Meters>) -> Self {
+impl ConnectionGauge {
+    pub(crate) fn new(meters: Arc<ListenerMetrics>) -> Self {
         meters.connections.increment(1);
         Self(meters)
     }
 }
 
-impl Drop for Connected {
+impl Drop for ConnectionGauge {
     fn drop(&mut self) {
         self.0.connections.decrement(1);
     }

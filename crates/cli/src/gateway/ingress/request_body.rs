@@ -11,27 +11,27 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::limits::{Limits, SMALL_BODY};
-use super::received::Received;
+use crate::gateway::ingress::received::Received;
+use crate::gateway::limits::{Limits, SMALL_BODY};
 
 /// The body of a request on its way in. All of it must come within a limit; once it streams, each piece must.
 #[derive(Debug)]
-pub(crate) struct Arriving<B = Received> {
+pub(crate) struct ClientBody<B = Received> {
     body: B,
     limits: Limits,
-    held: Held,
+    held: BodyReservation,
     waiting: Option<Pin<Box<Sleep>>>,
-    streaming: Option<Arc<Progress>>,
+    streaming: Option<Arc<StreamProgress>>,
 }
 
-impl<B> Arriving<B> {
-    pub(crate) fn new(body: B, limits: Limits, held: Held) -> Self {
+impl<B> ClientBody<B> {
+    pub(crate) fn new(body: B, limits: Limits, held: BodyReservation) -> Self {
         Self { body, limits, held, waiting: None, streaming: None }
     }
 
     /// Nobody waits for all of it any more: it is passed on piece by piece, and the progress can be watched.
-    pub(crate) fn streams(&mut self) -> Arc<Progress> {
-        let progress = Arc::<Progress>::default();
+    pub(crate) fn streams(&mut self) -> Arc<StreamProgress> {
+        let progress = Arc::<StreamProgress>::default();
         self.waiting = None;
         self.held.let_go();
         self.streaming = Some(Arc::clone(&progress));
@@ -55,7 +55,7 @@ impl<B> Arriving<B> {
     }
 }
 
-impl<B> Body for Arriving<B>
+impl<B> Body for ClientBody<B>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
@@ -80,24 +80,24 @@ where
     }
 }
 
-/// Room in memory for the bodies of protected requests, shared by all of them.
+/// BodyMemory in memory for the bodies of protected requests, shared by all of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub(crate) struct BodyMemory(Arc<Semaphore>);
 
-impl Room {
+impl BodyMemory {
     pub(crate) fn of(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    pub(crate) fn body(&self) -> Held {
-        Held { room: self.clone(), taken: Arc::default() }
+    pub(crate) fn body(&self) -> BodyReservation {
+        BodyReservation { room: self.clone(), taken: Arc::default() }
     }
 }
 
 /// The room that one request takes, until the last copy of this is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
-    room: Room,
+pub(crate) struct BodyReservation {
+    room: BodyMemory,
     taken: Arc<Mutex<Taken>>,
 }
 
@@ -107,7 +107,7 @@ struct Taken {
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Held {
+impl BodyReservation {
     /// Takes room for this many bytes more. What is small has its room always: nobody can keep it from others.
     fn hold(&self, bytes: usize) -> io::Result<()> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,15 +130,15 @@ impl Held {
 
 /// When the last piece of a body came.
 #[derive(Debug)]
-pub(crate) struct Progress(Mutex<Instant>);
+pub(crate) struct StreamProgress(Mutex<Instant>);
 
-impl Default for Progress {
+impl Default for StreamProgress {
     fn default() -> Self {
         Self(Mutex::new(Instant::now()))
     }
 }
 
-impl Progress {
+impl StreamProgress {
     fn came(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_small_body_has_room_when_large_ones_have_taken_all() {
-        let room = Room::of(3 * SMALL_BODY);
+        let room = BodyMemory::of(3 * SMALL_BODY);
         let large = room.body();
         (0..4).for_each(|_| large.hold(SMALL_BODY).unwrap());
         assert_eq!(large.hold(1).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);

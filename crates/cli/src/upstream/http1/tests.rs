@@ -6,8 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot};
 
-use super::super::tls;
 use super::*;
+use crate::tls;
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
@@ -26,7 +26,7 @@ impl Api {
     }
 
     /// The answer to a request for which nothing else is waited for.
-    async fn send(&self) -> Result<Response<Answer>, Failed> {
+    async fn send(&self) -> Result<Response<Http1ResponseBody>, SendError> {
         let request = Request::get("/").header("host", "a").body(RequestBody::Whole(Bytes::new()));
         self.http1.send(request.unwrap()).await
     }
@@ -156,7 +156,7 @@ async fn what_is_cut_off_is_an_error_and_unsent_only_without_a_connection() {
     for said in ["", "HTTP/1.1 2", "HTTP/1.1 200 OK\r\nx: ", "no HTTP at all\r\n\r\n"] {
         let serve = async { answer(&mut api.accept().await, &[said]).await };
         let ((), sent) = tokio::join!(serve, api.send());
-        assert!(matches!(sent, Err(Failed::Cut(_))), "{said}");
+        assert!(matches!(sent, Err(SendError::Cut(_))), "{said}");
     }
     let half = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok";
     let serve = async { answer(&mut api.accept().await, &[half]).await };
@@ -165,7 +165,7 @@ async fn what_is_cut_off_is_an_error_and_unsent_only_without_a_connection() {
     let Api { listener, http1 } = api;
     drop(listener);
     let request = Request::get("/").body(RequestBody::Whole(Bytes::new())).unwrap();
-    assert!(matches!(http1.send(request).await, Err(Failed::Unsent(_))));
+    assert!(matches!(http1.send(request).await, Err(SendError::Unsent(_))));
 }
 
 #[tokio::test]

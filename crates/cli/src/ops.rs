@@ -1,0 +1,5 @@
+//! What an operator uses: the admin listener, the metrics and the stop signal.
+
+pub(crate) mod admin;
+pub(crate) mod metrics;
+pub(crate) mod signals;

@@ -1,0 +1,27 @@
+//! The signals that stop the process.
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Ends at the first SIGTERM or SIGINT, which asks for an orderly stop. A second signal ends the process at once.
+pub(crate) fn stop_signal() -> Result<impl Future<Output = ()>, anyhow::Error> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    Ok(async move {
+        either(&mut terminate, &mut interrupt).await;
+        tokio::spawn(async move {
+            either(&mut terminate, &mut interrupt).await;
+            tracing::warn!(
+                "stopped at once with requests still running; their leases will expire and retries follow --on-lapse"
+            );
+            std::process::exit(1);
+        });
+    })
+}
+
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
