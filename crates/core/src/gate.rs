@@ -11,11 +11,11 @@
 //! All of it happens in a task of its own: whoever stops waiting for [`Gate::run`] stops nothing.
 
 mod attempt;
+mod attempt_task;
 mod begin;
 mod breaker;
-mod flights;
+mod coalesce;
 mod heartbeat;
-mod lead;
 mod outcome;
 mod permits;
 mod settle;
@@ -36,7 +36,7 @@ use crate::settings::{OnBusy, Policy, Settings, Terms};
 use crate::store::{Protocol, Store};
 use crate::telemetry::Meters;
 use breaker::Breaker;
-use flights::{Ended, Flights, Role, Stage, Twin};
+use coalesce::{CallRole, Coalescer, Follower, LeaderOutcome, LeaderStage};
 use heartbeat::Heartbeats;
 use permits::Permits;
 use spill::Spill;
@@ -78,7 +78,7 @@ struct Shared {
     store_timeout: Duration,
     tasks: Tasks,
     permits: Arc<Permits>,
-    flights: Arc<Flights>,
+    coalescer: Arc<Coalescer>,
     heartbeats: Heartbeats,
     breaker: Breaker,
     spill: Spill,
@@ -150,7 +150,7 @@ impl Builder {
             store_timeout: settings.store_timeout,
             tasks: Tasks::default(),
             permits: Arc::new(Permits::new(settings.max_in_flight, settings.max_in_flight_per_tenant)),
-            flights: Arc::new(Flights::new(settings.max_twins, settings.max_twins_per_key)),
+            coalescer: Arc::new(Coalescer::new(settings.max_twins, settings.max_twins_per_key)),
             heartbeats: Heartbeats::new(&terms),
             breaker: Breaker::default(),
             spill: Spill::new(self.journal),
@@ -321,35 +321,35 @@ impl Gate {
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
         loop {
-            let twin = match self.shared.flights.join(&call) {
-                Role::Leader(leading) => return self.lead(call, Some(leading), handler).await,
-                Role::Alone => return self.lead(call, None, handler).await,
-                Role::Mismatch => return Err(Refused::Mismatch),
-                Role::TooMany => {
+            let follower = match self.shared.coalescer.join(&call) {
+                CallRole::Leader(leader) => return self.lead(call, Some(leader), handler).await,
+                CallRole::Alone => return self.lead(call, None, handler).await,
+                CallRole::Mismatch => return Err(Refused::Mismatch),
+                CallRole::TooMany => {
                     return Err(Refused::Busy { retry_after: self.terms.lease.into() });
                 }
-                Role::Twin(twin) => twin,
+                CallRole::Follower(follower) => follower,
             };
-            if let Some(ended) = self.follow(twin).await {
+            if let Some(ended) = self.follow(follower).await {
                 return ended.into_result();
             }
         }
     }
 
     /// What became of the leader, or of the wait; nothing if it ended with nothing applied, and this copy is to begin for itself.
-    async fn follow(&self, mut twin: Twin) -> Option<Ended> {
-        let busy = || Ended::Busy(self.terms.lease.into());
-        let stage = match (twin.decided().await, self.terms.on_busy) {
-            (Stage::Granted, OnBusy::Reject) => return Some(busy()),
-            (Stage::Granted, OnBusy::Wait(budget)) => {
-                timeout(&*self.shared.runtime, budget, twin.ended()).await.unwrap_or(Stage::Ended(busy()))
+    async fn follow(&self, mut follower: Follower) -> Option<LeaderOutcome> {
+        let busy = || LeaderOutcome::Busy(self.terms.lease.into());
+        let stage = match (follower.decided().await, self.terms.on_busy) {
+            (LeaderStage::Granted, OnBusy::Reject) => return Some(busy()),
+            (LeaderStage::Granted, OnBusy::Wait(budget)) => {
+                timeout(&*self.shared.runtime, budget, follower.ended()).await.unwrap_or(LeaderStage::Ended(busy()))
             }
-            (decided @ (Stage::Beginning | Stage::Ended(_)), _) => decided,
+            (decided @ (LeaderStage::Beginning | LeaderStage::Ended(_)), _) => decided,
         };
         match stage {
-            Stage::Ended(Ended::NotApplied) => None,
-            Stage::Ended(ended) => Some(ended),
-            Stage::Beginning | Stage::Granted => Some(busy()),
+            LeaderStage::Ended(LeaderOutcome::NotApplied) => None,
+            LeaderStage::Ended(ended) => Some(ended),
+            LeaderStage::Beginning | LeaderStage::Granted => Some(busy()),
         }
     }
 }

@@ -108,11 +108,11 @@ pub(crate) fn in_flight() -> Gauge {
     gauge!(names::IN_FLIGHT)
 }
 
-pub(crate) fn twins_grew() {
+pub(crate) fn follower_joined() {
     gauge!(names::TWINS).increment(1);
 }
 
-pub(crate) fn twins_shrank() {
+pub(crate) fn follower_left() {
     gauge!(names::TWINS).decrement(1);
 }
 

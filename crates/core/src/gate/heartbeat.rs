@@ -31,20 +31,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// All attempts of a gate that hold a grant.
 #[derive(Default)]
 pub(super) struct Heartbeats {
-    beats: Mutex<Beats>,
+    leases: Mutex<RenewedLeases>,
     /// The shortest lease of any policy of the gate, in milliseconds.
     shortest_lease: AtomicU64,
 }
 
 #[derive(Default)]
-struct Beats {
-    by_number: BTreeMap<u64, Arc<Beat>>,
+struct RenewedLeases {
+    by_number: BTreeMap<u64, Arc<RenewedLease>>,
     next_number: u64,
 }
 
 impl Heartbeats {
     pub(super) fn new(terms: &Terms) -> Self {
-        let heartbeats = Self { beats: Mutex::default(), shortest_lease: AtomicU64::new(u64::MAX) };
+        let heartbeats = Self { leases: Mutex::default(), shortest_lease: AtomicU64::new(u64::MAX) };
         heartbeats.expect(terms);
         heartbeats
     }
@@ -59,15 +59,15 @@ impl Heartbeats {
         (lease / LOOKS_PER_LEASE).min(LONGEST_PAUSE)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Beats> {
+    fn lock(&self) -> MutexGuard<'_, RenewedLeases> {
         // Never left half-changed by a panic: each change is one call of the map.
-        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is to be renewed now. Fires the cancellation of every attempt that is past its deadline.
-    fn due(&self, now: Duration) -> Vec<Arc<Beat>> {
-        let beats = self.lock();
-        beats.by_number.values().filter(|beat| beat.look(now)).map(Arc::clone).collect()
+    fn due(&self, now: Duration) -> Vec<Arc<RenewedLease>> {
+        let leases = self.lock();
+        leases.by_number.values().filter(|lease| lease.look(now)).map(Arc::clone).collect()
     }
 }
 
@@ -80,14 +80,14 @@ impl fmt::Debug for Heartbeats {
 /// Starts the thread. It ends when the gate is gone.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<()> {
     let (gate, runtime) = (Arc::downgrade(shared), Arc::clone(&shared.runtime));
-    shared.runtime.thread("hapax-heartbeat", Box::pin(beat(gate, runtime))).map_err(|source| {
+    shared.runtime.thread("hapax-heartbeat", Box::pin(run_heartbeat(gate, runtime))).map_err(|source| {
         Error::new(ErrorKind::Unusable, "the system has no thread left for the heartbeat").caused_by(source)
     })
 }
 
-async fn beat(gate: Weak<Shared>, runtime: Arc<dyn Runtime>) {
+async fn run_heartbeat(gate: Weak<Shared>, runtime: Arc<dyn Runtime>) {
     let mut handle: Option<Arc<dyn Store>> = None;
-    let mut asked = FuturesUnordered::<BoxFuture<'static, Heard>>::new();
+    let mut asked = FuturesUnordered::<BoxFuture<'static, HeartbeatEvent>>::new();
     let mut asking_for_handle = false;
     loop {
         let Some(shared) = gate.upgrade() else { return };
@@ -98,15 +98,15 @@ async fn beat(gate: Weak<Shared>, runtime: Arc<dyn Runtime>) {
         }
         // Until there is a handle of its own the gate's must do: no renewal waits for a connection.
         let store = handle.as_ref().unwrap_or(&shared.store);
-        for beat in shared.heartbeats.due(runtime.boottime_now()) {
-            asked.push(Box::pin(beat.renew(Arc::clone(store), Arc::clone(&runtime), limit)));
+        for lease in shared.heartbeats.due(runtime.boottime_now()) {
+            asked.push(Box::pin(lease.renew(Arc::clone(store), Arc::clone(&runtime), limit)));
         }
         let due = runtime.boottime_now() + shared.heartbeats.pause();
         let mut pause = runtime.sleep(shared.heartbeats.pause());
         drop(shared);
-        while let Either::Right((heard, rest)) = select(pause, pin!(next(&mut asked))).await {
+        while let Either::Right((event, rest)) = select(pause, pin!(next(&mut asked))).await {
             pause = rest;
-            if let Heard::Handle(given) = heard {
+            if let HeartbeatEvent::Handle(given) = event {
                 asking_for_handle = false;
                 handle = given;
             }
@@ -116,25 +116,25 @@ async fn beat(gate: Weak<Shared>, runtime: Arc<dyn Runtime>) {
 }
 
 /// What the thread asked the store for has ended.
-enum Heard {
+enum HeartbeatEvent {
     Renewal,
     Handle(Option<Arc<dyn Store>>),
 }
 
-async fn ask_for_handle(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, limit: Duration) -> Heard {
-    Heard::Handle(timeout(&*runtime, limit, store.dedicated()).await.and_then(Result::ok))
+async fn ask_for_handle(store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, limit: Duration) -> HeartbeatEvent {
+    HeartbeatEvent::Handle(timeout(&*runtime, limit, store.dedicated()).await.and_then(Result::ok))
 }
 
-/// The next thing to be heard; waits for ever when nothing was asked.
-async fn next(asked: &mut FuturesUnordered<BoxFuture<'static, Heard>>) -> Heard {
+/// The next thing to be event; waits for ever when nothing was asked.
+async fn next(asked: &mut FuturesUnordered<BoxFuture<'static, HeartbeatEvent>>) -> HeartbeatEvent {
     match asked.next().await {
-        Some(heard) => heard,
+        Some(event) => event,
         None => std::future::pending().await,
     }
 }
 
 /// One attempt that holds a grant.
-struct Beat {
+struct RenewedLease {
     grant: Grant,
     lease: Duration,
     /// When it will have run for too long, on the boot clock.
@@ -150,7 +150,7 @@ struct Beat {
     renewed: Notify,
 }
 
-impl Beat {
+impl RenewedLease {
     /// Whether a renewal is to be sent; then the caller sends it.
     fn look(&self, now: Duration) -> bool {
         if now >= self.deadline() {
@@ -177,7 +177,12 @@ impl Beat {
         deadline(Duration::from_micros(self.confirmed.load(Ordering::Acquire)), self.lease)
     }
 
-    async fn renew(self: Arc<Self>, store: Arc<dyn Store>, runtime: Arc<dyn Runtime>, limit: Duration) -> Heard {
+    async fn renew(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        runtime: Arc<dyn Runtime>,
+        limit: Duration,
+    ) -> HeartbeatEvent {
         let sent = runtime.boottime_now();
         let claim = Claim::from(&self.grant);
         let renewal = Protocol::over(&*store).renew(&self.grant.rk, &claim);
@@ -204,7 +209,7 @@ impl Beat {
         }
         self.renewing.store(false, Ordering::Release);
         self.renewed.notify_waiters();
-        Heard::Renewal
+        HeartbeatEvent::Renewal
     }
 
     /// Waits until no renewal is under way.
@@ -243,7 +248,7 @@ fn micros(duration: Duration) -> u64 {
 
 /// Keeps one attempt's grant renewed until it is stopped or dropped.
 pub(super) struct Heartbeat {
-    beat: Arc<Beat>,
+    lease: Arc<RenewedLease>,
     number: u64,
     shared: Arc<Shared>,
 }
@@ -252,7 +257,7 @@ impl Heartbeat {
     /// `sent` is when the begin was sent that got the grant. `cancellation` is fired when the handler should stop.
     pub(super) fn start(gate: &Gate, grant: Grant, cancellation: Arc<Cancellation>, sent: Duration) -> Self {
         let (shared, lease) = (&gate.shared, Duration::from(gate.terms.lease));
-        let beat = Arc::new(Beat {
+        let lease = Arc::new(RenewedLease {
             grant,
             lease,
             ends: sent.saturating_add(gate.terms.max_execution),
@@ -263,17 +268,17 @@ impl Heartbeat {
             over: AtomicBool::new(false),
             renewed: Notify::new(),
         });
-        let mut beats = shared.heartbeats.lock();
-        let number = beats.next_number;
-        beats.next_number += 1;
-        beats.by_number.insert(number, Arc::clone(&beat));
-        drop(beats);
-        Self { beat, number, shared: Arc::clone(shared) }
+        let mut leases = shared.heartbeats.lock();
+        let number = leases.next_number;
+        leases.next_number += 1;
+        leases.by_number.insert(number, Arc::clone(&lease));
+        drop(leases);
+        Self { lease, number, shared: Arc::clone(shared) }
     }
 
     /// Until when, on the boot clock, the store is known to believe the grant.
     pub(super) fn believed_until(&self) -> Duration {
-        Duration::from_micros(self.beat.confirmed.load(Ordering::Acquire)) + self.beat.lease
+        Duration::from_micros(self.lease.confirmed.load(Ordering::Acquire)) + self.lease.lease
     }
 
     /// Stops it and waits for a renewal that is under way, so that none arrives after what follows.
@@ -284,7 +289,7 @@ impl Heartbeat {
         }
         // A renewal ends within one store timeout; a thread that died must not hold its attempts.
         let limit = 2 * self.shared.store_timeout;
-        timeout(&*self.shared.runtime, limit, self.beat.idle()).await;
+        timeout(&*self.shared.runtime, limit, self.lease.idle()).await;
     }
 }
 

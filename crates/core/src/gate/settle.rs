@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Cancellation;
-use crate::gate::begin::Won;
+use crate::gate::begin::Granted;
 use crate::gate::heartbeat::Heartbeat;
 use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::{Gate, Shared};
@@ -24,17 +24,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const DENIED_LIVES: Seconds = Seconds(10);
 
 /// A grant that this process holds. Dropped before it was settled, it is abandoned: a dropped handler means *unknown*.
-pub(super) struct Held {
+pub(super) struct GrantGuard {
     gate: Gate,
-    won: Won,
+    granted: Granted,
     heartbeat: Option<Heartbeat>,
     settled: bool,
 }
 
-impl Held {
-    pub(super) fn new(gate: Gate, won: Won, cancellation: Arc<Cancellation>) -> Self {
-        let heartbeat = Heartbeat::start(&gate, won.grant, cancellation, won.sent);
-        Self { gate, won, heartbeat: Some(heartbeat), settled: false }
+impl GrantGuard {
+    pub(super) fn new(gate: Gate, granted: Granted, cancellation: Arc<Cancellation>) -> Self {
+        let heartbeat = Heartbeat::start(&gate, granted.grant, cancellation, granted.sent);
+        Self { gate, granted, heartbeat: Some(heartbeat), settled: false }
     }
 
     /// Tells the store what the handler said, and only then the caller.
@@ -65,18 +65,18 @@ impl Held {
     /// Gives the key back for good. `lifetime` is that of the released record.
     async fn release(&mut self, lifetime: Seconds) {
         Box::pin(self.give_back(self.released(lifetime))).await;
-        if self.won.ambiguous && !chaos::on("release_without_cancel") {
+        if self.granted.ambiguous && !chaos::on("release_without_cancel") {
             // The earlier begin may come after this release, and would be granted to nobody.
-            cancel(self.gate.clone(), self.won.grant.rk, self.won.grant.owner, self.won.sent);
+            cancel(self.gate.clone(), self.granted.grant.rk, self.granted.grant.owner, self.granted.sent);
         }
     }
 
     fn released(&self, lifetime: Seconds) -> GiveBack {
-        GiveBack::Release(Claim::from(&self.won.grant), lifetime)
+        GiveBack::Release(Claim::from(&self.granted.grant), lifetime)
     }
 
     fn abandoned(&self) -> GiveBack {
-        GiveBack::Abandon(Claim::from(&self.won.grant))
+        GiveBack::Abandon(Claim::from(&self.granted.grant))
     }
 
     /// Records the answer. What the store does not confirm within a lease, and while it is known to believe the grant, is spilled.
@@ -84,14 +84,14 @@ impl Held {
         let shared = Arc::clone(&self.gate.shared);
         let (ended, ended_at) = (shared.runtime.boottime_now(), shared.runtime.wall_now());
         let mut ask = Complete {
-            claim: Claim::from(&self.won.grant),
-            fingerprint: self.won.grant.fingerprint,
+            claim: Claim::from(&self.granted.grant),
+            fingerprint: self.granted.grant.fingerprint,
             answer: answer.encode(),
             retention: self.gate.terms.retention,
             age: Duration::ZERO,
         };
         if chaos::on("answer_before_record") {
-            let (gate, rk) = (self.gate.clone(), self.won.grant.rk);
+            let (gate, rk) = (self.gate.clone(), self.granted.grant.rk);
             shared.spawn(async move {
                 gate.shared.runtime.sleep(FIRST_PAUSE).await;
                 drop(gate.shared.ask(|protocol| protocol.complete(&rk, &ask)).await);
@@ -103,22 +103,22 @@ impl Held {
             if chaos::on("breaker_blocks_completion") && !shared.breaker.admits(shared.runtime.boottime_now()) {
                 return Err(Refused::Unrecorded(Error::new(ErrorKind::NotApplied, "the breaker is open")));
             }
-            let error = match shared.ask(|protocol| protocol.complete(&self.won.grant.rk, &ask)).await {
+            let error = match shared.ask(|protocol| protocol.complete(&self.granted.grant.rk, &ask)).await {
                 Ok(completed) => return self.completed(answer, completed),
                 Err(error) => error,
             };
             let now = shared.runtime.boottime_now();
             let waited_for_a_lease = now >= ended + Duration::from(self.gate.terms.lease);
-            if hopeless(&error) || waited_for_a_lease || self.disbelieved(now) {
+            if is_permanent(&error) || waited_for_a_lease || self.lease_may_be_over(now) {
                 let spilled = Spilled {
-                    rk: self.won.grant.rk,
+                    rk: self.granted.grant.rk,
                     complete: ask,
                     unknown_retention: self.gate.terms.unknown_retention,
                     ended: ended_at,
                 };
                 return Box::pin(self.spill(answer, spilled, error)).await;
             }
-            telemetry::completion_retried(self.won.grant.rk, &error);
+            telemetry::completion_retried(self.granted.grant.rk, &error);
             shared.runtime.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             ask.age = shared.runtime.boottime_now().saturating_sub(ended);
@@ -126,7 +126,7 @@ impl Held {
     }
 
     /// Whether the lease may be over.
-    fn disbelieved(&self, now: Duration) -> bool {
+    fn lease_may_be_over(&self, now: Duration) -> bool {
         self.heartbeat.as_ref().is_none_or(|heartbeat| now >= heartbeat.believed_until())
     }
 
@@ -137,7 +137,7 @@ impl Held {
     }
 
     fn completed<A: Answer>(&self, answer: A, completed: Completed) -> Result<RunResult<A>, Refused<A>> {
-        let rk = self.won.grant.rk;
+        let rk = self.granted.grant.rk;
         match completed {
             Completed::Done | Completed::Already => Ok(self.fresh(answer, Recorded::Yes)),
             Completed::Recreated => {
@@ -151,10 +151,10 @@ impl Held {
     }
 
     fn lost<A: Answer>(&self, other: Record) -> Result<RunResult<A>, Refused<A>> {
-        telemetry::divergent(self.won.grant.rk, self.won.grant.token.0, &other);
+        telemetry::divergent(self.granted.grant.rk, self.granted.grant.token.0, &other);
         match other.state {
             // A store that forgot the record may hold another payload's by now: that answer is not for this caller.
-            State::Completed(completion) if other.fingerprint == self.won.grant.fingerprint => {
+            State::Completed(completion) if other.fingerprint == self.granted.grant.fingerprint => {
                 RunResult::recorded(completion, Provenance::Canonical)
             }
             State::Completed(_)
@@ -174,11 +174,11 @@ impl Held {
     ) -> Result<RunResult<A>, Refused<A>> {
         match self.gate.shared.spill.take(spilled, &mut self.heartbeat).await {
             Ok(()) => {
-                telemetry::spilled(self.won.grant.rk, &cause);
+                telemetry::spilled(self.granted.grant.rk, &cause);
                 Ok(self.fresh(answer, Recorded::Pending))
             }
             Err(error) => {
-                telemetry::unrecorded(self.won.grant.rk, &cause, &error);
+                telemetry::unrecorded(self.granted.grant.rk, &cause, &error);
                 Err(Refused::Unrecorded(cause))
             }
         }
@@ -190,7 +190,7 @@ impl Held {
         if let Some(heartbeat) = self.heartbeat.take() {
             heartbeat.stop().await;
         }
-        let rk = self.won.grant.rk;
+        let rk = self.granted.grant.rk;
         if how.once(&self.gate.shared, &rk).await.is_err() {
             let gate = self.gate.clone();
             self.gate.shared.spawn(async move { how.until_definite(&gate, rk).await });
@@ -198,13 +198,13 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GrantGuard {
     fn drop(&mut self) {
         if self.settled {
             return;
         }
         let wrong = chaos::on("drop_releases").then(|| self.released(self.gate.terms.released_retention));
-        let (gate, rk, how) = (self.gate.clone(), self.won.grant.rk, wrong.unwrap_or(self.abandoned()));
+        let (gate, rk, how) = (self.gate.clone(), self.granted.grant.rk, wrong.unwrap_or(self.abandoned()));
         let heartbeat = self.heartbeat.take();
         self.gate.shared.spawn(async move {
             if let Some(heartbeat) = heartbeat {
@@ -276,7 +276,7 @@ impl GiveBack {
 }
 
 /// Whether trying again cannot help.
-pub(super) fn hopeless(error: &Error) -> bool {
+pub(super) fn is_permanent(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Unusable | ErrorKind::Invalid)
 }
 

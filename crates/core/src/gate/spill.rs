@@ -9,7 +9,7 @@ use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::Shared;
 use crate::gate::heartbeat::Heartbeat;
-use crate::gate::settle::hopeless;
+use crate::gate::settle::is_permanent;
 use crate::journal::{Journal, Number, Spilled};
 use crate::machine::Completed;
 use crate::runtime::Runtime;
@@ -133,7 +133,7 @@ impl Shared {
                 telemetry::drained_in_vain(rk, "the record would be gone by now");
             }
             // A damaged record keeps its answer here until somebody mends it.
-            Err(error) if hopeless(&error) => return Tried::NotYet,
+            Err(error) if is_permanent(&error) => return Tried::NotYet,
             Err(_) => return Tried::StoreDown,
         }
         Tried::Over

@@ -17,39 +17,39 @@ use crate::record::{Completion, Timestamp};
 use crate::telemetry;
 
 /// Every call that is under way in this process.
-pub(super) struct Flights {
-    most_twins: usize,
-    most_twins_per_key: usize,
-    under_way: Mutex<UnderWay>,
+pub(super) struct Coalescer {
+    max_followers: usize,
+    max_followers_per_key: usize,
+    in_flight: Mutex<InFlightCalls>,
 }
 
 #[derive(Default)]
-struct UnderWay {
-    by_key: HashMap<RecordKey, Flight>,
-    twins: usize,
+struct InFlightCalls {
+    by_key: HashMap<RecordKey, InFlightCall>,
+    followers: usize,
 }
 
-struct Flight {
+struct InFlightCall {
     call: Call,
-    stage: Stage,
+    stage: LeaderStage,
     /// Made for the first twin: most calls have none.
-    told: Option<watch::Sender<Stage>>,
+    told: Option<watch::Sender<LeaderStage>>,
 }
 
 /// How far a leader has come.
 #[derive(Clone, Debug)]
-pub(super) enum Stage {
+pub(super) enum LeaderStage {
     /// It asks the store.
     Beginning,
     /// Its handler runs.
     Granted,
     /// It is over.
-    Ended(Ended),
+    Ended(LeaderOutcome),
 }
 
 /// What became of a leader.
 #[derive(Clone, Debug)]
-pub(super) enum Ended {
+pub(super) enum LeaderOutcome {
     /// There is an answer, as it is stored, or is to be; the rest as in [`RunResult`].
     Answer { answer: Bytes, recorded: Recorded, expiry: Option<u32> },
     /// There was one already.
@@ -70,7 +70,7 @@ pub(super) enum Ended {
     Store(ErrorKind),
 }
 
-impl Ended {
+impl LeaderOutcome {
     /// Nobody knows, and the record says so.
     const UNKNOWN: Self = Self::Unknown { unrecorded: false };
 
@@ -117,11 +117,11 @@ impl Ended {
 }
 
 /// What a call is among those under way.
-pub(super) enum Role {
-    /// The first: its end is to be told by the flight.
-    Leader(Leading),
+pub(super) enum CallRole {
+    /// The first: its end is to be told by the call_in_flight.
+    Leader(Leader),
     /// A copy of one that is under way.
-    Twin(Twin),
+    Follower(Follower),
     /// Another payload under a key whose leader is granted.
     Mismatch,
     /// Another payload under a key whose leader is not granted yet: it begins for itself, and nobody shares its end.
@@ -130,129 +130,129 @@ pub(super) enum Role {
     TooMany,
 }
 
-impl Flights {
-    pub(super) fn new(most_twins: usize, most_twins_per_key: usize) -> Self {
-        Self { most_twins, most_twins_per_key, under_way: Mutex::default() }
+impl Coalescer {
+    pub(super) fn new(max_followers: usize, max_followers_per_key: usize) -> Self {
+        Self { max_followers, max_followers_per_key, in_flight: Mutex::default() }
     }
 
-    pub(super) fn join(self: &Arc<Self>, call: &Call) -> Role {
+    pub(super) fn join(self: &Arc<Self>, call: &Call) -> CallRole {
         let rk = call.record_key();
-        let mut under_way = self.lock();
-        let all_twins = under_way.twins;
-        let flight = match under_way.by_key.entry(rk) {
+        let mut in_flight = self.lock();
+        let all_followers = in_flight.followers;
+        let call_in_flight = match in_flight.by_key.entry(rk) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Flight { call: *call, stage: Stage::Beginning, told: None });
-                return Role::Leader(Leading { flights: Arc::clone(self), rk, granted: false, ended: false });
+                vacant.insert(InFlightCall { call: *call, stage: LeaderStage::Beginning, told: None });
+                return CallRole::Leader(Leader { coalescer: Arc::clone(self), rk, granted: false, ended: false });
             }
             Entry::Occupied(occupied) => occupied.into_mut(),
         };
         if chaos::on("twin_runs_too") {
-            return Role::Alone;
+            return CallRole::Alone;
         }
-        if flight.call != *call {
-            return match flight.stage {
-                Stage::Granted => Role::Mismatch,
-                Stage::Beginning | Stage::Ended(_) => Role::Alone,
+        if call_in_flight.call != *call {
+            return match call_in_flight.stage {
+                LeaderStage::Granted => CallRole::Mismatch,
+                LeaderStage::Beginning | LeaderStage::Ended(_) => CallRole::Alone,
             };
         }
-        let twins = flight.told.as_ref().map_or(0, watch::Sender::receiver_count);
-        if twins >= self.most_twins_per_key || all_twins >= self.most_twins {
-            return Role::TooMany;
+        let followers = call_in_flight.told.as_ref().map_or(0, watch::Sender::receiver_count);
+        if followers >= self.max_followers_per_key || all_followers >= self.max_followers {
+            return CallRole::TooMany;
         }
-        let stage = &flight.stage;
-        let told = flight.told.get_or_insert_with(|| watch::Sender::new(stage.clone())).subscribe();
-        under_way.twins += 1;
-        telemetry::twins_grew();
-        Role::Twin(Twin { flights: Arc::clone(self), told })
+        let stage = &call_in_flight.stage;
+        let told = call_in_flight.told.get_or_insert_with(|| watch::Sender::new(stage.clone())).subscribe();
+        in_flight.followers += 1;
+        telemetry::follower_joined();
+        CallRole::Follower(Follower { coalescer: Arc::clone(self), told })
     }
 
-    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+    fn lock(&self) -> MutexGuard<'_, InFlightCalls> {
         // Counts may be off after a panic in here, which only bounds what waits.
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Flights {
+impl fmt::Debug for Coalescer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let under_way = self.lock();
-        write!(f, "Flights({}, twins {})", under_way.by_key.len(), under_way.twins)
+        let in_flight = self.lock();
+        write!(f, "Coalescer({}, followers {})", in_flight.by_key.len(), in_flight.followers)
     }
 }
 
-/// The leader's side. Dropped before its end was told, its twins hear that the outcome is unknown, or that nothing was applied
+/// The leader's side. Dropped before its end was told, its followers hear that the outcome is unknown, or that nothing was applied
 /// if it was not even granted.
-pub(super) struct Leading {
-    flights: Arc<Flights>,
+pub(super) struct Leader {
+    coalescer: Arc<Coalescer>,
     rk: RecordKey,
     granted: bool,
     ended: bool,
 }
 
-impl Leading {
+impl Leader {
     /// The handler is about to run.
     pub(super) fn granted(&mut self) {
         self.granted = true;
-        let mut under_way = self.flights.lock();
-        if let Some(flight) = under_way.by_key.get_mut(&self.rk) {
-            flight.stage = Stage::Granted;
-            if let Some(told) = &flight.told {
-                told.send_replace(Stage::Granted);
+        let mut in_flight = self.coalescer.lock();
+        if let Some(call_in_flight) = in_flight.by_key.get_mut(&self.rk) {
+            call_in_flight.stage = LeaderStage::Granted;
+            if let Some(told) = &call_in_flight.told {
+                told.send_replace(LeaderStage::Granted);
             }
         }
     }
 
-    pub(super) fn ended(mut self, ended: impl FnOnce() -> Ended) {
+    pub(super) fn ended(mut self, ended: impl FnOnce() -> LeaderOutcome) {
         self.end(ended);
     }
 
-    fn end(&mut self, ended: impl FnOnce() -> Ended) {
+    fn end(&mut self, ended: impl FnOnce() -> LeaderOutcome) {
         self.ended = true;
-        let flight = self.flights.lock().by_key.remove(&self.rk);
-        if let Some(told) = flight.and_then(|flight| flight.told) {
-            told.send_replace(Stage::Ended(ended()));
+        let call_in_flight = self.coalescer.lock().by_key.remove(&self.rk);
+        if let Some(told) = call_in_flight.and_then(|call_in_flight| call_in_flight.told) {
+            told.send_replace(LeaderStage::Ended(ended()));
         }
     }
 }
 
-impl Drop for Leading {
+impl Drop for Leader {
     fn drop(&mut self) {
         if !self.ended {
             let granted = self.granted;
-            self.end(|| if granted { Ended::UNKNOWN } else { Ended::NotApplied });
+            self.end(|| if granted { LeaderOutcome::UNKNOWN } else { LeaderOutcome::NotApplied });
         }
     }
 }
 
 /// A twin's side.
-pub(super) struct Twin {
-    flights: Arc<Flights>,
-    told: watch::Receiver<Stage>,
+pub(super) struct Follower {
+    coalescer: Arc<Coalescer>,
+    told: watch::Receiver<LeaderStage>,
 }
 
-impl Twin {
+impl Follower {
     /// Waits until the leader's begin is decided.
     ///
     /// # Cancel safety
-    /// Safe to drop, as is [`Twin::ended`].
-    pub(super) async fn decided(&mut self) -> Stage {
-        self.until(|stage| !matches!(stage, Stage::Beginning)).await
+    /// Safe to drop, as is [`Follower::ended`].
+    pub(super) async fn decided(&mut self) -> LeaderStage {
+        self.until(|stage| !matches!(stage, LeaderStage::Beginning)).await
     }
 
     /// Waits until the leader is over.
-    pub(super) async fn ended(&mut self) -> Stage {
-        self.until(|stage| matches!(stage, Stage::Ended(_))).await
+    pub(super) async fn ended(&mut self) -> LeaderStage {
+        self.until(|stage| matches!(stage, LeaderStage::Ended(_))).await
     }
 
-    async fn until(&mut self, holds: impl FnMut(&Stage) -> bool) -> Stage {
+    async fn until(&mut self, holds: impl FnMut(&LeaderStage) -> bool) -> LeaderStage {
         let stage = self.told.wait_for(holds).await.map(|stage| stage.clone());
         // A leader tells its end before its side is dropped.
-        stage.unwrap_or(Stage::Ended(Ended::UNKNOWN))
+        stage.unwrap_or(LeaderStage::Ended(LeaderOutcome::UNKNOWN))
     }
 }
 
-impl Drop for Twin {
+impl Drop for Follower {
     fn drop(&mut self) {
-        self.flights.lock().twins -= 1;
-        telemetry::twins_shrank();
+        self.coalescer.lock().followers -= 1;
+        telemetry::follower_left();
     }
 }

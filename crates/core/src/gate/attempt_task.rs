@@ -12,11 +12,11 @@ use tokio::sync::oneshot;
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::attempt::Attempt;
-use crate::gate::begin::Permission;
-use crate::gate::flights::{Ended, Leading};
+use crate::gate::begin::BeginOutcome;
+use crate::gate::coalesce::{Leader, LeaderOutcome};
 use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::permits::Permit;
-use crate::gate::settle::Held;
+use crate::gate::settle::GrantGuard;
 use crate::gate::{Gate, Shared};
 use crate::key::Call;
 
@@ -25,7 +25,7 @@ impl Gate {
     pub(super) async fn lead<A, H, F>(
         &self,
         call: Call,
-        leading: Option<Leading>,
+        leader: Option<Leader>,
         handler: H,
     ) -> Result<RunResult<A>, Refused<A>>
     where
@@ -37,14 +37,14 @@ impl Gate {
             return Err(Refused::Overloaded);
         };
         let (tell, told) = oneshot::channel();
-        let flight = Flight { leading, _permit: permit };
+        let resources = AttemptResources { leader, _permit: permit };
         let gate = self.clone();
         #[cfg(feature = "chaos")]
         if chaos::on("handler_dies_with_caller") {
-            return Box::pin(gate.attempt(call, flight, handler)).await;
+            return Box::pin(gate.attempt(call, resources, handler)).await;
         }
         // Boxed before it is handed on: it is large, and each hand would copy it.
-        let attempt = Box::pin(gate.attempt(call, flight, handler));
+        let attempt = Box::pin(gate.attempt(call, resources, handler));
         self.shared.spawn(async move {
             let ended = attempt.await;
             // Nobody may be waiting any more; the record has the answer.
@@ -57,37 +57,48 @@ impl Gate {
     }
 
     /// The whole of one attempt; its end is told to the twins, too.
-    async fn attempt<A, H, F>(self, call: Call, mut flight: Flight, handler: H) -> Result<RunResult<A>, Refused<A>>
+    async fn attempt<A, H, F>(
+        self,
+        call: Call,
+        mut resources: AttemptResources,
+        handler: H,
+    ) -> Result<RunResult<A>, Refused<A>>
     where
         A: Answer,
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
-        let clock = Clock::start(&self.shared);
+        let timer = PhaseTimer::start(&self.shared);
         let begun = self.begin(call).await;
-        clock.shared.meters.begun(clock.lap());
+        timer.shared.meters.begun(timer.lap());
         let ran = match begun {
-            Ok(Permission::Granted(won)) => {
-                flight.granted();
-                let attempt = Attempt::granted(won.grant);
-                let held = Held::new(self, won, attempt.cancellation());
+            Ok(BeginOutcome::Granted(granted)) => {
+                resources.granted();
+                let attempt = Attempt::granted(granted.grant);
+                let guard = GrantGuard::new(self, granted, attempt.cancellation());
                 let said = guarded(attempt, handler).await;
-                clock.shared.meters.handled(clock.lap());
+                timer.shared.meters.handled(timer.lap());
                 if chaos::on("twin_told_early")
                     && let Ok(answer) = &said
-                    && let Some(leading) = flight.leading.take()
+                    && let Some(leader) = resources.leader.take()
                 {
-                    leading.ended(|| Ended::Answer { answer: answer.encode(), recorded: Recorded::Yes, expiry: None });
+                    leader.ended(|| LeaderOutcome::Answer {
+                        answer: answer.encode(),
+                        recorded: Recorded::Yes,
+                        expiry: None,
+                    });
                 }
-                let ran = held.settle(said).await;
-                clock.shared.meters.completed(clock.lap());
+                let ran = guard.settle(said).await;
+                timer.shared.meters.completed(timer.lap());
                 ran
             }
-            Ok(Permission::Unprotected) => unprotected(guarded(Attempt::unprotected(call.record_key()), handler).await),
-            Ok(Permission::Over(ended)) => ended.into_result(),
+            Ok(BeginOutcome::Unprotected) => {
+                unprotected(guarded(Attempt::unprotected(call.record_key()), handler).await)
+            }
+            Ok(BeginOutcome::Ended(ended)) => ended.into_result(),
             Err(error) => Err(Refused::Store(error)),
         };
-        flight.ended(&ran);
+        resources.ended(&ran);
         ran
     }
 }
@@ -106,12 +117,12 @@ where
 }
 
 /// Measures the parts of an attempt.
-struct Clock {
+struct PhaseTimer {
     shared: Arc<Shared>,
     since: Cell<Duration>,
 }
 
-impl Clock {
+impl PhaseTimer {
     fn start(shared: &Arc<Shared>) -> Self {
         Self { shared: Arc::clone(shared), since: Cell::new(shared.runtime.boottime_now()) }
     }
@@ -124,21 +135,21 @@ impl Clock {
 }
 
 /// What an attempt holds in this process beside its grant.
-struct Flight {
-    leading: Option<Leading>,
+struct AttemptResources {
+    leader: Option<Leader>,
     _permit: Permit,
 }
 
-impl Flight {
+impl AttemptResources {
     fn granted(&mut self) {
-        if let Some(leading) = &mut self.leading {
-            leading.granted();
+        if let Some(leader) = &mut self.leader {
+            leader.granted();
         }
     }
 
     fn ended<A: Answer>(self, ran: &Result<RunResult<A>, Refused<A>>) {
-        if let Some(leading) = self.leading {
-            leading.ended(|| Ended::of(ran));
+        if let Some(leader) = self.leader {
+            leader.ended(|| LeaderOutcome::of(ran));
         }
     }
 }
