@@ -9,13 +9,9 @@ use http::{HeaderValue, Response};
 use httpdate::fmt_http_date;
 
 use crate::body::ResponseBody;
+use crate::headers::{HAPAX_RECORDED, HAPAX_UNRECORDED, IDEMPOTENCY_KEY_EXPIRES, IDEMPOTENT_REPLAYED};
 use crate::problem::{Problem, ShowProblem};
 use crate::stored::Stored;
-
-const REPLAYED: &str = "idempotent-replayed";
-const EXPIRES: &str = "idempotency-key-expires";
-const RECORDED: &str = "hapax-recorded";
-const UNRECORDED: &str = "hapax-unrecorded";
 
 /// What became of a protected request, in the extensions of its response: for logs around the layer.
 ///
@@ -79,7 +75,7 @@ pub(crate) fn answer<R, E>(
         (Err(refused), _) => shown(problems, &problem_of(&rk, refused), Some(rk)),
     };
     if unrecorded {
-        response.headers_mut().insert(UNRECORDED, HeaderValue::from_static("true"));
+        response.headers_mut().insert(HAPAX_UNRECORDED, HeaderValue::from_static("true"));
     }
     Ok(response)
 }
@@ -111,7 +107,7 @@ fn replayed<R>(stored: Stored) -> Option<Response<ResponseBody<R>>> {
     let mut response = Response::new(ResponseBody::whole(body));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response.headers_mut().insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Some(response)
 }
@@ -138,10 +134,10 @@ fn marked<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>)
     let headers = response.headers_mut();
     if let Some(seconds) = expiry {
         let date = fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.into()));
-        headers.insert(EXPIRES, HeaderValue::try_from(date).expect("a date is a header"));
+        headers.insert(IDEMPOTENCY_KEY_EXPIRES, HeaderValue::try_from(date).expect("a date is a header"));
     }
     if recorded == Recorded::Pending {
-        headers.insert(RECORDED, HeaderValue::from_static("pending"));
+        headers.insert(HAPAX_RECORDED, HeaderValue::from_static("pending"));
     }
     response
 }

@@ -56,11 +56,28 @@ pub struct ResponseBody<R> {
 }
 
 impl<R> ResponseBody<R> {
-    pub(crate) fn whole(body: Bytes) -> Self {
-        Self { ready: body, rest: None }
+    /// A body that is complete already, for a service around the layer that answers by itself.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use hapax_http::ResponseBody;
+    /// use http::{Response, StatusCode};
+    /// use http_body_util::Full;
+    ///
+    /// /// The same type as the layer returns, so that no `Either` of two bodies is needed.
+    /// fn refuse() -> Response<ResponseBody<Full<Bytes>>> {
+    ///     let mut response = Response::new(ResponseBody::whole("closed for maintenance"));
+    ///     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    ///     response
+    /// }
+    /// # refuse();
+    /// ```
+    pub fn whole(body: impl Into<Bytes>) -> Self {
+        Self { ready: body.into(), rest: None }
     }
 
-    pub(crate) fn streaming(body: R) -> Self {
+    /// A body whose frames are passed on as they arrive.
+    pub fn streaming(body: R) -> Self {
         Self { ready: Bytes::new(), rest: Some(Box::pin(body)) }
     }
 

@@ -5,8 +5,7 @@ use http::{HeaderMap, HeaderName};
 use serde_json::{Value, json};
 use sfv::{Item, Parser};
 
-/// The field that names an operation, unless a service has another.
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+use crate::headers::IDEMPOTENCY_KEY;
 
 /// The longest key, in bytes.
 const MAX_LEN: usize = 255;

@@ -6,13 +6,13 @@ use http::{HeaderName, Method};
 use tower_layer::Layer;
 
 use crate::fingerprint::{MakeFingerprint, RawFingerprint};
+use crate::headers::is_storable;
 use crate::key::{FindKey, KeyField};
 use crate::outcome::{JudgeOutcome, StatusOutcomes};
 use crate::page::PolicyPage;
 use crate::problem::{ProblemDetails, ShowProblem};
 use crate::scope::MakeScope;
 use crate::service::Idempotency;
-use crate::stored::may_be_kept;
 
 /// Protects the `POST` and `PATCH` requests of an inner service: each key reaches it once.
 ///
@@ -254,7 +254,7 @@ impl IdempotencyLayer {
     /// # }
     /// ```
     pub fn store_header(self, name: HeaderName) -> Result<Self, Error> {
-        if !may_be_kept(&name) {
+        if !is_storable(&name) {
             let message = format!("{name} belongs to one connection, moment or client, and cannot be given to another");
             return Err(Error::new(ErrorKind::Invalid, message));
         }

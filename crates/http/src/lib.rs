@@ -15,6 +15,7 @@
 //! problem.rs    every refusal, with its status, type and advice
 //! page.rs       the contract as it is published
 //! body.rs       bodies that are whole, and bodies that stream past
+//! headers.rs    the names of the header fields
 //! axum.rs       extractors and responses for handlers of axum (feature `axum`)
 //! ```
 //!
@@ -26,6 +27,7 @@ mod answer;
 pub mod axum;
 mod body;
 mod fingerprint;
+pub mod headers;
 mod key;
 mod layer;
 mod outcome;
@@ -45,4 +47,3 @@ pub use page::PolicyPage;
 pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
 pub use scope::{CallerUnknown, MakeScope, Tenant, TenantScope};
 pub use service::Idempotency;
-pub use stored::may_be_kept;

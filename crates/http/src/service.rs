@@ -18,11 +18,12 @@ use tracing::{Instrument, Span};
 
 use crate::answer::{Answered, answer, shown};
 use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
+use crate::headers::is_reserved;
 use crate::key::KeyMalformed;
 use crate::layer::Config;
 use crate::outcome::Outcome;
 use crate::problem::Problem;
-use crate::stored::{Stored, is_ours};
+use crate::stored::Stored;
 
 /// How much of a body that is too long is read before the refusal, and for how long: a client that is still sending would not
 /// see an answer.
@@ -323,7 +324,7 @@ impl<R, E> Desk<R, E> {
 
 /// Whether an answer is a replay, and what became of its record, is not for the inner service to say.
 fn remove_ours(headers: &mut HeaderMap) {
-    let ours = headers.keys().filter(|name| is_ours(name)).cloned().collect::<Vec<_>>();
+    let ours = headers.keys().filter(|name| is_reserved(name)).cloned().collect::<Vec<_>>();
     for name in ours {
         headers.remove(name);
     }

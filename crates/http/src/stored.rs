@@ -14,11 +14,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hapax_core::BoxError;
 use hapax_core::gate::Answer;
 use http::header::{
-    CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG,
-    LINK, LOCATION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING,
-    UPGRADE, VARY, WWW_AUTHENTICATE,
+    CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, ETAG, LINK, LOCATION, RETRY_AFTER, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::headers::is_storable;
 
 /// What is recorded of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,45 +45,10 @@ const USUAL_TYPES: [&str; 8] = [
     "application/octet-stream",
 ];
 
-/// What belongs to one connection, one moment or one client, and is never stored, whoever asks for it.
-const NEVER_KEPT: [HeaderName; 13] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    CONTENT_LENGTH,
-    SET_COOKIE,
-    WWW_AUTHENTICATE,
-    DATE,
-];
-
 const RESPONSE: u8 = 1;
 const NOT_REPLAYABLE: u8 = 2;
 const BY_NAME: u8 = 0;
 const USUAL_TYPE: u8 = 128;
-
-/// Whether only this layer says what a header of this name says.
-pub(crate) fn is_ours(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    name.starts_with("hapax-") || name == "idempotent-replayed" || name == "idempotency-key-expires"
-}
-
-/// Whether a header of this name can be kept with an answer: not what belongs to one connection, one moment or one client.
-///
-/// ```
-/// use hapax_http::may_be_kept;
-/// use http::header::{ETAG, SET_COOKIE};
-///
-/// assert!(may_be_kept(&ETAG) && !may_be_kept(&SET_COOKIE));
-/// ```
-pub fn may_be_kept(name: &HeaderName) -> bool {
-    !is_ours(name) && !NEVER_KEPT.contains(name)
-}
 
 impl Stored {
     /// What is kept of a response with this head: the usual headers, and those of these names.
@@ -175,7 +140,7 @@ fn take_header(stored: &mut Bytes) -> Result<(HeaderName, HeaderValue), BoxError
     let name = if code == BY_NAME {
         let length = usize::from(stored.try_get_u8()?);
         let name = HeaderName::from_bytes(&take(stored, length)?)?;
-        if !may_be_kept(&name) {
+        if !is_storable(&name) {
             return Err("a stored header that is never kept".into());
         }
         name
@@ -253,14 +218,6 @@ mod tests {
         assert_eq!(Stored::decode(Stored::NotReplayable.encode()).unwrap(), Stored::NotReplayable);
     }
 
-    #[test]
-    fn what_belongs_to_a_connection_a_moment_or_a_client_is_never_kept() {
-        for name in ["set-cookie", "date", "connection", "content-length", "hapax-token", "idempotency-key-expires"] {
-            assert!(!may_be_kept(&HeaderName::from_static(name)), "{name}");
-        }
-        assert!(may_be_kept(&HeaderName::from_static("x-request-cost")));
-    }
-
     proptest! {
         #[test]
         fn no_bytes_make_it_panic_or_give_a_header_that_splits_a_response(bytes: Vec<u8>, prefix in 0..3_u8) {
@@ -268,7 +225,7 @@ mod tests {
             stored.extend(bytes);
             if let Ok(Stored::Response { headers, .. }) = Stored::decode(stored.into()) {
                 for (name, value) in &headers {
-                    prop_assert!(may_be_kept(name));
+                    prop_assert!(is_storable(name));
                     prop_assert!(!value.as_bytes().iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
                 }
             }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hapax::http::{JsonKey, Tenant, may_be_kept};
+use hapax::http::headers::is_storable;
+use hapax::http::{JsonKey, Tenant};
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
 
@@ -130,7 +131,7 @@ fn header(name: &str) -> Result<HeaderName, anyhow::Error> {
 
 pub(crate) fn kept_header(text: &str) -> Result<HeaderName, anyhow::Error> {
     let name = header(text)?;
-    if !may_be_kept(&name) {
+    if !is_storable(&name) {
         bail!("{name} belongs to one connection, moment or client, and cannot be given to another; leave it out");
     }
     Ok(name)
