@@ -35,6 +35,6 @@ pub use error::{BoxError, Error, ErrorKind, Result};
 pub use gate::Gate;
 pub use journal::Journal;
 pub use key::{Call, EventId, Fingerprint, Identity, Key, OperationId, RecordKey, Rule, Scope};
-pub use record::{Completion, Holding, Millis, Owner, Record, Seconds, State, Tag, Timestamp, Token};
+pub use record::{Completion, Holding, Millis, Owner, Phase, Record, Seconds, State, Timestamp, Token};
 pub use settings::{Found, OnBusy, OnLapse, OnStoreDown, Policy, Probe, Repeatable, Settings};
 pub use store::{Inspect, Store};

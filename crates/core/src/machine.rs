@@ -23,7 +23,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::key::{Call, Fingerprint, RecordKey};
-use crate::record::{Completion, Holding, Millis, Owner, Record, Seconds, State, Timestamp, Token};
+use crate::record::{Completion, Holding, Millis, Owner, Phase, Record, Seconds, State, Timestamp, Token};
 
 /// What a store saw for one record key, read in one step.
 ///
@@ -60,7 +60,7 @@ impl Observed {
 
     /// Whether an attempt runs, as far as its lease tells.
     pub fn runs(&self) -> bool {
-        let in_progress = matches!(self.live().map(|record| &record.state), Some(State::InProgress(_)));
+        let in_progress = matches!(self.live().map(|record| &record.state), Some(State::Open(Phase::InProgress, _)));
         in_progress && !self.lease_left.is_zero()
     }
 
@@ -282,10 +282,10 @@ pub fn begin(seen: &Observed, ask: &Begin) -> Decision<Begun> {
     }
     match &record.state {
         State::Completed(completion) => Decision::Reply(Begun::Replay(completion.clone())),
-        State::Indeterminate(holding) => Decision::Reply(Begun::Indeterminate(seen.since(holding))),
-        State::Dead(_) => Decision::Reply(Begun::Dead),
-        State::Released(holding) => next_grant(ask, seen, record, holding, false),
-        State::InProgress(holding) => begin_in_progress(seen, ask, record, holding),
+        State::Open(Phase::Indeterminate, holding) => Decision::Reply(Begun::Indeterminate(seen.since(holding))),
+        State::Open(Phase::Dead, _) => Decision::Reply(Begun::Dead),
+        State::Open(Phase::Released, holding) => next_grant(ask, seen, record, holding, false),
+        State::Open(Phase::InProgress, holding) => begin_in_progress(seen, ask, record, holding),
     }
 }
 
@@ -343,7 +343,7 @@ fn next_grant(ask: &Begin, seen: &Observed, record: &Record, before: &Holding, t
 
 fn granted(ask: &Begin, token: Token, fingerprint: Fingerprint, attempt: u16, takeover: bool) -> (Change, Grant) {
     let holding = Holding { owner: ask.owner, attempt, takeover, lease: ask.lease, lifetime: ask.unknown_retention };
-    let record = Record { token, fingerprint, state: State::InProgress(holding) };
+    let record = Record { token, fingerprint, state: State::Open(Phase::InProgress, holding) };
     let grant = grant_of(ask.call.record_key(), &record, &holding);
     #[cfg_attr(not(feature = "chaos"), expect(unused_mut, reason = "a bug may shorten its life"))]
     let mut change = Change { record, lifetime: holding.lifetime };
@@ -375,12 +375,12 @@ fn rearmed(record: &Record, holding: &Holding) -> Change {
 }
 
 fn held(record: &Record, holding: &Holding, unknown_retention: Seconds) -> Change {
-    moved(record, State::Indeterminate, Holding { lifetime: unknown_retention, ..*holding })
+    moved(record, Phase::Indeterminate, Holding { lifetime: unknown_retention, ..*holding })
 }
 
 /// The same grant in another state.
-fn moved(record: &Record, state: fn(Holding) -> State, holding: Holding) -> Change {
-    Change { record: Record { state: state(holding), ..record.clone() }, lifetime: holding.lifetime }
+fn moved(record: &Record, phase: Phase, holding: Holding) -> Change {
+    Change { record: Record { state: State::Open(phase, holding), ..record.clone() }, lifetime: holding.lifetime }
 }
 
 /// Names the attempt that asks: every write after a begin carries it.
@@ -464,12 +464,10 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
         return Decision::Reply(Renewed::Gone);
     };
     match &record.state {
-        State::InProgress(holding) if claim.holds(record, holding) && !holding.abandoned() => {
+        State::Open(Phase::InProgress, holding) if claim.holds(record, holding) && !holding.abandoned() => {
             Decision::Change(rearmed(record, holding), Renewed::Yes)
         }
-        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            Decision::Reply(Renewed::Lost)
-        }
+        State::Completed(_) | State::Open(..) => Decision::Reply(Renewed::Lost),
     }
 }
 
@@ -573,15 +571,11 @@ pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
     let wins = match &record.state {
         State::Completed(_) if record.token == token => return Decision::Reply(Completed::Already),
         State::Completed(_) => false,
-        State::InProgress(holding) | State::Released(holding) | State::Indeterminate(holding)
-            if record.token == token =>
-        {
+        State::Open(Phase::InProgress | Phase::Released | Phase::Indeterminate, holding) if record.token == token => {
             holding.owner == ask.claim.owner
         }
-        State::Dead(_) if record.token == token => false,
-        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            record.fingerprint == ask.fingerprint
-        }
+        State::Open(Phase::Dead, _) if record.token == token => false,
+        State::Open(..) => record.fingerprint == ask.fingerprint,
     };
     if wins { Decision::Change(change(), Completed::Done) } else { Decision::Reply(Completed::Lost(record.clone())) }
 }
@@ -619,11 +613,11 @@ pub enum Settled {
 /// # let (ask, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
 ///
 /// use hapax_core::machine::{Begun, Claim, Decision, Settled, begin, release};
-/// use hapax_core::{Seconds, State};
+/// use hapax_core::{Phase, Seconds, State};
 ///
 /// let decided = release(&seen, &Claim::from(&grant), Seconds(600));
 /// let Decision::Change(change, Settled::Yes) = decided else { panic!("it is this attempt's") };
-/// assert!(matches!(change.record.state, State::Released(_)));
+/// assert!(matches!(change.record.state, State::Open(Phase::Released, _)));
 /// // The next begin is granted at once, under a higher token.
 /// seen.record = Some(change.record);
 /// assert!(matches!(begin(&seen, &ask), Decision::Change(_, Begun::Granted(next)) if next.token > grant.token));
@@ -637,24 +631,22 @@ pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Se
         return Decision::Reply(Settled::Lost);
     };
     match &record.state {
-        State::InProgress(holding) if claim.holds(record, holding) => {
+        State::Open(Phase::InProgress, holding) if claim.holds(record, holding) => {
             if holding.takeover {
                 abandoned(record, holding)
             } else {
-                Decision::Change(moved(record, State::Released, Holding { lifetime, ..*holding }), Settled::Yes)
+                Decision::Change(moved(record, Phase::Released, Holding { lifetime, ..*holding }), Settled::Yes)
             }
         }
-        State::Indeterminate(holding) if claim.holds(record, holding) => {
+        State::Open(Phase::Indeterminate, holding) if claim.holds(record, holding) => {
             if holding.takeover {
                 Decision::Reply(Settled::Yes)
             } else {
-                Decision::Change(moved(record, State::Released, Holding { lifetime, ..*holding }), Settled::Yes)
+                Decision::Change(moved(record, Phase::Released, Holding { lifetime, ..*holding }), Settled::Yes)
             }
         }
-        State::Released(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
-        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            Decision::Reply(Settled::Lost)
-        }
+        State::Open(Phase::Released, holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
+        State::Completed(_) | State::Open(..) => Decision::Reply(Settled::Lost),
     }
 }
 
@@ -662,7 +654,7 @@ fn abandoned(record: &Record, holding: &Holding) -> Decision<Settled> {
     if holding.abandoned() {
         return Decision::Reply(Settled::Yes);
     }
-    Decision::Change(moved(record, State::InProgress, Holding { lease: Millis(0), ..*holding }), Settled::Yes)
+    Decision::Change(moved(record, Phase::InProgress, Holding { lease: Millis(0), ..*holding }), Settled::Yes)
 }
 
 /// The reply to a cancellation.
@@ -731,11 +723,9 @@ pub fn abandon(seen: &Observed, claim: &Claim) -> Decision<Settled> {
         return Decision::Reply(Settled::Lost);
     };
     match &record.state {
-        State::InProgress(holding) if claim.holds(record, holding) => abandoned(record, holding),
-        State::Indeterminate(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
-        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            Decision::Reply(Settled::Lost)
-        }
+        State::Open(Phase::InProgress, holding) if claim.holds(record, holding) => abandoned(record, holding),
+        State::Open(Phase::Indeterminate, holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
+        State::Completed(_) | State::Open(..) => Decision::Reply(Settled::Lost),
     }
 }
 
@@ -757,15 +747,15 @@ pub fn bury(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settl
         return Decision::Reply(Settled::Lost);
     };
     let burial = |holding: &Holding| {
-        Decision::Change(moved(record, State::Dead, Holding { lifetime, ..*holding }), Settled::Yes)
+        Decision::Change(moved(record, Phase::Dead, Holding { lifetime, ..*holding }), Settled::Yes)
     };
     match &record.state {
-        State::InProgress(holding) if claim.holds(record, holding) => burial(holding),
-        State::Indeterminate(holding) if claim.holds(record, holding) && !holding.takeover => burial(holding),
-        State::Dead(holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
-        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            Decision::Reply(Settled::Lost)
+        State::Open(Phase::InProgress, holding) if claim.holds(record, holding) => burial(holding),
+        State::Open(Phase::Indeterminate, holding) if claim.holds(record, holding) && !holding.takeover => {
+            burial(holding)
         }
+        State::Open(Phase::Dead, holding) if claim.holds(record, holding) => Decision::Reply(Settled::Yes),
+        State::Completed(_) | State::Open(..) => Decision::Reply(Settled::Lost),
     }
 }
 
@@ -804,15 +794,15 @@ pub enum Resolved {
 /// ```
 pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Decision<Resolved> {
     match seen.live().map(|record| (record, &record.state)) {
-        Some((record, State::InProgress(holding))) if record.token == expected && lapsed(seen, holding) => {
+        Some((record, State::Open(Phase::InProgress, holding)))
+            if record.token == expected && lapsed(seen, holding) =>
+        {
             Decision::Change(held(record, holding, unknown_retention), Resolved::Yes)
         }
-        Some((record, State::Indeterminate(_))) if record.token == expected => Decision::Reply(Resolved::Yes),
-        Some((
-            _,
-            State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_),
-        ))
-        | None => Decision::Reply(Resolved::Stale),
+        Some((record, State::Open(Phase::Indeterminate, _))) if record.token == expected => {
+            Decision::Reply(Resolved::Yes)
+        }
+        Some(_) | None => Decision::Reply(Resolved::Stale),
     }
 }
 
@@ -853,7 +843,7 @@ pub enum Verdict {
 ///
 /// use std::time::Duration;
 /// use hapax_core::machine::{Decision, Resolved, Verdict, hold, resolve};
-/// use hapax_core::{Seconds, State};
+/// use hapax_core::{Phase, Seconds, State};
 ///
 /// seen.lease_left = Duration::ZERO;
 /// let Decision::Change(held, _) = hold(&seen, grant.token, Seconds(3600)) else { panic!("it has lapsed") };
@@ -871,24 +861,23 @@ pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<
         return Decision::Reply(Resolved::Stale);
     };
     match (&record.state, verdict) {
-        (State::Indeterminate(_), Verdict::Done { answer, retention }) if record.token == expected => {
+        (State::Open(Phase::Indeterminate, _), Verdict::Done { answer, retention }) if record.token == expected => {
             let change = completed(record.fingerprint, mint(seen), answer, *retention, seen.now);
             Decision::Change(change, Resolved::Yes)
         }
         // Token and owner are kept, so that a late owner who knows better still heals the record.
-        (State::Indeterminate(holding), Verdict::NotDone { lifetime }) if record.token == expected => {
-            Decision::Change(moved(record, State::Released, Holding { lifetime: *lifetime, ..*holding }), Resolved::Yes)
+        (State::Open(Phase::Indeterminate, holding), Verdict::NotDone { lifetime }) if record.token == expected => {
+            Decision::Change(moved(record, Phase::Released, Holding { lifetime: *lifetime, ..*holding }), Resolved::Yes)
         }
         (State::Completed(stands), Verdict::Done { answer, .. })
             if record.token > expected && stands.answer == *answer =>
         {
             Decision::Reply(Resolved::Yes)
         }
-        (State::Released(_), Verdict::NotDone { .. }) if record.token == expected => Decision::Reply(Resolved::Yes),
-        (
-            State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_),
-            _,
-        ) => Decision::Reply(Resolved::Stale),
+        (State::Open(Phase::Released, _), Verdict::NotDone { .. }) if record.token == expected => {
+            Decision::Reply(Resolved::Yes)
+        }
+        (State::Completed(_) | State::Open(..), _) => Decision::Reply(Resolved::Stale),
     }
 }
 
@@ -915,14 +904,12 @@ pub fn reopen(seen: &Observed, expected: Token, lifetime: Seconds) -> Decision<R
         return Decision::Reply(Resolved::Stale);
     };
     match &record.state {
-        State::Dead(holding) if record.token == expected => {
-            let mut change = moved(record, State::Released, Holding { lifetime, ..*holding });
+        State::Open(Phase::Dead, holding) if record.token == expected => {
+            let mut change = moved(record, Phase::Released, Holding { lifetime, ..*holding });
             change.record.token = mint(seen);
             Decision::Change(change, Resolved::Yes)
         }
-        State::Released(_) if record.token > expected => Decision::Reply(Resolved::Yes),
-        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {
-            Decision::Reply(Resolved::Stale)
-        }
+        State::Open(Phase::Released, _) if record.token > expected => Decision::Reply(Resolved::Yes),
+        State::Completed(_) | State::Open(..) => Decision::Reply(Resolved::Stale),
     }
 }

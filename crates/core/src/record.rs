@@ -179,31 +179,38 @@ pub struct Record {
 /// Where an operation stands.
 ///
 /// ```
-/// use hapax_core::State;
+/// use hapax_core::{Phase, State};
 ///
-/// /// What an operator is shown.
-/// fn told(state: &State) -> String {
+/// fn describe(state: &State) -> String {
 ///     match state {
-///         State::InProgress(holding) => format!("attempt {} runs, or ended without a word", holding.attempt),
-///         State::Completed(completion) => format!("answered in {} bytes", completion.answer.len()),
-///         State::Released(_) => "did not happen".into(),
-///         State::Indeterminate(_) => "nobody knows; find out".into(),
-///         State::Dead(holding) => format!("given up after {} attempts", holding.attempt),
+///         State::Completed(completion) => format!("completed with an answer of {} bytes", completion.answer.len()),
+///         State::Open(Phase::InProgress, holding) => format!("attempt {} is running or crashed", holding.attempt),
+///         State::Open(Phase::Released, _) => "did not happen; the next begin is granted".into(),
+///         State::Open(Phase::Indeterminate, _) => "outcome unknown; an operator has to resolve it".into(),
+///         State::Open(Phase::Dead, holding) => format!("closed after {} attempts", holding.attempt),
 ///     }
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// An attempt has been granted; it runs, or it lapsed without a word.
-    InProgress(Holding),
     /// The effect happened and this is the answer.
     Completed(Completion),
+    /// No answer is recorded. The phase says what is known; the holding names the latest attempt.
+    Open(Phase, Holding),
+}
+
+/// What is known about an operation that has no recorded answer. The discriminants are the numbers in stored forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Phase {
+    /// An attempt was granted. It is running, or its lease expired before it reported an outcome.
+    InProgress = 1,
     /// Known not applied: the next begin is granted.
-    Released(Holding),
-    /// Nobody knows whether the effect happened.
-    Indeterminate(Holding),
+    Released = 3,
+    /// Outcome unknown: the effect may or may not have happened.
+    Indeterminate = 4,
     /// Closed after too many attempts.
-    Dead(Holding),
+    Dead = 5,
 }
 
 /// Who holds a record, or held it last.
@@ -256,79 +263,45 @@ pub struct Completion {
     pub expiry: u32,
 }
 
-/// The number that stands for a state in stored forms.
-///
-/// ```
-/// use hapax_core::Tag;
-///
-/// // As a column of a table has it.
-/// assert_eq!(Tag::from_stored(Tag::Completed as u8)?, Tag::Completed);
-/// assert!(Tag::from_stored(0).is_err(), "damage, and never taken for absent");
-/// # Ok::<(), hapax_core::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Tag {
-    /// [`State::InProgress`]
-    InProgress = 1,
-    /// [`State::Completed`]
-    Completed = 2,
-    /// [`State::Released`]
-    Released = 3,
-    /// [`State::Indeterminate`]
-    Indeterminate = 4,
-    /// [`State::Dead`]
-    Dead = 5,
-}
-
-impl Tag {
-    /// The tag of a stored number.
+impl Phase {
+    /// The phase with this number in stored forms; `None` for the number of a completed record.
     ///
     /// # Errors
     /// `Damaged` for a number that stands for no state.
-    pub fn from_stored(number: u8) -> Result<Self, Error> {
+    pub fn from_stored(number: u8) -> Result<Option<Self>, Error> {
         match number {
-            1 => Ok(Self::InProgress),
-            2 => Ok(Self::Completed),
-            3 => Ok(Self::Released),
-            4 => Ok(Self::Indeterminate),
-            5 => Ok(Self::Dead),
+            1 => Ok(Some(Self::InProgress)),
+            State::COMPLETED => Ok(None),
+            3 => Ok(Some(Self::Released)),
+            4 => Ok(Some(Self::Indeterminate)),
+            5 => Ok(Some(Self::Dead)),
             _ => Err(damaged("a record is in no known state")),
-        }
-    }
-
-    /// The state with this tag that an attempt holds; none for `Completed`, which keeps no holder.
-    pub fn held_by(self, holding: Holding) -> Option<State> {
-        match self {
-            Self::InProgress => Some(State::InProgress(holding)),
-            Self::Completed => None,
-            Self::Released => Some(State::Released(holding)),
-            Self::Indeterminate => Some(State::Indeterminate(holding)),
-            Self::Dead => Some(State::Dead(holding)),
         }
     }
 }
 
 impl State {
-    /// The number that stands for this state in stored forms.
-    pub fn tag(&self) -> Tag {
+    /// The number of a completed record in stored forms. Other records are stored with the number of their [`Phase`].
+    const COMPLETED: u8 = 2;
+
+    /// The number of this state in stored forms.
+    pub fn stored_number(&self) -> u8 {
+        self.phase().map_or(Self::COMPLETED, |phase| phase as u8)
+    }
+
+    /// The phase; `None` once an answer is recorded.
+    pub fn phase(&self) -> Option<Phase> {
         match self {
-            Self::InProgress(_) => Tag::InProgress,
-            Self::Completed(_) => Tag::Completed,
-            Self::Released(_) => Tag::Released,
-            Self::Indeterminate(_) => Tag::Indeterminate,
-            Self::Dead(_) => Tag::Dead,
+            Self::Completed(_) => None,
+            Self::Open(phase, _) => Some(*phase),
         }
     }
 
-    /// Who holds or held the record; none once it is completed.
+    /// The latest attempt; `None` once an answer is recorded.
     pub fn holding(&self) -> Option<&Holding> {
         match self {
-            Self::InProgress(holding)
-            | Self::Released(holding)
-            | Self::Indeterminate(holding)
-            | Self::Dead(holding) => Some(holding),
             Self::Completed(_) => None,
+            Self::Open(_, holding) => Some(holding),
         }
     }
 }
@@ -344,22 +317,19 @@ impl Record {
     pub fn encode(&self, rk: &RecordKey) -> Bytes {
         let answer: &[u8] = match &self.state {
             State::Completed(completion) => &completion.answer,
-            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => &[],
+            State::Open(..) => &[],
         };
         let takeover = self.state.holding().is_some_and(|holding| holding.takeover);
         let mut value = BytesMut::with_capacity(HELD_LEN.max(COMPLETED_LEN + answer.len()));
         value.put_u8(VERSION);
-        value.put_u8(self.state.tag() as u8);
+        value.put_u8(self.state.stored_number());
         value.put_u8(if takeover { TAKEOVER } else { 0 });
         value.put_u8(self.fingerprint.rule().0);
         value.put_u64(self.token.0);
         value.put_slice(self.fingerprint.as_bytes());
         match &self.state {
             State::Completed(completion) => value.put_u32(completion.expiry),
-            State::InProgress(holding)
-            | State::Released(holding)
-            | State::Indeterminate(holding)
-            | State::Dead(holding) => {
+            State::Open(_, holding) => {
                 value.put_slice(&holding.owner.0);
                 value.put_u32(holding.lease.0);
                 value.put_u32(holding.lifetime.0);
@@ -382,8 +352,8 @@ impl Record {
                 "a record has a version that this release does not know; read it with the release that wrote it",
             ));
         }
-        let tag = Tag::from_stored(*value.get(1).ok_or_else(|| damaged("a record is cut short"))?)?;
-        let completed = tag == Tag::Completed;
+        let phase = Phase::from_stored(*value.get(1).ok_or_else(|| damaged("a record is cut short"))?)?;
+        let completed = phase.is_none();
         let header_len = if completed { COMPLETED_LEN } else { HELD_LEN };
         if value.len() < header_len || (!completed && value.len() > HELD_LEN) {
             return Err(damaged("a record has the wrong length for its state"));
@@ -396,20 +366,21 @@ impl Record {
         if flags & !TAKEOVER != 0 || (completed && flags != 0) {
             return Err(damaged("a record has a codec or flag that this release does not know"));
         }
-        let state = if completed {
-            State::Completed(Completion {
+        let state = match phase {
+            None => State::Completed(Completion {
                 expiry: u32::from_be_bytes(array(header, 24)),
                 answer: value.slice(header_len..),
-            })
-        } else {
-            let holding = Holding {
-                owner: Owner(array(header, 24)),
-                lease: Millis(u32::from_be_bytes(array(header, 40))),
-                lifetime: Seconds(u32::from_be_bytes(array(header, 44))),
-                attempt: u16::from_be_bytes(array(header, 48)),
-                takeover: flags & TAKEOVER != 0,
-            };
-            tag.held_by(holding).expect("every tag but Completed has a holder")
+            }),
+            Some(phase) => State::Open(
+                phase,
+                Holding {
+                    owner: Owner(array(header, 24)),
+                    lease: Millis(u32::from_be_bytes(array(header, 40))),
+                    lifetime: Seconds(u32::from_be_bytes(array(header, 44))),
+                    attempt: u16::from_be_bytes(array(header, 48)),
+                    takeover: flags & TAKEOVER != 0,
+                },
+            ),
         };
         Ok(Self {
             token: Token(u64::from_be_bytes(array(header, 4))),

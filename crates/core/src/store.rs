@@ -19,7 +19,7 @@ use crate::chaos;
 use crate::error::Result;
 use crate::key::RecordKey;
 use crate::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed};
-use crate::record::{Record, State, Timestamp, Token};
+use crate::record::{Phase, Record, State, Timestamp, Token};
 
 pub use memory::{Memory, MemorySettings};
 pub use protocol::Protocol;
@@ -293,8 +293,8 @@ pub fn unchanged(stored: Option<&StoredRecord>, seen: &Observed, now: Timestamp)
 /// ```
 pub fn observe(armed: Option<&StoredRecord>, now: Timestamp, token_high_water: Token) -> Observed {
     let lease_left = armed.map(|armed| match &armed.record.state {
-        State::InProgress(holding) => armed.armed_at.plus(holding.lease.into()).since(now),
-        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
+        State::Open(Phase::InProgress, holding) => armed.armed_at.plus(holding.lease.into()).since(now),
+        State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => Duration::ZERO,
     });
     Observed {
         record: armed.map(|armed| armed.record.clone()),

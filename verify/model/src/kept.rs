@@ -3,7 +3,9 @@
 use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
-use hapax_core::{Completion, Fingerprint, Holding, Millis, Owner, Record, Rule, Seconds, State, Timestamp, Token};
+use hapax_core::{
+    Completion, Fingerprint, Holding, Millis, Owner, Phase, Record, Rule, Seconds, State, Timestamp, Token,
+};
 
 /// An answer, named by the number of the attempt whose run gave it.
 pub(crate) type Answer = u8;
@@ -124,11 +126,11 @@ impl Hash for Kept {
 impl From<&Record> for Kept {
     fn from(record: &Record) -> Self {
         let stands = match &record.state {
-            State::InProgress(holding) => Stands::InProgress(Held::from(holding)),
+            State::Open(Phase::InProgress, holding) => Stands::InProgress(Held::from(holding)),
             State::Completed(completion) => Stands::Completed(completion.answer[0]),
-            State::Released(holding) => Stands::Released(Held::from(holding)),
-            State::Indeterminate(holding) => Stands::Indeterminate(Held::from(holding)),
-            State::Dead(holding) => Stands::Dead(Held::from(holding)),
+            State::Open(Phase::Released, holding) => Stands::Released(Held::from(holding)),
+            State::Open(Phase::Indeterminate, holding) => Stands::Indeterminate(Held::from(holding)),
+            State::Open(Phase::Dead, holding) => Stands::Dead(Held::from(holding)),
         };
         Self { token: small(record.token), payload: record.fingerprint.as_bytes()[0], stands }
     }
@@ -137,11 +139,11 @@ impl From<&Record> for Kept {
 impl From<&Kept> for Record {
     fn from(kept: &Kept) -> Self {
         let state = match kept.stands {
-            Stands::InProgress(held) => State::InProgress(held.into()),
+            Stands::InProgress(held) => State::Open(Phase::InProgress, held.into()),
             Stands::Completed(answer) => State::Completed(Completion { answer: bytes(answer), expiry: 0 }),
-            Stands::Released(held) => State::Released(held.into()),
-            Stands::Indeterminate(held) => State::Indeterminate(held.into()),
-            Stands::Dead(held) => State::Dead(held.into()),
+            Stands::Released(held) => State::Open(Phase::Released, held.into()),
+            Stands::Indeterminate(held) => State::Open(Phase::Indeterminate, held.into()),
+            Stands::Dead(held) => State::Open(Phase::Dead, held.into()),
         };
         Self { token: Token(kept.token.into()), fingerprint: fingerprint(kept.payload), state }
     }

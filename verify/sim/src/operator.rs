@@ -6,7 +6,7 @@ use hapax_core::machine::Verdict;
 use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::settings::Found;
 use hapax_core::store::Protocol;
-use hapax_core::{Seconds, State};
+use hapax_core::{Phase, Seconds, State};
 
 use crate::plan::Class;
 use crate::scene::Scene;
@@ -38,9 +38,9 @@ async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
     let seen = timeout(outside, limit, protocol.read(rk)).await?.ok()?;
     let record = seen.live()?;
     match record.state {
-        State::InProgress(_) if !seen.runs() => {}
-        State::Indeterminate(_) => {}
-        State::InProgress(_) | State::Completed(_) | State::Released(_) | State::Dead(_) => return None,
+        State::Open(Phase::InProgress, _) if !seen.runs() => {}
+        State::Open(Phase::Indeterminate, _) => {}
+        State::Completed(_) | State::Open(Phase::InProgress | Phase::Released | Phase::Dead, _) => return None,
     }
     let seconds = |time: std::time::Duration| Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
     let unknown_retention = seconds(route.unknown_retention);

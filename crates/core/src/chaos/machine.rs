@@ -6,7 +6,7 @@ use crate::chaos::on;
 use crate::machine::{
     self, Begin, Begun, Change, Claim, Complete, Completed, Decision, Observed, Renewed, Resolved, Settled, Verdict,
 };
-use crate::record::{Holding, Millis, Record, Seconds, State, Token};
+use crate::record::{Holding, Millis, Phase, Record, Seconds, State, Token};
 
 thread_local! {
     static HONEST: Cell<bool> = const { Cell::new(false) };
@@ -35,8 +35,8 @@ pub(crate) fn begin(seen: &Observed, ask: &Begin) -> Option<Decision<Begun>> {
         State::Completed(completion) if !accepts && chosen("mismatch_after_replay") => {
             Some(Decision::Reply(Begun::Replay(completion.clone())))
         }
-        State::InProgress(holding) => begin_in_progress(seen, ask, record, holding),
-        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => None,
+        State::Open(Phase::InProgress, holding) => begin_in_progress(seen, ask, record, holding),
+        State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => None,
     }
 }
 
@@ -83,12 +83,12 @@ fn granted_under(token: Token, decision: Decision<Begun>) -> Decision<Begun> {
 }
 
 fn in_progress(record: &Record, holding: Holding) -> Record {
-    Record { state: State::InProgress(holding), ..record.clone() }
+    Record { state: State::Open(Phase::InProgress, holding), ..record.clone() }
 }
 
 /// A change that grants: its record may be made to live as long as its lease.
 pub(crate) fn granted(change: &mut Change) {
-    if let State::InProgress(holding) = &mut change.record.state
+    if let State::Open(Phase::InProgress, holding) = &mut change.record.state
         && chosen("lease_is_life")
     {
         holding.lifetime = Seconds(holding.lease.0.div_ceil(1000));
@@ -101,7 +101,7 @@ pub(crate) fn renew(seen: &Observed, claim: &Claim) -> Option<Decision<Renewed>>
     if matches!(record.state, State::Completed(_)) && chosen("renew_shortens_answer") {
         return Some(Decision::Change(Change { record: record.clone(), lifetime: Seconds(1) }, Renewed::Lost));
     }
-    let State::InProgress(holding) = &record.state else { return None };
+    let State::Open(Phase::InProgress, holding) = &record.state else { return None };
     let theirs = Claim { owner: holding.owner, token: record.token };
     if chosen("renew_unfenced") {
         return Some(honest(|| machine::renew(seen, &theirs)));
@@ -125,8 +125,8 @@ pub(crate) fn complete(seen: &Observed, ask: &Complete) -> Option<Decision<Compl
             Decision::Reply(_) => None,
         };
     }
-    let lapsed = matches!(record.state, State::InProgress(_)) && seen.lease_left.is_zero();
-    let closed = matches!(record.state, State::Released(_) | State::Dead(_));
+    let lapsed = matches!(record.state, State::Open(Phase::InProgress, _)) && seen.lease_left.is_zero();
+    let closed = matches!(record.state, State::Open(Phase::Released | Phase::Dead, _));
     let refused = lapsed && chosen("complete_needs_lease") || closed && chosen("known_effect_refused");
     refused.then(|| Decision::Reply(Completed::Lost(record.clone())))
 }
@@ -137,8 +137,10 @@ pub(crate) fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Opti
     if chosen("release_unfenced") {
         let lease = Millis(1000);
         let any = Holding { owner: claim.owner, attempt: 1, takeover: false, lease, lifetime };
-        let released =
-            Record { state: State::Released(Holding { lifetime, ..holding.unwrap_or(any) }), ..record.clone() };
+        let released = Record {
+            state: State::Open(Phase::Released, Holding { lifetime, ..holding.unwrap_or(any) }),
+            ..record.clone()
+        };
         return Some(Decision::Change(Change { record: released, lifetime }, Settled::Yes));
     }
     let holding = holding.filter(|holding| holding.takeover && chosen("takeover_released"))?;

@@ -157,11 +157,9 @@ impl GrantGuard {
             State::Completed(completion) if other.fingerprint == self.granted.grant.fingerprint => {
                 RunResult::recorded(completion, Provenance::Canonical)
             }
-            State::Completed(_)
-            | State::InProgress(_)
-            | State::Released(_)
-            | State::Indeterminate(_)
-            | State::Dead(_) => Err(unknown("the grant was lost before the answer could be recorded")),
+            State::Completed(_) | State::Open(..) => {
+                Err(unknown("the grant was lost before the answer could be recorded"))
+            }
         }
     }
 

@@ -223,7 +223,7 @@ impl Shard {
 fn size(armed: &StoredRecord) -> usize {
     let answer = match &armed.record.state {
         State::Completed(completion) => completion.answer.len(),
-        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => 0,
+        State::Open(..) => 0,
     };
     RECORD_BYTES + answer
 }

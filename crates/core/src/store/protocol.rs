@@ -4,7 +4,7 @@ use crate::key::RecordKey;
 use crate::machine::{
     self, Begin, Begun, Cancelled, Claim, Complete, Completed, Decision, Observed, Renewed, Resolved, Settled, Verdict,
 };
-use crate::record::{Owner, Seconds, State, Token};
+use crate::record::{Owner, Phase, Seconds, State, Token};
 use crate::store::{Inserted, Store, Swapped};
 
 /// How often a record may change under an operation before it gives up.
@@ -29,7 +29,7 @@ const TRIES: usize = 8;
 /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
 /// use hapax_core::machine::{Resolved, Verdict};
 /// use hapax_core::store::Protocol;
-/// use hapax_core::{Seconds, State};
+/// use hapax_core::{Seconds, Phase, State};
 ///
 /// # let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build()?;
 /// # let lost = std::io::Error::other("the connection broke");
@@ -183,7 +183,9 @@ impl<'a> Protocol<'a> {
         match decision {
             Decision::Reply(reply) => Ok(Some(reply)),
             Decision::Change(next, reply) => {
-                if chaos::on("hold_does_not_compare") && matches!(next.record.state, State::Indeterminate(_)) {
+                if chaos::on("hold_does_not_compare")
+                    && matches!(next.record.state, State::Open(Phase::Indeterminate, _))
+                {
                     while self.store.swap(rk, &self.store.read(rk).await?, &next).await? == Swapped::Changed {}
                     return Ok(Some(reply));
                 }

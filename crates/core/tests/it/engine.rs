@@ -14,7 +14,7 @@ use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol};
 use hapax_core::{
     BoxError, Call, Error, ErrorKind, Found, Gate, Identity, Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown,
-    OperationId, Owner, Probe, Repeatable, Rule, Scope, Seconds, State, Store,
+    OperationId, Owner, Phase, Probe, Repeatable, Rule, Scope, Seconds, State, Store,
 };
 use tokio::sync::Notify;
 
@@ -504,9 +504,9 @@ async fn a_begin_that_may_still_arrive_is_cancelled_whatever_the_next_one_heard(
     assert_eq!(cancelled, Cancelled::Yes, "the other process gives the key back");
 
     world.store.carry_out_delayed_by_protocol().await;
-    assert!(matches!(world.state().await, State::InProgress(_)), "the late begin was granted, to nobody");
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, _)), "the late begin was granted, to nobody");
     world.time.pass(LEASE * 2).await;
-    assert!(matches!(world.state().await, State::Released(_)));
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
 }
 
 #[tokio::test]
@@ -517,9 +517,9 @@ async fn a_begin_that_arrives_after_its_attempt_was_released_is_cancelled() {
     assert!(matches!(told, Err(Refused::NotApplied { .. })), "{told:?}");
     settle().await;
     world.store.carry_out_delayed_by_protocol().await;
-    assert!(matches!(world.state().await, State::InProgress(_)), "the late begin was granted, to nobody");
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, _)), "the late begin was granted, to nobody");
     world.time.pass(LEASE * 2).await;
-    assert!(matches!(world.state().await, State::Released(_)));
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
 }
 
 #[tokio::test]
@@ -529,7 +529,7 @@ async fn a_takeover_that_applied_nothing_leaves_the_key_unknown() {
     assert!(matches!(told, Err(Refused::Unknown { .. })), "{told:?}");
     let told = world.run(|_| async { Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined"))) }).await;
     assert!(matches!(told, Err(Refused::NotApplied { .. })), "{told:?}");
-    let State::InProgress(holding) = world.state().await else { panic!("it was released") };
+    let State::Open(Phase::InProgress, holding) = world.state().await else { panic!("it was released") };
     assert!(holding.takeover && holding.abandoned(), "{holding:?}");
 }
 
@@ -563,7 +563,7 @@ fn lapsed_within(store: &Memory, time: Duration) -> bool {
     let started = Instant::now();
     while started.elapsed() < time {
         let seen = futures_util::FutureExt::now_or_never(store.read(&call().record_key())).unwrap().unwrap();
-        if matches!(seen.live().map(|record| &record.state), Some(State::InProgress(_))) && !seen.runs() {
+        if matches!(seen.live().map(|record| &record.state), Some(State::Open(Phase::InProgress, _))) && !seen.runs() {
             return true;
         }
         std::thread::yield_now();

@@ -14,8 +14,8 @@ use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Grant, Obse
 use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
 use hapax_core::{
-    Call, Error, ErrorKind, Gate, Identity, Key, OnLapse, Owner, RecordKey, Repeatable, Result, Rule, Scope, Seconds,
-    Settings, State, Store, Token,
+    Call, Error, ErrorKind, Gate, Identity, Key, OnLapse, Owner, Phase, RecordKey, Repeatable, Result, Rule, Scope,
+    Seconds, Settings, State, Store, Token,
 };
 use tokio::sync::Notify;
 
@@ -482,7 +482,9 @@ async fn an_aborted_handler_is_abandoned_and_not_released() {
     let world = World::new();
     world.leave(&Arc::new(Notify::new()), "never").await;
     world.time.abort_all().await;
-    let State::InProgress(holding) = world.state().await else { panic!("a record in progress was expected") };
+    let State::Open(Phase::InProgress, holding) = world.state().await else {
+        panic!("a record in progress was expected")
+    };
     assert!(holding.abandoned(), "{holding:?}");
     let told = world.answers("another").await;
     assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
@@ -512,7 +514,7 @@ fn a_runtime_that_ends_releases_nothing() {
     outer.block_on(async {
         let seen = store.read(&call().record_key()).await.unwrap();
         let state = &seen.live().expect("the record lives").state;
-        assert!(matches!(state, State::InProgress(_)), "{state:?}");
+        assert!(matches!(state, State::Open(Phase::InProgress, _)), "{state:?}");
         time.pass(LEASE).await;
         let runs = Arc::<AtomicU32>::default();
         let answer = |_| async { Ok(String::from("a second run")) };
@@ -543,7 +545,7 @@ async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
     let Err(Refused::Store(error)) = told else { panic!("a store error was expected, not {told:?}") };
     assert_eq!(error.kind(), ErrorKind::Unknown);
     settle().await;
-    assert!(matches!(world.state().await, State::Released(_)));
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
     gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     assert_eq!(world.runs(), 1);
 }
@@ -556,9 +558,9 @@ async fn a_begin_carried_out_after_its_cancellation_is_cancelled_again() {
     // The last request of a begin is sent a store timeout after the begin, and dies in the network a lease later: not before.
     world.time.pass(LEASE * 3 / 2).await;
     world.store.carry_out_delayed().await;
-    assert!(matches!(world.state().await, State::InProgress(_)));
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, _)));
     world.time.pass(LEASE / 2).await;
-    assert!(matches!(world.state().await, State::Released(_)));
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
     gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     assert_eq!(world.runs(), 1);
 }
@@ -751,10 +753,10 @@ async fn an_abandonment_that_fails_goes_on_in_the_background() {
     let world = World::new();
     world.store.refuse_swaps.store(true, Ordering::SeqCst);
     assert!(matches!(world.run(|_| fails_by_question_mark()).await, Err(Refused::Unknown { .. })));
-    assert!(matches!(world.state().await, State::InProgress(holding) if !holding.abandoned()));
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if !holding.abandoned()));
     world.store.refuse_swaps.store(false, Ordering::SeqCst);
     world.time.pass(LEASE / 2).await;
-    assert!(matches!(world.state().await, State::InProgress(holding) if holding.abandoned()));
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if holding.abandoned()));
     assert!(world.gate.drain(Duration::ZERO).await);
 }
 
@@ -777,13 +779,13 @@ async fn a_renewal_under_way_is_awaited_before_the_grant_is_given_up() {
 
         go.notify_one();
         settle().await;
-        assert!(matches!(world.state().await, State::InProgress(holding) if !holding.abandoned()));
+        assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if !holding.abandoned()));
         world.store.go_on.notify_one();
         settle().await;
         let given_up = match world.state().await {
-            State::InProgress(holding) => holding.abandoned(),
-            State::Released(_) => true,
-            State::Completed(_) | State::Indeterminate(_) | State::Dead(_) => false,
+            State::Open(Phase::InProgress, holding) => holding.abandoned(),
+            State::Open(Phase::Released, _) => true,
+            State::Completed(_) | State::Open(Phase::Indeterminate | Phase::Dead, _) => false,
         };
         assert!(given_up && world.gate.drain(Duration::ZERO).await);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::machine::*;
 use hapax_core::{
-    Completion, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Timestamp, Token,
+    Completion, Fingerprint, Holding, Millis, Owner, Phase, Record, RecordKey, Rule, Seconds, State, Timestamp, Token,
 };
 
 const ANN: Owner = Owner([0xA; 16]);
@@ -48,8 +48,8 @@ fn answered(answer: &'static str) -> State {
 fn live(state: State) -> Observed {
     let lifetime = state.holding().map_or(RETENTION, |holding| holding.lifetime);
     let lease_left = match &state {
-        State::InProgress(holding) => Duration::from(holding.lease) / 2,
-        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
+        State::Open(Phase::InProgress, holding) => Duration::from(holding.lease) / 2,
+        State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => Duration::ZERO,
     };
     let life_left = Duration::from(lifetime) / 2;
     Observed { record: Some(record(state)), lease_left, life_left, now: NOW, token_high_water: TOKEN }
@@ -76,11 +76,11 @@ fn absences() -> Vec<Observed> {
 
 fn states(holding: Holding) -> [State; 5] {
     [
-        State::InProgress(holding),
+        State::Open(Phase::InProgress, holding),
         answered("the answer"),
-        State::Released(holding),
-        State::Indeterminate(holding),
-        State::Dead(holding),
+        State::Open(Phase::Released, holding),
+        State::Open(Phase::Indeterminate, holding),
+        State::Open(Phase::Dead, holding),
     ]
 }
 
@@ -94,9 +94,8 @@ fn presences() -> Vec<Observed> {
     presences
 }
 
-fn is(observed: &Observed, tag: fn(Holding) -> State) -> bool {
-    let wanted = tag(HELD).tag();
-    observed.record.as_ref().is_some_and(|record| record.state.tag() == wanted)
+fn is(observed: &Observed, phase: Phase) -> bool {
+    observed.record.as_ref().is_some_and(|record| record.state.phase() == Some(phase))
 }
 
 /// The change to this state under the same token.
@@ -135,7 +134,7 @@ mod a_begin {
     }
 
     fn granted(holding: Holding) -> Decision<Begun> {
-        let record = Record { token: NEXT, ..record(State::InProgress(holding)) };
+        let record = Record { token: NEXT, ..record(State::Open(Phase::InProgress, holding)) };
         let change = Change { record, lifetime: holding.lifetime };
         Decision::Change(change, Begun::Granted(grant(&holding, NEXT)))
     }
@@ -175,16 +174,16 @@ mod a_begin {
     fn under_a_rule_that_the_record_does_not_know_is_a_mismatch() {
         let newer = Fingerprint::from_parts(Rule(3), *PAYLOAD.as_bytes());
         let ask = Begin { call: by(BOB).call.fingerprint(newer), ..by(BOB) };
-        assert_eq!(begin(&live(State::Released(HELD)), &ask), Decision::Reply(Begun::Mismatch));
+        assert_eq!(begin(&live(State::Open(Phase::Released, HELD)), &ask), Decision::Reply(Begun::Mismatch));
         let ask = Begin { call: by(BOB).call.fingerprint(Fingerprint::NONE), ..by(BOB) };
-        assert_eq!(begin(&live(State::Released(HELD)), &ask), Decision::Reply(Begun::Mismatch));
+        assert_eq!(begin(&live(State::Open(Phase::Released, HELD)), &ask), Decision::Reply(Begun::Mismatch));
     }
 
     #[test]
     fn under_the_older_rule_of_the_record_is_none_and_keeps_that_fingerprint() {
         let newer = Fingerprint::from_parts(Rule(3), [8; 12]);
         let call = by(BOB).call.fingerprint(newer).or_older(PAYLOAD);
-        let decision = begin(&live(State::Released(HELD)), &Begin { call, ..by(BOB) });
+        let decision = begin(&live(State::Open(Phase::Released, HELD)), &Begin { call, ..by(BOB) });
         assert_eq!(decision, granted(Holding { owner: BOB, attempt: 2, ..HELD }));
     }
 
@@ -203,9 +202,12 @@ mod a_begin {
     #[test]
     fn of_its_own_grant_is_mine_and_arms_it_anew() {
         for holding in [HELD, TAKEN_OVER] {
-            for seen in [live(State::InProgress(holding)), lapsed(State::InProgress(holding))] {
-                let mine =
-                    Decision::Change(to(State::InProgress(holding), UNKNOWN), Begun::Mine(grant(&holding, TOKEN)));
+            for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))]
+            {
+                let mine = Decision::Change(
+                    to(State::Open(Phase::InProgress, holding), UNKNOWN),
+                    Begun::Mine(grant(&holding, TOKEN)),
+                );
                 assert_eq!(begin(&seen, &by(ANN)), mine);
                 assert_eq!(begin(&seen, &retry_by(ANN)), mine);
             }
@@ -214,16 +216,16 @@ mod a_begin {
 
     #[test]
     fn of_its_own_abandoned_grant_is_not_mine() {
-        let seen = lapsed(State::InProgress(ABANDONED));
+        let seen = lapsed(State::Open(Phase::InProgress, ABANDONED));
         let again = Holding { lease: LEASE, attempt: 2, takeover: true, ..HELD };
         assert_eq!(begin(&seen, &retry_by(ANN)), granted(again));
-        let held = to(State::Indeterminate(ABANDONED), UNKNOWN);
+        let held = to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
         assert_eq!(begin(&seen, &by(ANN)), Decision::Change(held, Begun::Indeterminate(NOW)));
     }
 
     #[test]
     fn of_a_live_lease_is_busy_with_what_is_left() {
-        let seen = live(State::InProgress(HELD));
+        let seen = live(State::Open(Phase::InProgress, HELD));
         for ask in [by(BOB), retry_by(BOB)] {
             assert_eq!(begin(&seen, &ask), Decision::Reply(Begun::Busy(Duration::from_secs(15))));
         }
@@ -231,16 +233,16 @@ mod a_begin {
 
     #[test]
     fn of_a_lease_just_armed_is_busy_and_changes_nothing() {
-        let seen = Observed { lease_left: LEASE.into(), ..live(State::InProgress(HELD)) };
+        let seen = Observed { lease_left: LEASE.into(), ..live(State::Open(Phase::InProgress, HELD)) };
         assert_eq!(begin(&seen, &by(BOB)), Decision::Reply(Begun::Busy(LEASE.into())));
     }
 
     #[test]
     fn of_more_lease_than_there_can_be_arms_it_anew() {
         let lease_left = Duration::from(LEASE) + Duration::from_micros(1);
-        let seen = Observed { lease_left, ..live(State::InProgress(HELD)) };
+        let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, HELD)) };
         for ask in [by(BOB), retry_by(BOB)] {
-            let change = to(State::InProgress(HELD), UNKNOWN);
+            let change = to(State::Open(Phase::InProgress, HELD), UNKNOWN);
             assert_eq!(begin(&seen, &ask), Decision::Change(change, Begun::Busy(LEASE.into())));
         }
     }
@@ -248,27 +250,28 @@ mod a_begin {
     #[test]
     fn of_an_abandoned_record_finds_it_lapsed_though_the_clock_stepped_back() {
         let lease_left = Duration::from_secs(60);
-        let seen = Observed { lease_left, ..live(State::InProgress(ABANDONED)) };
+        let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, ABANDONED)) };
         let next = Holding { owner: BOB, attempt: 2, takeover: true, ..HELD };
         assert_eq!(begin(&seen, &retry_by(BOB)), granted(next));
-        let held = to(State::Indeterminate(ABANDONED), UNKNOWN);
+        let held = to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
         assert_eq!(begin(&seen, &by(BOB)), Decision::Change(held, Begun::Indeterminate(NOW)));
     }
 
     #[test]
     fn of_a_lapsed_record_under_retry_takes_over() {
         let next = Holding { owner: BOB, attempt: 2, takeover: true, ..HELD };
-        assert_eq!(begin(&lapsed(State::InProgress(HELD)), &retry_by(BOB)), granted(next));
-        assert_eq!(begin(&lapsed(State::InProgress(ABANDONED)), &retry_by(BOB)), granted(next));
+        assert_eq!(begin(&lapsed(State::Open(Phase::InProgress, HELD)), &retry_by(BOB)), granted(next));
+        assert_eq!(begin(&lapsed(State::Open(Phase::InProgress, ABANDONED)), &retry_by(BOB)), granted(next));
     }
 
     #[test]
     fn of_a_lapsed_record_under_hold_makes_it_indeterminate() {
         let ask = Begin { unknown_retention: Seconds(77), ..by(BOB) };
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            let change = to(State::Indeterminate(Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
+            let change =
+                to(State::Open(Phase::Indeterminate, Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
             let held = Decision::Change(change, Begun::Indeterminate(NOW));
-            assert_eq!(begin(&lapsed(State::InProgress(holding)), &ask), held);
+            assert_eq!(begin(&lapsed(State::Open(Phase::InProgress, holding)), &ask), held);
         }
     }
 
@@ -276,7 +279,7 @@ mod a_begin {
     fn of_an_indeterminate_record_says_since_when_under_every_policy() {
         let since = Timestamp(NOW.0 - 1_500_000_000);
         for ask in [by(ANN), retry_by(ANN), by(BOB), retry_by(BOB)] {
-            let seen = live(State::Indeterminate(HELD));
+            let seen = live(State::Open(Phase::Indeterminate, HELD));
             assert_eq!(begin(&seen, &ask), Decision::Reply(Begun::Indeterminate(since)));
         }
     }
@@ -284,7 +287,7 @@ mod a_begin {
     #[test]
     fn of_a_dead_record_says_so() {
         for ask in [by(ANN), retry_by(ANN), by(BOB), retry_by(BOB)] {
-            assert_eq!(begin(&live(State::Dead(HELD)), &ask), Decision::Reply(Begun::Dead));
+            assert_eq!(begin(&live(State::Open(Phase::Dead, HELD)), &ask), Decision::Reply(Begun::Dead));
         }
     }
 
@@ -294,7 +297,7 @@ mod a_begin {
         for holding in [HELD, last] {
             for (owner, ask) in [(ANN, by(ANN)), (BOB, by(BOB)), (BOB, retry_by(BOB))] {
                 let next = Holding { owner, attempt: 2, ..HELD };
-                assert_eq!(begin(&live(State::Released(holding)), &ask), granted(next));
+                assert_eq!(begin(&live(State::Open(Phase::Released, holding)), &ask), granted(next));
             }
         }
     }
@@ -303,14 +306,17 @@ mod a_begin {
     fn counts_attempts_up_to_the_largest_number() {
         let holding = Holding { attempt: u16::MAX, ..HELD };
         let next = Holding { owner: BOB, ..holding };
-        assert_eq!(begin(&live(State::Released(holding)), &by(BOB)), granted(next));
+        assert_eq!(begin(&live(State::Open(Phase::Released, holding)), &by(BOB)), granted(next));
     }
 
     #[test]
     fn mints_above_the_record_the_mark_and_the_clock() {
         let minted = |record: u64, mark: u64, now: u64| {
-            let mut seen =
-                Observed { token_high_water: Token(mark), now: Timestamp(now), ..live(State::Released(HELD)) };
+            let mut seen = Observed {
+                token_high_water: Token(mark),
+                now: Timestamp(now),
+                ..live(State::Open(Phase::Released, HELD))
+            };
             seen.record.as_mut().unwrap().token = Token(record);
             let Decision::Change(change, Begun::Granted(grant)) = begin(&seen, &by(BOB)) else {
                 panic!("a grant was expected");
@@ -335,8 +341,9 @@ mod a_renewal {
     #[test]
     fn of_an_own_grant_arms_it_anew() {
         for holding in [HELD, TAKEN_OVER] {
-            for seen in [live(State::InProgress(holding)), lapsed(State::InProgress(holding))] {
-                let change = to(State::InProgress(holding), UNKNOWN);
+            for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))]
+            {
+                let change = to(State::Open(Phase::InProgress, holding), UNKNOWN);
                 assert_eq!(renew(&seen, &ANNS), Decision::Change(change, Renewed::Yes));
             }
         }
@@ -344,12 +351,12 @@ mod a_renewal {
 
     #[test]
     fn of_an_abandoned_grant_is_lost() {
-        assert_eq!(renew(&lapsed(State::InProgress(ABANDONED)), &ANNS), Decision::Reply(Renewed::Lost));
+        assert_eq!(renew(&lapsed(State::Open(Phase::InProgress, ABANDONED)), &ANNS), Decision::Reply(Renewed::Lost));
     }
 
     #[test]
     fn of_a_record_in_another_state_is_lost() {
-        for seen in presences().iter().filter(|seen| !is(seen, State::InProgress)) {
+        for seen in presences().iter().filter(|seen| !is(seen, Phase::InProgress)) {
             assert_eq!(renew(seen, &ANNS), Decision::Reply(Renewed::Lost));
         }
     }
@@ -390,16 +397,16 @@ mod a_completion {
     #[test]
     fn of_an_own_record_in_progress_is_done_lapsed_too() {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            assert_eq!(complete(&live(State::InProgress(holding)), &by(ANNS)), done(TOKEN));
-            assert_eq!(complete(&lapsed(State::InProgress(holding)), &by(ANNS)), done(TOKEN));
+            assert_eq!(complete(&live(State::Open(Phase::InProgress, holding)), &by(ANNS)), done(TOKEN));
+            assert_eq!(complete(&lapsed(State::Open(Phase::InProgress, holding)), &by(ANNS)), done(TOKEN));
         }
     }
 
     #[test]
     fn of_an_own_indeterminate_or_released_record_is_done() {
         for holding in [HELD, TAKEN_OVER] {
-            assert_eq!(complete(&live(State::Indeterminate(holding)), &by(ANNS)), done(TOKEN));
-            assert_eq!(complete(&live(State::Released(holding)), &by(ANNS)), done(TOKEN));
+            assert_eq!(complete(&live(State::Open(Phase::Indeterminate, holding)), &by(ANNS)), done(TOKEN));
+            assert_eq!(complete(&live(State::Open(Phase::Released, holding)), &by(ANNS)), done(TOKEN));
         }
     }
 
@@ -424,7 +431,7 @@ mod a_completion {
     #[test]
     fn asks_for_the_age_only_where_the_record_is_absent() {
         let old = Complete { age: Duration::MAX, ..by(ANNS) };
-        assert_eq!(complete(&live(State::InProgress(HELD)), &old), done(TOKEN));
+        assert_eq!(complete(&live(State::Open(Phase::InProgress, HELD)), &old), done(TOKEN));
     }
 
     #[test]
@@ -461,7 +468,7 @@ mod a_completion {
 
     #[test]
     fn of_an_own_dead_record_is_lost() {
-        let seen = live(State::Dead(HELD));
+        let seen = live(State::Open(Phase::Dead, HELD));
         assert_eq!(complete(&seen, &by(ANNS)), lost(&seen));
     }
 
@@ -478,53 +485,53 @@ mod a_release {
 
     #[test]
     fn frees_an_own_grant_lapsed_too() {
-        let change = to(State::Released(Holding { lifetime: RELEASED, ..HELD }), RELEASED);
-        for seen in [live(State::InProgress(HELD)), lapsed(State::InProgress(HELD))] {
+        let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
+        for seen in [live(State::Open(Phase::InProgress, HELD)), lapsed(State::Open(Phase::InProgress, HELD))] {
             assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change.clone(), Settled::Yes));
         }
     }
 
     #[test]
     fn frees_an_own_abandoned_grant_that_knows_better() {
-        let change = to(State::Released(Holding { lifetime: RELEASED, ..ABANDONED }), RELEASED);
-        let seen = lapsed(State::InProgress(ABANDONED));
+        let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..ABANDONED }), RELEASED);
+        let seen = lapsed(State::Open(Phase::InProgress, ABANDONED));
         assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
     }
 
     #[test]
     fn frees_an_own_indeterminate_record() {
-        let change = to(State::Released(Holding { lifetime: RELEASED, ..HELD }), RELEASED);
-        let seen = live(State::Indeterminate(HELD));
+        let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
+        let seen = live(State::Open(Phase::Indeterminate, HELD));
         assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
     }
 
     #[test]
     fn of_a_takeover_is_an_abandonment() {
         let abandoned = Holding { lease: Millis(0), ..TAKEN_OVER };
-        let change = to(State::InProgress(abandoned), UNKNOWN);
-        let seen = live(State::InProgress(TAKEN_OVER));
+        let change = to(State::Open(Phase::InProgress, abandoned), UNKNOWN);
+        let seen = live(State::Open(Phase::InProgress, TAKEN_OVER));
         assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
-        let seen = lapsed(State::InProgress(abandoned));
+        let seen = lapsed(State::Open(Phase::InProgress, abandoned));
         assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Yes));
     }
 
     #[test]
     fn of_an_indeterminate_takeover_leaves_it_so() {
-        let seen = live(State::Indeterminate(TAKEN_OVER));
+        let seen = live(State::Open(Phase::Indeterminate, TAKEN_OVER));
         assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Yes));
     }
 
     #[test]
     fn repeated_is_yes() {
         for holding in [HELD, TAKEN_OVER] {
-            let seen = live(State::Released(holding));
+            let seen = live(State::Open(Phase::Released, holding));
             assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Yes));
         }
     }
 
     #[test]
     fn of_an_answer_or_a_dead_record_is_lost() {
-        for seen in [live(answered("it")), live(State::Dead(HELD))] {
+        for seen in [live(answered("it")), live(State::Open(Phase::Dead, HELD))] {
             assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Reply(Settled::Lost));
         }
     }
@@ -566,24 +573,24 @@ mod a_cancellation {
 
     #[test]
     fn frees_a_grant_and_an_indeterminate_record() {
-        let change = to(State::Released(Holding { lifetime: RELEASED, ..HELD }), RELEASED);
-        for state in [State::InProgress(HELD), State::Indeterminate(HELD)] {
+        let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
+        for state in [State::Open(Phase::InProgress, HELD), State::Open(Phase::Indeterminate, HELD)] {
             assert_eq!(cancel(&live(state), ANN, RELEASED), Decision::Change(change.clone(), Cancelled::Yes));
         }
     }
 
     #[test]
     fn of_a_takeover_leaves_it_unknown() {
-        let change = to(State::InProgress(Holding { lease: Millis(0), ..TAKEN_OVER }), UNKNOWN);
-        let seen = live(State::InProgress(TAKEN_OVER));
+        let change = to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..TAKEN_OVER }), UNKNOWN);
+        let seen = live(State::Open(Phase::InProgress, TAKEN_OVER));
         assert_eq!(cancel(&seen, ANN, RELEASED), Decision::Change(change, Cancelled::Yes));
-        let seen = live(State::Indeterminate(TAKEN_OVER));
+        let seen = live(State::Open(Phase::Indeterminate, TAKEN_OVER));
         assert_eq!(cancel(&seen, ANN, RELEASED), Decision::Reply(Cancelled::Yes));
     }
 
     #[test]
     fn repeated_is_yes() {
-        assert_eq!(cancel(&live(State::Released(HELD)), ANN, RELEASED), Decision::Reply(Cancelled::Yes));
+        assert_eq!(cancel(&live(State::Open(Phase::Released, HELD)), ANN, RELEASED), Decision::Reply(Cancelled::Yes));
     }
 
     #[test]
@@ -603,8 +610,9 @@ mod an_abandonment {
     #[test]
     fn ends_the_lease_for_good() {
         for holding in [HELD, TAKEN_OVER] {
-            for seen in [live(State::InProgress(holding)), lapsed(State::InProgress(holding))] {
-                let change = to(State::InProgress(Holding { lease: Millis(0), ..holding }), UNKNOWN);
+            for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))]
+            {
+                let change = to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..holding }), UNKNOWN);
                 assert_eq!(abandon(&seen, &ANNS), Decision::Change(change, Settled::Yes));
             }
         }
@@ -612,14 +620,18 @@ mod an_abandonment {
 
     #[test]
     fn repeated_or_marked_since_is_yes() {
-        for state in [State::InProgress(ABANDONED), State::Indeterminate(HELD), State::Indeterminate(TAKEN_OVER)] {
+        for state in [
+            State::Open(Phase::InProgress, ABANDONED),
+            State::Open(Phase::Indeterminate, HELD),
+            State::Open(Phase::Indeterminate, TAKEN_OVER),
+        ] {
             assert_eq!(abandon(&lapsed(state), &ANNS), Decision::Reply(Settled::Yes));
         }
     }
 
     #[test]
     fn of_what_is_settled_is_lost() {
-        for state in [answered("it"), State::Released(HELD), State::Dead(HELD)] {
+        for state in [answered("it"), State::Open(Phase::Released, HELD), State::Open(Phase::Dead, HELD)] {
             assert_eq!(abandon(&live(state), &ANNS), Decision::Reply(Settled::Lost));
         }
     }
@@ -645,36 +657,36 @@ mod a_burial {
     use super::*;
 
     fn buried(holding: Holding) -> Decision<Settled> {
-        Decision::Change(to(State::Dead(Holding { lifetime: DEAD, ..holding }), DEAD), Settled::Yes)
+        Decision::Change(to(State::Open(Phase::Dead, Holding { lifetime: DEAD, ..holding }), DEAD), Settled::Yes)
     }
 
     #[test]
     fn closes_an_own_grant() {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            assert_eq!(bury(&live(State::InProgress(holding)), &ANNS, DEAD), buried(holding));
-            assert_eq!(bury(&lapsed(State::InProgress(holding)), &ANNS, DEAD), buried(holding));
+            assert_eq!(bury(&live(State::Open(Phase::InProgress, holding)), &ANNS, DEAD), buried(holding));
+            assert_eq!(bury(&lapsed(State::Open(Phase::InProgress, holding)), &ANNS, DEAD), buried(holding));
         }
     }
 
     #[test]
     fn closes_an_own_indeterminate_record() {
-        assert_eq!(bury(&live(State::Indeterminate(HELD)), &ANNS, DEAD), buried(HELD));
+        assert_eq!(bury(&live(State::Open(Phase::Indeterminate, HELD)), &ANNS, DEAD), buried(HELD));
     }
 
     #[test]
     fn of_an_indeterminate_takeover_is_lost() {
-        let seen = live(State::Indeterminate(TAKEN_OVER));
+        let seen = live(State::Open(Phase::Indeterminate, TAKEN_OVER));
         assert_eq!(bury(&seen, &ANNS, DEAD), Decision::Reply(Settled::Lost));
     }
 
     #[test]
     fn repeated_is_yes() {
-        assert_eq!(bury(&live(State::Dead(HELD)), &ANNS, DEAD), Decision::Reply(Settled::Yes));
+        assert_eq!(bury(&live(State::Open(Phase::Dead, HELD)), &ANNS, DEAD), Decision::Reply(Settled::Yes));
     }
 
     #[test]
     fn of_an_answer_or_a_released_record_is_lost() {
-        for seen in [live(answered("it")), live(State::Released(HELD))] {
+        for seen in [live(answered("it")), live(State::Open(Phase::Released, HELD))] {
             assert_eq!(bury(&seen, &ANNS, DEAD), Decision::Reply(Settled::Lost));
         }
     }
@@ -702,8 +714,9 @@ mod a_hold {
     #[test]
     fn marks_a_lapsed_record_unknown() {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
-            let change = to(State::Indeterminate(Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
-            let seen = lapsed(State::InProgress(holding));
+            let change =
+                to(State::Open(Phase::Indeterminate, Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
+            let seen = lapsed(State::Open(Phase::InProgress, holding));
             assert_eq!(hold(&seen, TOKEN, Seconds(77)), Decision::Change(change, Resolved::Yes));
         }
     }
@@ -711,20 +724,20 @@ mod a_hold {
     #[test]
     fn of_an_abandoned_record_marks_it_though_the_clock_stepped_back() {
         let lease_left = Duration::from_secs(60);
-        let seen = Observed { lease_left, ..live(State::InProgress(ABANDONED)) };
-        let change = to(State::Indeterminate(ABANDONED), UNKNOWN);
+        let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, ABANDONED)) };
+        let change = to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
         assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Change(change, Resolved::Yes));
     }
 
     #[test]
     fn of_a_live_lease_is_stale() {
-        let seen = live(State::InProgress(HELD));
+        let seen = live(State::Open(Phase::InProgress, HELD));
         assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Reply(Resolved::Stale));
     }
 
     #[test]
     fn repeated_is_yes() {
-        let seen = live(State::Indeterminate(HELD));
+        let seen = live(State::Open(Phase::Indeterminate, HELD));
         assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Reply(Resolved::Yes));
     }
 
@@ -740,7 +753,7 @@ mod a_hold {
     #[test]
     fn of_anything_else_is_stale() {
         let mut others = absences();
-        others.extend([answered("it"), State::Released(HELD), State::Dead(HELD)].map(live));
+        others.extend([answered("it"), State::Open(Phase::Released, HELD), State::Open(Phase::Dead, HELD)].map(live));
         for seen in others {
             assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Reply(Resolved::Stale));
         }
@@ -760,7 +773,7 @@ mod a_verdict {
     fn of_done_completes_under_a_new_token() {
         for holding in [HELD, TAKEN_OVER, ABANDONED] {
             let change = completed_under(NEXT, "the answer");
-            let seen = live(State::Indeterminate(holding));
+            let seen = live(State::Open(Phase::Indeterminate, holding));
             assert_eq!(resolve(&seen, TOKEN, &done("the answer")), Decision::Change(change, Resolved::Yes));
         }
     }
@@ -768,8 +781,8 @@ mod a_verdict {
     #[test]
     fn of_not_done_releases_and_keeps_token_and_owner() {
         for holding in [HELD, TAKEN_OVER] {
-            let change = to(State::Released(Holding { lifetime: RELEASED, ..holding }), RELEASED);
-            let seen = live(State::Indeterminate(holding));
+            let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..holding }), RELEASED);
+            let seen = live(State::Open(Phase::Indeterminate, holding));
             assert_eq!(resolve(&seen, TOKEN, &NOT_DONE), Decision::Change(change, Resolved::Yes));
         }
     }
@@ -778,7 +791,7 @@ mod a_verdict {
     fn under_another_token_is_stale() {
         for token in [OTHER, Token(TOKEN.0 + 1)] {
             for verdict in [done("the answer"), NOT_DONE] {
-                let seen = live(State::Indeterminate(HELD));
+                let seen = live(State::Open(Phase::Indeterminate, HELD));
                 assert_eq!(resolve(&seen, token, &verdict), Decision::Reply(Resolved::Stale));
             }
         }
@@ -787,7 +800,10 @@ mod a_verdict {
     #[test]
     fn repeated_is_yes() {
         assert_eq!(resolve(&live(answered("it")), OTHER, &done("it")), Decision::Reply(Resolved::Yes));
-        assert_eq!(resolve(&live(State::Released(HELD)), TOKEN, &NOT_DONE), Decision::Reply(Resolved::Yes));
+        assert_eq!(
+            resolve(&live(State::Open(Phase::Released, HELD)), TOKEN, &NOT_DONE),
+            Decision::Reply(Resolved::Yes)
+        );
     }
 
     #[test]
@@ -806,13 +822,20 @@ mod a_verdict {
     #[test]
     fn of_what_is_not_indeterminate_is_stale() {
         let mut others = absences();
-        others.extend([State::InProgress(HELD), State::InProgress(ABANDONED), State::Dead(HELD)].map(lapsed));
+        others.extend(
+            [
+                State::Open(Phase::InProgress, HELD),
+                State::Open(Phase::InProgress, ABANDONED),
+                State::Open(Phase::Dead, HELD),
+            ]
+            .map(lapsed),
+        );
         for seen in others {
             for verdict in [done("the answer"), NOT_DONE] {
                 assert_eq!(resolve(&seen, TOKEN, &verdict), Decision::Reply(Resolved::Stale));
             }
         }
-        let released = live(State::Released(HELD));
+        let released = live(State::Open(Phase::Released, HELD));
         assert_eq!(resolve(&released, TOKEN, &done("the answer")), Decision::Reply(Resolved::Stale));
         assert_eq!(resolve(&released, OTHER, &NOT_DONE), Decision::Reply(Resolved::Stale));
     }
@@ -823,26 +846,27 @@ mod a_reopening {
 
     #[test]
     fn frees_a_dead_record_under_a_new_token() {
-        let record = Record { token: NEXT, ..record(State::Released(Holding { lifetime: RELEASED, ..HELD })) };
+        let record =
+            Record { token: NEXT, ..record(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD })) };
         let change = Change { record, lifetime: RELEASED };
-        let seen = live(State::Dead(HELD));
+        let seen = live(State::Open(Phase::Dead, HELD));
         assert_eq!(reopen(&seen, TOKEN, RELEASED), Decision::Change(change, Resolved::Yes));
     }
 
     #[test]
     fn repeated_is_yes() {
-        let seen = live(State::Released(HELD));
+        let seen = live(State::Open(Phase::Released, HELD));
         assert_eq!(reopen(&seen, OTHER, RELEASED), Decision::Reply(Resolved::Yes));
     }
 
     #[test]
     fn under_another_token_is_stale() {
         for token in [OTHER, Token(TOKEN.0 + 1)] {
-            let seen = live(State::Dead(HELD));
+            let seen = live(State::Open(Phase::Dead, HELD));
             assert_eq!(reopen(&seen, token, RELEASED), Decision::Reply(Resolved::Stale));
         }
         for token in [TOKEN, Token(TOKEN.0 + 1)] {
-            let seen = live(State::Released(HELD));
+            let seen = live(State::Open(Phase::Released, HELD));
             assert_eq!(reopen(&seen, token, RELEASED), Decision::Reply(Resolved::Stale));
         }
     }
@@ -850,7 +874,9 @@ mod a_reopening {
     #[test]
     fn of_anything_else_is_stale() {
         let mut others = absences();
-        others.extend([State::InProgress(HELD), answered("it"), State::Indeterminate(HELD)].map(lapsed));
+        others.extend(
+            [State::Open(Phase::InProgress, HELD), answered("it"), State::Open(Phase::Indeterminate, HELD)].map(lapsed),
+        );
         for seen in others {
             for expected in [TOKEN, OTHER] {
                 assert_eq!(reopen(&seen, expected, RELEASED), Decision::Reply(Resolved::Stale));

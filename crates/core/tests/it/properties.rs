@@ -9,7 +9,7 @@ use hapax_core::machine::{
     self, Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Decision, Lapse, Observed, Renewed, Resolved,
     Settled, Verdict,
 };
-use hapax_core::{Call, Fingerprint, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Timestamp, Token};
+use hapax_core::{Call, Fingerprint, Millis, Owner, Phase, Record, RecordKey, Rule, Seconds, State, Timestamp, Token};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -220,8 +220,10 @@ impl World {
         let slot = self.slot.as_ref();
         let left = |end: Timestamp| end.since(self.now);
         let lease_left = slot.map_or(Duration::ZERO, |slot| match &slot.record.state {
-            State::InProgress(holding) => left(slot.since.plus(holding.lease.into())),
-            State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
+            State::Open(Phase::InProgress, holding) => left(slot.since.plus(holding.lease.into())),
+            State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => {
+                Duration::ZERO
+            }
         });
         Observed {
             record: slot.map(|slot| slot.record.clone()),
@@ -297,10 +299,10 @@ struct Judge {
 /// How far a record has come under its token.
 fn rank(state: &State) -> u8 {
     match state {
-        State::InProgress(holding) if !holding.abandoned() => 0,
-        State::InProgress(_) => 1,
-        State::Indeterminate(_) => 2,
-        State::Released(_) | State::Dead(_) => 3,
+        State::Open(Phase::InProgress, holding) if !holding.abandoned() => 0,
+        State::Open(Phase::InProgress, _) => 1,
+        State::Open(Phase::Indeterminate, _) => 2,
+        State::Open(Phase::Released | Phase::Dead, _) => 3,
         State::Completed(_) => 4,
     }
 }

@@ -14,7 +14,7 @@ use hapax_core::gate::Attempt;
 use hapax_core::machine::Observed;
 use hapax_core::settings::{Found, Probe};
 use hapax_core::store::Memory;
-use hapax_core::{BoxError, OperationId, RecordKey, State, Store, Token};
+use hapax_core::{BoxError, OperationId, Phase, RecordKey, State, Store, Token};
 use hapax_testkit::turn;
 
 use crate::act::{Handled, handled};
@@ -140,7 +140,7 @@ impl Oracle {
         let mut known = self.lock();
         known.now = now;
         known.saw(seen.live());
-        let free = seen.live().is_none_or(|record| matches!(record.state, State::Released(_)));
+        let free = seen.live().is_none_or(|record| matches!(record.state, State::Open(Phase::Released, _)));
         let effects = known.effects;
         known.hold_to(!free || effects == 0, "the key is free with an effect behind it");
         known.hold_to(effects <= 1 || !self.lapse.runs_once(), "two effects, and not under Retry");
@@ -172,7 +172,7 @@ impl Oracle {
             (Told::Answer(..), state) => {
                 known.hold_to(matches!(state, Some(State::Completed(_))), "an answer was told, but none is recorded");
             }
-            (Told::Indeterminate, Some(State::Indeterminate(_))) => {
+            (Told::Indeterminate, Some(State::Open(Phase::Indeterminate, _))) => {
                 known.hold_to(self.lapse == Lapse::Hold, "the last word is `unknown`, and not under Hold");
                 let reason = known.reason;
                 known.hold_to(reason.is_some(), "indeterminate for no reason");
@@ -197,7 +197,7 @@ impl Oracle {
 fn stands(seen: &Observed, answer: &str) -> bool {
     match seen.live().map(|record| &record.state) {
         Some(State::Completed(completion)) => completion.answer == *answer.as_bytes(),
-        Some(State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_)) | None => false,
+        Some(State::Open(..)) | None => false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::machine::{Change, Observed};
-use hapax_core::{Error, ErrorKind, Holding, Record, RecordKey, Result, Seconds, State, Timestamp, Token};
+use hapax_core::{Error, ErrorKind, Holding, Phase, Record, RecordKey, Result, Seconds, State, Timestamp, Token};
 use redis::Value;
 
 use super::script::Reply;
@@ -72,8 +72,8 @@ fn life_left(expires: i64, now: Timestamp) -> Duration {
 /// No mark is kept beside the records: what is known of tokens is what the record says.
 fn seen(record: Record, life_left: Duration, now: Timestamp) -> Observed {
     let lease_left = match &record.state {
-        State::InProgress(holding) => lease_left(holding, life_left),
-        State::Completed(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => Duration::ZERO,
+        State::Open(Phase::InProgress, holding) => lease_left(holding, life_left),
+        State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => Duration::ZERO,
     };
     Observed { token_high_water: record.token, record: Some(record), lease_left, life_left, now }
 }

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use hapax_core::store::StoredRecord;
 use hapax_core::{
-    Completion, Error, ErrorKind, Fingerprint, Holding, Millis, Owner, Record, RecordKey, Rule, Seconds, State, Tag,
+    Completion, Error, ErrorKind, Fingerprint, Holding, Millis, Owner, Phase, Record, RecordKey, Rule, Seconds, State,
     Timestamp, Token,
 };
 use rusqlite::types::FromSql;
@@ -13,11 +13,11 @@ pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, armed: &Sto
     let holding = record.state.holding();
     let completion = match &record.state {
         State::Completed(completion) => Some(completion),
-        State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => None,
+        State::Open(..) => None,
     };
     statement.execute(params![
         rk.as_bytes(),
-        record.state.tag() as u8,
+        record.state.stored_number(),
         holding.is_some_and(|holding| holding.takeover),
         record.fingerprint.rule().0,
         record.fingerprint.as_bytes(),
@@ -38,15 +38,12 @@ pub(super) fn armed(row: &Row<'_>) -> Result<Option<StoredRecord>, Error> {
     let Some(state) = column::<Option<u8>>(row, "state")? else {
         return Ok(None);
     };
-    let tag = Tag::from_stored(state)?;
-    let state = match tag {
-        Tag::Completed => State::Completed(Completion {
+    let state = match Phase::from_stored(state)? {
+        None => State::Completed(Completion {
             answer: Bytes::from(column::<Vec<u8>>(row, "answer")?),
             expiry: column(row, "expiry_s")?,
         }),
-        Tag::InProgress | Tag::Released | Tag::Indeterminate | Tag::Dead => {
-            tag.held_by(holding(row)?).ok_or_else(|| damaged("a record is in no known state"))?
-        }
+        Some(phase) => State::Open(phase, holding(row)?),
     };
     let record = Record {
         token: Token(column::<i64>(row, "token")?.cast_unsigned()),

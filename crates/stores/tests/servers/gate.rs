@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_core::gate::{Failure, Refused};
 use hapax_core::runtime::Tokio;
-use hapax_core::{Error, ErrorKind, Gate, Settings, State, Store};
+use hapax_core::{Error, ErrorKind, Gate, Phase, Settings, State, Store};
 use hapax_stores::Redis;
 use hapax_testkit::servers::Kind;
 use hapax_testkit::{Fault, Faulty};
@@ -80,10 +80,12 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     assert!(happened <= 1, "{context}");
     match (&ran, &state) {
         (Ok(ran), Some(State::Completed(completion))) => assert_eq!(completion.answer, ran.answer, "{context}"),
-        (Err(Refused::NotApplied { .. }), Some(State::Released(_)) | None) => assert_eq!(happened, 0, "{context}"),
-        (Err(Refused::Unknown { .. }), Some(State::InProgress(_) | State::Indeterminate(_))) => {}
+        (Err(Refused::NotApplied { .. }), Some(State::Open(Phase::Released, _)) | None) => {
+            assert_eq!(happened, 0, "{context}");
+        }
+        (Err(Refused::Unknown { .. }), Some(State::Open(Phase::InProgress | Phase::Indeterminate, _))) => {}
         // It was not run, and nothing stands in the way of the next.
-        (Err(Refused::Store(_)), Some(State::Released(_)) | None) => assert_eq!(happened, 0, "{context}"),
+        (Err(Refused::Store(_)), Some(State::Open(Phase::Released, _)) | None) => assert_eq!(happened, 0, "{context}"),
         _ => panic!("{context}"),
     }
     faulty.heal();
@@ -92,8 +94,8 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     let total = effects.load(Ordering::SeqCst);
     match state {
         Some(State::Completed(_)) => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
-        Some(State::Released(_)) | None => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
-        Some(State::InProgress(_) | State::Indeterminate(_) | State::Dead(_)) => {
+        Some(State::Open(Phase::Released, _)) | None => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
+        Some(State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _)) => {
             assert!(matches!(copy, Err(Refused::Indeterminate { .. } | Refused::Busy { .. })), "{context}, {copy:?}");
             assert_eq!(total, happened, "{context}: it ran again");
         }

@@ -151,7 +151,7 @@ impl Side {
         let (token, fingerprint) = (self.name(key, record.token), record.fingerprint);
         let text = match &record.state {
             State::Completed(completion) => format!("completed {token} {fingerprint:?} {:?}", completion.answer),
-            state @ (State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_)) => {
+            state @ State::Open(..) => {
                 format!("{token} {fingerprint:?} {state:?}")
             }
         };

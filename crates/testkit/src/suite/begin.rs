@@ -1,9 +1,9 @@
 //! Who is granted, and what everybody else is shown.
 
 use futures_util::future::join_all;
-use hapax_core::State;
 use hapax_core::machine::{Begun, Completed, Grant, Settled};
 use hapax_core::store::Inserted;
+use hapax_core::{Phase, State};
 
 use super::bench::*;
 use crate::setup::Setup;
@@ -155,7 +155,7 @@ pub(super) async fn begin_lapsed_indeterminate_marks(setup: &dyn Setup) {
     assert_same_time(since, lapsed.now);
 
     let record = operation.record().await;
-    let State::Indeterminate(holding) = &record.state else {
+    let State::Open(Phase::Indeterminate, holding) = &record.state else {
         panic!("an indeterminate record was expected, not {record:?}");
     };
     assert_eq!((record.token, holding.owner), (first.token, FIRST));

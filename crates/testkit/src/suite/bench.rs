@@ -16,8 +16,8 @@ use hapax_core::machine::{
 };
 use hapax_core::store::{Protocol, Swapped};
 use hapax_core::{
-    Call, Completion, Fingerprint, Holding, Identity, Key, Millis, Owner, Record, RecordKey, Rule, Scope, Seconds,
-    State, Store, Timestamp, Token,
+    Call, Completion, Fingerprint, Holding, Identity, Key, Millis, Owner, Phase, Record, RecordKey, Rule, Scope,
+    Seconds, State, Store, Timestamp, Token,
 };
 
 use crate::setup::{Setup, Step};
@@ -341,7 +341,7 @@ pub(super) fn canonical(completed: Completed) -> Bytes {
 
 /// The holder of a record in progress.
 pub(super) fn in_progress(record: &Record) -> Holding {
-    let State::InProgress(holding) = &record.state else {
+    let State::Open(Phase::InProgress, holding) = &record.state else {
         panic!("a record in progress was expected, not {record:?}");
     };
     *holding

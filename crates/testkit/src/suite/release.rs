@@ -1,7 +1,7 @@
 //! Giving back: only "known not applied" frees a key.
 
-use hapax_core::State;
 use hapax_core::machine::{Begun, Cancelled, Claim, Completed, Resolved, Settled};
+use hapax_core::{Phase, State};
 
 use super::bench::*;
 use crate::setup::Setup;
@@ -14,7 +14,7 @@ pub(super) async fn release_then_begin(setup: &dyn Setup) {
     assert_left(seen.life_left, RELEASED);
     let record = seen.live().expect("the record lives");
     assert_eq!(record.token, grant.token);
-    assert!(matches!(record.state, State::Released(_)), "{record:?}");
+    assert!(matches!(record.state, State::Open(Phase::Released, _)), "{record:?}");
 
     forward(setup, WHILE).await;
     let before = operation.read().await;

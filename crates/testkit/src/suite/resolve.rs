@@ -1,7 +1,7 @@
 //! Finding out: what a person or a probe says of a record that nobody knew about.
 
 use hapax_core::machine::{Begun, Completed, Resolved, Settled};
-use hapax_core::{State, Token};
+use hapax_core::{Phase, State, Token};
 
 use super::bench::*;
 use crate::setup::Setup;
@@ -32,7 +32,7 @@ pub(super) async fn resolve_not_done_grants(setup: &dyn Setup) {
     operation.marked_unknown(setup, SECOND).await;
     assert_eq!(operation.resolve_not_done(first.token).await, Resolved::Yes);
     let record = operation.record().await;
-    let State::Released(holding) = &record.state else {
+    let State::Open(Phase::Released, holding) = &record.state else {
         panic!("a released record was expected, not {record:?}");
     };
     assert_eq!((record.token, holding.owner), (first.token, FIRST));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hapax_core::machine::{Change, Renewed, Settled};
 use hapax_core::store::Swapped;
-use hapax_core::{Holding, Record, State, Token};
+use hapax_core::{Holding, Phase, Record, State, Token};
 
 use super::bench::*;
 use crate::setup::Setup;
@@ -115,6 +115,6 @@ pub(super) async fn token_mark_is_raised_by_every_write(setup: &dyn Setup) {
 
 fn in_progress_under(token: Token) -> Change {
     let holding = Holding { owner: FIRST, attempt: u16::MAX - 1, takeover: false, lease: LEASE, lifetime: UNKNOWN };
-    let record = Record { token, fingerprint: payload("the payload"), state: State::InProgress(holding) };
+    let record = Record { token, fingerprint: payload("the payload"), state: State::Open(Phase::InProgress, holding) };
     Change { record, lifetime: UNKNOWN }
 }

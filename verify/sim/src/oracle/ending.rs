@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use hapax_core::settings::Found;
-use hapax_core::{OperationId, Owner, Record, State};
+use hapax_core::{OperationId, Owner, Phase, Record, State};
 
 use super::history::{AttemptHistory, CallHistory, KeyHistory};
 use super::{Known, Oracle};
@@ -110,7 +110,7 @@ impl Known {
             }
             // Its record was gone by the time that anybody looked.
             (Told::Answer { .. } | Told::Indeterminate, None) if records_expire => None,
-            (Told::Indeterminate, Some(State::Indeterminate(holding))) => {
+            (Told::Indeterminate, Some(State::Open(Phase::Indeterminate, holding))) => {
                 self.trace.count("ended indeterminate");
                 if known.regime != Regime::Hold {
                     return Some("the last word is `unknown`, and not under Hold");
@@ -131,7 +131,7 @@ impl Known {
     /// Whether a record is in progress, or was left so, under a grant whose attempt applied nothing or never started, though its process
     /// was there to give it back.
     fn is_held_for_nobody(&self, key: usize, record: &Record) -> bool {
-        let (State::InProgress(holding) | State::Indeterminate(holding)) = &record.state else { return false };
+        let State::Open(Phase::InProgress | Phase::Indeterminate, holding) = &record.state else { return false };
         let life = self.begun.get(&holding.owner.0).map(|life| &self.lives[*life]);
         let there = life.is_some_and(|life| !life.crashed && life.cut_off.is_none());
         let holds = |attempt: &&AttemptHistory| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax_core::gate::Attempt;
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::Grant;
-use hapax_core::{Call, Fingerprint, Owner, RecordKey, Tag, Timestamp, Token};
+use hapax_core::{Call, Fingerprint, Owner, Phase, RecordKey, Timestamp, Token};
 
 use crate::plan::Regime;
 use crate::words::{Told, Word};
@@ -59,7 +59,7 @@ pub(super) struct KeyHistory {
     /// The answers that callers were told, since the store last forgot; whether as pending.
     pub(super) told: Vec<(String, bool)>,
     /// Until when, on the store's clock, a record stands there, and which state it has.
-    pub(super) stands: Option<(Timestamp, Tag)>,
+    pub(super) stands: Option<(Timestamp, Option<Phase>)>,
     /// Why the outcome may be unknown in the end, whatever its attempts know.
     pub(super) reasons: Vec<&'static str>,
     /// How often the store forgot a live record, or one expired.

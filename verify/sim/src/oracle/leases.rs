@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use hapax_core::machine::{Grant, Observed};
-use hapax_core::{Owner, Record, RecordKey, State};
+use hapax_core::{Owner, Phase, Record, RecordKey, State};
 
 use super::history::AttemptHistory;
 use super::{Known, Oracle};
@@ -64,14 +64,10 @@ impl Oracle {
         let mut known = self.lock();
         let Some(&key) = known.by_rk.get(rk) else { return };
         let owner = match state {
-            State::InProgress(holding) if holding.abandoned() => holding.owner,
+            State::Open(Phase::InProgress, holding) if holding.abandoned() => holding.owner,
             // There it may be a verdict on the attempt.
-            State::Released(holding) if !known.keys[key].is_found_out => holding.owner,
-            State::InProgress(_)
-            | State::Released(_)
-            | State::Completed(_)
-            | State::Indeterminate(_)
-            | State::Dead(_) => return,
+            State::Open(Phase::Released, holding) if !known.keys[key].is_found_out => holding.owner,
+            State::Completed(_) | State::Open(..) => return,
         };
         let races = known.renewals.contains(&(life, owner));
         let stood_still = known.lives[life].stalled_until + 2 * self.plan.store_timeout >= known.trace.now();

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use hapax_core::machine::Observed;
-use hapax_core::{Holding, Record, RecordKey, State, Token};
+use hapax_core::{Holding, Phase, Record, RecordKey, State, Token};
 
 use super::history::{AttemptHistory, Granted};
 use super::{Known, Oracle};
@@ -45,7 +45,9 @@ impl Oracle {
             known.hold(key, rule == ENDED_EARLY && judged_before_a_step, rule);
         }
         match (before.live().map(|record| &record.state), after.live()) {
-            (Some(State::InProgress(was)), Some(record)) if !was.abandoned() && ends_another(was, record) => {
+            (Some(State::Open(Phase::InProgress, was)), Some(record))
+                if !was.abandoned() && ends_another(was, record) =>
+            {
                 self.was_over(&mut known, key, was.owner);
             }
             (None, Some(record)) => self.comes_back(&mut known, key, record),
@@ -54,7 +56,7 @@ impl Oracle {
         known.is_free_for_a_reason(key, after.live());
         let route = self.plan.route(key);
         known.keys[key].stands =
-            after.live().map(|record| (after.now.plus(lifetime(route, &record.state)), record.state.tag()));
+            after.live().map(|record| (after.now.plus(lifetime(route, &record.state)), record.state.phase()));
         known.remembers(key, when == When::Late, after);
     }
 
@@ -93,25 +95,31 @@ impl Known {
         let (name, token) = (name(&record.state), record.token.0);
         self.trace.line(format_args!("key {key}: {request}{when} makes it {name}, token {token}"));
         self.trace.count(match (before.live().map(|record| &record.state), &record.state) {
-            (None, State::InProgress(_)) => "granted",
+            (None, State::Open(Phase::InProgress, _)) => "granted",
             (None, State::Completed(_)) => "recreated",
-            (Some(State::InProgress(_)), State::Indeterminate(_)) => "held",
-            (Some(State::InProgress(_)), State::InProgress(holding)) if holding.abandoned() => "abandoned",
-            (Some(State::InProgress(_)), State::InProgress(_)) => "granted by takeover",
-            (Some(State::Released(_)), State::InProgress(_)) => "granted after a release",
-            (Some(State::Indeterminate(_)), State::Completed(_)) => "healed or resolved",
-            (Some(State::Indeterminate(_)), State::Released(_)) => "indeterminate, then released",
+            (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::Indeterminate, _)) => "held",
+            (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::InProgress, holding))
+                if holding.abandoned() =>
+            {
+                "abandoned"
+            }
+            (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::InProgress, _)) => "granted by takeover",
+            (Some(State::Open(Phase::Released, _)), State::Open(Phase::InProgress, _)) => "granted after a release",
+            (Some(State::Open(Phase::Indeterminate, _)), State::Completed(_)) => "healed or resolved",
+            (Some(State::Open(Phase::Indeterminate, _)), State::Open(Phase::Released, _)) => {
+                "indeterminate, then released"
+            }
             (Some(_), State::Completed(_)) => "completed",
-            (Some(_), State::Released(_)) => "released",
-            (Some(_) | None, State::Dead(_) | State::Indeterminate(_) | State::Released(_))
-            | (Some(_), State::InProgress(_)) => "another change",
+            (Some(_), State::Open(Phase::Released, _)) => "released",
+            (Some(_) | None, State::Open(Phase::Dead | Phase::Indeterminate | Phase::Released, _))
+            | (Some(_), State::Open(Phase::InProgress, _)) => "another change",
         });
         self.tells_of_a_cancellation(key, record);
     }
 
     /// A release of an attempt whose handler never started.
     fn tells_of_a_cancellation(&mut self, key: usize, record: &Record) {
-        let State::Released(holding) = &record.state else { return };
+        let State::Open(Phase::Released, holding) = &record.state else { return };
         let known = &self.keys[key];
         let started =
             self.attempts_of(known).filter_map(AttemptHistory::grant).any(|grant| grant.owner == holding.owner);
@@ -148,7 +156,7 @@ impl Known {
 
     /// Whether a key that could be granted has nothing behind it.
     fn is_free_for_a_reason(&mut self, key: usize, record: Option<&Record>) {
-        if record.is_some_and(|record| !matches!(record.state, State::Released(_))) {
+        if record.is_some_and(|record| !matches!(record.state, State::Open(Phase::Released, _))) {
             return;
         }
         let known = &self.keys[key];
@@ -176,7 +184,7 @@ impl Known {
             known.payloads[payload] = true;
         }
         match &record.state {
-            State::InProgress(holding) if !holding.abandoned() => {
+            State::Open(Phase::InProgress, holding) if !holding.abandoned() => {
                 known.granted_at = Some(now);
                 let owner = holding.owner;
                 if known.granted(owner, record.token).is_none() {
@@ -187,7 +195,7 @@ impl Known {
                 known.recorded.push(String::from_utf8_lossy(&completion.answer).into_owned());
                 known.completed = true;
             }
-            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Dead(_) => {}
+            State::Open(..) => {}
         }
     }
 
@@ -226,18 +234,18 @@ impl super::history::KeyHistory {
 /// Whether somebody else, or nobody, holds what this attempt held.
 fn ends_another(was: &Holding, record: &Record) -> bool {
     match &record.state {
-        State::InProgress(holding) => holding.owner != was.owner,
-        State::Indeterminate(_) => true,
-        State::Completed(_) | State::Released(_) | State::Dead(_) => false,
+        State::Open(Phase::InProgress, holding) => holding.owner != was.owner,
+        State::Open(Phase::Indeterminate, _) => true,
+        State::Completed(_) | State::Open(Phase::Released | Phase::Dead, _) => false,
     }
 }
 
 /// How long a record is to live in its state.
 fn lifetime(route: Route, state: &State) -> Duration {
     match state {
-        State::InProgress(_) | State::Indeterminate(_) | State::Dead(_) => route.unknown_retention,
+        State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _) => route.unknown_retention,
         State::Completed(_) => route.retention,
-        State::Released(_) => route.released_retention,
+        State::Open(Phase::Released, _) => route.released_retention,
     }
 }
 
@@ -255,19 +263,25 @@ fn may_follow(regime: Regime, was: &Record, record: &Record, before: &Observed) 
     let holder = |state: &State| state.holding().map(|holding: &Holding| holding.owner);
     let another = holder(&was.state) != holder(&record.state);
     match (&was.state, &record.state) {
-        (_, State::Dead(_)) => Some("a record is dead though nobody buried it"),
-        (_, State::Indeterminate(_)) if !regime.runs_once() => Some("a record is indeterminate under Retry"),
-        (State::InProgress(held), State::InProgress(_) | State::Indeterminate(_))
-            if lives_on(held, before) && (another || matches!(record.state, State::Indeterminate(_))) =>
+        (_, State::Open(Phase::Dead, _)) => Some("a record is dead though nobody buried it"),
+        (_, State::Open(Phase::Indeterminate, _)) if !regime.runs_once() => {
+            Some("a record is indeterminate under Retry")
+        }
+        (State::Open(Phase::InProgress, held), State::Open(Phase::InProgress | Phase::Indeterminate, _))
+            if lives_on(held, before) && (another || matches!(record.state, State::Open(Phase::Indeterminate, _))) =>
         {
             Some(ENDED_EARLY)
         }
-        (State::InProgress(_), State::InProgress(_)) if another => takes_over(regime, was, record),
-        (State::Released(_), State::InProgress(holding)) => grants_anew(holding, was, record),
-        (State::Indeterminate(_), State::InProgress(_)) => Some("a record was granted whose outcome is unknown"),
+        (State::Open(Phase::InProgress, _), State::Open(Phase::InProgress, _)) if another => {
+            takes_over(regime, was, record)
+        }
+        (State::Open(Phase::Released, _), State::Open(Phase::InProgress, holding)) => grants_anew(holding, was, record),
+        (State::Open(Phase::Indeterminate, _), State::Open(Phase::InProgress, _)) => {
+            Some("a record was granted whose outcome is unknown")
+        }
         (
-            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Completed(_) | State::Dead(_),
-            State::InProgress(_) | State::Released(_) | State::Indeterminate(_) | State::Completed(_),
+            State::Completed(_) | State::Open(..),
+            State::Completed(_) | State::Open(Phase::InProgress | Phase::Released | Phase::Indeterminate, _),
         ) => None,
     }
 }
@@ -300,21 +314,21 @@ fn grants_anew(holding: &Holding, was: &Record, record: &Record) -> Option<&'sta
 /// How far a record has come under its token.
 fn rank(state: &State) -> usize {
     match state {
-        State::InProgress(holding) if !holding.abandoned() => 0,
-        State::InProgress(_) => 1,
-        State::Indeterminate(_) => 2,
-        State::Released(_) => 3,
-        State::Completed(_) | State::Dead(_) => 4,
+        State::Open(Phase::InProgress, holding) if !holding.abandoned() => 0,
+        State::Open(Phase::InProgress, _) => 1,
+        State::Open(Phase::Indeterminate, _) => 2,
+        State::Open(Phase::Released, _) => 3,
+        State::Completed(_) | State::Open(Phase::Dead, _) => 4,
     }
 }
 
 fn name(state: &State) -> &'static str {
     match state {
-        State::InProgress(holding) if holding.abandoned() => "abandoned",
-        State::InProgress(_) => "in progress",
+        State::Open(Phase::InProgress, holding) if holding.abandoned() => "abandoned",
+        State::Open(Phase::InProgress, _) => "in progress",
         State::Completed(_) => "completed",
-        State::Released(_) => "released",
-        State::Indeterminate(_) => "indeterminate",
-        State::Dead(_) => "dead",
+        State::Open(Phase::Released, _) => "released",
+        State::Open(Phase::Indeterminate, _) => "indeterminate",
+        State::Open(Phase::Dead, _) => "dead",
     }
 }

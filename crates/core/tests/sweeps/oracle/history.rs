@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use hapax_core::gate::{Attempt, Provenance, Recorded};
-use hapax_core::{Record, State, Token};
+use hapax_core::{Phase, Record, State, Token};
 
 use super::words::{Told, Word};
 
@@ -163,11 +163,11 @@ impl fmt::Display for Known {
 
 fn name(state: &State) -> &'static str {
     match state {
-        State::InProgress(holding) if holding.abandoned() => "in progress, abandoned",
-        State::InProgress(_) => "in progress",
+        State::Open(Phase::InProgress, holding) if holding.abandoned() => "in progress, abandoned",
+        State::Open(Phase::InProgress, _) => "in progress",
         State::Completed(_) => "completed",
-        State::Released(_) => "released",
-        State::Indeterminate(_) => "indeterminate",
-        State::Dead(_) => "dead",
+        State::Open(Phase::Released, _) => "released",
+        State::Open(Phase::Indeterminate, _) => "indeterminate",
+        State::Open(Phase::Dead, _) => "dead",
     }
 }
