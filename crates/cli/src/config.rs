@@ -8,18 +8,11 @@
 //!
 //! `settings.rs` has every value once. Nothing is opened here but the file itself and the secret.
 
-mod file;
-mod flags;
-mod guess;
-mod read;
+mod policy;
+mod reader;
 mod route;
-mod rules;
-mod secret;
-mod settings;
-mod show;
-mod source;
-mod state;
-mod values;
+mod secrets;
+mod store;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,14 +23,16 @@ use hapax::{Identity, Settings};
 
 use crate::store::wiring::StoreUrl;
 use crate::upstream::forward::Upstream;
-use file::File;
-use values::Values;
+use reader::file::ConfigFile;
+use reader::values::Values;
+use reader::{parse, show};
+use store::state_directory;
 
-pub(crate) use flags::{Flags, mistyped};
-pub(crate) use read::Protect;
+pub(crate) use policy::{KeySource, Rules};
+pub(crate) use reader::flags::{Flags, mistyped};
+pub(crate) use reader::parse::Protect;
 pub(crate) use route::Route;
-pub(crate) use rules::{KeySource, Rules};
-pub(crate) use secret::Token;
+pub(crate) use secrets::AdminToken;
 
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]
@@ -49,7 +44,7 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// What the admin listener demands for everything but health.
-    pub(crate) admin_token: Option<Token>,
+    pub(crate) admin_token: Option<AdminToken>,
     /// The certificate with which clients are served, and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) store: StoreUrl,
@@ -74,34 +69,34 @@ impl Config {
     /// # Errors
     /// What is wrong, where it was given, and the remedy.
     pub(crate) fn load(flags: &Flags) -> Result<Self, anyhow::Error> {
-        let file = flags.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
+        let file = flags.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
         Self::of(flags, file)
     }
 
-    fn of(flags: &Flags, file: File) -> Result<Self, anyhow::Error> {
+    fn of(flags: &Flags, file: ConfigFile) -> Result<Self, anyhow::Error> {
         let values = Values::new(&flags.given, file.given);
         let store: StoreUrl = values.one("store", str::parse)?;
-        let secret = values.maybe("secrets", |path| secret::identity(path.as_ref()))?;
-        let protect = values.one("key", read::key_rule)?;
+        let secret = values.maybe("secrets", |path| secrets::identity(path.as_ref()))?;
+        let protect = values.one("key", parse::key_rule)?;
         let rules = Rules::read(&values)?;
-        let namespace = values.one("namespace", read::namespace)?;
+        let namespace = values.one("namespace", parse::namespace)?;
         let config = Self {
-            upstream: values.one("upstream", read::upstream)?,
-            upstream_ca: values.maybe("upstream-ca", read::path)?,
-            upstream_timeout: values.one("upstream-timeout", read::some_time)?,
-            request_body_timeout: values.one("request-body-timeout", read::some_time)?,
-            listen: values.one("listen", read::address)?,
-            admin: values.one("admin", read::address)?,
-            admin_token: values.maybe("admin-token-file", |path| Token::read(path.as_ref()))?,
+            upstream: values.one("upstream", parse::upstream)?,
+            upstream_ca: values.maybe("upstream-ca", parse::path)?,
+            upstream_timeout: values.one("upstream-timeout", parse::some_time)?,
+            request_body_timeout: values.one("request-body-timeout", parse::some_time)?,
+            listen: values.one("listen", parse::address)?,
+            admin: values.one("admin", parse::address)?,
+            admin_token: values.maybe("admin-token-file", |path| AdminToken::read(path.as_ref()))?,
             tls: tls(&values)?,
             data_dir: values
-                .maybe("data-dir", read::path)?
+                .maybe("data-dir", parse::path)?
                 .map_or_else(|| data_dir(&store, &namespace), |dir| Ok(Some(dir)))?,
             store,
             namespace,
             has_secret: secret.is_some(),
             identity: secret.unwrap_or_default(),
-            tenant: values.one("tenant", read::tenant)?,
+            tenant: values.one("tenant", parse::tenant)?,
             settings: settings(&values, &rules)?,
             protect,
             routes: route::routes(file.routes, &values, protect)?,
@@ -129,13 +124,13 @@ impl Config {
 /// Where answers are kept that the store does not take, unless somebody says.
 fn data_dir(store: &StoreUrl, namespace: &str) -> Result<Option<PathBuf>, anyhow::Error> {
     match store.data_dir() {
-        None if !store.ends_with_process() => state::directory(namespace, std::env::var_os).map(Some),
+        None if !store.ends_with_process() => state_directory::directory(namespace, std::env::var_os).map(Some),
         beside_or_none => Ok(beside_or_none),
     }
 }
 
 fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow::Error> {
-    match (values.maybe("tls-cert", read::path)?, values.maybe("tls-key", read::path)?) {
+    match (values.maybe("tls-cert", parse::path)?, values.maybe("tls-key", parse::path)?) {
         (Some(cert), Some(key)) => Ok(Some((cert, key))),
         (None, None) => Ok(None),
         (Some(_), None) => Err(values.wrong("tls-cert", "a certificate needs its key; name that by tls-key")),
@@ -145,11 +140,11 @@ fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow::Error> {
 
 fn settings(values: &Values, rules: &Rules) -> Result<Settings, anyhow::Error> {
     let mut settings = Settings::default();
-    settings.store_timeout = values.one("store-timeout", read::some_time)?;
-    settings.max_in_flight = values.one("max-in-flight", read::count)?;
-    settings.max_in_flight_per_tenant = values.one("max-in-flight-per-tenant", read::count)?;
+    settings.store_timeout = values.one("store-timeout", parse::some_time)?;
+    settings.max_in_flight = values.one("max-in-flight", parse::count)?;
+    settings.max_in_flight_per_tenant = values.one("max-in-flight-per-tenant", parse::count)?;
     let is_chosen = values.is_chosen("max-in-flight-per-tenant");
-    let is_shared = values.one("tenant", read::tenant)? == Tenant::None;
+    let is_shared = values.one("tenant", parse::tenant)? == Tenant::None;
     let is_over = settings.max_in_flight_per_tenant > settings.max_in_flight;
     if is_over && is_chosen {
         let what = format!("one caller could never have so many; {} is the most", values.quoted("max-in-flight"));
@@ -170,7 +165,7 @@ mod tests {
 
     use super::*;
     use hapax::{OnBusy, OnLapse, OnStoreDown};
-    use settings::SETTINGS;
+    use reader::settings::SETTINGS;
 
     /// Of the command line alone: they are about the file, or about no value.
     const WITHOUT_A_TWIN: [&str; 2] = ["config", "check"];
@@ -185,7 +180,7 @@ mod tests {
             let arg = command.get_arguments().find(|arg| arg.get_long() == Some(flag)).unwrap();
             assert_eq!(arg.get_env().and_then(std::ffi::OsStr::to_str), Some(&*variable));
             let setting = SETTINGS.iter().find(|setting| setting.flag == *flag).unwrap();
-            let file = File::parse("h.toml", &format!("[{}]\n{} = 'x'", setting.table, setting.key)).unwrap();
+            let file = ConfigFile::parse("h.toml", &format!("[{}]\n{} = 'x'", setting.table, setting.key)).unwrap();
             assert!(file.given.contains_key(flag), "{flag}");
         }
         assert_eq!(flags.len(), SETTINGS.len());
@@ -194,11 +189,11 @@ mod tests {
     #[test]
     fn a_default_gives_way_where_it_would_contradict_a_choice() {
         let file = "[gateway]\nupstream = 'http://a'\nmax-in-flight = 5\n[policy]\nlease = '20min'\n";
-        let config = Config::of(&Flags::default(), File::parse("h.toml", file).unwrap()).unwrap();
+        let config = Config::of(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();
         assert_eq!(config.settings.max_in_flight_per_tenant, 5);
         assert_eq!(config.settings.policy.released_retention, Duration::from_secs(20 * 60));
         let file = "[gateway]\nupstream = 'http://a'\ntenant = 'none'\n";
-        let config = Config::of(&Flags::default(), File::parse("h.toml", file).unwrap()).unwrap();
+        let config = Config::of(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();
         assert_eq!(config.settings.max_in_flight_per_tenant, 4096, "all callers are one");
     }
 
@@ -208,7 +203,7 @@ mod tests {
             unknown-retention = '5h'\nmax-execution = '6h'\nwait = '7s'\nmax-request-body = 8\nmax-stored-body = 9\n\
             on-lapse = 'retry'\nwhen-store-down = 'pass'\nstore-header = 'x-a'\n\
             [[route]]\npath = '/a'\nmax-execution = '10h'\non-lapse = 'hold'\n";
-        let config = Config::of(&Flags::default(), File::parse("h.toml", file).unwrap()).unwrap();
+        let config = Config::of(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();
         let (seconds, hours) = (Duration::from_secs, Duration::from_hours);
         let Config { settings, rules, routes, .. } = config;
         let policy = settings.policy;

@@ -2,11 +2,11 @@ use anyhow::{anyhow, bail};
 use hapax::http::StatusOutcomes;
 use http::Method;
 
-use crate::config::file::RouteTable;
-use crate::config::read::{self, Protect};
-use crate::config::rules::Rules;
-use crate::config::source::{Given, Line};
-use crate::config::values::{Read, Values};
+use crate::config::policy::Rules;
+use crate::config::reader::file::RouteTable;
+use crate::config::reader::origin::{FileLine, GivenValue};
+use crate::config::reader::parse::{self, Protect};
+use crate::config::reader::values::{Read, Values};
 use crate::gateway::routing::pattern::Pattern;
 
 /// Requests with a policy of their own.
@@ -28,11 +28,11 @@ impl Route {
         let Some(pattern) = list(&table, "path", str::parse)?.into_iter().next() else {
             bail!("{line}: the route has no path; write path = \"/charges/{{id}}\" for instance");
         };
-        let mut methods = list(&table, "method", read::method)?;
+        let mut methods = list(&table, "method", parse::method)?;
         if methods.is_empty() {
             methods = vec![Method::POST, Method::PATCH];
         }
-        let protect = list(&table, "protect", read::protect)?.first().copied().unwrap_or(protect);
+        let protect = list(&table, "protect", parse::protect)?.first().copied().unwrap_or(protect);
         let rules = Rules::read(&values.with(&table.own))?;
         let outcomes = outcomes(&table)?;
         let route = Self { methods, pattern, protect, rules, outcomes, table };
@@ -58,7 +58,7 @@ impl Route {
         format!("{} {}", methods.join(","), self.pattern)
     }
 
-    fn line(&self) -> &Line {
+    fn line(&self) -> &FileLine {
         &self.table.line
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn routes(tables: Vec<RouteTable>, values: &Values, protect: Protect)
     let mut routes: Vec<Route> = Vec::new();
     for table in tables {
         let line = table.line.clone();
-        // A value that the route did not give itself, a flag for instance, is named by its own source.
+        // A value that the route did not give itself, a flag for instance, is named by its own origin.
         let named = |error: anyhow::Error| {
             let is_placed = error.to_string().starts_with(&*line.file);
             if is_placed { error } else { anyhow!("{line}: {error:#}") }
@@ -99,10 +99,10 @@ fn outcomes(table: &RouteTable) -> Result<StatusOutcomes, anyhow::Error> {
     let mut outcomes = StatusOutcomes::default();
     let mut named: Vec<(u16, &str)> = Vec::new();
     for (name, mean) in MEANINGS {
-        let statuses = list(table, name, read::status)?;
+        let statuses = list(table, name, parse::status)?;
         if let Some((status, other)) = named.iter().find(|(status, _)| statuses.contains(status)) {
-            let source = &table.of_routes[name].source;
-            bail!("{source}: {status} is in {other} and in {name}; it can mean one of the two");
+            let origin = &table.of_routes[name].origin;
+            bail!("{origin}: {status} is in {other} and in {name}; it can mean one of the two");
         }
         named.extend(statuses.iter().map(|status| (*status, *name)));
         outcomes = mean(outcomes, statuses);
@@ -122,6 +122,6 @@ const MEANINGS: &[(&str, Mean)] = &[
 
 /// What a route says under a name that only routes have.
 fn list<T>(table: &RouteTable, name: &str, read: Read<T>) -> Result<Vec<T>, anyhow::Error> {
-    let Some(Given { texts, source }) = table.of_routes.get(name) else { return Ok(Vec::new()) };
-    texts.iter().map(|text| read(text).map_err(|error| anyhow!("{source}: {name}: {error:#}"))).collect()
+    let Some(GivenValue { texts, origin }) = table.of_routes.get(name) else { return Ok(Vec::new()) };
+    texts.iter().map(|text| read(text).map_err(|error| anyhow!("{origin}: {name}: {error:#}"))).collect()
 }

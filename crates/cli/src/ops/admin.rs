@@ -16,7 +16,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::config::Token;
+use crate::config::AdminToken;
 use crate::store::health::StoreHealth;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -45,13 +45,13 @@ pub(crate) struct AdminState {
 pub(crate) enum AdminAccess {
     Everybody,
     /// Whoever shows this.
-    With(Token),
+    With(AdminToken),
     /// Nobody: others than this host can connect, and there is no token.
     Nobody,
 }
 
 impl AdminAccess {
-    pub(crate) fn of(token: Option<&Token>, listen: SocketAddr) -> Self {
+    pub(crate) fn of(token: Option<&AdminToken>, listen: SocketAddr) -> Self {
         match token {
             Some(token) => Self::With(token.clone()),
             None if listen.ip().to_canonical().is_loopback() => Self::Everybody,
@@ -161,10 +161,10 @@ pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
 mod tests {
     use super::*;
 
-    fn token() -> Token {
+    fn token() -> AdminToken {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "0123456789abcdef\n").unwrap();
-        Token::read(file.path()).unwrap()
+        AdminToken::read(file.path()).unwrap()
     }
 
     fn shown(access: &AdminAccess, credentials: &[&str]) -> Option<u16> {

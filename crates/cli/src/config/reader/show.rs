@@ -1,9 +1,9 @@
 //! What `--check` prints.
 
 use crate::config::Config;
-use crate::config::file::OF_ROUTES;
-use crate::config::settings::{SETTINGS, Setting};
-use crate::config::source::Given;
+use crate::config::reader::file::OF_ROUTES;
+use crate::config::reader::origin::GivenValue;
+use crate::config::reader::settings::{SETTINGS, Setting};
 
 /// Every setting with its value and where that came from, and every route.
 pub(crate) fn show(config: &Config) -> String {
@@ -16,8 +16,8 @@ pub(crate) fn show(config: &Config) -> String {
         let of_routes = of_routes.filter_map(|name| Some((*name, route.table.of_routes.get(name)?)));
         let own = SETTINGS.iter().filter_map(|setting| Some((setting.flag, route.table.own.get(setting.flag)?)));
         let protect = route.table.of_routes.get("protect");
-        let protect = [("protect", route.protect.to_string(), protect.map_or("as `key`".into(), source))];
-        let rows = of_routes.chain(own).map(|(name, given)| (name, given.texts.join(","), source(given)));
+        let protect = [("protect", route.protect.to_string(), protect.map_or("as `key`".into(), origin))];
+        let rows = of_routes.chain(own).map(|(name, given)| (name, given.texts.join(","), origin(given)));
         let title = format!("\nROUTE {}  ({})\n", route.name(), route.table.line);
         shown += &title;
         shown += &table("", protect.into_iter().chain(rows));
@@ -41,15 +41,15 @@ fn row(config: &Config, setting: &'static Setting) -> Row {
         "max-in-flight-per-tenant" => config.settings.max_in_flight_per_tenant.to_string(),
         _ => given.texts.join(","),
     };
-    (setting.flag, value, source(given))
+    (setting.flag, value, origin(given))
 }
 
-fn source(given: &Given) -> String {
-    given.source.to_string()
+fn origin(given: &GivenValue) -> String {
+    given.origin.to_string()
 }
 
 /// A URL may carry a password.
-pub(super) fn without_credentials(url: &str) -> String {
+pub(in crate::config) fn without_credentials(url: &str) -> String {
     let (place, parameters) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
     let place = match place.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
         Some((scheme, Some((_, host)))) => format!("{scheme}://…@{host}"),
@@ -68,5 +68,5 @@ fn table(title: &'static str, rows: impl Iterator<Item = Row>) -> String {
     let rows: Vec<Row> = titles.into_iter().chain(rows).collect();
     let names = rows.iter().map(|(name, _, _)| name.chars().count()).max().unwrap_or_default();
     let values = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or_default();
-    rows.iter().map(|(name, value, source)| format!("{name:names$}  {value:values$}  {source}\n")).collect()
+    rows.iter().map(|(name, value, origin)| format!("{name:names$}  {value:values$}  {origin}\n")).collect()
 }

@@ -2,20 +2,20 @@ use std::collections::BTreeMap;
 
 use anyhow::anyhow;
 
-use crate::config::settings::{SETTINGS, Setting};
-use crate::config::source::{Given, Source};
+use crate::config::reader::origin::{GivenValue, Origin};
+use crate::config::reader::settings::{SETTINGS, Setting};
 
-/// What was given for every setting, each by the first source that has it: flag, environment, file, default.
+/// What was given for every setting, each by the first origin that has it: flag, environment, file, default.
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
-    by_flag: BTreeMap<&'static str, Given>,
+    by_flag: BTreeMap<&'static str, GivenValue>,
 }
 
 impl Values {
     /// `flags` are what the command line and the environment say.
-    pub(crate) fn new(flags: &BTreeMap<&'static str, Given>, file: BTreeMap<&'static str, Given>) -> Self {
+    pub(crate) fn new(flags: &BTreeMap<&'static str, GivenValue>, file: BTreeMap<&'static str, GivenValue>) -> Self {
         let defaults = SETTINGS.iter().filter_map(|setting| {
-            let given = Given { texts: vec![setting.default?.to_owned()], source: Source::Default };
+            let given = GivenValue { texts: vec![setting.default?.to_owned()], origin: Origin::Default };
             Some((setting.flag, given))
         });
         let mut by_flag: BTreeMap<_, _> = defaults.collect();
@@ -25,14 +25,14 @@ impl Values {
     }
 
     /// The same with a route's own values in place of some.
-    pub(crate) fn with(&self, own: &BTreeMap<&'static str, Given>) -> Self {
+    pub(crate) fn with(&self, own: &BTreeMap<&'static str, GivenValue>) -> Self {
         let mut by_flag = self.by_flag.clone();
         by_flag.extend(own.clone());
         Self { by_flag }
     }
 
     /// What was given for the setting of this flag, if anything.
-    pub(crate) fn given(&self, flag: &str) -> Option<&Given> {
+    pub(crate) fn given(&self, flag: &str) -> Option<&GivenValue> {
         debug_assert!(Setting::of(flag).is_some(), "{flag} is no setting");
         self.by_flag.get(flag)
     }
@@ -55,24 +55,24 @@ impl Values {
 
     /// Says what is wrong with a setting's value, and where that was given.
     pub(crate) fn wrong(&self, flag: &str, what: impl std::fmt::Display) -> anyhow::Error {
-        match self.given(flag).map_or(&Source::Default, |given| &given.source) {
-            Source::File(line) => anyhow!("{line}: {}: {what}", key(flag)),
-            source @ (Source::Flag(_) | Source::Environment(_)) => anyhow!("{source}: {what}"),
-            Source::Default => anyhow!("{flag} (default): {what}"),
+        match self.given(flag).map_or(&Origin::Default, |given| &given.origin) {
+            Origin::File(line) => anyhow!("{line}: {}: {what}", key(flag)),
+            origin @ (Origin::Flag(_) | Origin::Environment(_)) => anyhow!("{origin}: {what}"),
+            Origin::Default => anyhow!("{flag} (default): {what}"),
         }
     }
 
     /// A setting with its value and where that was given: `lease 30s (default)`.
     pub(crate) fn quoted(&self, flag: &str) -> String {
         match self.given(flag) {
-            Some(given) => format!("{flag} {} ({})", given.texts.join(","), given.source),
+            Some(given) => format!("{flag} {} ({})", given.texts.join(","), given.origin),
             None => format!("no {flag}"),
         }
     }
 
     /// Whether somebody chose this value.
     pub(crate) fn is_chosen(&self, flag: &str) -> bool {
-        self.given(flag).is_some_and(|given| given.source != Source::Default)
+        self.given(flag).is_some_and(|given| given.origin != Origin::Default)
     }
 }
 

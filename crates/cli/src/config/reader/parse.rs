@@ -196,8 +196,8 @@ mod tests {
         assert_eq!(tenant("authorization").unwrap(), Tenant::Authorization);
         assert_eq!(tenant("header:X-Account").unwrap(), Tenant::Header("x-account".parse().unwrap()));
         assert_eq!(tenant("none").unwrap(), Tenant::None);
-        for source in ["", "header", "header:", "header:a b", "nobody"] {
-            assert!(tenant(source).is_err(), "{source}");
+        for origin in ["", "header", "header:", "header:a b", "nobody"] {
+            assert!(tenant(origin).is_err(), "{origin}");
         }
     }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
 
-use crate::config::guess::nearest;
-use crate::config::settings::{SETTINGS, Setting, TABLES};
-use crate::config::source::{Given, Source};
+use crate::config::reader::guess::nearest;
+use crate::config::reader::origin::{GivenValue, Origin};
+use crate::config::reader::settings::{SETTINGS, Setting, TABLES};
 use crate::gateway::limits;
 use crate::store::wiring::SCHEMES;
 
@@ -19,7 +19,7 @@ pub(crate) struct Flags {
     /// Whether to look at it all, and go no further.
     pub(crate) check: bool,
     /// By flag.
-    pub(crate) given: BTreeMap<&'static str, Given>,
+    pub(crate) given: BTreeMap<&'static str, GivenValue>,
 }
 
 impl clap::Args for Flags {
@@ -101,17 +101,17 @@ const PREFIX: &str = "HAPAX_";
 const OTHERS: [&str; 2] = ["HAPAX_CONFIG", "HAPAX_LOG"];
 
 /// What a flag or its variable says; a flag hides its variable. Defaults come after the file, and are not for clap to give.
-fn given(matches: &ArgMatches, setting: &'static Setting) -> Option<Given> {
-    let source = matches.value_source(setting.flag)?;
-    let source = if source == ValueSource::CommandLine {
-        Source::Flag(setting)
-    } else if source == ValueSource::EnvVariable {
-        Source::Environment(setting)
+fn given(matches: &ArgMatches, setting: &'static Setting) -> Option<GivenValue> {
+    let origin = matches.value_source(setting.flag)?;
+    let origin = if origin == ValueSource::CommandLine {
+        Origin::Flag(setting)
+    } else if origin == ValueSource::EnvVariable {
+        Origin::Environment(setting)
     } else {
         return None;
     };
     let texts = matches.get_many::<String>(setting.flag)?.cloned().collect();
-    Some(Given { texts, source })
+    Some(GivenValue { texts, origin })
 }
 
 #[cfg(test)]

@@ -21,18 +21,18 @@ pub(crate) fn identity(path: &Path) -> Result<Identity, anyhow::Error> {
 
 /// What a caller must show to be let in. Never shown itself.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Token(Vec<u8>);
+pub(crate) struct AdminToken(Vec<u8>);
 
-impl std::fmt::Debug for Token {
+impl std::fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token")
+        f.write_str("AdminToken")
     }
 }
 
 /// Shorter ones can be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
-impl Token {
+impl AdminToken {
     /// The token in this file, without the blanks around it.
     pub(crate) fn read(path: &Path) -> Result<Self, anyhow::Error> {
         let content = read(path)?;
@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn a_token_is_itself_alone() {
-        let token = Token(b"0123456789abcdef".to_vec());
+        let token = AdminToken(b"0123456789abcdef".to_vec());
         assert!(token.is(b"0123456789abcdef"));
         for other in [&b""[..], b"0123456789abcde", b"0123456789abcdeg", b"1123456789abcdef", b"0123456789abcdef0"] {
             assert!(!token.is(other), "{other:?}");
         }
-        assert_eq!(format!("{token:?}"), "Token");
+        assert_eq!(format!("{token:?}"), "AdminToken");
     }
 }

@@ -5,8 +5,8 @@ use hapax::{OnBusy, OnLapse, OnStoreDown, Policy, Repeatable};
 use http::HeaderName;
 use http::header::AUTHORIZATION;
 
-use crate::config::read::{self, KeyPlace};
-use crate::config::values::Values;
+use crate::config::reader::parse::{self, KeyPlace};
+use crate::config::reader::values::Values;
 
 /// What `[policy]` says of all requests, and each `[[route]]` of its own.
 #[derive(Clone, Debug)]
@@ -32,28 +32,28 @@ impl Rules {
         Ok(Self {
             policy,
             key: key(values)?,
-            max_request_body: values.one("max-request-body", read::bytes)?,
-            max_stored_body: values.one("max-stored-body", read::bytes)?,
-            store_headers: values.list("store-header", read::kept_header)?,
+            max_request_body: values.one("max-request-body", parse::bytes)?,
+            max_stored_body: values.one("max-stored-body", parse::bytes)?,
+            store_headers: values.list("store-header", parse::kept_header)?,
         })
     }
 }
 
 fn policy(values: &Values) -> Result<Policy, anyhow::Error> {
     let mut policy = Policy::default();
-    policy.lease = values.one("lease", read::duration)?;
-    policy.retention = values.one("retention", read::duration)?;
-    policy.unknown_retention = values.one("unknown-retention", read::duration)?;
-    policy.max_execution = values.one("max-execution", read::some_time)?;
+    policy.lease = values.one("lease", parse::duration)?;
+    policy.retention = values.one("retention", parse::duration)?;
+    policy.unknown_retention = values.one("unknown-retention", parse::duration)?;
+    policy.max_execution = values.one("max-execution", parse::some_time)?;
     // What was released must outlive the requests that are still under way.
     policy.released_retention = policy.released_retention.max(policy.lease);
-    if values.one("on-lapse", read::may_retry)? {
+    if values.one("on-lapse", parse::may_retry)? {
         policy.on_lapse = OnLapse::Retry(Repeatable::declared(values.quoted("on-lapse")));
     }
-    if values.one("when-store-down", read::may_pass)? {
+    if values.one("when-store-down", parse::may_pass)? {
         policy.on_store_down = OnStoreDown::Pass(Repeatable::declared(values.quoted("when-store-down")));
     }
-    let wait = values.one("wait", read::duration)?;
+    let wait = values.one("wait", parse::duration)?;
     if !wait.is_zero() {
         policy.on_busy = OnBusy::Wait(wait);
     }
@@ -61,10 +61,10 @@ fn policy(values: &Values) -> Result<Policy, anyhow::Error> {
 }
 
 fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
-    let strict = values.one("key-grammar", read::is_strict)?;
-    match values.one("key-from", read::key_place)? {
+    let strict = values.one("key-grammar", parse::is_strict)?;
+    match values.one("key-from", parse::key_place)? {
         KeyPlace::Field(name) => {
-            let tenant = match values.one("tenant", read::tenant)? {
+            let tenant = match values.one("tenant", parse::tenant)? {
                 Tenant::Authorization => Some(AUTHORIZATION),
                 Tenant::Header(name) => Some(name),
                 Tenant::None => None,
@@ -90,8 +90,8 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
 /// Looks for values that are impossible, or contradict each other.
 fn agree(values: &Values, policy: &Policy) -> Result<(), anyhow::Error> {
     let Policy { lease, retention, unknown_retention, max_execution, .. } = *policy;
-    let upstream_timeout = values.one("upstream-timeout", read::some_time)?;
-    let store_timeout = values.one("store-timeout", read::some_time)?;
+    let upstream_timeout = values.one("upstream-timeout", parse::some_time)?;
+    let store_timeout = values.one("store-timeout", parse::some_time)?;
     if lease < SHORTEST_LEASE {
         return Err(values.wrong("lease", "too short: it could lapse between two renewals; make it 1s or more"));
     }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use toml_span::value::{Key, Table, Value, ValueInner};
 
-use crate::config::guess::nearest;
-use crate::config::settings::{PER_ROUTE, SETTINGS, Setting, TABLES};
-use crate::config::source::{Given, Line, Source};
+use crate::config::reader::guess::nearest;
+use crate::config::reader::origin::{FileLine, GivenValue, Origin};
+use crate::config::reader::settings::{PER_ROUTE, SETTINGS, Setting, TABLES};
 
 /// What the file says, not looked at yet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct File {
+pub(crate) struct ConfigFile {
     /// By flag.
-    pub(crate) given: BTreeMap<&'static str, Given>,
+    pub(crate) given: BTreeMap<&'static str, GivenValue>,
     /// In their order.
     pub(crate) routes: Vec<RouteTable>,
 }
@@ -21,11 +21,11 @@ pub(crate) struct File {
 /// One `[[route]]`.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteTable {
-    pub(crate) line: Line,
+    pub(crate) line: FileLine,
     /// What only routes have, by its name.
-    pub(crate) of_routes: BTreeMap<&'static str, Given>,
+    pub(crate) of_routes: BTreeMap<&'static str, GivenValue>,
     /// The settings that it has of its own, by flag.
-    pub(crate) own: BTreeMap<&'static str, Given>,
+    pub(crate) own: BTreeMap<&'static str, GivenValue>,
 }
 
 /// What only routes have.
@@ -34,7 +34,7 @@ pub(crate) const OF_ROUTES: [&str; 7] = ["method", "path", "protect", "applied",
 /// The setting in whose place a route says `protect`.
 const KEY: &str = "key";
 
-impl File {
+impl ConfigFile {
     pub(crate) fn read(path: &Path) -> Result<Self, anyhow::Error> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the configuration {}; does it exist?", path.display()))?;
@@ -74,10 +74,10 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    fn at(&self, byte: usize) -> Line {
+    fn at(&self, byte: usize) -> FileLine {
         let before = self.text.as_bytes().get(..byte).unwrap_or(self.text.as_bytes());
         let number = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        Line { file: Arc::clone(&self.file), number }
+        FileLine { file: Arc::clone(&self.file), number }
     }
 
     fn table<'v, 'd>(&self, value: &'v Value<'d>, key: &Key<'_>) -> Result<&'v Table<'d>, anyhow::Error> {
@@ -125,7 +125,7 @@ impl Lines<'_> {
         Ok(route)
     }
 
-    fn given(&self, key: &Key<'_>, value: &Value<'_>, many: bool) -> Result<Given, anyhow::Error> {
+    fn given(&self, key: &Key<'_>, value: &Value<'_>, many: bool) -> Result<GivenValue, anyhow::Error> {
         let line = self.at(key.span.start);
         let texts = match value.as_ref() {
             ValueInner::Array(values) if many => {
@@ -142,7 +142,7 @@ impl Lines<'_> {
                 if many { text.split(',').map(|text| text.trim().to_owned()).collect() } else { vec![text] }
             }
         };
-        Ok(Given { texts, source: Source::File(line) })
+        Ok(GivenValue { texts, origin: Origin::File(line) })
     }
 
     /// Refuses a name with the one that was probably meant.
@@ -175,14 +175,15 @@ mod tests {
     use super::*;
 
     fn refusal(text: &str) -> String {
-        format!("{:#}", File::parse("hapax.toml", text).unwrap_err())
+        format!("{:#}", ConfigFile::parse("hapax.toml", text).unwrap_err())
     }
 
     #[test]
     fn values_are_texts_with_their_lines() {
         let file =
-            File::parse("h.toml", "[store]\nurl = \"memory:\"\n\n[policy]\nlease='1s'\nmax-stored-body = 9\n").unwrap();
-        let given = |flag: &str| (file.given[flag].texts[0].clone(), file.given[flag].source.to_string());
+            ConfigFile::parse("h.toml", "[store]\nurl = \"memory:\"\n\n[policy]\nlease='1s'\nmax-stored-body = 9\n")
+                .unwrap();
+        let given = |flag: &str| (file.given[flag].texts[0].clone(), file.given[flag].origin.to_string());
         assert_eq!(given("store"), ("memory:".into(), "h.toml:2".into()));
         assert_eq!(given("lease"), ("1s".into(), "h.toml:5".into()));
         assert_eq!(given("max-stored-body"), ("9".into(), "h.toml:6".into()));
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn lists_are_written_as_lists_or_with_commas() {
         for list in ["[\"X-A\", \"X-B\"]", "\"X-A,X-B\""] {
-            let file = File::parse("h.toml", &format!("[policy]\nstore-header = {list}")).unwrap();
+            let file = ConfigFile::parse("h.toml", &format!("[policy]\nstore-header = {list}")).unwrap();
             assert_eq!(file.given["store-header"].texts, ["X-A", "X-B"]);
         }
     }
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn a_route_has_its_own_fields_and_the_settings_of_the_policy() {
         let file = "[[route]]\npath = '/a'\nlease = '1s'\n\n[[route]]\nmethod = ['PUT']\nfinal = [500, 501]\n";
-        let routes = File::parse("h.toml", file).unwrap().routes;
+        let routes = ConfigFile::parse("h.toml", file).unwrap().routes;
         assert_eq!((routes[0].line.number, routes[1].line.number), (1, 5));
         assert_eq!(
             (&routes[0].of_routes["path"].texts[0], &routes[0].own["lease"].texts[0]),

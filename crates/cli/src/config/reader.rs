@@ -1,0 +1,10 @@
+//! Reads settings from flags, environment variables and the file, merges them, and prints them for `--check`.
+
+pub(super) mod file;
+pub(super) mod flags;
+mod guess;
+pub(super) mod origin;
+pub(super) mod parse;
+pub(super) mod settings;
+pub(super) mod show;
+pub(super) mod values;
