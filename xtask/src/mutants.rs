@@ -14,7 +14,7 @@ const LIST: &str = "crates/core/src/chaos.rs";
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
     ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor"]),
-    ("sweeps", ["hapax-core", "sweeps"], &["drops::the_", "drops::every_", "panics", "protocol"]),
+    ("sweeps", ["hapax-sweeps", "gate"], &["drops::the_", "drops::every_", "panics", "protocol"]),
     ("properties", ["hapax-core", "it"], &["properties"]),
     ("simulation", ["hapax-sim", "seeds"], &[]),
 ];

@@ -7,17 +7,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select;
-use hapax_core::gate::{Attempt, Failure};
+use hapax_core::gate::Attempt;
 use hapax_core::runtime::Runtime;
-use hapax_core::{Error, ErrorKind};
 use hapax_testkit::{Process, turn};
 
 use crate::dice::Dice;
 use crate::oracle::{Oracle, Running};
+use crate::outcome::{HandlerOutcome, HandlerResult};
 use crate::plan::{Class, Plan, Route};
-use crate::words::Word;
-
-type Handled = Result<String, Failure<String>>;
 
 /// One handler: some time, perhaps an effect, some more time, and a word.
 #[derive(Clone, Copy, Debug)]
@@ -85,24 +82,24 @@ impl Act {
         attempt: Attempt,
         oracle: Arc<Oracle>,
         process: Arc<Process>,
-    ) -> Handled {
+    ) -> HandlerResult {
         let running = oracle.starts(call, &attempt);
         self.passes(self.before, &attempt, &process).await;
         if self.careful && attempt.cancelled().now_or_never().is_some() || self.ending == Ending::NotApplied {
-            return says(running, Word::NotApplied, String::new());
+            return says(running, HandlerOutcome::NotApplied, String::new());
         }
         if self.ending == Ending::UnknownBefore {
-            return says(running, Word::Unknown, String::new());
+            return says(running, HandlerOutcome::Unknown, String::new());
         }
         panics_if(self.ending == Ending::PanicBefore, &running);
         let answer = running.decides(self.ending != Ending::Final, self.careful);
         self.passes(self.after, &attempt, &process).await;
         panics_if(self.ending == Ending::PanicAfter, &running);
         let word = match self.ending {
-            Ending::Final => Word::Final,
-            Ending::UnknownAfter => Word::Unknown,
+            Ending::Final => HandlerOutcome::Final,
+            Ending::UnknownAfter => HandlerOutcome::Unknown,
             Ending::Applied | Ending::NotApplied | Ending::UnknownBefore | Ending::PanicBefore | Ending::PanicAfter => {
-                Word::Applied
+                HandlerOutcome::Applied
             }
         };
         says(running, word, answer)
@@ -130,13 +127,7 @@ fn panics_if(panics: bool, running: &Running) {
     }
 }
 
-fn says(running: Running, word: Word, answer: String) -> Handled {
+fn says(running: Running, word: HandlerOutcome, answer: String) -> HandlerResult {
     running.says(word, &answer);
-    let told = || Error::new(ErrorKind::Invalid, "the handler says so");
-    match word {
-        Word::Applied => Ok(answer),
-        Word::Final => Err(Failure::finally(answer)),
-        Word::NotApplied => Err(Failure::not_applied(told())),
-        Word::Unknown => Err(Failure::unknown(told())),
-    }
+    word.into_result(answer)
 }

@@ -22,14 +22,15 @@ mod handler;
 mod mishaps;
 mod operator;
 mod oracle;
+pub mod outcome;
 mod plan;
+pub mod rules;
 mod scene;
 mod seeds;
 mod site;
 mod store;
 mod tally;
 mod trace;
-mod words;
 mod world;
 
 pub use plan::Class;

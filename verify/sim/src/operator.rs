@@ -21,7 +21,7 @@ pub(crate) async fn works(scene: Arc<Scene>) {
             return;
         }
         let key = scene.dice.below(scene.plan.keys.len());
-        if scene.plan.route(key).regime.runs_once() {
+        if scene.plan.route(key).effect.is_at_most_once() {
             let case = looks_into(Arc::clone(&scene), key, life);
             // What comes of it is seen in the store.
             scene.outside.spawn(Box::pin(async move { case.await.unwrap_or_default() }));

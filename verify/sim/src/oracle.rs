@@ -80,7 +80,7 @@ impl Oracle {
         let keys = calls
             .iter()
             .enumerate()
-            .map(|(key, calls)| KeyHistory::new(plan.route(key).regime, plan.may(Class::Operator), calls))
+            .map(|(key, calls)| KeyHistory::new(plan.route(key).effect, plan.may(Class::Operator), calls))
             .collect();
         let known = Known {
             trace: Trace::new(keeps_trace),

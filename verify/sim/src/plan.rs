@@ -5,6 +5,7 @@ use std::time::Duration;
 use hapax_core::Policy;
 
 use crate::dice::Dice;
+use crate::outcome::EffectPolicy;
 
 /// A kind of thing that may go wrong. Each is possible in about half of the worlds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,37 +89,10 @@ impl Class {
     }
 }
 
-/// What protects the effect of a route, and what follows a lapse there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Regime {
-    /// Nothing but the gate, under `Hold`.
-    Hold,
-    /// Nothing but the gate and a probe, under `Resolve`.
-    Resolve,
-    /// A ledger that gives the first answer again, under `Retry`; with `pass`, calls go on without a record while the store is down.
-    Ledger { pass: bool },
-    /// Declared repeatable, under `Retry`: the effect may happen again after a lapse, each time with another answer.
-    Bare,
-}
-
-impl Regime {
-    /// Whether the effect happens at most once by the gate's own means.
-    pub(crate) fn runs_once(self) -> bool {
-        match self {
-            Self::Hold | Self::Resolve => true,
-            Self::Ledger { .. } | Self::Bare => false,
-        }
-    }
-
-    pub(crate) fn has_a_ledger(self) -> bool {
-        matches!(self, Self::Ledger { .. })
-    }
-}
-
 /// One route: the policy under which some of the keys live.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
-    pub(crate) regime: Regime,
+    pub(crate) effect: EffectPolicy,
     pub(crate) lease: Duration,
     pub(crate) max_execution: Duration,
     /// How long a copy waits; none to reject it.
@@ -237,7 +211,7 @@ impl Plan {
 }
 
 fn draw_route(dice: &Dice, lease: Duration, swarm: &[Class]) -> Route {
-    let ledger = Regime::Ledger { pass: dice.percent(50) };
+    let ledger = EffectPolicy::Ledger { pass: dice.percent(50) };
     let lease = if dice.percent(80) { lease } else { lease * 2 };
     let lives = Policy::default();
     let [retention, unknown_retention, released_retention] = if swarm.contains(&Class::Expiry) {
@@ -246,7 +220,13 @@ fn draw_route(dice: &Dice, lease: Duration, swarm: &[Class]) -> Route {
         [lives.retention, lives.unknown_retention, lives.released_retention]
     };
     Route {
-        regime: dice.pick(&[Regime::Hold, Regime::Hold, Regime::Resolve, ledger, Regime::Bare]),
+        effect: dice.pick(&[
+            EffectPolicy::Hold,
+            EffectPolicy::Hold,
+            EffectPolicy::Resolve,
+            ledger,
+            EffectPolicy::Repeatable,
+        ]),
         lease,
         max_execution: if dice.percent(70) { Duration::from_secs(900) } else { lease * 2 },
         wait: dice.percent(50).then(|| dice.span(lease / 10, lease * 2)),

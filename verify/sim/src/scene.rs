@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 use crate::dice::Dice;
 use crate::handler::Act;
 use crate::oracle::Oracle;
-use crate::plan::{KeyPlan, Plan, Regime};
+use crate::outcome::{CallerOutcome, EffectPolicy};
+use crate::plan::{KeyPlan, Plan};
 use crate::site::Site;
 use crate::store::Network;
-use crate::words::Told;
 
 /// A world as its actors see it.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Scene {
 
     /// Whether a probe can find out about a key.
     pub(crate) fn probes(&self, key: usize) -> bool {
-        self.plan.route(key).regime == Regime::Resolve
+        self.plan.route(key).effect == EffectPolicy::Resolve
     }
 
     pub(crate) fn hung_up(&self, call: usize) -> bool {
@@ -140,7 +140,7 @@ impl Scene {
     }
 
     /// Asks a process; what it says, or nothing if it is not there, crashes meanwhile, or the caller hangs up.
-    pub(crate) async fn ask(self: &Arc<Self>, one: Try) -> Option<Told> {
+    pub(crate) async fn ask(self: &Arc<Self>, one: Try) -> Option<CallerOutcome> {
         let (call, started, told) = self.send(one)?;
         let Some(patience) = one.patience else {
             return told.await.ok();
@@ -156,7 +156,10 @@ impl Scene {
         }
     }
 
-    fn send(self: &Arc<Self>, one: Try) -> Option<(usize, hapax_testkit::Started<()>, oneshot::Receiver<Told>)> {
+    fn send(
+        self: &Arc<Self>,
+        one: Try,
+    ) -> Option<(usize, hapax_testkit::Started<()>, oneshot::Receiver<CallerOutcome>)> {
         let (process, gate, life) = {
             let sites = self.sites();
             let site = sites.get(one.site).filter(|site| site.up)?;
@@ -168,7 +171,7 @@ impl Scene {
         let started = process.start(async move {
             let hears = Arc::clone(&oracle);
             let ran = gate.run(call, move |attempt| one.act.run(number, attempt, oracle, inside)).await;
-            let told = Told::from(ran);
+            let told = CallerOutcome::from(ran);
             hears.told(number, &told);
             // The client may have ended.
             let _ = tell.send(told);

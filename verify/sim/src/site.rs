@@ -11,7 +11,8 @@ use hapax_core::settings::{Found, OnStoreDown, Probe};
 use hapax_core::{BoxError, Gate, Journal, OnBusy, OnLapse, OperationId, Policy, Repeatable, Settings};
 use hapax_testkit::{Clocks, Process};
 
-use crate::plan::{Class, Regime, Route};
+use crate::outcome::EffectPolicy;
+use crate::plan::{Class, Route};
 use crate::scene::Scene;
 use crate::store::Remote;
 
@@ -81,16 +82,19 @@ fn policy(route: Route, scene: &Arc<Scene>, process: &Arc<Process>) -> Policy {
     policy.max_execution = route.max_execution;
     policy.on_busy = route.wait.map_or(OnBusy::Reject, OnBusy::Wait);
     let repeatable = || Repeatable::declared("the simulation counts what it does");
-    policy.on_lapse = match route.regime {
-        Regime::Hold => OnLapse::Hold,
-        Regime::Resolve => {
+    policy.on_lapse = match route.effect {
+        EffectPolicy::Hold => OnLapse::Hold,
+        EffectPolicy::Resolve => {
             OnLapse::Resolve(Arc::new(Seer { scene: Arc::downgrade(scene), process: Arc::clone(process) }))
         }
-        Regime::Ledger { .. } | Regime::Bare => OnLapse::Retry(repeatable()),
+        EffectPolicy::Ledger { .. } | EffectPolicy::Repeatable => OnLapse::Retry(repeatable()),
     };
-    policy.on_store_down = match route.regime {
-        Regime::Ledger { pass: true } => OnStoreDown::Pass(repeatable()),
-        Regime::Ledger { pass: false } | Regime::Hold | Regime::Resolve | Regime::Bare => OnStoreDown::Reject,
+    policy.on_store_down = match route.effect {
+        EffectPolicy::Ledger { pass: true } => OnStoreDown::Pass(repeatable()),
+        EffectPolicy::Ledger { pass: false }
+        | EffectPolicy::Hold
+        | EffectPolicy::Resolve
+        | EffectPolicy::Repeatable => OnStoreDown::Reject,
     };
     policy
 }

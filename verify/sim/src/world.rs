@@ -16,7 +16,7 @@ use crate::plan::{Plan, Turns};
 use crate::scene::{self, Scene};
 use crate::store::{Network, Shelf};
 use crate::trace::{Counts, Fnv};
-use crate::{client, mishaps};
+use crate::{client, mishaps, rules};
 
 /// What became of a world.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ impl World {
         self.passes(self.plan.window)?;
         scene.heal();
         let lease = self.plan.longest_lease();
-        self.until_outside_is_empty(&scene, 200 * lease, "a client is told nothing")?;
+        self.until_outside_is_empty(&scene, 200 * lease, rules::NO_OUTCOME_AT_ALL)?;
         // What is still under way arrives or dies.
         self.passes(2 * lease + 4 * self.plan.store_timeout)?;
         self.oracle.all_is_given_back();
@@ -152,7 +152,7 @@ impl World {
         for (process, gate) in gates {
             let drained = process.start(async move { gate.drain(limit).await });
             if self.until(2 * limit, || drained.output())? != Some(true) {
-                return Err(self.breaks("a task does not end"));
+                return Err(self.breaks(rules::TASK_NEVER_ENDS));
             }
         }
         let left = |journal: &dyn Journal| {
@@ -168,7 +168,7 @@ impl World {
         drop(scene);
         self.passes(Duration::from_secs(10))?;
         if self.time.tasks() > 0 {
-            return Err(self.breaks("a task outlives its gate"));
+            return Err(self.breaks(rules::TASK_OUTLIVES_GATE));
         }
         Ok(())
     }

@@ -43,8 +43,6 @@ const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/testkit/src/clock.rs", "hands the sleeps of what is tested on to the runtime"),
     ("crates/testkit/src/faulty.rs", "a slow store, in virtual time"),
     ("crates/testkit/src/proxy/connection.rs", "a slow network"),
-    ("crates/core/tests/sweeps/act.rs", "a slow handler, in virtual time"),
-    ("crates/core/tests/sweeps/world.rs", "a copy that comes later, in virtual time"),
 ];
 
 pub(super) fn sleepers(tree: &Tree, may_sleep: &[(&str, &str)]) -> Vec<Place> {

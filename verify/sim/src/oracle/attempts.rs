@@ -17,8 +17,8 @@ use hapax_core::machine::Grant;
 
 use super::history::{AttemptHistory, CallHistory, Decision, Ended, KeyHistory};
 use super::{Known, Oracle};
-use crate::plan::Regime;
-use crate::words::Word;
+use crate::outcome::{EffectPolicy, HandlerOutcome};
+use crate::rules;
 
 /// A handler that runs. Dropped without a word, it broke off.
 pub(crate) struct Running {
@@ -84,17 +84,17 @@ impl Running {
         known.attempt(self.call).panics = true;
     }
 
-    pub(crate) fn says(mut self, word: Word, answer: &str) {
+    pub(crate) fn says(mut self, word: HandlerOutcome, answer: &str) {
         self.ended = true;
         let mut known = self.oracle.lock();
         self.oracle.keeps_its_lease(&mut known, self.call);
         let key = known.calls[self.call].key;
         known.trace.line(format_args!("key {key} call {}: its handler says {word:?} {answer}", self.call));
         known.trace.count(match word {
-            Word::Applied => "handler applied",
-            Word::Final => "handler final",
-            Word::NotApplied => "handler not applied",
-            Word::Unknown => "handler unknown",
+            HandlerOutcome::Applied => "handler applied",
+            HandlerOutcome::Final => "handler final",
+            HandlerOutcome::NotApplied => "handler not applied",
+            HandlerOutcome::Unknown => "handler unknown",
         });
         known.ends(self.call, Ended::Said(word, answer.into()));
     }
@@ -137,15 +137,15 @@ impl Known {
 
     fn may_start(&mut self, call: usize, grant: Option<&Grant>) {
         let key = self.calls[call].key;
-        let regime = self.keys[key].regime;
+        let effect = self.keys[key].effect;
         let untold = self.calls[call].told.is_none() && self.calls[call].attempt.is_none();
-        self.hold(key, untold, "a handler started for a call that was over, or twice");
+        self.hold(key, untold, rules::STARTED_AFTER_REFUSAL);
         let Some(grant) = grant else {
             self.trace.line(format_args!("key {key} call {call}: its handler starts without a record"));
             self.trace.count("run without a record");
             self.hold(
                 key,
-                regime == Regime::Ledger { pass: true },
+                effect == EffectPolicy::Ledger { pass: true },
                 "a handler ran without a record, and not under Pass",
             );
             return;
@@ -157,7 +157,7 @@ impl Known {
         self.trace.count(if takeover { "takeover" } else { "handler started" });
         let late = self.comes_after_completion(call);
         self.hold(key, !late, "a handler started for a call that came after an answer was recorded");
-        self.hold(key, !takeover || !regime.runs_once(), "a lapsed attempt was taken over, and not under Retry");
+        self.hold(key, !takeover || !effect.is_at_most_once(), "a lapsed attempt was taken over, and not under Retry");
         if let Some(rule) = self.is_barred(key, grant).filter(|_| !self.keys[key].has_forgotten(grant)) {
             self.hold(key, false, rule);
         }
@@ -171,10 +171,14 @@ impl Known {
             if *token == grant.token {
                 return Some("two handlers ran under the same token");
             }
-            let harmless = match known.regime {
-                Regime::Hold | Regime::Resolve if known.is_found_out => other.ended.is_some() && !other.decided,
-                Regime::Hold | Regime::Resolve => other.was_in_vain(),
-                Regime::Ledger { .. } | Regime::Bare => grant.takeover || other.was_in_vain() || *token > grant.token,
+            let harmless = match known.effect {
+                EffectPolicy::Hold | EffectPolicy::Resolve if known.is_found_out => {
+                    other.ended.is_some() && !other.decided
+                }
+                EffectPolicy::Hold | EffectPolicy::Resolve => other.was_in_vain(),
+                EffectPolicy::Ledger { .. } | EffectPolicy::Repeatable => {
+                    grant.takeover || other.was_in_vain() || *token > grant.token
+                }
             };
             if !harmless {
                 return Some("a handler started though another attempt may have had its effect");
@@ -193,20 +197,20 @@ impl Known {
         attempt.decided = true;
         let counts = applied && !attempt.forgotten;
         let known = &mut self.keys[key];
-        if let (true, Some(first)) = (known.regime.has_a_ledger(), known.decisions.first()) {
+        if let (true, Some(first)) = (known.effect.has_ledger(), known.decisions.first()) {
             let answer = first.answer.clone();
             self.trace.line(format_args!("key {key} call {call}: the ledger has `{answer}`"));
             self.trace.count("ledger replayed");
             return answer;
         }
         known.effects += usize::from(counts);
-        let once = known.effects <= 1 || !known.regime.runs_once();
+        let once = known.effects <= 1 || !known.effect.is_at_most_once();
         let answer = format!("key {key} payload {payload} call {call}");
         known.decisions.push(Decision { call, answer: answer.clone() });
         let what = if applied { "effect" } else { "rejection" };
         self.trace.count(what);
         self.trace.line(format_args!("key {key} call {call}: {what}"));
-        self.hold(key, once, "the effect happened twice");
+        self.hold(key, once, rules::TWO_EFFECTS);
         answer
     }
 }

@@ -18,8 +18,9 @@ use hapax_core::{OperationId, Owner, Phase, Record, State};
 
 use super::history::{AttemptHistory, CallHistory, KeyHistory};
 use super::{Known, Oracle};
-use crate::plan::{Class, Regime};
-use crate::words::Told;
+use crate::outcome::{CallerOutcome, EffectPolicy};
+use crate::plan::Class;
+use crate::rules;
 
 impl Oracle {
     /// What the store holds a key to, for whoever asks last: the payload of its record.
@@ -48,7 +49,7 @@ impl Oracle {
     }
 
     /// The last words on a key, of two processes.
-    pub(crate) fn closes(&self, key: usize, last: &[Told]) {
+    pub(crate) fn closes(&self, key: usize, last: &[CallerOutcome]) {
         let mut known = self.lock();
         let seen = self.shelf.observed(&known.keys[key].rk);
         for told in last {
@@ -57,9 +58,9 @@ impl Oracle {
                 known.hold(key, false, rule);
             }
         }
-        let answers: Vec<_> = last.iter().map(answer).collect();
+        let answers: Vec<_> = last.iter().map(CallerOutcome::answer).collect();
         let alike = answers.windows(2).all(|pair| pair[0] == pair[1]);
-        known.hold(key, alike, "two processes have different last words");
+        known.hold(key, alike, rules::PROCESSES_DISAGREE);
     }
 
     /// Every call that was made was told something, or its process had crashed or dropped its tasks, or its caller gone.
@@ -72,7 +73,7 @@ impl Oracle {
         };
         let first = (0..known.calls.len()).find(untold);
         if let Some(call) = first {
-            known.breaks(&format!("call {call}"), "a caller is told nothing");
+            known.breaks(&format!("call {call}"), rules::NO_OUTCOME_AT_ALL);
         }
     }
 
@@ -96,7 +97,7 @@ impl Known {
     fn may_end(
         &mut self,
         key: usize,
-        told: &Told,
+        told: &CallerOutcome,
         record: Option<&Record>,
         records_expire: bool,
     ) -> Option<&'static str> {
@@ -104,27 +105,27 @@ impl Known {
         let given_up = records_expire && record.is_some_and(|record| self.is_held_for_nobody(key, record));
         let known = &self.keys[key];
         match (told, record.map(|record| &record.state)) {
-            (Told::Answer { answer, .. }, Some(State::Completed(completion))) => {
+            (CallerOutcome::Answer { answer, .. }, Some(State::Completed(completion))) => {
                 self.trace.count("ended with an answer");
                 (completion.answer != *answer.as_bytes()).then_some("the last word is not what the store has")
             }
             // Its record was gone by the time that anybody looked.
-            (Told::Answer { .. } | Told::Indeterminate, None) if records_expire => None,
-            (Told::Indeterminate, Some(State::Open(Phase::Indeterminate, holding))) => {
+            (CallerOutcome::Answer { .. } | CallerOutcome::Indeterminate, None) if records_expire => None,
+            (CallerOutcome::Indeterminate, Some(State::Open(Phase::Indeterminate, holding))) => {
                 self.trace.count("ended indeterminate");
-                if known.regime != Regime::Hold {
-                    return Some("the last word is `unknown`, and not under Hold");
+                if known.effect != EffectPolicy::Hold {
+                    return Some(rules::UNKNOWN_WITHOUT_HOLD);
                 }
                 let has_reason =
                     !known.reasons.is_empty() || self.is_left_unknown(known, holding.owner, records_expire);
                 if !has_reason && !given_up {
-                    return Some("the last word is `unknown` for no reason");
+                    return Some(rules::UNKNOWN_WITHOUT_REASON);
                 }
                 let in_time = |pending: bool| !(pending && records_expire);
                 let told = known.told.iter().any(|(_, pending)| in_time(*pending)) && !known.was_forgotten();
-                told.then_some("an answer was told, and then the outcome is unknown")
+                told.then_some(rules::UNKNOWN_AFTER_ANSWER)
             }
-            _ => Some("the last word fits no record"),
+            _ => Some(rules::FINAL_OUTCOME_MISFIT),
         }
     }
 
@@ -150,7 +151,7 @@ impl Known {
             let Some(attempt) = &call.attempt else { return false };
             let is_kept = self.lives[call.life].journal.is_some() && !records_expire;
             let unheard = call.told.is_none() && !is_kept;
-            let lost = attempt.answer().is_some() && (unheard || call.told == Some(Told::Unrecorded));
+            let lost = attempt.answer().is_some() && (unheard || call.told == Some(CallerOutcome::Unrecorded));
             attempt.grant().is_some_and(|grant| grant.owner == owner) && (attempt.is_unknown() || lost)
         })
     }
@@ -165,8 +166,4 @@ impl Known {
         let settled = known.granted_at.is_none_or(|at| self.trace.now() > at + lease + lease / 10);
         if runs || !settled { Found::Unknown } else { Found::NotDone }
     }
-}
-
-fn answer(told: &Told) -> Option<&str> {
-    if let Told::Answer { answer, .. } = told { Some(answer) } else { None }
 }

@@ -8,8 +8,7 @@ use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::Grant;
 use hapax_core::{Call, Fingerprint, Owner, Phase, RecordKey, Timestamp, Token};
 
-use crate::plan::Regime;
-use crate::words::{Told, Word};
+use crate::outcome::{CallerOutcome, EffectPolicy, HandlerOutcome};
 
 /// One start of a process, up to its crash.
 pub(super) struct Life {
@@ -33,7 +32,7 @@ impl Life {
 /// What is known of one key.
 pub(super) struct KeyHistory {
     pub(super) rk: RecordKey,
-    pub(super) regime: Regime,
+    pub(super) effect: EffectPolicy,
     /// Whether somebody finds out what attempts did.
     pub(super) is_found_out: bool,
     /// That of each payload.
@@ -86,11 +85,11 @@ pub(super) struct Decision {
 }
 
 impl KeyHistory {
-    pub(super) fn new(regime: Regime, has_an_operator: bool, calls: &[Call; 2]) -> Self {
+    pub(super) fn new(effect: EffectPolicy, has_an_operator: bool, calls: &[Call; 2]) -> Self {
         Self {
             rk: calls[0].record_key(),
-            is_found_out: regime == Regime::Resolve || regime == Regime::Hold && has_an_operator,
-            regime,
+            is_found_out: effect == EffectPolicy::Resolve || effect == EffectPolicy::Hold && has_an_operator,
+            effect,
             fingerprints: [calls[0].newest_fingerprint(), calls[1].newest_fingerprint()],
             calls: Vec::new(),
             decisions: Vec::new(),
@@ -146,7 +145,7 @@ pub(super) struct CallHistory {
     /// Whether an answer was recorded when it started, and how often the store had forgotten by then.
     pub(super) found: (bool, usize),
     pub(super) attempt: Option<AttemptHistory>,
-    pub(super) told: Option<Told>,
+    pub(super) told: Option<CallerOutcome>,
 }
 
 /// What is known of one attempt.
@@ -170,7 +169,7 @@ pub(super) struct AttemptHistory {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    Said(Word, String),
+    Said(HandlerOutcome, String),
     BrokeOff,
 }
 
@@ -179,7 +178,7 @@ impl AttemptHistory {
         self.attempt.grant()
     }
 
-    pub(super) fn said(&self) -> Option<Word> {
+    pub(super) fn said(&self) -> Option<HandlerOutcome> {
         match &self.ended {
             Some(Ended::Said(word, _)) => Some(*word),
             Some(Ended::BrokeOff) | None => None,
@@ -189,18 +188,18 @@ impl AttemptHistory {
     /// The answer that it gave.
     pub(super) fn answer(&self) -> Option<&str> {
         match &self.ended {
-            Some(Ended::Said(Word::Applied | Word::Final, answer)) => Some(answer),
-            Some(Ended::Said(Word::NotApplied | Word::Unknown, _) | Ended::BrokeOff) | None => None,
+            Some(Ended::Said(HandlerOutcome::Applied | HandlerOutcome::Final, answer)) => Some(answer),
+            Some(Ended::Said(HandlerOutcome::NotApplied | HandlerOutcome::Unknown, _) | Ended::BrokeOff) | None => None,
         }
     }
 
     /// Whether it ended and is known to have done nothing.
     pub(super) fn was_in_vain(&self) -> bool {
-        self.said() == Some(Word::NotApplied)
+        self.said() == Some(HandlerOutcome::NotApplied)
     }
 
     /// Whether it ended and only itself could know what it did.
     pub(super) fn is_unknown(&self) -> bool {
-        matches!(self.ended, Some(Ended::BrokeOff | Ended::Said(Word::Unknown, _)))
+        matches!(self.ended, Some(Ended::BrokeOff | Ended::Said(HandlerOutcome::Unknown, _)))
     }
 }

@@ -21,6 +21,7 @@ use hapax_core::{Owner, Phase, Record, RecordKey, State};
 use super::history::AttemptHistory;
 use super::{Known, Oracle};
 use crate::plan::{Class, Route};
+use crate::rules;
 
 /// A renewal that is under way.
 pub(crate) struct UnderWay {
@@ -111,7 +112,7 @@ impl Oracle {
             return None;
         }
         let excused = self.may_be_misled(known, call, since, &seen);
-        known.hold(key, excused, "a handler was not told to stop though the store does not believe its grant");
+        known.hold(key, excused, rules::NOT_CANCELLED);
         Some(now + route.lease / 4)
     }
 
@@ -120,7 +121,7 @@ impl Oracle {
         let Some((grant, since)) = known.granted_to(call) else { return };
         let (seen, key) = (self.shelf.observed(&grant.rk), known.calls[call].key);
         let excused = self.may_be_misled(known, call, since, &seen);
-        let rule = "an effect was not stopped though the store does not believe its grant";
+        let rule = rules::EFFECT_WITHOUT_GRANT;
         known.hold(key, holds(&grant, &seen) || excused, rule);
     }
 
@@ -142,11 +143,7 @@ impl Oracle {
         }
         let seen = self.shelf.observed(&grant.rk);
         let completed = matches!(seen.live().map(|record| &record.state), Some(State::Completed(_)));
-        known.hold(
-            key,
-            holds(&grant, &seen) || completed,
-            "a lease ran out under its handler though nothing was wrong",
-        );
+        known.hold(key, holds(&grant, &seen) || completed, rules::LEASE_EXPIRED_EARLY);
         known.trace.count("lease kept");
     }
 

@@ -17,7 +17,9 @@ use hapax_core::{Holding, Phase, Record, RecordKey, State, Token};
 
 use super::history::{AttemptHistory, Granted};
 use super::{Known, Oracle};
-use crate::plan::{Class, Regime, Route};
+use crate::outcome::{EffectPolicy, state_name};
+use crate::plan::{Class, Route};
+use crate::rules;
 use crate::store::{Request, When};
 
 impl Oracle {
@@ -92,7 +94,7 @@ impl Known {
             self.trace.line(format_args!("key {key}: {request}{when} arms the lease anew"));
             return;
         }
-        let (name, token) = (name(&record.state), record.token.0);
+        let (name, token) = (state_name(&record.state), record.token.0);
         self.trace.line(format_args!("key {key}: {request}{when} makes it {name}, token {token}"));
         self.trace.count(match (before.live().map(|record| &record.state), &record.state) {
             (None, State::Open(Phase::InProgress, _)) => "granted",
@@ -149,7 +151,7 @@ impl Known {
             return (!own || was != record).then_some("a renewal reached a record that was not its own");
         }
         match was {
-            Some(was) => may_follow(known.regime, was, record, before).or(known.has_its_token(was, record)),
+            Some(was) => may_follow(known.effect, was, record, before).or(known.has_its_token(was, record)),
             None => known.has_its_token_anew(record),
         }
     }
@@ -164,7 +166,7 @@ impl Known {
         let mut rule = None;
         for attempt in self.attempts_of(known).filter(|attempt| !attempt.forgotten && attempt.grant().is_some()) {
             if attempt.decided {
-                rule = Some("a key is free with an effect behind it");
+                rule = Some(rules::FREE_AFTER_EFFECT);
             } else if attempt.ended.is_none() {
                 rule = Some("a key is free while its handler runs");
             } else if attempt.is_unknown() && !unknown_is_found_out {
@@ -222,12 +224,12 @@ impl super::history::KeyHistory {
     fn has_its_token(&self, was: &Record, record: &Record) -> Option<&'static str> {
         let grows = record.token > self.largest_token || record.token == was.token;
         let answers = matches!(record.state, State::Completed(_));
-        (!grows && !answers).then_some("the token of a grant does not grow")
+        (!grows && !answers).then_some(rules::TOKEN_DID_NOT_GROW)
     }
 
     fn has_its_token_anew(&self, record: &Record) -> Option<&'static str> {
         let grows = record.token > self.largest_token || matches!(record.state, State::Completed(_));
-        (!grows).then_some("the token of a grant does not grow")
+        (!grows).then_some(rules::TOKEN_DID_NOT_GROW)
     }
 }
 
@@ -250,7 +252,7 @@ fn lifetime(route: Route, state: &State) -> Duration {
 }
 
 /// The rule that one record breaks by following another.
-fn may_follow(regime: Regime, was: &Record, record: &Record, before: &Observed) -> Option<&'static str> {
+fn may_follow(effect: EffectPolicy, was: &Record, record: &Record, before: &Observed) -> Option<&'static str> {
     if was.fingerprint != record.fingerprint {
         return Some("a record changed its fingerprint");
     }
@@ -264,7 +266,7 @@ fn may_follow(regime: Regime, was: &Record, record: &Record, before: &Observed) 
     let another = holder(&was.state) != holder(&record.state);
     match (&was.state, &record.state) {
         (_, State::Open(Phase::Dead, _)) => Some("a record is dead though nobody buried it"),
-        (_, State::Open(Phase::Indeterminate, _)) if !regime.runs_once() => {
+        (_, State::Open(Phase::Indeterminate, _)) if !effect.is_at_most_once() => {
             Some("a record is indeterminate under Retry")
         }
         (State::Open(Phase::InProgress, held), State::Open(Phase::InProgress | Phase::Indeterminate, _))
@@ -273,7 +275,7 @@ fn may_follow(regime: Regime, was: &Record, record: &Record, before: &Observed) 
             Some(ENDED_EARLY)
         }
         (State::Open(Phase::InProgress, _), State::Open(Phase::InProgress, _)) if another => {
-            takes_over(regime, was, record)
+            takes_over(effect, was, record)
         }
         (State::Open(Phase::Released, _), State::Open(Phase::InProgress, holding)) => grants_anew(holding, was, record),
         (State::Open(Phase::Indeterminate, _), State::Open(Phase::InProgress, _)) => {
@@ -292,9 +294,9 @@ fn lives_on(held: &Holding, before: &Observed) -> bool {
     !held.abandoned() && !before.lease_left.is_zero()
 }
 
-fn takes_over(regime: Regime, was: &Record, record: &Record) -> Option<&'static str> {
+fn takes_over(effect: EffectPolicy, was: &Record, record: &Record) -> Option<&'static str> {
     let shown = record.state.holding().is_some_and(|holding| holding.takeover);
-    match (regime.runs_once(), shown, record.token > was.token) {
+    match (effect.is_at_most_once(), shown, record.token > was.token) {
         (true, _, _) => Some("a lapsed record was granted, and not under Retry"),
         (false, false, _) => Some("a takeover does not show"),
         (false, true, false) => Some("the token of a takeover does not grow"),
@@ -307,7 +309,7 @@ fn grants_anew(holding: &Holding, was: &Record, record: &Record) -> Option<&'sta
     match (counts, record.token > was.token) {
         (true, true) => None,
         (false, _) => Some("a grant does not count its attempt"),
-        (true, false) => Some("the token of a grant does not grow"),
+        (true, false) => Some(rules::TOKEN_DID_NOT_GROW),
     }
 }
 
@@ -319,16 +321,5 @@ fn rank(state: &State) -> usize {
         State::Open(Phase::Indeterminate, _) => 2,
         State::Open(Phase::Released, _) => 3,
         State::Completed(_) | State::Open(Phase::Dead, _) => 4,
-    }
-}
-
-fn name(state: &State) -> &'static str {
-    match state {
-        State::Open(Phase::InProgress, holding) if holding.abandoned() => "abandoned",
-        State::Open(Phase::InProgress, _) => "in progress",
-        State::Completed(_) => "completed",
-        State::Open(Phase::Released, _) => "released",
-        State::Open(Phase::Indeterminate, _) => "indeterminate",
-        State::Open(Phase::Dead, _) => "dead",
     }
 }

@@ -27,8 +27,9 @@ use hapax_core::{ErrorKind, Journal};
 
 use super::history::{AttemptHistory, CallHistory};
 use super::{Known, Oracle};
-use crate::plan::{Class, Regime};
-use crate::words::{Told, Word};
+use crate::outcome::{CallerOutcome, EffectPolicy, HandlerOutcome};
+use crate::plan::Class;
+use crate::rules;
 
 impl Oracle {
     /// A caller hung up; its handler goes on.
@@ -40,35 +41,37 @@ impl Oracle {
     }
 
     /// A caller was told.
-    pub(crate) fn told(&self, call: usize, told: &Told) {
+    pub(crate) fn told(&self, call: usize, told: &CallerOutcome) {
         let mut known = self.lock();
         let key = known.calls[call].key;
         known.trace.count(told.name());
         known.trace.line(format_args!("key {key} call {call}: is told {told}"));
         known.calls[call].told = Some(told.clone());
-        if matches!(told, Told::Answer { recorded: Recorded::Pending, .. }) && self.plan.may(Class::Expiry) {
+        if matches!(told, CallerOutcome::Answer { recorded: Recorded::Pending, .. }) && self.plan.may(Class::Expiry) {
             known.keys[key].excuse("its answer may stay in a journal for longer than its record lives");
         }
         let rule = match told {
-            Told::Answer { answer, provenance, recorded } => known
+            CallerOutcome::Answer { answer, provenance, recorded } => known
                 .may_hear(call, answer, *provenance)
                 .or_else(|| known.is_kept(call, answer, *recorded))
                 .or_else(|| known.is_the_same(call, answer, *recorded)),
-            Told::Busy(after) if *after > self.plan.route(key).lease => {
+            CallerOutcome::Busy(after) if *after > self.plan.route(key).lease => {
                 Some("a caller is told to come back after more than a lease")
             }
-            Told::Mismatch => known.is_for_another_payload(call),
-            Told::Indeterminate => known.may_be_indeterminate(call),
-            Told::Dead => Some("a caller is told that a key is dead though nobody buried it"),
-            Told::Overloaded if self.plan.max_in_flight > self.plan.clients => {
+            CallerOutcome::Mismatch => known.is_for_another_payload(call),
+            CallerOutcome::Indeterminate => known.may_be_indeterminate(call),
+            CallerOutcome::Dead => Some("a caller is told that a key is dead though nobody buried it"),
+            CallerOutcome::Overloaded if self.plan.max_in_flight > self.plan.clients => {
                 Some("a caller is told that too many attempts run")
             }
-            Told::NotApplied => known.was_in_vain(call),
-            Told::Unknown => known.may_be_unknown(call, self.plan.route(key).retention),
-            Told::Unrecorded => known.may_be_unrecorded(call),
-            Told::Busy(_) => known.was_not_run(call).or_else(|| known.is_not_alone(call)),
-            Told::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | Told::Overloaded => known.was_not_run(call),
-            Told::Store(_) => Some("a caller is told that a record is damaged, or a setting wrong"),
+            CallerOutcome::NotApplied => known.was_in_vain(call),
+            CallerOutcome::Unknown => known.may_be_unknown(call, self.plan.route(key).retention),
+            CallerOutcome::Unrecorded => known.may_be_unrecorded(call),
+            CallerOutcome::Busy(_) => known.was_not_run(call).or_else(|| known.is_not_alone(call)),
+            CallerOutcome::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | CallerOutcome::Overloaded => {
+                known.was_not_run(call)
+            }
+            CallerOutcome::Store(_) => Some("a caller is told that a record is damaged, or a setting wrong"),
         };
         if let Some(rule) = rule {
             known.hold(key, false, rule);
@@ -81,7 +84,7 @@ impl Known {
         self.calls[call].attempt.as_ref()
     }
 
-    fn own_word(&self, call: usize) -> Option<Word> {
+    fn own_word(&self, call: usize) -> Option<HandlerOutcome> {
         self.own(call).and_then(AttemptHistory::said)
     }
 
@@ -89,7 +92,7 @@ impl Known {
         let (key, payload) = (&self.keys[self.calls[call].key], self.calls[call].payload);
         let for_this = |by: usize| self.calls[by].payload == payload || key.mixes_payloads();
         if !key.decisions.iter().any(|decision| decision.answer == answer && for_this(decision.call)) {
-            return Some("a caller was told an answer that nobody gave for its key and payload");
+            return Some(rules::FOREIGN_ANSWER);
         }
         let own_answer = self.own(call).and_then(AttemptHistory::answer);
         let fits = match provenance {
@@ -97,7 +100,7 @@ impl Known {
             Provenance::Canonical => own_answer.is_some(),
             Provenance::Replayed => self.own(call).is_none(),
         };
-        (!fits).then_some("an answer counts as fresh that is not, or the other way round")
+        (!fits).then_some(rules::WRONG_PROVENANCE)
     }
 
     /// Whether an answer is where it is said to be.
@@ -115,10 +118,10 @@ impl Known {
                 let holds = |answer: &str| {
                     entries.iter().flatten().any(|(_, spilled)| spilled.complete.answer == *answer.as_bytes())
                 };
-                let lost = key.completed && key.regime == Regime::Bare || key.was_forgotten();
+                let lost = key.completed && key.effect == EffectPolicy::Repeatable || key.was_forgotten();
                 (!in_store && !lost && !holds(answer)).then_some("an answer was told as pending that is nowhere")
             }
-            Recorded::No => (key.regime != Regime::Ledger { pass: true })
+            Recorded::No => (key.effect != EffectPolicy::Ledger { pass: true })
                 .then_some("an answer was not recorded, and not under Pass"),
         }
     }
@@ -126,11 +129,11 @@ impl Known {
     fn is_the_same(&mut self, call: usize, answer: &str, recorded: Recorded) -> Option<&'static str> {
         let key = &mut self.keys[self.calls[call].key];
         let pending = recorded != Recorded::Yes;
-        let counts = |pending: bool| !(pending && key.regime == Regime::Bare);
+        let counts = |pending: bool| !(pending && key.effect == EffectPolicy::Repeatable);
         let differs = key.told.iter().any(|(told, was_pending)| told != answer && counts(pending || *was_pending));
         key.told.push((answer.into(), pending));
-        let excused = key.was_forgotten() && !key.regime.has_a_ledger();
-        (differs && !excused).then_some("two callers were told different answers")
+        let excused = key.was_forgotten() && !key.effect.has_ledger();
+        (differs && !excused).then_some(rules::DIFFERENT_ANSWERS)
     }
 
     fn is_for_another_payload(&self, call: usize) -> Option<&'static str> {
@@ -145,17 +148,19 @@ impl Known {
         let key = &self.keys[key];
         let copies = key.calls.iter().any(|other| {
             let CallHistory { life: there, told, .. } = &self.calls[*other];
-            *there == life && !self.comes_after_completion(*other) && matches!(told, Some(Told::Indeterminate) | None)
+            *there == life
+                && !self.comes_after_completion(*other)
+                && matches!(told, Some(CallerOutcome::Indeterminate) | None)
         });
         if self.comes_after_completion(call) && !copies {
             return Some("a caller that came after an answer was told that the outcome is unknown");
         }
-        let rule = (!key.regime.runs_once()).then_some("a key is indeterminate under Retry");
+        let rule = (!key.effect.is_at_most_once()).then_some("a key is indeterminate under Retry");
         rule.or_else(|| self.was_not_run(call)).or_else(|| self.is_not_alone(call))
     }
 
     fn was_in_vain(&self, call: usize) -> Option<&'static str> {
-        (self.own_word(call) != Some(Word::NotApplied)).then_some("a caller was told `not applied` by nobody")
+        (self.own_word(call) != Some(HandlerOutcome::NotApplied)).then_some("a caller was told `not applied` by nobody")
     }
 
     /// Whether somebody does not know: its own handler, or that of the call that it copies.
@@ -167,7 +172,7 @@ impl Known {
         let too_late = |own: &AttemptHistory| own.answer().is_some() && self.trace.now() >= own.ended_at + retention;
         let unknown = |own: &AttemptHistory| own.is_unknown() || too_late(own) || self.may_be_lost(key);
         if let Some(own) = self.own(call) {
-            return (!unknown(own)).then_some("a caller was told less than its handler knew");
+            return (!unknown(own)).then_some(rules::LESS_THAN_HANDLER_KNEW);
         }
         // What a leader could not record is unknown to its copies.
         let has_journal = self.lives[life].journal.is_some();
@@ -190,13 +195,13 @@ impl Known {
 
     fn may_be_unrecorded(&self, call: usize) -> Option<&'static str> {
         let CallPlace { life, .. } = self.place(call);
-        let answers = self.own_word(call).is_some_and(Word::answers);
+        let answers = self.own_word(call).is_some_and(HandlerOutcome::has_answer);
         let has_journal = self.lives[life].journal.is_some();
         (!answers || has_journal).then_some("an answer was lost in a process with a journal, or there was none")
     }
 
     fn was_not_run(&self, call: usize) -> Option<&'static str> {
-        self.own(call).map(|_| "a caller was refused though its handler had started")
+        self.own(call).map(|_| rules::REFUSED_AFTER_START)
     }
 
     /// Whether there is another call at all that may have stood in the way.

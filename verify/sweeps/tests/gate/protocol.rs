@@ -1,5 +1,5 @@
-//! Every operation of the protocol, in every state it is made for: with each fault at each of its calls and dropped at each of its
-//! steps, then repeated. The record is the same as if nothing had gone wrong, and so is the reply.
+//! Each operation of the protocol, in each state that it can change: with each fault at each of its store calls, and dropped at each
+//! of its steps. Then the operation is repeated. Its reply and the record are the same as without a fault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use hapax_core::machine::{Begin, Claim, Complete, Lapse, Verdict};
 use hapax_core::store::{Memory, MemorySettings, Protocol};
 use hapax_core::{Millis, Owner, Record, Result, Seconds, Store, Token};
+use hapax_sweeps::Sweep;
 use hapax_testkit::{Fault, Faulty, Process, Started, VirtualTime};
 
 use crate::faults::{HOLD, LEASE, faults};
@@ -18,13 +19,13 @@ const LIFETIME: Seconds = Seconds(3600);
 const ME: Owner = Owner([1; 16]);
 const ANOTHER: Owner = Owner([2; 16]);
 
-/// An operation, or a lapse. What names a claim is made under the newest token, but for `CompleteFirst`.
+/// An operation, or a lapse. Each operation uses the newest grant, except `CompleteFirst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Operation {
     Begin(Owner, Lapse),
     Renew,
     Complete,
-    /// By the owner of the first grant, under its token.
+    /// A completion with the first grant.
     CompleteFirst,
     Release,
     Cancel,
@@ -37,24 +38,24 @@ enum Step {
     Lapse,
 }
 
-use Step::{Abandon, Bury, Cancel, CompleteFirst, Done, Hold, NotDone, Release, Renew, Reopen};
+use Operation::{Abandon, Bury, Cancel, CompleteFirst, Done, Hold, NotDone, Release, Renew, Reopen};
 
-const GRANT: Step = Step::Begin(ME, Lapse::Retry);
-const GRANT_ANOTHER: Step = Step::Begin(ANOTHER, Lapse::Retry);
-const MARK: Step = Step::Begin(ANOTHER, Lapse::Hold);
-const COMPLETE: Step = Step::Complete;
-const LAPSE: Step = Step::Lapse;
+const GRANT: Operation = Operation::Begin(ME, Lapse::Retry);
+const GRANT_ANOTHER: Operation = Operation::Begin(ANOTHER, Lapse::Retry);
+const HOLD_LAPSED: Operation = Operation::Begin(ANOTHER, Lapse::Hold);
+const COMPLETE: Operation = Operation::Complete;
+const LAPSE: Operation = Operation::Lapse;
 
-/// What brings the record to its state, and the operation that finds it there.
-const ROWS: [(&[Step], Step); 36] = [
+/// The operations that bring the record to a state, and the operation under test.
+const CASES: [(&[Operation], Operation); 36] = [
     (&[], GRANT),
     (&[GRANT], GRANT),
     (&[GRANT], GRANT_ANOTHER),
     (&[GRANT, LAPSE], GRANT_ANOTHER),
-    (&[GRANT, LAPSE], MARK),
-    (&[GRANT, LAPSE, MARK], MARK),
+    (&[GRANT, LAPSE], HOLD_LAPSED),
+    (&[GRANT, LAPSE, HOLD_LAPSED], HOLD_LAPSED),
     (&[GRANT, Abandon], GRANT),
-    (&[GRANT, Abandon], MARK),
+    (&[GRANT, Abandon], HOLD_LAPSED),
     (&[GRANT, Release], GRANT_ANOTHER),
     (&[GRANT, COMPLETE], GRANT_ANOTHER),
     (&[GRANT], Renew),
@@ -62,31 +63,31 @@ const ROWS: [(&[Step], Step); 36] = [
     (&[], COMPLETE),
     (&[GRANT], COMPLETE),
     (&[GRANT, LAPSE], COMPLETE),
-    (&[GRANT, LAPSE, MARK], COMPLETE),
+    (&[GRANT, LAPSE, HOLD_LAPSED], COMPLETE),
     (&[GRANT, Release], COMPLETE),
     (&[GRANT, LAPSE, GRANT_ANOTHER], CompleteFirst),
     (&[GRANT, Release, GRANT_ANOTHER, Release], CompleteFirst),
-    (&[GRANT, LAPSE, GRANT_ANOTHER, LAPSE, MARK], CompleteFirst),
+    (&[GRANT, LAPSE, GRANT_ANOTHER, LAPSE, HOLD_LAPSED], CompleteFirst),
     (&[GRANT, Release, GRANT_ANOTHER, Bury], CompleteFirst),
     (&[GRANT], Release),
-    (&[GRANT, LAPSE, MARK], Release),
+    (&[GRANT, LAPSE, HOLD_LAPSED], Release),
     (&[GRANT_ANOTHER, LAPSE, GRANT], Release),
     (&[GRANT], Cancel),
-    (&[GRANT, LAPSE, MARK], Cancel),
+    (&[GRANT, LAPSE, HOLD_LAPSED], Cancel),
     (&[GRANT_ANOTHER, LAPSE, GRANT], Cancel),
     (&[GRANT], Abandon),
-    (&[GRANT, LAPSE, MARK], Abandon),
+    (&[GRANT, LAPSE, HOLD_LAPSED], Abandon),
     (&[GRANT], Bury),
-    (&[GRANT, LAPSE, MARK], Bury),
+    (&[GRANT, LAPSE, HOLD_LAPSED], Bury),
     (&[GRANT, LAPSE], Hold),
-    (&[GRANT, LAPSE, MARK], Done),
-    (&[GRANT, LAPSE, MARK], NotDone),
+    (&[GRANT, LAPSE, HOLD_LAPSED], Done),
+    (&[GRANT, LAPSE, HOLD_LAPSED], NotDone),
     (&[GRANT, Bury], Reopen),
     (&[GRANT, LAPSE, Hold], Done),
 ];
 
-impl Step {
-    async fn carry_out(self, store: Arc<dyn Store>, first: Claim, newest: Claim) -> Result<String> {
+impl Operation {
+    async fn run(self, store: Arc<dyn Store>, first: Claim, newest: Claim) -> Result<String> {
         let (protocol, rk) = (Protocol::over(&*store), call().record_key());
         let token = newest.token;
         Ok(match self {
@@ -112,7 +113,7 @@ impl Step {
                 format!("{:?}", protocol.resolve(&rk, token, &verdict).await?)
             }
             Self::Reopen => format!("{:?}", protocol.reopen(&rk, token, LIFETIME).await?),
-            Self::Lapse => unreachable!("a lapse is no operation"),
+            Self::Lapse => unreachable!("a lapse is not an operation"),
         })
     }
 }
@@ -122,8 +123,8 @@ fn complete(claim: Claim) -> Complete {
     Complete { claim, fingerprint, answer: Bytes::from_static(b"done"), retention: LIFETIME, age: Duration::ZERO }
 }
 
-/// A record in some state, and an operation on it.
-struct Bench {
+/// A record in some state, and a faulty store before it.
+struct Fixture {
     time: VirtualTime,
     client: Arc<Process>,
     memory: Arc<Memory>,
@@ -132,26 +133,26 @@ struct Bench {
     newest: Claim,
 }
 
-impl Bench {
-    fn after(steps: &[Step]) -> Self {
+impl Fixture {
+    fn after(steps: &[Operation]) -> Self {
         let time = VirtualTime::new(1);
         let (server, client) = (time.process(), time.process());
         let memory = Arc::new(Memory::new(Arc::clone(&server) as _, MemorySettings::default()));
         let faulty = Faulty::over(Arc::clone(&memory) as _, server, LEASE);
         let nobody = Claim { owner: ME, token: Token(7) };
-        let mut bench = Self { time, client, memory, faulty, first: nobody, newest: nobody };
+        let mut fixture = Self { time, client, memory, faulty, first: nobody, newest: nobody };
         for step in steps {
-            bench.prepare(*step);
+            fixture.prepare(*step);
         }
-        bench
+        fixture
     }
 
-    fn prepare(&mut self, step: Step) {
-        if step == Step::Lapse {
+    fn prepare(&mut self, step: Operation) {
+        if step == Operation::Lapse {
             return self.time.run_for(LEASE);
         }
-        let done = step.carry_out(Arc::clone(&self.memory) as _, self.first, self.newest).now_or_never();
-        done.expect("memory answers at once").expect("nothing is wrong as yet");
+        let done = step.run(Arc::clone(&self.memory) as _, self.first, self.newest).now_or_never();
+        done.expect("memory answers at once").expect("no fault has happened yet");
         let Some(record) = self.record() else { return };
         if let Some(holding) = record.state.holding() {
             self.newest = Claim { owner: holding.owner, token: record.token };
@@ -166,121 +167,95 @@ impl Bench {
         seen.expect("memory answers at once").expect("memory always answers").record
     }
 
-    fn start(&self, step: Step) -> Started<Result<String>> {
+    fn start(&self, step: Operation) -> Started<Result<String>> {
         let store = Arc::clone(&self.faulty) as Arc<dyn Store>;
-        self.client.start(step.carry_out(store, self.first, self.newest))
+        self.client.start(step.run(store, self.first, self.newest))
     }
 
-    /// Repeats the operation without further faults, and lets what is late arrive; the reply, and the record in the end.
-    fn ends(self, operation: Step) -> (String, Option<Record>) {
+    /// Repeats the operation without faults, lets late requests arrive, and returns the reply and the record.
+    fn finish(self, operation: Operation) -> ReplyAndRecord {
         self.faulty.heal();
         let repeated = self.start(operation);
         while self.time.step() {}
-        let reply = repeated.output().expect("it ends").expect("nothing is wrong any more");
+        let reply = repeated.output().expect("the operation ends").expect("the faults have ended");
         let faulty = Arc::clone(&self.faulty);
         self.client.start(async move { faulty.apply_late().await });
         self.time.run_for(LEASE - Duration::from_millis(1));
-        // To be repeated is all the difference.
+        // A repeated operation may report that its first execution already succeeded.
         let reply = reply.replace("Mine(", "Granted(").replace("Already", "Done").replace("Recreated", "Done");
         (reply, self.record())
     }
 }
 
-#[derive(Default)]
-struct Tally {
-    points: usize,
-    runs: usize,
-    found: Vec<String>,
-}
+/// The reply of an operation and the record after it.
+type ReplyAndRecord = (String, Option<Record>);
 
-impl Tally {
-    /// Holds a run to its end when nothing goes wrong.
-    fn compare(&mut self, what: String, good: &(String, Option<Record>), ended: &(String, Option<Record>)) {
-        self.runs += 1;
-        if good != ended {
-            self.found.push(format!("{what}\n  ends with  {ended:?}\n  instead of {good:?}"));
-        }
-    }
-
-    fn ends(self, name: &str, least_runs: usize) {
-        let Self { points, runs, found } = self;
-        println!("sweep: {name}: {} operations, {points} points, {runs} runs", ROWS.len());
-        assert!(found.is_empty(), "{} of {runs} runs end otherwise:\n{}", found.len(), found.join("\n"));
-        assert!(runs >= least_runs, "only {runs} runs");
-    }
+/// Compares a run with the run without a fault.
+fn compare(fault: &str, good: &ReplyAndRecord, faulty: &ReplyAndRecord) -> Result<(), String> {
+    if good == faulty { Ok(()) } else { Err(format!("{fault}\n  leads to   {faulty:?}\n  instead of {good:?}")) }
 }
 
 #[test]
-fn every_operation_with_a_fault_at_every_call_and_repeated() {
-    let mut tally = Tally::default();
-    for (before, operation) in ROWS {
-        let good = Bench::after(before);
+fn every_operation_with_a_fault_at_every_store_call_is_repeated() {
+    let mut sweep = Sweep::new("every operation with a fault at every store call, repeated");
+    for (before, operation) in CASES {
+        let good = Fixture::after(before);
         let started = good.start(operation);
         while good.time.step() {}
-        assert!(matches!(started.output(), Some(Ok(_))), "{operation:?} after {before:?} goes through");
+        assert!(matches!(started.output(), Some(Ok(_))), "{operation:?} after {before:?} succeeds");
         let calls = good.faulty.calls().len();
-        let good = good.ends(operation);
-        tally.points += calls;
+        let good = good.finish(operation);
+        sweep.add_points(calls);
         for (call, fault) in (0..calls).flat_map(|call| faults(HOLD).into_iter().map(move |fault| (call, fault))) {
-            let bench = Bench::after(before);
-            bench.faulty.meet(call, fault);
-            let started = bench.start(operation);
-            while bench.time.step() {}
+            let fixture = Fixture::after(before);
+            fixture.faulty.meet(call, fault);
+            let started = fixture.start(operation);
+            while fixture.time.step() {}
             started.cancel();
-            tally.compare(
-                format!("{operation:?} after {before:?}, call {call} meets {fault:?}"),
-                &good,
-                &bench.ends(operation),
-            );
+            let what = format!("{operation:?} after {before:?}, call {call} meets {fault:?}");
+            sweep.add_run(compare(&what, &good, &fixture.finish(operation)));
         }
     }
-    tally.ends("every operation with a fault at every call and repeated", 1000);
+    sweep.finish(36, 1000);
 }
 
 #[test]
-fn every_operation_dropped_at_every_step_and_repeated() {
-    let mut tally = Tally::default();
-    for (before, operation) in ROWS {
-        let good = Bench::after(before).ends(operation);
+fn every_operation_dropped_at_every_step_is_repeated() {
+    let mut sweep = Sweep::new("every operation dropped at every step, repeated");
+    for (before, operation) in CASES {
+        let good = Fixture::after(before).finish(operation);
         for steps in 0.. {
-            let bench = Bench::after(before);
-            let started = bench.start(operation);
-            let went = (0..steps).take_while(|_| bench.time.step()).count();
-            if went < steps {
+            let fixture = Fixture::after(before);
+            let started = fixture.start(operation);
+            let taken = (0..steps).take_while(|_| fixture.time.step()).count();
+            if taken < steps {
                 break;
             }
             started.cancel();
-            tally.points += 1;
-            tally.compare(
-                format!("{operation:?} after {before:?}, dropped after {steps} steps"),
-                &good,
-                &bench.ends(operation),
-            );
+            sweep.add_points(1);
+            let what = format!("{operation:?} after {before:?}, dropped after {steps} steps");
+            sweep.add_run(compare(&what, &good, &fixture.finish(operation)));
         }
     }
-    tally.ends("every operation dropped at every step and repeated", 100);
+    sweep.finish(100, 100);
 }
 
-/// A fault that the operation itself outlives changes nothing, either.
+/// The operation itself succeeds; a copy of one of its requests arrives after it.
 #[test]
-fn a_late_copy_of_every_call_changes_nothing_after_the_operation() {
-    let mut tally = Tally::default();
-    for (before, operation) in ROWS {
-        let good = Bench::after(before).ends(operation);
-        let calls = 4;
-        for call in 0..calls {
-            let bench = Bench::after(before);
-            bench.faulty.meet(call, Fault::ApplyTwice(hapax_testkit::When::Calls(usize::MAX / 2)));
-            let started = bench.start(operation);
-            while bench.time.step() {}
+fn a_late_copy_of_every_store_call_changes_nothing() {
+    let mut sweep = Sweep::new("a late copy of every store call");
+    for (before, operation) in CASES {
+        let good = Fixture::after(before).finish(operation);
+        for call in 0..4 {
+            let fixture = Fixture::after(before);
+            fixture.faulty.meet(call, Fault::ApplyTwice(hapax_testkit::When::Calls(usize::MAX / 2)));
+            let started = fixture.start(operation);
+            while fixture.time.step() {}
             assert!(started.output().is_some_and(|reply| reply.is_ok()));
-            tally.points += 1;
-            tally.compare(
-                format!("{operation:?} after {before:?}, a copy of call {call} is late"),
-                &good,
-                &bench.ends(operation),
-            );
+            sweep.add_points(1);
+            let what = format!("{operation:?} after {before:?}, a copy of call {call} is late");
+            sweep.add_run(compare(&what, &good, &fixture.finish(operation)));
         }
     }
-    tally.ends("a late copy of every call", 100);
+    sweep.finish(100, 100);
 }
