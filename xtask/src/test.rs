@@ -34,15 +34,15 @@ pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
     succeeds(&mut cargo(&["build"])) && succeeds(cargo(&["run"]).args(["--bin", "hapax-bench", "--"]).args(arguments))
 }
 
-const FORMAT: Line = Line::new("cargo fmt --all --check");
+const FORMAT: CommandLine = CommandLine::new("cargo fmt --all --check");
 // Runs inside this process; the line is the command that runs it alone.
-const TIDY: Line = Line::new("cargo xtask tidy");
-const CLIPPY: Line = Line::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
-const DOC: Line = Line {
+const TIDY: CommandLine = CommandLine::new("cargo xtask tidy");
+const CLIPPY: CommandLine = CommandLine::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
+const DOC: CommandLine = CommandLine {
     words: "cargo doc --workspace --no-deps --all-features",
     variable: Some(("RUSTDOCFLAGS", Cow::Borrowed("-D warnings"))),
 };
-const UNPACK: Line = Line::new("cargo xtask services unpack");
+const UNPACK: CommandLine = CommandLine::new("cargo xtask services unpack");
 // One failure must not hide the next: the tests alone run to the end.
 const TESTS: &str = "cargo test --workspace --all-features --no-fail-fast";
 
@@ -50,12 +50,12 @@ const TESTS: &str = "cargo test --workspace --all-features --no-fail-fast";
 const REQUIRE: &str = "HAPAX_REQUIRE";
 
 /// One command line: printed as it would be typed, and run as it is printed.
-struct Line {
+struct CommandLine {
     words: &'static str,
     variable: Option<(&'static str, Cow<'static, str>)>,
 }
 
-impl Line {
+impl CommandLine {
     const fn new(words: &'static str) -> Self {
         Self { words, variable: None }
     }
@@ -68,7 +68,7 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((name, value)) = &self.variable {
             write!(f, "{name}=\"{value}\" ")?;
@@ -78,7 +78,7 @@ impl fmt::Display for Line {
 }
 
 /// Runs one step that either passes or not.
-fn step(line: &Line, body: impl FnOnce() -> io::Result<bool>) -> bool {
+fn step(line: &CommandLine, body: impl FnOnce() -> io::Result<bool>) -> bool {
     let passed = timed(line, body).unwrap_or(false);
     if !passed {
         ask_for(line);
@@ -99,7 +99,7 @@ fn unpacked(root: &Path) -> Option<Unpacked> {
 /// Runs the tests, which have more to say than whether they passed, and then asks whether they can fail. The summary comes last.
 fn tests_pass(root: &Path, services: &Unpacked, can_fail: impl FnOnce(&Path) -> bool) -> bool {
     let required = services.required(&env::var(REQUIRE).unwrap_or_default());
-    let tests = Line { words: TESTS, variable: Some((REQUIRE, required.into())) };
+    let tests = CommandLine { words: TESTS, variable: Some((REQUIRE, required.into())) };
     let Some((ended_well, output)) = timed(&tests, || stream(&tests, root)) else {
         ask_for(&tests);
         return false;
@@ -118,7 +118,7 @@ fn tests_pass(root: &Path, services: &Unpacked, can_fail: impl FnOnce(&Path) -> 
 }
 
 /// Prints the line, runs the body and prints how long it took; nothing when the body could not even start.
-fn timed<T>(line: &Line, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
+fn timed<T>(line: &CommandLine, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
     println!("\n$ {line}");
     let begun = Instant::now();
     let outcome = body();
@@ -126,16 +126,16 @@ fn timed<T>(line: &Line, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
     outcome.inspect_err(|error| println!("cannot run it: {error}")).ok()
 }
 
-fn ask_for(line: &Line) {
+fn ask_for(line: &CommandLine) {
     println!("failed; to run it again: {line}");
 }
 
-fn succeeds(line: &Line, root: &Path) -> io::Result<bool> {
+fn succeeds(line: &CommandLine, root: &Path) -> io::Result<bool> {
     Ok(line.command(root).status()?.success())
 }
 
 /// Runs a command whose standard output is both shown and kept.
-fn stream(line: &Line, root: &Path) -> io::Result<(bool, String)> {
+fn stream(line: &CommandLine, root: &Path) -> io::Result<(bool, String)> {
     let mut child = line.command(root).stdout(Stdio::piped()).spawn()?;
     let output = match child.stdout.take() {
         Some(pipe) => tee(pipe, io::stdout())?,

@@ -5,19 +5,20 @@
 
 mod habits;
 mod manifest;
-mod source;
+
 #[cfg(test)]
 mod tests;
-mod tree;
 mod walls;
+mod width;
 
 use std::path::Path;
 
-pub(crate) use source::{Spelled, paths, tokens};
-pub(crate) use tree::Tree;
+use crate::rust::{RustPath, paths, tokens};
+use crate::source_tree::SourceTree;
+pub(crate) use width::wide_lines;
 
-/// A function from the tree to the places that break a rule, and what to do about them.
-type Rule = (fn(&Tree) -> Vec<Place>, &'static str);
+/// A function from the tree to the violations that break a rule, and what to do about them.
+type Rule = (fn(&SourceTree) -> Vec<Violation>, &'static str);
 
 #[rustfmt::skip]
 const RULES: &[Rule] = &[
@@ -38,7 +39,7 @@ const RULES: &[Rule] = &[
 
 /// Applies every rule to the checkout and prints all findings, `path:line: what, remedy`; says whether there were none.
 pub(crate) fn run(root: &Path) -> bool {
-    let tree = match Tree::read(root) {
+    let tree = match SourceTree::read(root) {
         Ok(tree) => tree,
         Err(error) => {
             println!("cannot read {}: {error}", root.display());
@@ -53,10 +54,10 @@ pub(crate) fn run(root: &Path) -> bool {
     findings.is_empty()
 }
 
-fn findings(tree: &Tree) -> Vec<String> {
+fn findings(tree: &SourceTree) -> Vec<String> {
     let mut findings = Vec::new();
     for (check, remedy) in RULES {
-        for Place { path, line, what } in check(tree) {
+        for Violation { path, line, what } in check(tree) {
             findings.push(format!("{path}:{line}: {what}, {remedy}"));
         }
     }
@@ -65,43 +66,43 @@ fn findings(tree: &Tree) -> Vec<String> {
 
 /// Where a rule is broken, and by what.
 #[derive(Debug, PartialEq)]
-struct Place {
+pub(crate) struct Violation {
     path: String,
     line: usize,
     what: String,
 }
 
-impl Place {
+impl Violation {
     fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, what: what.into() }
     }
 }
 
 /// The paths spelled in the Rust files of a folder that are refused, given the file and the path.
-fn spelled(tree: &Tree, folder: &str, refused: impl Fn(&str, &Spelled<'_>) -> bool) -> Vec<Place> {
-    let mut places = Vec::new();
+fn spelled(tree: &SourceTree, folder: &str, refused: impl Fn(&str, &RustPath<'_>) -> bool) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for (file, text) in tree.rust(folder) {
         let mut paths = paths(&tokens(text));
         paths.retain(|path| refused(file, path));
-        places.extend(paths.iter().map(|path| Place::new(file, path.line, format!("`{}`", path.text()))));
+        violations.extend(paths.iter().map(|path| Violation::new(file, path.line, format!("`{}`", path.text()))));
     }
-    places
+    violations
 }
 
 /// The words in the Rust files of a folder that are refused, given the file and the word.
-fn words(tree: &Tree, folder: &str, refused: impl Fn(&str, &str) -> bool) -> Vec<Place> {
-    let mut places = Vec::new();
+fn words(tree: &SourceTree, folder: &str, refused: impl Fn(&str, &str) -> bool) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for (file, text) in tree.rust(folder) {
         let mut words = tokens(text);
-        words.retain(|token| token.is_a_word() && refused(file, token.text));
-        places.extend(words.iter().map(|word| Place::new(file, word.line, format!("`{}`", word.text))));
+        words.retain(|token| token.is_word() && refused(file, token.text));
+        violations.extend(words.iter().map(|word| Violation::new(file, word.line, format!("`{}`", word.text))));
     }
-    places
+    violations
 }
 
-fn missing(tree: &Tree, paths: &[&str]) -> Vec<Place> {
+fn missing(tree: &SourceTree, paths: &[&str]) -> Vec<Violation> {
     let absent = paths.iter().filter(|path| !tree.has(path));
-    absent.map(|path| Place::new(path, 1, "does not exist")).collect()
+    absent.map(|path| Violation::new(path, 1, "does not exist")).collect()
 }
 
 /// Whether a file is `module.rs` or below `module/`.

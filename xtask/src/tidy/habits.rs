@@ -1,18 +1,19 @@
 //! How we write: the rules about statements, tests, words and documents.
 
-use super::source::{Kind, tokens};
-use super::tree::Tree;
-use super::{Place, is_module, lines, missing, spelled};
+use super::{Violation, is_module, lines, missing, spelled};
+use crate::rust::{TokenKind, tokens};
+use crate::source_tree::SourceTree;
 
-pub(super) fn statements_live_in_files(tree: &Tree) -> Vec<Place> {
-    let mut places = Vec::new();
+pub(super) fn statements_live_in_files(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for (file, text) in tree.rust("crates/stores/src/") {
-        for token in tokens(text).iter().filter(|token| token.kind == Kind::Literal) {
+        for token in tokens(text).iter().filter(|token| token.kind == TokenKind::Literal) {
             let verb = statement(token.text);
-            places.extend(verb.map(|verb| Place::new(file, token.line, format!("a string beginning with `{verb}`"))));
+            violations
+                .extend(verb.map(|verb| Violation::new(file, token.line, format!("a string beginning with `{verb}`"))));
         }
     }
-    places
+    violations
 }
 
 /// The SQL verb a literal begins with, whatever its quotes, its case and the blanks before it.
@@ -34,7 +35,7 @@ const STATEMENTS: &[&str] = &["select", "insert", "update", "delete", "create", 
 /// As they stand in source: also the escapes, and the backslash that continues a line.
 const BLANKS: &[&str] = &[" ", "\n", "\t", "\\n", "\\t", "\\\n"];
 
-pub(super) fn tests_do_not_sleep(tree: &Tree) -> Vec<Place> {
+pub(super) fn tests_do_not_sleep(tree: &SourceTree) -> Vec<Violation> {
     sleepers(tree, MAY_SLEEP)
 }
 
@@ -45,18 +46,18 @@ const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/testkit/src/proxy/connection.rs", "a slow network"),
 ];
 
-pub(super) fn sleepers(tree: &Tree, may_sleep: &[(&str, &str)]) -> Vec<Place> {
+pub(super) fn sleepers(tree: &SourceTree, may_sleep: &[(&str, &str)]) -> Vec<Violation> {
     let applies = |file: &str| is_test(file) && !may_sleep.iter().any(|(listed, _)| *listed == file);
     let sleeps = |end: &[&str]| matches!(end, ["thread" | "time", "sleep" | "sleep_until"]);
-    let mut places = spelled(tree, "crates/", |file, path| applies(file) && path.segments.windows(2).any(sleeps));
+    let mut violations = spelled(tree, "crates/", |file, path| applies(file) && path.segments.windows(2).any(sleeps));
     for (file, text) in tree.rust("crates/").filter(|(file, _)| applies(file)) {
         for call in tokens(text).windows(3) {
             if let [".", "sleep", "("] = [call[0].text, call[1].text, call[2].text] {
-                places.push(Place::new(file, call[1].line, "`.sleep(`"));
+                violations.push(Violation::new(file, call[1].line, "`.sleep(`"));
             }
         }
     }
-    places
+    violations
 }
 
 fn is_test(file: &str) -> bool {
@@ -64,33 +65,33 @@ fn is_test(file: &str) -> bool {
     matches!(parts.as_slice(), ["crates", "testkit", ..] | ["crates", _, "tests", ..])
 }
 
-pub(super) fn nothing_is_left_for_later(tree: &Tree) -> Vec<Place> {
+pub(super) fn nothing_is_left_for_later(tree: &SourceTree) -> Vec<Violation> {
     let is_read = |path: &str| READ.iter().any(|ending| path.ends_with(ending));
     // The rules and their tests must name what they refuse.
     let is_rule = |path: &str| is_module(path, "xtask/src/tidy");
-    let mut places = Vec::new();
+    let mut violations = Vec::new();
     for (path, text) in tree.under("").filter(|(path, _)| is_read(path) && !is_rule(path)) {
         for (line, content) in lines(text) {
             let found = LATER.iter().filter(|word| content.contains(**word));
-            places.extend(found.map(|word| Place::new(path, line, format!("`{word}`"))));
+            violations.extend(found.map(|word| Violation::new(path, line, format!("`{word}`"))));
         }
     }
-    places
+    violations
 }
 
 const READ: &[&str] = &[".rs", ".sql", ".lua", ".sh", ".md"];
 const LATER: &[&str] = &["TODO", "FIXME", "todo!(", "unimplemented!("];
 
-pub(super) fn documents_name_what_exists(tree: &Tree) -> Vec<Place> {
-    let mut places = Vec::new();
+pub(super) fn documents_name_what_exists(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = Vec::new();
     for document in ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"] {
         for (line, content) in prose(tree.text(document).unwrap_or_default()) {
             let spans = content.split('`').skip(1).step_by(2);
             let absent = spans.filter_map(named_path).filter(|path| !tree.has(path));
-            places.extend(absent.map(|path| Place::new(document, line, format!("`{path}` does not exist"))));
+            violations.extend(absent.map(|path| Violation::new(document, line, format!("`{path}` does not exist"))));
         }
     }
-    places
+    violations
 }
 
 /// The lines outside fenced blocks.
@@ -115,14 +116,14 @@ fn named_path(span: &str) -> Option<&str> {
 
 const PLACES: &[&str] = &["crates/", "docs/", "xtask/", "fixtures/", ".ci/", "examples/", "verify/", "bench/"];
 
-pub(super) fn root_documents_exist(tree: &Tree) -> Vec<Place> {
+pub(super) fn root_documents_exist(tree: &SourceTree) -> Vec<Violation> {
     missing(tree, &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 }
 
 const HTTP_CONTRACT: &str = "docs/http.md";
 
 /// Each clause `**H7**` of the HTTP contract has a test whose name ends in `_h7`, and no test names a clause that is not there.
-pub(super) fn clauses_are_shown_by_tests(tree: &Tree) -> Vec<Place> {
+pub(super) fn clauses_are_shown_by_tests(tree: &SourceTree) -> Vec<Violation> {
     let contract = tree.text(HTTP_CONTRACT).unwrap_or_default();
     let mut clauses = Vec::new();
     for (number, text) in lines(contract) {
@@ -142,7 +143,9 @@ pub(super) fn clauses_are_shown_by_tests(tree: &Tree) -> Vec<Place> {
     let not_shown = clauses.iter().filter(|(clause, _)| !shown.iter().any(|(end, _, _)| end == clause));
     let unknown = shown.iter().filter(|(end, _, _)| !clauses.iter().any(|(clause, _)| clause == end));
     not_shown
-        .map(|(clause, number)| Place::new(HTTP_CONTRACT, *number, format!("H{clause} is shown by no test")))
-        .chain(unknown.map(|(end, file, line)| Place::new(file, *line, format!("the contract has no clause H{end}"))))
+        .map(|(clause, number)| Violation::new(HTTP_CONTRACT, *number, format!("H{clause} is shown by no test")))
+        .chain(
+            unknown.map(|(end, file, line)| Violation::new(file, *line, format!("the contract has no clause H{end}"))),
+        )
         .collect()
 }

@@ -1,13 +1,13 @@
 //! Just enough of Cargo.toml: the packages it depends on.
 
-use super::tree::Tree;
-use super::{Place, lines};
+use super::{Violation, lines};
+use crate::source_tree::SourceTree;
 
 /// The dependencies of a manifest, of all kinds, that are refused by the name code uses for them.
-pub(super) fn depended_on(tree: &Tree, manifest: &str, refused: impl Fn(&str) -> bool) -> Vec<Place> {
+pub(super) fn depended_on(tree: &SourceTree, manifest: &str, refused: impl Fn(&str) -> bool) -> Vec<Violation> {
     let mut found = dependencies(tree.text(manifest).unwrap_or_default());
     found.retain(|(_, name)| refused(name));
-    let place = |(line, name): &(usize, String)| Place::new(manifest, *line, format!("a dependency on `{name}`"));
+    let place = |(line, name): &(usize, String)| Violation::new(manifest, *line, format!("a dependency on `{name}`"));
     found.iter().map(place).collect()
 }
 

@@ -4,11 +4,11 @@ use super::habits::*;
 use super::walls::*;
 use super::*;
 
-type Check = fn(&Tree) -> Vec<Place>;
+type Check = fn(&SourceTree) -> Vec<Violation>;
 
 /// The lines that a rule finds in one file.
 fn found(rule: Check, path: &str, text: &str) -> Vec<usize> {
-    rule(&Tree::of(&[(path, text)])).iter().map(|place| place.line).collect()
+    rule(&SourceTree::of(&[(path, text)])).iter().map(|place| place.line).collect()
 }
 
 fn refuses(rule: Check, path: &str, text: &str) {
@@ -21,7 +21,7 @@ fn accepts(rule: Check, path: &str, text: &str) {
 
 #[test]
 fn a_finding_reads_as_place_what_and_remedy() {
-    let tree = Tree::of(&[("crates/core/src/gate.rs", "\nuse http::Request;")]);
+    let tree = SourceTree::of(&[("crates/core/src/gate.rs", "\nuse http::Request;")]);
     assert_eq!(
         findings(&tree)[0],
         "crates/core/src/gate.rs:2: `http::Request`, core is true for all of them: put it into an adapter"
@@ -183,7 +183,7 @@ fn a_test_that_sleeps_is_refused() {
 
 #[test]
 fn a_listed_file_may_sleep() {
-    let tree = Tree::of(&[
+    let tree = SourceTree::of(&[
         ("crates/testkit/src/poll.rs", "thread::sleep(a);"),
         ("crates/testkit/src/other.rs", "thread::sleep(a);"),
     ]);
@@ -219,7 +219,8 @@ fn documents_name_paths_that_exist() {
 fn documents_may_name_files_folders_and_placeholders() {
     let text = "`crates/core/src/gate.rs:12` `crates/core` `crates/core/` `crates/<name>/src` `crates/*`\n\
                 `.ci/run --all` `docs/http.md#errors`";
-    let tree = Tree::of(&[("README.md", text), ("crates/core/src/gate.rs", ""), (".ci/run", ""), ("docs/http.md", "")]);
+    let tree =
+        SourceTree::of(&[("README.md", text), ("crates/core/src/gate.rs", ""), (".ci/run", ""), ("docs/http.md", "")]);
     let findings = documents_name_what_exists(&tree);
     assert!(findings.is_empty(), "{findings:?}");
 }
@@ -227,7 +228,7 @@ fn documents_may_name_files_folders_and_placeholders() {
 #[test]
 fn every_clause_has_a_test_and_every_test_a_clause() {
     let contract = ("docs/http.md", "| **H1** | a |\n| **H2** | b |");
-    let shown = |text| clauses_are_shown_by_tests(&Tree::of(&[contract, ("crates/http/tests/it/keys.rs", text)]));
+    let shown = |text| clauses_are_shown_by_tests(&SourceTree::of(&[contract, ("crates/http/tests/it/keys.rs", text)]));
     assert!(shown("fn a_h1() {} fn b_h2() {} fn c_h() {} fn with_http() {}").is_empty());
     assert_eq!(shown("fn a_h1() {} // fn b_h2() {}").len(), 1);
     assert_eq!(shown("fn a_h1() {} fn b_h2() {} fn c_h3() {}").len(), 1);
@@ -235,7 +236,7 @@ fn every_clause_has_a_test_and_every_test_a_clause() {
 
 #[test]
 fn a_missing_document_is_found() {
-    let tree = Tree::of(&[("README.md", ""), ("ARCHITECTURE.md", ""), ("CHANGELOG.md", "")]);
+    let tree = SourceTree::of(&[("README.md", ""), ("ARCHITECTURE.md", ""), ("CHANGELOG.md", "")]);
     let findings = root_documents_exist(&tree);
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].path, "CONTRIBUTING.md");
@@ -243,6 +244,6 @@ fn a_missing_document_is_found() {
 
 #[test]
 fn a_rule_whose_file_moved_away_is_found() {
-    let findings = guarded_places_exist(&Tree::of(&[("crates/core/src/protocol.rs", "")]));
+    let findings = guarded_places_exist(&SourceTree::of(&[("crates/core/src/protocol.rs", "")]));
     assert!(findings.iter().any(|finding| finding.path == "crates/core/src/machine.rs"));
 }

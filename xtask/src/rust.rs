@@ -1,17 +1,17 @@
-//! Just enough Rust for the rules: tokens without comments, and the paths they spell.
+//! A small reader of Rust source: tokens without comments, and the paths among them.
 //!
-//! It never fails: what is not Rust gives odd tokens, and the compiler is there to complain.
+//! It never fails. Text that is not Rust gives meaningless tokens; the compiler reports the error.
 
 /// A word, a mark or a string literal, and its line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Token<'a> {
+pub(crate) struct RustToken<'a> {
     pub(crate) line: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TokenKind,
     pub(crate) text: &'a str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     /// A name, a keyword or a number.
     Word,
     /// One character of punctuation, or `::`.
@@ -20,21 +20,21 @@ pub(crate) enum Kind {
     Literal,
 }
 
-impl Token<'_> {
-    pub(crate) fn is_a_word(&self) -> bool {
-        self.kind == Kind::Word
+impl RustToken<'_> {
+    pub(crate) fn is_word(&self) -> bool {
+        self.kind == TokenKind::Word
     }
 }
 
 /// The tokens of a source file, without comments (which include documentation).
-pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
+pub(crate) fn tokens(source: &str) -> Vec<RustToken<'_>> {
     let mut tokens = Vec::new();
     let mut line = 1;
     let mut rest = source;
     while !rest.is_empty() {
         let (kind, length) = lexeme(rest);
         let (text, after) = rest.split_at(length);
-        tokens.extend(kind.map(|kind| Token { line, kind, text }));
+        tokens.extend(kind.map(|kind| RustToken { line, kind, text }));
         line += text.matches('\n').count();
         rest = after;
     }
@@ -43,19 +43,19 @@ pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
 
 /// A path as the compiler would see it: `use a::{b, c::d}` spells `a::b` and `a::c::d`.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Spelled<'a> {
+pub(crate) struct RustPath<'a> {
     pub(crate) line: usize,
     pub(crate) segments: Vec<&'a str>,
 }
 
-impl Spelled<'_> {
+impl RustPath<'_> {
     pub(crate) fn text(&self) -> String {
         self.segments.join("::")
     }
 }
 
-/// All paths: those of `use` declarations, of one segment too, and elsewhere those of at least two segments.
-pub(crate) fn paths<'a>(tokens: &[Token<'a>]) -> Vec<Spelled<'a>> {
+/// The paths of `use` declarations (also those of one segment), and all other paths of at least two segments.
+pub(crate) fn paths<'a>(tokens: &[RustToken<'a>]) -> Vec<RustPath<'a>> {
     let mut paths = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
@@ -67,7 +67,7 @@ pub(crate) fn paths<'a>(tokens: &[Token<'a>]) -> Vec<Spelled<'a>> {
             length
         } else if starts_path(tokens, at) {
             let length = path_length(rest);
-            paths.push(Spelled {
+            paths.push(RustPath {
                 line: rest[0].line,
                 segments: rest[..length].iter().step_by(2).map(|token| token.text).collect(),
             });
@@ -80,13 +80,23 @@ pub(crate) fn paths<'a>(tokens: &[Token<'a>]) -> Vec<Spelled<'a>> {
 }
 
 /// `use<'a>` is a bound, not a declaration.
-fn declares_use(tokens: &[Token<'_>]) -> bool {
+fn declares_use(tokens: &[RustToken<'_>]) -> bool {
     let is_bound = matches!(tokens, [_, next, ..] if next.text == "<");
     tokens[0].text == "use" && !is_bound
 }
 
+/// The paths of the `use` declarations alone.
+pub(crate) fn imports<'a>(tokens: &[RustToken<'a>]) -> Vec<RustPath<'a>> {
+    let mut paths = Vec::new();
+    for at in (0..tokens.len()).filter(|&at| declares_use(&tokens[at..])) {
+        let length = tokens[at..].iter().position(|token| token.text == ";").unwrap_or(tokens.len() - at);
+        imported(&tokens[at + 1..at + length], &mut paths);
+    }
+    paths
+}
+
 /// Unfolds the tree of one `use` declaration.
-fn imported<'a>(tree: &[Token<'a>], paths: &mut Vec<Spelled<'a>>) {
+fn imported<'a>(tree: &[RustToken<'a>], paths: &mut Vec<RustPath<'a>>) {
     let mut segments: Vec<&'a str> = Vec::new();
     // How many segments each open brace has before it.
     let mut prefixes = vec![0];
@@ -97,7 +107,7 @@ fn imported<'a>(tree: &[Token<'a>], paths: &mut Vec<Spelled<'a>>) {
             "{" => prefixes.push(segments.len()),
             "," | "}" => {
                 if segments.len() > prefix {
-                    paths.push(Spelled { line: token.line, segments: segments.clone() });
+                    paths.push(RustPath { line: token.line, segments: segments.clone() });
                 }
                 if token.text == "}" {
                     prefixes.pop();
@@ -107,33 +117,33 @@ fn imported<'a>(tree: &[Token<'a>], paths: &mut Vec<Spelled<'a>>) {
             }
             "as" => renamed = true,
             "*" => segments.push("*"),
-            word if token.kind == Kind::Word && !renamed => segments.push(word),
+            word if token.kind == TokenKind::Word && !renamed => segments.push(word),
             _ => {}
         }
     }
     if let (false, Some(last)) = (segments.is_empty(), tree.last()) {
-        paths.push(Spelled { line: last.line, segments });
+        paths.push(RustPath { line: last.line, segments });
     }
 }
 
 /// A word with `::` behind it, and none that belongs to the same path before it.
-fn starts_path(tokens: &[Token<'_>], at: usize) -> bool {
+fn starts_path(tokens: &[RustToken<'_>], at: usize) -> bool {
     let is_followed = matches!(&tokens[at..], [word, next, ..] if is_joined(word, next));
     let continues = matches!(&tokens[at.saturating_sub(2)..at], [word, next] if is_joined(word, next));
-    tokens[at].kind == Kind::Word && is_followed && !continues
+    tokens[at].kind == TokenKind::Word && is_followed && !continues
 }
 
 /// Whether the second is `::` and nothing is between them: `impl ::a::b` starts at `a`.
-fn is_joined(before: &Token<'_>, separator: &Token<'_>) -> bool {
+fn is_joined(before: &RustToken<'_>, separator: &RustToken<'_>) -> bool {
     separator.text == "::" && before.text.as_bytes().as_ptr_range().end == separator.text.as_ptr()
 }
 
 /// How many tokens of `a::b::c` stand at the beginning.
-fn path_length(tokens: &[Token<'_>]) -> usize {
+fn path_length(tokens: &[RustToken<'_>]) -> usize {
     let mut length = 1;
     while let [separator, word, ..] = &tokens[length..]
         && separator.text == "::"
-        && word.kind == Kind::Word
+        && word.kind == TokenKind::Word
     {
         length += 2;
     }
@@ -141,7 +151,7 @@ fn path_length(tokens: &[Token<'_>]) -> usize {
 }
 
 /// The kind (none: blank or comment) and the length in bytes of what the source begins with.
-fn lexeme(source: &str) -> (Option<Kind>, usize) {
+fn lexeme(source: &str) -> (Option<TokenKind>, usize) {
     let first = source.chars().next().unwrap_or(' ');
     if first.is_whitespace() {
         (None, first.len_utf8())
@@ -150,17 +160,17 @@ fn lexeme(source: &str) -> (Option<Kind>, usize) {
     } else if source.starts_with("/*") {
         (None, block_comment(source))
     } else if let Some(length) = literal(source) {
-        (Some(Kind::Literal), length)
-    } else if is_word(first) {
-        (Some(Kind::Word), source.find(|c| !is_word(c)).unwrap_or(source.len()))
+        (Some(TokenKind::Literal), length)
+    } else if is_word_character(first) {
+        (Some(TokenKind::Word), source.find(|c| !is_word_character(c)).unwrap_or(source.len()))
     } else if source.starts_with("::") {
-        (Some(Kind::Mark), 2)
+        (Some(TokenKind::Mark), 2)
     } else {
-        (Some(Kind::Mark), first.len_utf8())
+        (Some(TokenKind::Mark), first.len_utf8())
     }
 }
 
-fn is_word(c: char) -> bool {
+fn is_word_character(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
@@ -240,7 +250,7 @@ mod tests {
     }
 
     fn spelled(source: &str) -> Vec<String> {
-        paths(&tokens(source)).iter().map(Spelled::text).collect()
+        paths(&tokens(source)).iter().map(RustPath::text).collect()
     }
 
     #[test]

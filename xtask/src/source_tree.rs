@@ -6,11 +6,11 @@ use std::{fs, io};
 
 /// Every file by its path from the root, with `/` on all systems. Files that no rule reads have an empty text.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct SourceTree {
     files: BTreeMap<String, String>,
 }
 
-impl Tree {
+impl SourceTree {
     /// Reads the checkout below `root`.
     pub(crate) fn read(root: &Path) -> io::Result<Self> {
         let mut tree = Self::default();
@@ -91,7 +91,7 @@ mod tests {
             fs::create_dir_all(file.parent().expect("it is below the root")).expect("a folder");
             fs::write(file, path).expect("a file");
         }
-        let tree = Tree::read(&root).expect("the tree was just written");
+        let tree = SourceTree::read(&root).expect("the tree was just written");
         fs::remove_dir_all(&root).expect("the tree is ours");
         let found: Vec<_> = tree.under("").collect();
         assert_eq!(found, [(".ci/run", ""), ("a/b/c.rs", "a/b/c.rs"), ("a/d.bin", "")]);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_path_may_name_a_file_or_a_folder() {
-        let tree = Tree::of(&[("a/b/c.rs", ""), ("a/bc.rs", "")]);
+        let tree = SourceTree::of(&[("a/b/c.rs", ""), ("a/bc.rs", "")]);
         for path in ["a", "a/", "a/b", "a/b/", "a/b/c.rs"] {
             assert!(tree.has(path), "{path}");
         }
