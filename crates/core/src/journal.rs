@@ -92,7 +92,7 @@ pub struct Number(pub u64);
 ///     age: Duration::ZERO,
 /// };
 /// let ended = Timestamp(1_800_000_000_000_000);
-/// let rk = RecordKey::from_bytes([7; 32]);
+/// let rk = RecordKey::from_bytes([7; 16]);
 /// let journal = MemoryJournal::new();
 /// let number = journal.append(&Spilled { rk, complete, unknown_retention: Seconds(30 * 24 * 3600), ended }).await?;
 /// assert_eq!(journal.replay().await?[0].0, number);

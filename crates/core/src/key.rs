@@ -169,7 +169,8 @@ impl Identity {
     /// The record key of a key within its scope.
     pub fn record_key(&self, scope: &Scope, key: &Key) -> RecordKey {
         let tenant: &[u8] = if chaos::on("tenant_ignored") { b"" } else { &scope.tenant };
-        RecordKey(self.digest("hapax/rk/v1", &[scope.namespace.as_bytes(), tenant, &scope.principal, &key.0]))
+        let parts = [scope.namespace.as_bytes(), tenant, &scope.principal, &key.0];
+        RecordKey(head(&self.digest("hapax/rk/v1", &parts)))
     }
 
     /// The fingerprint of a payload under a rule: the parts that count, in order.
@@ -177,10 +178,7 @@ impl Identity {
     /// # Panics
     /// If a part is 4 GiB long or longer.
     pub fn fingerprint(&self, rule: Rule, parts: &[&[u8]]) -> Fingerprint {
-        let digest = self.digest("hapax/fp/v1", parts);
-        let mut bytes = [0; Fingerprint::LEN];
-        bytes.copy_from_slice(&digest[..Fingerprint::LEN]);
-        Fingerprint { rule, bytes }
+        Fingerprint { rule, bytes: head(&self.digest("hapax/fp/v1", parts)) }
     }
 
     /// A call for this key. Until [`Call::fingerprint`] gives it one, the payload is not compared.
@@ -208,7 +206,7 @@ impl Identity {
     ///
     /// A process with a keyed identity runs it before it serves: under another secret every retry would look new.
     pub fn pin(&self, namespace: &str) -> Call {
-        let rk = RecordKey(Self::plain().digest("hapax/identity", &[namespace.as_bytes()]));
+        let rk = RecordKey(head(&Self::plain().digest("hapax/identity", &[namespace.as_bytes()])));
         Call::new(rk).fingerprint(self.fingerprint(Self::PIN, &[b"hapax/identity"]))
     }
 
@@ -245,42 +243,46 @@ impl fmt::Debug for Identity {
     }
 }
 
+/// The first `N` bytes of a SHA-256 digest.
+fn head<const N: usize>(digest: &[u8; 32]) -> [u8; N] {
+    *digest.first_chunk().expect("no id is longer than the digest it is cut from")
+}
+
 fn length(part: &[u8]) -> [u8; 4] {
     u32::try_from(part.len()).expect("a part of an identity is shorter than 4 GiB").to_be_bytes()
 }
 
-/// The 32 bytes under which a record is stored: a hash over scope and key.
+/// The 16 bytes under which a record is stored: the head of a hash over scope and key.
 ///
 /// ```
 /// use hapax_core::{Identity, Key, RecordKey, Scope};
 ///
 /// let rk = Identity::plain().record_key(&Scope::tenant("payments", "acme")?, &Key::new("order-7")?);
 /// // In full to find it by, and its first 8 digits for a log.
-/// assert_eq!(rk.to_string().len(), 64);
+/// assert_eq!(rk.to_string().len(), 32);
 /// assert_eq!(format!("{rk:?}"), rk.to_string()[..8]);
 /// // Stores keep its bytes.
 /// assert_eq!(RecordKey::from_bytes(*rk.as_bytes()), rk);
 /// # Ok::<(), hapax_core::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RecordKey([u8; 32]);
+pub struct RecordKey([u8; 16]);
 
 impl Hash for RecordKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Half of it names a record as surely, and every call is hashed many times.
-        let (half, _) = self.0.split_at(size_of::<u128>());
-        state.write(half);
+        // One write: the derived hash would also write the length, and every call is hashed many times.
+        state.write(&self.0);
     }
 }
 
 impl RecordKey {
     /// Takes back the bytes of a record key that was derived before.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The 32 bytes.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
+    /// The 16 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
@@ -289,11 +291,11 @@ impl RecordKey {
         let mut hash = Sha256::new();
         hash.update(b"hapax/op/v1");
         hash.update(self.0);
-        OperationId(uuid_v8(&hash.finalize()))
+        OperationId(uuid_v8(&hash.finalize().into()))
     }
 }
 
-/// All 64 hexadecimal digits.
+/// All 32 hexadecimal digits.
 impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -312,7 +314,7 @@ impl fmt::Debug for RecordKey {
 /// ```
 /// use hapax_core::RecordKey;
 ///
-/// let operation = RecordKey::from_bytes([7; 32]).operation();
+/// let operation = RecordKey::from_bytes([7; 16]).operation();
 /// assert_eq!(operation.to_string().len(), 36);
 /// // The first event that the operation emits, and the second.
 /// assert_ne!(operation.event(0), operation.event(1));
@@ -332,7 +334,7 @@ impl OperationId {
         hash.update(b"hapax/event/v1");
         hash.update(self.as_bytes());
         hash.update(n.to_be_bytes());
-        EventId(uuid_v8(&hash.finalize()))
+        EventId(uuid_v8(&hash.finalize().into()))
     }
 }
 
@@ -341,7 +343,7 @@ impl OperationId {
 /// ```
 /// use hapax_core::RecordKey;
 ///
-/// let operation = RecordKey::from_bytes([7; 32]).operation();
+/// let operation = RecordKey::from_bytes([7; 16]).operation();
 /// let (receipt, parcel) = (operation.event(0), operation.event(1));
 /// // Published again by a later attempt, it has the same id, and the broker drops the copy.
 /// assert_eq!(receipt, operation.event(0));
@@ -357,10 +359,8 @@ impl EventId {
     }
 }
 
-fn uuid_v8(digest: &[u8]) -> Uuid {
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+fn uuid_v8(digest: &[u8; 32]) -> Uuid {
+    uuid::Builder::from_custom_bytes(head(digest)).into_uuid()
 }
 
 macro_rules! printed_as_uuid {

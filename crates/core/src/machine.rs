@@ -153,7 +153,7 @@ pub enum Lapse {
 /// use hapax_core::{Call, Millis, Owner, RecordKey, Seconds};
 ///
 /// let ask = Begin {
-///     call: Call::new(RecordKey::from_bytes([7; 32])),
+///     call: Call::new(RecordKey::from_bytes([7; 16])),
 ///     owner: Owner([1; 16]),
 ///     lease: Millis(30_000),
 ///     unknown_retention: Seconds(30 * 24 * 3600),
@@ -247,7 +247,7 @@ pub enum Begun {
 /// use hapax_core::{Call, Millis, Owner, RecordKey, Seconds, Timestamp, Token};
 ///
 /// let ask = Begin {
-///     call: Call::new(RecordKey::from_bytes([7; 32])),
+///     call: Call::new(RecordKey::from_bytes([7; 16])),
 ///     owner: Owner([1; 16]),
 ///     lease: Millis(30_000),
 ///     unknown_retention: Seconds(3600),

@@ -157,13 +157,13 @@ impl From<Seconds> for Duration {
 /// ```
 /// use hapax_core::{Completion, Fingerprint, Record, RecordKey, State, Token};
 ///
-/// let rk = RecordKey::from_bytes([7; 32]);
+/// let rk = RecordKey::from_bytes([7; 16]);
 /// let state = State::Completed(Completion { answer: "charged".into(), expiry: 1_800_000_000 });
 /// let record = Record { token: Token(1), fingerprint: Fingerprint::NONE, state };
 ///
 /// let value = record.encode(&rk);
 /// assert_eq!(Record::decode(&rk, &value)?, record);
-/// assert!(Record::decode(&RecordKey::from_bytes([8; 32]), &value).is_err(), "it belongs to another key");
+/// assert!(Record::decode(&RecordKey::from_bytes([8; 16]), &value).is_err(), "it belongs to another key");
 /// # Ok::<(), hapax_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

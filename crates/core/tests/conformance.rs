@@ -195,7 +195,7 @@ impl ValuesSetup {
 
 /// Completed in January 2027 under a token of that time, as version 1 writes it.
 const GOLDEN: &str =
-    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b238020e1c90233688805676f6c64656e20616e73776572";
+    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b2380e2b388a92bdf3889676f6c64656e20616e73776572";
 
 #[async_trait]
 impl Setup for ValuesSetup {

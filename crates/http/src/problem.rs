@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn the_wait_is_what_is_left_of_the_lease_but_at_most_two_seconds() {
         let wait = |left, first_byte| {
-            let rk = RecordKey::from_bytes([first_byte; 32]);
+            let rk = RecordKey::from_bytes([first_byte; 16]);
             Problem::InProgress { retry_after: Duration::from_millis(left) }.retry_after(Some(&rk)).unwrap()
         };
         assert_eq!((wait(0, 1), wait(400, 1), wait(1001, 1), wait(30_000, 1)), (1, 1, 2, 2));

@@ -90,7 +90,7 @@ impl Redis {
 
     /// The calls for one record travel over one connection.
     fn link(&self, rk: &RecordKey) -> &Link {
-        &self.links[usize::from(rk.as_bytes()[16]) % self.links.len()]
+        &self.links[usize::from(rk.as_bytes()[15]) % self.links.len()]
     }
 
     /// The instant that a first token is drawn from: our clock, or the server's where they are apart.

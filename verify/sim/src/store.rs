@@ -244,7 +244,7 @@ impl Store for Remote {
             let handle = Arc::clone(&handle);
             Box::pin(async move { Ok(handle) })
         });
-        self.call(RecordKey::from_bytes([0; 32]), Request::Dedicated, step).await
+        self.call(RecordKey::from_bytes([0; 16]), Request::Dedicated, step).await
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {

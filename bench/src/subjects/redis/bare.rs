@@ -23,7 +23,7 @@ pub(super) type Name = [u8; 19];
 
 pub(super) fn name(call: &Call) -> Name {
     let mut name = *b"hx:0123456789abcdef";
-    name[3..].copy_from_slice(&call.record_key().as_bytes()[..16]);
+    name[3..].copy_from_slice(call.record_key().as_bytes());
     name
 }
 

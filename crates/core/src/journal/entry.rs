@@ -6,16 +6,16 @@
 //!        24  check, 8
 //!        32  frames
 //!
-//! frame   0  mark, 16              entry   0  rk, 32              done   0  position of the entry, 8
-//!        16  version = 1                  32  owner, 16
-//!        17  kind: 1 entry, 2 done        48  token, 8
-//!        18  zero, 2                      56  fingerprint rule, 1
-//!        20  length of the body, 4        57  fingerprint, 12
-//!        24  check of the header, 8       69  retention in s, 4
-//!        32  body                         73  unknown retention in s, 4
-//!         …  check of the frame, 8        77  ended in µs, 8
-//!                                         85  age in µs, 8
-//!                                         93  the answer
+//! frame   0  mark, 16              entry   0  rk, 16              done   0  position of the entry, 8
+//!        16  version = 1                  16  owner, 16
+//!        17  kind: 1 entry, 2 done        32  token, 8
+//!        18  zero, 2                      40  fingerprint rule, 1
+//!        20  length of the body, 4        41  fingerprint, 12
+//!        24  check of the header, 8       53  retention in s, 4
+//!        32  body                         57  unknown retention in s, 4
+//!         …  check of the frame, 8        61  ended in µs, 8
+//!                                         69  age in µs, 8
+//!                                         77  the answer
 //! ```
 //!
 //! The mark is drawn at random for each file. It tells where a frame begins when what stands before it is damaged, and nobody
@@ -47,7 +47,7 @@ const ENTRY: u8 = 1;
 const DONE: u8 = 2;
 const HEADER_LEN: usize = 32;
 const CHECK_LEN: usize = 8;
-const ENTRY_LEN: usize = 93;
+const ENTRY_LEN: usize = 77;
 
 impl Mark {
     pub(super) fn draw(runtime: &dyn Runtime) -> Self {
@@ -201,7 +201,7 @@ impl Scan {
         match frame {
             Frame::Entry(fields, _) => {
                 let place =
-                    Place { position, len: len as u64, ended: Timestamp(u64::from_be_bytes(array(fields, 77))) };
+                    Place { position, len: len as u64, ended: Timestamp(u64::from_be_bytes(array(fields, 61))) };
                 self.undone.insert(position, place);
             }
             Frame::Done(entry) => drop(self.undone.remove(&entry)),
@@ -215,19 +215,19 @@ pub(super) fn read_entry(frame: &Bytes, position: u64, mark: Mark) -> Option<Spi
     let (Frame::Entry(fields, answer), _) = read(frame, position, mark)? else {
         return None;
     };
-    let claim = Claim { owner: Owner(array(fields, 32)), token: Token(u64::from_be_bytes(array(fields, 48))) };
+    let claim = Claim { owner: Owner(array(fields, 16)), token: Token(u64::from_be_bytes(array(fields, 32))) };
     let complete = Complete {
         claim,
-        fingerprint: Fingerprint::from_parts(Rule(fields[56]), array(fields, 57)),
+        fingerprint: Fingerprint::from_parts(Rule(fields[40]), array(fields, 41)),
         answer: frame.slice_ref(answer),
-        retention: Seconds(u32::from_be_bytes(array(fields, 69))),
-        age: Duration::from_micros(u64::from_be_bytes(array(fields, 85))),
+        retention: Seconds(u32::from_be_bytes(array(fields, 53))),
+        age: Duration::from_micros(u64::from_be_bytes(array(fields, 69))),
     };
     Some(Spilled {
         rk: RecordKey::from_bytes(array(fields, 0)),
         complete,
-        unknown_retention: Seconds(u32::from_be_bytes(array(fields, 73))),
-        ended: Timestamp(u64::from_be_bytes(array(fields, 77))),
+        unknown_retention: Seconds(u32::from_be_bytes(array(fields, 57))),
+        ended: Timestamp(u64::from_be_bytes(array(fields, 61))),
     })
 }
 

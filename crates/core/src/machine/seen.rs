@@ -5,7 +5,7 @@
     use std::time::Duration;
 
     let ask = Begin {
-        call: Call::new(RecordKey::from_bytes([7; 32])),
+        call: Call::new(RecordKey::from_bytes([7; 16])),
         owner: Owner([1; 16]),
         lease: Millis(30_000),
         unknown_retention: Seconds(3600),

@@ -83,7 +83,7 @@ impl Memory {
 
     fn shard(&self, rk: &RecordKey) -> MutexGuard<'_, Shard> {
         // A shard is never left half-changed by a panic: each change is a few infallible calls.
-        self.shards[usize::from(rk.as_bytes()[31]) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[usize::from(rk.as_bytes()[15]) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn mark(&self) -> Token {

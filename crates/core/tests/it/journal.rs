@@ -30,7 +30,7 @@ fn spilled(n: u8, answer: &[u8]) -> Spilled {
         age: Duration::from_micros(1_234_567),
     };
     Spilled {
-        rk: RecordKey::from_bytes([n; 32]),
+        rk: RecordKey::from_bytes([n; 16]),
         complete,
         unknown_retention: Seconds(2_592_000),
         ended: Timestamp(1_700_000_000_000_000 + u64::from(n)),
@@ -276,7 +276,7 @@ async fn an_entry_that_is_damaged_while_the_journal_runs_stays_in_its_file() {
 #[tokio::test]
 async fn a_full_journal_refuses_and_has_room_again_when_it_is_drained() {
     let folder = Folder::new();
-    let journal = folder.open_with(FileJournalSettings::default().max_bytes(600));
+    let journal = folder.open_with(FileJournalSettings::default().max_bytes(568));
     let mut numbers = Vec::new();
     let refused = loop {
         match journal.append(&spilled(1, &[0; 100])).await {
@@ -286,7 +286,7 @@ async fn a_full_journal_refuses_and_has_room_again_when_it_is_drained() {
     };
     assert_eq!(numbers.len(), 2);
     assert_eq!(refused.kind(), ErrorKind::NotApplied);
-    assert!(refused.to_string().contains("max_bytes is 600"));
+    assert!(refused.to_string().contains("max_bytes is 568"));
 
     journal.append(&spilled(2, &[])).await.unwrap_err();
     journal.done(numbers[0]).await.unwrap();

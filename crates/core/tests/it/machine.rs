@@ -24,7 +24,7 @@ const NEXT: Token = Token(NOW.0);
 
 const PAYLOAD: Fingerprint = Fingerprint::from_parts(Rule(2), [2; 12]);
 const OTHER_PAYLOAD: Fingerprint = Fingerprint::from_parts(Rule(2), [3; 12]);
-const RK: RecordKey = RecordKey::from_bytes([9; 32]);
+const RK: RecordKey = RecordKey::from_bytes([9; 16]);
 
 /// Ann's first attempt.
 const HELD: Holding = Holding { owner: ANN, attempt: 1, takeover: false, lease: LEASE, lifetime: UNKNOWN };

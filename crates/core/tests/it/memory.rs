@@ -17,8 +17,8 @@ fn small() -> (Memory, Arc<ManualClock>) {
 }
 
 async fn begin(store: &Memory, n: u32) -> Result<Inserted> {
-    let mut rk = [0; 32];
-    rk[28..].copy_from_slice(&n.to_be_bytes());
+    let mut rk = [0; 16];
+    rk[12..].copy_from_slice(&n.to_be_bytes());
     let ask = Begin {
         call: Call::new(RecordKey::from_bytes(rk)),
         owner: Owner([1; 16]),

@@ -15,7 +15,7 @@ use proptest::sample::Index;
 
 mod memory;
 
-const RK: RecordKey = RecordKey::from_bytes([5; 32]);
+const RK: RecordKey = RecordKey::from_bytes([5; 16]);
 
 /// Short lives and long steps, so that everything runs out now and then.
 const LEASE: Millis = Millis(10_000);

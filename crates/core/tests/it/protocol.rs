@@ -12,7 +12,7 @@ use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
 use hapax_core::{Call, ErrorKind, Millis, Owner, RecordKey, Result, Seconds, Store};
 use hapax_testkit::ManualClock;
 
-const RK: RecordKey = RecordKey::from_bytes([5; 32]);
+const RK: RecordKey = RecordKey::from_bytes([5; 16]);
 const LEASE: Millis = Millis(1_000);
 const LIFE: Seconds = Seconds(60);
 

@@ -49,7 +49,7 @@ def line(kind, **fields):
 
 def record(namespace, tenant, principal, key, secret=b""):
     n, t, p, k = map(raw, (namespace, tenant, principal, key))
-    rk = h(secret, b"hapax/rk/v1", n, t, p, k)
+    rk = h(secret, b"hapax/rk/v1", n, t, p, k)[:16]
     op = uuid8(b"hapax/op/v1" + rk)
     numbers = (0, 1, 2**32 - 1)
     events = {f"event{i}": uuid8(b"hapax/event/v1" + op.bytes + be(i, 4)) for i in numbers}
@@ -71,12 +71,12 @@ def tenant(value, secret=b""):
 
 def pin(namespace, secret=b""):
     """The record by which a namespace is tied to an identity: its key is never keyed, its fingerprint is."""
-    rk = h(b"", b"hapax/identity", raw(namespace))
+    rk = h(b"", b"hapax/identity", raw(namespace))[:16]
     digest = h(secret, b"hapax/fp/v1", b"hapax/identity")[:12]
     return line("pin", secret=secret, namespace=raw(namespace), rk=rk, fingerprint=digest)
 
 
-def header(name, state, rk=sha256(b"rk").digest(), takeover=0, codec=0, rule=1, token=1,
+def header(name, state, rk=sha256(b"rk").digest()[:16], takeover=0, codec=0, rule=1, token=1,
            fingerprint=sha256(b"fp").digest()[:12], answer=b"", **given):
     """One golden record: its fields and the bytes that encode them."""
     done = state == COMPLETED
@@ -150,7 +150,7 @@ RECORDS = [
     header("released", RELEASED, token=2, attempt=2),
     header("indeterminate", INDETERMINATE, token=3, attempt=3),
     header("dead", DEAD, token=9, attempt=5),
-    header("other_key", IN_PROGRESS, rk=sha256(b"other rk").digest()),
+    header("other_key", IN_PROGRESS, rk=sha256(b"other rk").digest()[:16]),
     "# Got by takeover; abandoned (no lease left); no fingerprint.",
     header("takeover", IN_PROGRESS, takeover=1, token=2, attempt=2),
     header("completed_takeover", COMPLETED, takeover=1, token=2, answer=b"done"),

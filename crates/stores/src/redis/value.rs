@@ -10,13 +10,13 @@ use redis::Value;
 
 use super::script::Reply;
 
-/// The key of a record: `hx:` and the first half of the record key; the whole of it is bound to the value by its check.
+/// The Redis key of a record: `hx:` and the record key.
 pub(super) struct RecordName([u8; 19]);
 
 impl RecordName {
     pub(super) fn of(rk: &RecordKey) -> Self {
         let mut name = *b"hx:0123456789abcdef";
-        name[3..].copy_from_slice(&rk.as_bytes()[..16]);
+        name[3..].copy_from_slice(rk.as_bytes());
         Self(name)
     }
 

@@ -12,7 +12,7 @@ insert into hapax_store (id, version, mark) values (1, 1, 0) on conflict do noth
 -- completed, `answer` and `expiry_s` until then. `answer` is last: SQLite walks through it to reach what lies behind.
 create table if not exists hapax_record (
     id          integer primary key,
-    rk          blob    not null check (length(rk) = 32),
+    rk          blob    not null check (length(rk) = 16),
     state       integer not null,
     takeover    integer not null,
     rule        integer not null,

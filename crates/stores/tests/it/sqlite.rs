@@ -131,7 +131,7 @@ async fn the_log_is_moved_into_the_file_while_the_writer_goes_on() {
     let path = directory.path().join("hapax.db");
     let store = Arc::new(open(&path).unwrap());
     // Far more than one checkpoint's worth. Without any the log would hold every page that was written.
-    for round in 0..60_u32 {
+    for round in 0..80_u32 {
         let group = (0..500).map(|key| {
             let (store, ask) = (Arc::clone(&store), begin(round * 500 + key));
             async move { store.begin(&ask).await.unwrap() }

@@ -24,7 +24,7 @@ pub(crate) fn backend(kind: Kind) -> Backend {
 
 /// The golden record as one value: version 1 writes it so.
 const GOLDEN: &str =
-    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b238020e1c90233688805676f6c64656e20616e73776572";
+    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b2380e2b388a92bdf3889676f6c64656e20616e73776572";
 
 struct RedisSetup {
     server: RedisServer,
@@ -52,7 +52,7 @@ impl RedisSetup {
 
 /// The key of a record, as the design has it.
 fn name(rk: &RecordKey) -> Vec<u8> {
-    [b"hx:", &rk.as_bytes()[..16]].concat()
+    [b"hx:", &rk.as_bytes()[..]].concat()
 }
 
 #[async_trait]

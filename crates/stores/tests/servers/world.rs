@@ -113,7 +113,7 @@ impl Operation {
 
     /// The key of its record, as the design has it.
     pub(crate) fn name(self) -> Vec<u8> {
-        [b"hx:", &self.0.record_key().as_bytes()[..16]].concat()
+        [b"hx:", &self.0.record_key().as_bytes()[..]].concat()
     }
 
     pub(crate) fn ask(self, owner: Owner) -> Begin {

@@ -116,10 +116,10 @@ impl Draw {
     }
 }
 
-/// 32 bytes that these numbers lead to, and hardly any others.
-pub(super) fn mixed(numbers: &[u64]) -> [u8; 32] {
+/// 16 bytes that these numbers lead to, and hardly any others.
+pub(super) fn mixed(numbers: &[u64]) -> [u8; 16] {
     let mut draw = Draw::new(numbers.iter().fold(0, |state, number| Draw::new(state ^ number).next()));
-    let mut bytes = [0; 32];
+    let mut bytes = [0; 16];
     bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&draw.next().to_be_bytes()));
     bytes
 }

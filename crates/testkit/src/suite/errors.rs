@@ -10,7 +10,7 @@ use crate::setup::Setup;
 /// The call under which the golden record was completed: a plain identity, namespace "golden", tenant "acme", key "order-1",
 /// and rule 1 over the one part "golden payload".
 ///
-/// Its record key is `74f4c5d81d49f5e68782b672506424636ec1674764f3f740d677a63a64df2fcc`, the fingerprint
+/// Its record key is `74f4c5d81d49f5e68782b67250642463`, the fingerprint
 /// `6c51e1855b0d5bcd2b9aa36d`.
 ///
 /// # Panics

@@ -8,13 +8,13 @@ use crate::setup::Setup;
 
 pub(super) async fn keys_differ_by_case(setup: &dyn Setup) {
     apart(setup, ["Order", "order", "ORDER"].map(of_text)).await;
-    apart(setup, [[b'A'; 32], [b'a'; 32]].map(RecordKey::from_bytes)).await;
+    apart(setup, [[b'A'; 16], [b'a'; 16]].map(RecordKey::from_bytes)).await;
 }
 
 pub(super) async fn keys_differ_by_trailing_space(setup: &dyn Setup) {
     apart(setup, ["order", "order ", "order  ", " order"].map(of_text)).await;
     let padded = |with| {
-        let mut bytes = [with; 32];
+        let mut bytes = [with; 16];
         bytes[..8].copy_from_slice(b"order no");
         RecordKey::from_bytes(bytes)
     };
@@ -36,11 +36,11 @@ pub(super) async fn keys_with_nul_and_emoji(setup: &dyn Setup) {
     apart(setup, keys.map(of_text)).await;
     // Record keys that begin or end with NUL, or are no text at all.
     let first = |byte| {
-        let mut bytes = [0; 32];
+        let mut bytes = [0; 16];
         bytes[0] = byte;
         RecordKey::from_bytes(bytes)
     };
-    let not_text = RecordKey::from_bytes([0xFF; 32]);
+    let not_text = RecordKey::from_bytes([0xFF; 16]);
     apart(setup, [first(0), first(1), first(0x80), not_text]).await;
 }
 

@@ -12,7 +12,7 @@ fn spilled(answer: &[u8], ended: u64) -> Spilled {
         age: Duration::from_micros(1_500_000),
     };
     Spilled {
-        rk: RecordKey::from_bytes([0xee; 32]),
+        rk: RecordKey::from_bytes([0xee; 16]),
         complete,
         unknown_retention: Seconds(2_592_000),
         ended: Timestamp(ended),
@@ -59,7 +59,7 @@ fn the_stored_form_is_as_the_format_says() {
     let mut file = b"hapaxjnlsixteen of these".to_vec();
     let sealed = [&[0; 8], file.as_slice()].concat();
     file.extend_from_slice(&Sha256::digest(sealed)[..8]);
-    let mut body = vec![0xee; 32];
+    let mut body = vec![0xee; 16];
     body.extend_from_slice(&[0xa0; 16]);
     body.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8, 7]);
     body.extend_from_slice(&[0xf0; 12]);
@@ -121,7 +121,7 @@ fn room_that_a_crash_left_unfilled_is_no_damage() {
 /// Whoever answers may know the format, but not the mark.
 #[test]
 fn an_answer_that_looks_like_a_frame_is_not_taken_for_one_behind_damage() {
-    let bait = frame(32 + 32 + 93, 1, 1, &[0; 93]);
+    let bait = frame(32 + 32 + 77, 1, 1, &[0; 77]);
     let mut frames = Frames::after(0, Mark(*b"some other mark!"));
     let first = frames.entry(&spilled(&bait, 5));
     let second = frames.entry(&spilled(b"two", 5));
