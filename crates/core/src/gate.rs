@@ -1,51 +1,47 @@
-//! Layer 1: an operation that arrives many times is run once, and every copy gets the same answer.
+//! Layer 1: an operation that arrives many times runs once, and every copy gets the same answer.
 //!
 //! ```text
 //! run ── begin ─┬─ granted ── handler, heartbeat ─┬─ applied, final ── complete ──► answer (Fresh, Canonical)
-//!               │                                 ├─ not applied ───── release ───► Refused::NotApplied
-//!               │                                 └─ unknown, panic ── abandon ───► Refused::Unknown
+//!               │                                 ├─ not applied ───── release ───► Refused, Reason::NotApplied
+//!               │                                 └─ unknown, panic ── abandon ───► Refused, Reason::Unknown
 //!               ├─ replay ───────────────────────────────────────────────────────► answer (Replayed)
-//!               └─ busy, mismatch, indeterminate, dead ───────────────────────────► Refused
+//!               └─ busy, mismatch, indeterminate, dead ───────────────────────────► Refused with that reason
 //! ```
 //!
-//! All of it happens in a task of its own: whoever stops waiting for [`Gate::run`] stops nothing.
+//! Each attempt runs in a task of its own, so dropping the future of [`Gate::run`] does not stop it.
 
 mod attempt;
 mod attempt_task;
 mod begin;
-mod breaker;
 mod coalesce;
-mod heartbeat;
 mod outcome;
 mod permits;
+mod reason;
 mod settle;
 mod spill;
-mod tasks;
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::journal::Journal;
 use crate::key::Call;
-use crate::record::Owner;
+use crate::lease::LeaseEngine;
 use crate::runtime::{Runtime, timeout};
 use crate::settings::{OnBusy, Policy, Settings, Terms};
-use crate::store::{Protocol, Store};
+use crate::store::Store;
 use crate::telemetry::Meters;
-use breaker::Breaker;
 use coalesce::{CallRole, Coalescer, Follower, LeaderOutcome, LeaderStage};
-use heartbeat::Heartbeats;
 use permits::Permits;
-use spill::Spill;
-use tasks::Tasks;
+use spill::SpillQueue;
 
 pub use attempt::Attempt;
 pub use outcome::{Answer, Detail, Failure, Provenance, Recorded, Refused, RunResult};
+pub use reason::Reason;
 
-/// Runs operations once. Cheap to clone; all clones share their store and their tasks.
+/// Runs each operation once. Cheap to clone; all clones share one store and its tasks.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -73,25 +69,20 @@ pub struct Gate {
 }
 
 struct Shared {
-    store: Arc<dyn Store>,
-    runtime: Arc<dyn Runtime>,
-    store_timeout: Duration,
-    tasks: Tasks,
+    leases: Arc<LeaseEngine>,
     permits: Arc<Permits>,
     coalescer: Arc<Coalescer>,
-    heartbeats: Heartbeats,
-    breaker: Breaker,
-    spill: Spill,
+    spill_queue: SpillQueue,
     meters: Meters,
 }
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("store", &self.shared.store).field("terms", &self.terms).finish_non_exhaustive()
+        f.debug_struct("Gate").field("leases", &self.shared.leases).field("terms", &self.terms).finish_non_exhaustive()
     }
 }
 
-/// Puts a [`Gate`] together; see [`Gate::builder`].
+/// Builds a [`Gate`]; see [`Gate::builder`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -103,7 +94,7 @@ impl fmt::Debug for Gate {
 /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
 /// use hapax_core::journal::MemoryJournal;
 ///
-/// // In a service a `FileJournal`, in a folder that belongs to this store alone.
+/// // A service uses a `FileJournal`, in a folder of its own for each store.
 /// let gate = Gate::builder(store, Settings::default()).journal(Arc::new(MemoryJournal::new())).build()?;
 /// # Ok(())
 /// # }
@@ -117,46 +108,42 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Runs on this runtime instead of the tokio runtime that `build` is called in.
+    /// Uses this runtime instead of the tokio runtime in which `build` is called.
     #[must_use]
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// Keeps the completions that the store does not confirm in this journal, and takes over what it holds from before.
+    /// Keeps completions that the store does not confirm in this journal, and records those that an earlier process left in it.
     #[must_use]
     pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
         self.journal = Some(journal);
         self
     }
 
-    /// The gate. What it measures goes to the recorder of metrics that is installed by now.
+    /// Builds the gate. Its metrics go to the recorder that is installed at this moment.
     ///
     /// # Errors
-    /// `Invalid` for settings that contradict each other, with the remedy, and where there is neither a runtime nor the feature
-    /// `tokio`; `Unusable` if the system has no thread left for the heartbeat.
+    /// - `Invalid` if settings contradict each other; the message names the remedy.
+    /// - `Invalid` without a runtime and without the feature `tokio`.
+    /// - `Unusable` if the system has no thread left for the heartbeat.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, if no other was given.
+    /// Outside of a tokio runtime, if no runtime was given.
     pub fn build(self) -> Result<Gate> {
         self.settings.validate()?;
         let terms = Terms::try_from(&self.settings.policy)?;
         let runtime = self.runtime.map_or_else(current_runtime, Ok)?;
         let settings = self.settings;
+        let leases = LeaseEngine::start(self.store, runtime, settings.store_timeout, terms.lease)?;
         let shared = Arc::new(Shared {
-            store: self.store,
-            runtime,
-            store_timeout: settings.store_timeout,
-            tasks: Tasks::default(),
+            leases,
             permits: Arc::new(Permits::new(settings.max_in_flight, settings.max_in_flight_per_tenant)),
             coalescer: Arc::new(Coalescer::new(settings.max_twins, settings.max_twins_per_key)),
-            heartbeats: Heartbeats::new(&terms),
-            breaker: Breaker::default(),
-            spill: Spill::new(self.journal),
+            spill_queue: SpillQueue::new(self.journal),
             meters: Meters::new(),
         });
-        heartbeat::start(&shared)?;
         spill::start(&shared);
         Ok(Gate { shared, terms: Arc::new(terms) })
     }
@@ -169,19 +156,20 @@ fn current_runtime() -> Result<Arc<dyn Runtime>> {
 
 #[cfg(not(feature = "tokio"))]
 fn current_runtime() -> Result<Arc<dyn Runtime>> {
-    Err(Error::new(ErrorKind::Invalid, "a gate needs a runtime; give it one, or turn on the feature `tokio`"))
+    let message = "a gate needs a runtime; call `Builder::runtime`, or turn on the feature `tokio`";
+    Err(crate::error::Error::new(crate::error::ErrorKind::Invalid, message))
 }
 
 impl Gate {
-    /// A gate over this store, as [`Gate`] shows.
+    /// Starts to build a gate over this store; [`Gate`] has an example.
     pub fn builder(store: Arc<dyn Store>, settings: Settings) -> Builder {
         Builder { store, settings, runtime: None, journal: None }
     }
 
-    /// The same gate under another policy, for one route.
+    /// Returns the same gate under another policy, for one route for example.
     ///
     /// # Errors
-    /// `Invalid` for a policy that contradicts itself, with the remedy.
+    /// `Invalid` if the policy contradicts itself; the message names the remedy.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -203,52 +191,38 @@ impl Gate {
     /// ```
     pub fn with(&self, policy: &Policy) -> Result<Self> {
         let terms = Terms::try_from(policy)?;
-        self.shared.heartbeats.expect(&terms);
+        self.shared.leases.expect_lease(terms.lease);
         Ok(Self { shared: Arc::clone(&self.shared), terms: Arc::new(terms) })
     }
 
-    /// What this gate runs on, for the layers around it.
+    /// The runtime of this gate, for the layers around it.
     pub fn runtime(&self) -> &Arc<dyn Runtime> {
-        &self.shared.runtime
+        self.shared.leases.runtime()
     }
 
-    /// The policy of the calls of this handle.
+    /// The policy of calls through this handle.
     pub fn policy(&self) -> &Policy {
         &self.terms.policy
     }
 
-    /// Whether begins are refused at once, because the store has not answered several in a row. One a second is let through
-    /// still, and the first that succeeds ends it: somebody must call.
+    /// Whether begins are refused at once, because the store has not answered several begins in a row.
     ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
-    /// # use hapax_core::{Gate, Settings};
-    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
-    /// let gate = Gate::builder(store, Settings::default()).build()?;
-    /// // A health check of the service: to this process no calls should be sent now.
-    /// let is_ready = !gate.is_store_down();
-    /// assert!(is_ready);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// One begin a second still goes to the store, and the first success ends this state. So the gate needs calls to notice that
+    /// the store answers again: a health check that stops all traffic would keep the gate in this state.
     pub fn is_store_down(&self) -> bool {
-        self.shared.breaker.is_open()
+        self.shared.leases.breaker().is_open()
     }
 
     /// Runs the handler once for this call, and gives every copy of the call the same answer.
     ///
-    /// The handler runs in a task of its own and is not cancelled when the caller goes away. What it returns decides what is
-    /// recorded, see [`Failure`]; a plain `?`, a panic and a dropped handler all mean that the outcome is unknown.
+    /// The handler runs in a task of its own and is not cancelled when the caller goes away. Its return value decides what is
+    /// recorded, see [`Failure`]. A plain `?`, a panic and a dropped handler mean that the outcome is unknown.
     ///
     /// # Errors
-    /// [`Refused`], each kind a different thing to tell the caller.
+    /// [`Refused`]; its [`Reason`] says what the caller can do.
     ///
     /// # Cancel safety
-    /// The attempt goes on. The same call later gets its answer, or learns that it still runs.
+    /// If dropped, the attempt goes on. A later copy of the call gets its answer, or `Busy` while it runs.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -260,17 +234,19 @@ impl Gate {
     /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
     /// # let gate = Gate::builder(store, Settings::default()).build()?;
     /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
-    /// use hapax_core::gate::{Provenance, Refused};
+    /// use hapax_core::gate::{Provenance, Reason};
     ///
-    /// let ran = gate.run(call, |attempt| async move { Ok(format!("charged as {}", attempt.operation())) }).await;
-    /// match ran {
-    ///     Ok(ran) if ran.provenance == Provenance::Replayed => println!("it happened before: {}", ran.answer),
-    ///     Ok(ran) => println!("it happened now: {}", ran.answer),
-    ///     Err(Refused::Busy { retry_after }) => println!("it runs; ask again in {retry_after:?}"),
-    ///     Err(Refused::Mismatch) => println!("the key was used for something else"),
-    ///     Err(Refused::NotApplied { .. } | Refused::Overloaded) => println!("nothing happened; try again"),
-    ///     // The others: nobody knows, or the store cannot be asked.
-    ///     Err(refused) => println!("{refused}"),
+    /// let result = gate.run(call, |attempt| async move { Ok(format!("charged as {}", attempt.operation())) }).await;
+    /// match result {
+    ///     Ok(result) if result.provenance == Provenance::Replayed => println!("charged before: {}", result.answer),
+    ///     Ok(result) => println!("charged now: {}", result.answer),
+    ///     Err(refused) => match refused.reason {
+    ///         Reason::Busy { retry_after } => println!("in progress; try again in {retry_after:?}"),
+    ///         Reason::Mismatch => println!("the key was used for another payload"),
+    ///         Reason::NotApplied { .. } | Reason::Overloaded => println!("not applied; try again"),
+    ///         // The outcome is unknown, or the store failed.
+    ///         _ => println!("{refused}"),
+    ///     },
     /// }
     /// # Ok(())
     /// # }
@@ -281,37 +257,19 @@ impl Gate {
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
-        let ran = self.lead_or_follow(call, handler).await;
-        let (outcome, caught) = outcome::label(&ran);
-        self.shared.meters.call_ended(outcome, caught);
-        ran
+        let result = self.lead_or_follow(call, handler).await;
+        let (label, is_caught) = outcome::metric_label(&result);
+        self.shared.meters.call_ended(label, is_caught);
+        result
     }
 
-    /// Waits until every attempt has ended and every release and abandonment is through, or until time is up.
-    /// Says whether all of them are. New calls are still taken: stop those first.
+    /// Waits until every attempt has ended and every release and abandonment is confirmed, or until the limit. Returns whether
+    /// all have ended. New calls are still accepted: stop them first.
     ///
     /// # Cancel safety
     /// Safe to drop.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
-    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
-    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
-    /// # let gate = Gate::builder(store, Settings::default()).build()?;
-    /// use std::time::Duration;
-    ///
-    /// // No call is under way, or half a minute has passed.
-    /// let all_ended = gate.drain(Duration::from_secs(30)).await;
-    /// assert!(all_ended);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn drain(&self, limit: Duration) -> bool {
-        timeout(&*self.shared.runtime, limit, self.shared.tasks.ended()).await.is_some()
+        timeout(&**self.shared.leases.runtime(), limit, self.shared.leases.wait_until_idle()).await.is_some()
     }
 
     async fn lead_or_follow<A, H, F>(&self, call: Call, handler: H) -> Result<RunResult<A>, Refused<A>>
@@ -324,54 +282,34 @@ impl Gate {
             let follower = match self.shared.coalescer.join(&call) {
                 CallRole::Leader(leader) => return self.lead(call, Some(leader), handler).await,
                 CallRole::Alone => return self.lead(call, None, handler).await,
-                CallRole::Mismatch => return Err(Refused::Mismatch),
-                CallRole::TooMany => {
-                    return Err(Refused::Busy { retry_after: self.terms.lease.into() });
-                }
+                CallRole::Mismatch => return Err(Reason::Mismatch.into()),
+                CallRole::TooManyFollowers => return Err(self.busy().into()),
                 CallRole::Follower(follower) => follower,
             };
-            if let Some(ended) = self.follow(follower).await {
-                return ended.into_result();
+            if let Some(result) = self.follow(follower).await.into_result() {
+                return result;
             }
         }
     }
 
-    /// What became of the leader, or of the wait; nothing if it ended with nothing applied, and this copy is to begin for itself.
-    async fn follow(&self, mut follower: Follower) -> Option<LeaderOutcome> {
-        let busy = || LeaderOutcome::Busy(self.terms.lease.into());
-        let stage = match (follower.decided().await, self.terms.on_busy) {
-            (LeaderStage::Granted, OnBusy::Reject) => return Some(busy()),
+    /// Waits for the leader's outcome as long as the policy allows.
+    async fn follow(&self, mut follower: Follower) -> LeaderOutcome {
+        let busy = LeaderOutcome::Refused(self.busy());
+        let stage = match (follower.wait_for_begin().await, self.terms.on_busy) {
             (LeaderStage::Granted, OnBusy::Wait(budget)) => {
-                timeout(&*self.shared.runtime, budget, follower.ended()).await.unwrap_or(LeaderStage::Ended(busy()))
+                let ended = timeout(&**self.shared.leases.runtime(), budget, follower.wait_for_end()).await;
+                ended.unwrap_or(LeaderStage::Granted)
             }
-            (decided @ (LeaderStage::Beginning | LeaderStage::Ended(_)), _) => decided,
+            (stage, OnBusy::Wait(_) | OnBusy::Reject) => stage,
         };
         match stage {
-            LeaderStage::Ended(LeaderOutcome::NotApplied) => None,
-            LeaderStage::Ended(ended) => Some(ended),
-            LeaderStage::Beginning | LeaderStage::Granted => Some(busy()),
+            LeaderStage::Ended(outcome) => outcome,
+            LeaderStage::Beginning | LeaderStage::Granted => busy,
         }
     }
-}
 
-impl Shared {
-    /// One call to the store. No answer in time means that it may or may not have been carried out.
-    async fn ask<'a, T, F>(&'a self, call: impl FnOnce(Protocol<'a>) -> F + Send) -> Result<T>
-    where
-        F: Future<Output = Result<T>> + Send,
-    {
-        timeout(&*self.runtime, self.store_timeout, call(Protocol::over(&*self.store)))
-            .await
-            .unwrap_or_else(|| Err(Error::new(ErrorKind::Unknown, "the store did not answer in time")))
-    }
-
-    fn owner(&self) -> Owner {
-        let mut bytes = [0; 16];
-        self.runtime.fill_random(&mut bytes);
-        Owner(bytes)
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(Box::pin(self.tasks.track(task)));
+    /// The refusal of a copy whose leader runs in this process. How long it still runs is unknown: at most one lease.
+    fn busy(&self) -> Reason {
+        Reason::Busy { retry_after: self.terms.lease.into() }
     }
 }

@@ -5,6 +5,7 @@
 //! record.rs   what is stored for a record key, and its form as one value
 //! machine.rs  the whole protocol, pure: what was observed + what is asked → reply or change
 //! store.rs    what a backend must be able to do: five operations, each one conditional step
+//! lease.rs    gets grants, keeps their leases renewed, and gives them back
 //! gate.rs     layer 1: begin → run → complete → answer
 //! journal.rs  where unconfirmed completions are kept
 //! runtime.rs  every clock, spawn and random byte
@@ -24,6 +25,8 @@ mod record;
 
 pub mod machine;
 pub mod store;
+
+mod lease;
 
 pub mod gate;
 pub mod journal;

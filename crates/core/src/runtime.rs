@@ -1,5 +1,6 @@
-//! Every clock, task, thread and random byte of Hapax comes from here, so that a test or a simulation can hold them all.
+//! Every clock, task, thread and random byte of Hapax comes from here, so that a test or a simulation can control all of them.
 
+mod tasks;
 #[cfg(feature = "tokio")]
 mod tokio;
 
@@ -15,21 +16,14 @@ use futures_util::poll;
 
 use crate::record::Timestamp;
 
+pub(crate) use self::tasks::Tasks;
 #[cfg(feature = "tokio")]
 pub use self::tokio::Tokio;
 
 /// A boxed future that can cross threads.
-///
-/// ```
-/// use hapax_core::runtime::BoxFuture;
-///
-/// fn answer<'a>(name: &'a str) -> BoxFuture<'a, String> {
-///     Box::pin(async move { format!("hello, {name}") })
-/// }
-/// ```
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What Hapax asks of the world around it.
+/// The clocks, tasks, threads and random bytes that Hapax uses.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -37,7 +31,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// use std::time::Duration;
 /// use hapax_core::runtime::{Runtime, Tokio};
 ///
-/// /// How long a call took, on whatever clock the program runs.
+/// /// The duration of a call, by the clock of the runtime.
 /// async fn measured(runtime: &dyn Runtime, call: impl Future<Output = ()>) -> Duration {
 ///     let started = runtime.boottime_now();
 ///     call.await;
@@ -49,41 +43,42 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # }
 /// ```
 pub trait Runtime: fmt::Debug + Send + Sync + 'static {
-    /// Runs a task to its end, whoever stops waiting for it.
+    /// Runs a task to its end in the background.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// Waits.
+    /// Waits for this duration.
     ///
     /// # Cancel safety
     /// Safe to drop.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 
-    /// Drives a task on a thread of its own, with an executor of its own: it goes on while all others are blocked.
+    /// Runs a task on a thread and an executor of its own, so that it goes on while all others are blocked.
     ///
     /// # Errors
-    /// What the system says when it has no thread to give.
+    /// The system's error if it cannot start a thread.
     fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> io::Result<()>;
 
-    /// Runs a body that blocks on a thread of its own.
+    /// Runs blocking code on a thread of its own.
     ///
     /// # Errors
-    /// What the system says when it has no thread to give.
+    /// The system's error if it cannot start a thread.
     fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
-    /// The time since some fixed point in the past, counting also while the machine sleeps. For measuring spans.
+    /// The boot-time clock, for measuring durations: the time since a fixed point in the past. It also counts while the machine
+    /// sleeps.
     fn boottime_now(&self) -> Duration;
 
-    /// The wall clock. For stores that live in this process, and for what is shown.
+    /// The wall clock, for stores in this process and for timestamps that people see.
     fn wall_now(&self) -> Timestamp;
 
-    /// Fills the bytes at random.
+    /// Fills the slice with random bytes.
     fn fill_random(&self, bytes: &mut [u8]);
 }
 
-/// Waits for a future, at most this long; nothing if it was still running.
+/// Waits for a future, at most for `limit`. Returns None, and drops the future, when the time is up.
 ///
 /// # Cancel safety
-/// As the future's own. When time is up the future is dropped.
+/// That of the future.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -100,7 +95,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
 /// ```
 pub async fn timeout<T>(runtime: &dyn Runtime, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
     let mut future = pin!(future);
-    // Most calls to a store in this process are ready at once: a timer would cost more than they do.
+    // Most calls to a store in this process are ready at once, and a timer costs more than they do.
     if let Poll::Ready(output) = poll!(future.as_mut()) {
         return Some(output);
     }

@@ -1,7 +1,8 @@
-//! Every event and metric of this crate. A message can be read alone; values are fields; a record key shows its first 8 digits.
+//! Every event and metric of this crate. Each message can be read alone; values are fields; a record key is shown by its first 8
+//! digits.
 //!
-//! Metrics go through the `metrics` facade: without a recorder they cost next to nothing. A gate's own are those of the recorder that is
-//! installed when it is built.
+//! Metrics go through the `metrics` facade: without a recorder they cost next to nothing. A gate looks up its most used metrics
+//! when it is built, so the recorder must be installed before that.
 
 use std::time::Duration;
 
@@ -13,52 +14,44 @@ use crate::machine::Grant;
 use crate::record::Record;
 
 /// Names of metrics, with their labels.
-///
-/// ```
-/// use hapax_core::telemetry::names;
-///
-/// // For the alert that wants a person: an answer is lost.
-/// let alert = format!("increase({}[5m]) > 0", names::UNRECORDED);
-/// assert_eq!(alert, "increase(hapax_unrecorded_total[5m]) > 0");
-/// ```
 pub mod names {
-    /// Calls by how they ended: label `outcome`.
+    /// Calls that have ended, by label `outcome`.
     pub const CALLS: &str = "hapax_calls_total";
-    /// Copies that did not run a second time: label `layer`, here always `gate`.
+    /// Copies that did not run a second time, by label `layer`, which is `gate` here.
     pub const CAUGHT: &str = "hapax_caught_total";
-    /// Seconds until the store had decided a begin.
+    /// Seconds from the first begin of an attempt to its decision.
     pub const BEGIN_SECONDS: &str = "hapax_begin_seconds";
-    /// Seconds that handlers ran.
+    /// Seconds that a handler ran.
     pub const HANDLER_SECONDS: &str = "hapax_handler_seconds";
-    /// Seconds until the store had a completion.
+    /// Seconds from the end of a handler until its grant was settled.
     pub const COMPLETE_SECONDS: &str = "hapax_complete_seconds";
-    /// Attempts that run now.
+    /// Attempts in flight.
     pub const IN_FLIGHT: &str = "hapax_in_flight";
-    /// Copies that wait for one of them.
-    pub const TWINS: &str = "hapax_twins";
-    /// Grants after a lapse.
+    /// Followers: copies that wait for an attempt in flight.
+    pub const FOLLOWERS: &str = "hapax_twins";
+    /// Takeovers: grants after a lapse.
     pub const TAKEOVERS: &str = "hapax_takeovers_total";
-    /// Grants that were lost while their handler ran.
+    /// Grants lost while their handler ran.
     pub const GRANTS_LOST: &str = "hapax_grants_lost_total";
-    /// Attempts that had an effect although another one's answer stands, or may stand.
+    /// Attempts that had an effect although the record belongs to another attempt.
     pub const DIVERGENT: &str = "hapax_divergent_total";
-    /// Records that the store had forgotten while their attempt ran, and times that a store was found to have lost its records.
+    /// Records that the store lost while their attempt ran, and checks that found a store without its records.
     pub const AMNESIA: &str = "hapax_amnesia_total";
-    /// Answers recorded although the store had forgotten their record.
+    /// Answers recorded after the store had lost their record.
     pub const RECREATED: &str = "hapax_recreated_total";
-    /// Handlers that ran without a record while the store was down.
+    /// Handlers that ran without a record because the store was down.
     pub const UNPROTECTED: &str = "hapax_unprotected_total";
-    /// Answers in the journal that the store does not have yet.
+    /// Answers in the journal that are not in the store yet.
     pub const SPILL_DEPTH: &str = "hapax_spill_depth";
-    /// Answers that could be neither recorded nor kept.
+    /// Answers that neither the store nor the journal took.
     pub const UNRECORDED: &str = "hapax_unrecorded_total";
-    /// Seconds that the heartbeat's last look came late.
+    /// Seconds by which the last check of the heartbeat was late.
     pub const HEARTBEAT_LATE_SECONDS: &str = "hapax_heartbeat_late_seconds";
     /// 1 while begins are refused because the store does not answer.
     pub const BREAKER_OPEN: &str = "hapax_breaker_open";
 }
 
-/// What nearly every call counts, looked up once.
+/// The metrics of nearly every call, looked up once.
 pub(crate) struct Meters {
     fresh: Counter,
     begun: Histogram,
@@ -79,7 +72,7 @@ impl Meters {
     pub(crate) fn call_ended(&self, outcome: &'static str, caught: bool) {
         match outcome {
             FRESH => self.fresh.increment(1),
-            // Literals: a label that is made anew allocates.
+            // Literals for the frequent outcomes: a label that is not a literal allocates.
             "replayed" => counter!(names::CALLS, "outcome" => "replayed").increment(1),
             "busy" => counter!(names::CALLS, "outcome" => "busy").increment(1),
             other => counter!(names::CALLS, "outcome" => other).increment(1),
@@ -109,47 +102,40 @@ pub(crate) fn in_flight() -> Gauge {
 }
 
 pub(crate) fn follower_joined() {
-    gauge!(names::TWINS).increment(1);
+    gauge!(names::FOLLOWERS).increment(1);
 }
 
 pub(crate) fn follower_left() {
-    gauge!(names::TWINS).decrement(1);
+    gauge!(names::FOLLOWERS).decrement(1);
 }
 
 pub(crate) fn taken_over(grant: &Grant) {
     counter!(names::TAKEOVERS).increment(1);
-    tracing::warn!(rk = ?grant.rk, attempt = grant.attempt, "an earlier attempt lapsed; the handler runs again");
+    tracing::warn!(rk = ?grant.rk, attempt = grant.attempt, "the lease of an earlier attempt expired; the handler runs again");
 }
 
 pub(crate) fn grant_lost(grant: &Grant) {
     counter!(names::GRANTS_LOST).increment(1);
-    tracing::warn!(rk = ?grant.rk, token = grant.token.0, "a grant was lost while its handler ran");
+    tracing::warn!(rk = ?grant.rk, token = grant.token.0, "the grant was lost while its handler ran");
 }
 
 pub(crate) fn ran_too_long(grant: &Grant) {
-    tracing::warn!(rk = ?grant.rk, "a handler ran for longer than max_execution; its lease is no longer renewed");
+    tracing::warn!(rk = ?grant.rk, "the handler exceeded max_execution; its lease is no longer renewed");
 }
 
 pub(crate) fn renewal_failed(grant: &Grant, error: Option<&Error>) {
-    tracing::warn!(rk = ?grant.rk, error = error.map(tracing::field::debug), "a renewal was not confirmed");
+    tracing::warn!(rk = ?grant.rk, error = error.map(tracing::field::debug), "the store did not confirm the renewal of a lease");
 }
 
 pub(crate) fn forgotten(grant: &Grant) {
     counter!(names::AMNESIA).increment(1);
-    tracing::error!(rk = ?grant.rk, "the store has forgotten a record that is in progress");
+    tracing::error!(rk = ?grant.rk, "the store lost the record of a running attempt");
 }
 
-/// For stores: the whole store is not the one that was known; what it held is gone, or part of it.
-///
-/// ```
-/// # let (known, found) = (7, 7);
-/// if known != found {
-///     hapax_core::telemetry::store_forgot();
-/// }
-/// ```
+/// Reports that a store has lost all records or some of them. For stores that can detect it.
 pub fn store_forgot() {
     counter!(names::AMNESIA).increment(1);
-    tracing::error!("the store has lost records; what was done under them may be done again unless a ledger knows it");
+    tracing::error!("the store lost records; their operations may run again, unless a ledger catches them");
 }
 
 pub(crate) fn heartbeat_late(late: Duration) {
@@ -158,30 +144,26 @@ pub(crate) fn heartbeat_late(late: Duration) {
 
 pub(crate) fn divergent(rk: RecordKey, token: u64, other: &Record) {
     counter!(names::DIVERGENT).increment(1);
-    tracing::error!(
-        ?rk,
-        token,
-        other = other.token.0,
-        "an attempt had an effect although another one's outcome stands"
-    );
+    let other = other.token.0;
+    tracing::error!(?rk, token, other, "an attempt had an effect, but the record belongs to another attempt");
 }
 
 pub(crate) fn recreated(rk: RecordKey) {
     counter!(names::RECREATED).increment(1);
-    tracing::error!(?rk, "the store had forgotten a record; its answer is recorded anew");
+    tracing::error!(?rk, "the store had lost a record; the completion recreated it");
 }
 
 pub(crate) fn completion_retried(rk: RecordKey, error: &Error) {
-    tracing::warn!(?rk, ?error, "an answer is not recorded yet; trying again");
+    tracing::warn!(?rk, ?error, "the store did not confirm a completion; retrying");
 }
 
 pub(crate) fn spilled(rk: RecordKey, cause: &Error) {
-    tracing::error!(?rk, ?cause, "an answer could not be recorded; it is kept in the journal");
+    tracing::error!(?rk, ?cause, "the store did not take an answer; the journal keeps it");
 }
 
 pub(crate) fn unrecorded(rk: RecordKey, cause: &Error, journal: &Error) {
     counter!(names::UNRECORDED).increment(1);
-    tracing::error!(?rk, ?cause, ?journal, "an answer could be neither recorded nor kept");
+    tracing::error!(?rk, ?cause, ?journal, "an answer is lost: neither the store nor the journal took it");
 }
 
 pub(crate) fn spill_depth(depth: usize) {
@@ -191,19 +173,19 @@ pub(crate) fn spill_depth(depth: usize) {
 }
 
 pub(crate) fn drained(rk: RecordKey) {
-    tracing::info!(?rk, "an answer from the journal is recorded");
+    tracing::info!(?rk, "the store has recorded an answer from the journal");
 }
 
 pub(crate) fn drained_in_vain(rk: RecordKey, why: &str) {
-    tracing::error!(?rk, why, "an answer from the journal is not recorded");
+    tracing::error!(?rk, why, "an answer from the journal is discarded");
 }
 
 pub(crate) fn journal_trouble(error: &Error) {
-    tracing::error!(?error, "the journal of unrecorded answers cannot be used");
+    tracing::error!(?error, "the journal of unrecorded answers failed");
 }
 
 pub(crate) fn not_given_back(rk: RecordKey, error: &Error) {
-    tracing::error!(?rk, ?error, "a grant could not be given back");
+    tracing::error!(?rk, ?error, "the store did not take a grant back");
 }
 
 pub(crate) fn unprotected(rk: RecordKey, error: &Error) {
@@ -212,12 +194,16 @@ pub(crate) fn unprotected(rk: RecordKey, error: &Error) {
 }
 
 pub(crate) fn probe_failed(rk: RecordKey, error: Option<BoxError>) {
-    tracing::warn!(?rk, error = error.as_ref().map(tracing::field::display), "a probe did not find out");
+    tracing::warn!(
+        ?rk,
+        error = error.as_ref().map(tracing::field::display),
+        "a probe failed or timed out; the outcome stays unknown"
+    );
 }
 
 pub(crate) fn breaker_opened() {
     gauge!(names::BREAKER_OPEN).set(1.0);
-    tracing::error!("the store does not answer; begins are refused at once, but for one a second");
+    tracing::error!("the store does not answer; begins are refused at once, except for one a second");
 }
 
 pub(crate) fn breaker_closed() {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use hapax_core::gate::{Provenance, Recorded, Refused, RunResult};
+use hapax_core::gate::{Provenance, Reason, Recorded, Refused, RunResult};
 use hapax_core::{Call, ErrorKind, RecordKey};
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, Response};
@@ -62,17 +62,22 @@ pub(crate) fn answer<R, E>(
         (Ok(ran @ RunResult { provenance: Provenance::Fresh, .. }), Some(Answered::ToRecord(response))) => {
             Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh")
         }
-        (Err(Refused::NotApplied { .. }), Some(Answered::ToPassOn(response))) => {
+        (Err(Refused { reason: Reason::NotApplied { .. }, .. }), Some(Answered::ToPassOn(response))) => {
             Handled::mark(response?, Some(rk), "not-applied")
         }
-        (Err(Refused::Unknown { .. }), Some(Answered::ToPassOn(response))) => {
+        (Err(Refused { reason: Reason::Unknown { .. }, .. }), Some(Answered::ToPassOn(response))) => {
             Handled::mark(response?, Some(rk), "unknown")
         }
         (Ok(ran), _) => match replayed(ran.answer) {
             Some(response) => Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "replayed"),
             None => shown(problems, &Problem::NotReplayable, Some(rk)),
         },
-        (Err(refused), _) => shown(problems, &problem_of(&rk, refused), Some(rk)),
+        (Err(refused), _) => {
+            if let Reason::Store(_) = refused.reason {
+                tracing::error!(?rk, error = ?refused.detail, "the store cannot be used");
+            }
+            shown(problems, &problem_of(refused.reason), Some(rk))
+        }
     };
     if unrecorded {
         response.headers_mut().insert(HAPAX_UNRECORDED, HeaderValue::from_static("true"));
@@ -84,9 +89,7 @@ pub(crate) fn answer<R, E>(
 fn unrecorded<A>(ran: &Result<RunResult<A>, Refused<A>>) -> bool {
     match ran {
         Ok(ran) => ran.recorded == Recorded::No,
-        Err(Refused::NotApplied { unrecorded, .. } | Refused::Unknown { unrecorded, .. }) => *unrecorded,
-        Err(Refused::Busy { .. } | Refused::Mismatch | Refused::Indeterminate { .. } | Refused::Dead) => false,
-        Err(Refused::Overloaded | Refused::Unrecorded(_) | Refused::Store(_)) => false,
+        Err(refused) => refused.reason.is_unrecorded(),
     }
 }
 
@@ -112,20 +115,18 @@ fn replayed<R>(stored: Stored) -> Option<Response<ResponseBody<R>>> {
     Some(response)
 }
 
-fn problem_of(rk: &RecordKey, refused: Refused<Stored>) -> Problem {
-    match refused {
-        Refused::Busy { retry_after } => Problem::InProgress { retry_after },
-        Refused::Mismatch => Problem::KeyReused,
-        Refused::Indeterminate { .. } | Refused::Dead => Problem::OutcomeUnknown,
-        // Of a copy whose twin ran: of this very request the service's own response was passed on. What was not applied never
-        // comes here, since each copy begins for itself then; should it, nothing is promised.
-        Refused::NotApplied { .. } | Refused::Unknown { .. } => Problem::OutcomeUnknown,
-        Refused::Unrecorded(_) => Problem::OutcomeUnrecorded,
-        Refused::Overloaded => Problem::Overloaded,
-        Refused::Store(error) => {
-            tracing::error!(?rk, ?error, "the store cannot be used");
-            if error.kind() == ErrorKind::Damaged { Problem::RecordDamaged } else { Problem::StoreUnavailable }
-        }
+fn problem_of(reason: Reason) -> Problem {
+    match reason {
+        Reason::Busy { retry_after } => Problem::InProgress { retry_after },
+        Reason::Mismatch => Problem::KeyReused,
+        Reason::Indeterminate { .. } | Reason::Dead => Problem::OutcomeUnknown,
+        // Only for followers: the leader's caller already got the live response. A follower of a leader that was not applied
+        // begins for itself.
+        Reason::NotApplied { .. } | Reason::Unknown { .. } => Problem::OutcomeUnknown,
+        Reason::Unrecorded => Problem::OutcomeUnrecorded,
+        Reason::Overloaded => Problem::Overloaded,
+        Reason::Store(ErrorKind::Damaged) => Problem::RecordDamaged,
+        Reason::Store(_) => Problem::StoreUnavailable,
     }
 }
 
@@ -140,4 +141,27 @@ fn marked<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>)
         headers.insert(HAPAX_RECORDED, HeaderValue::from_static("pending"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_problem() {
+        let problems = Reason::ALL.map(|reason| (reason.as_str(), problem_of(reason).name()));
+        let expected = [
+            ("busy", "in-progress"),
+            ("mismatch", "key-reused"),
+            ("indeterminate", "outcome-unknown"),
+            ("dead", "outcome-unknown"),
+            ("overloaded", "overloaded"),
+            ("not_applied", "outcome-unknown"),
+            ("unknown", "outcome-unknown"),
+            ("unrecorded", "outcome-unrecorded"),
+            ("store_error", "store-unavailable"),
+        ];
+        assert_eq!(problems, expected);
+        assert_eq!(problem_of(Reason::Store(ErrorKind::Damaged)).name(), "record-damaged");
+    }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hapax::gate::{Attempt, Failure, Refused};
+use hapax::gate::{Attempt, Failure, Reason, Refused};
 use hapax::runtime::Tokio;
 use hapax::store::{Memory, MemorySettings};
 use hapax::{Call, Gate, Identity, Key, Rule, Scope, Settings};
@@ -39,7 +39,9 @@ async fn main() -> anyhow::Result<()> {
     for (key, cents) in [("order-7", 500), ("order-7", 500), ("order-7", 600)] {
         match gate.run(order(key, cents)?, move |attempt| charge(attempt, cents)).await {
             Ok(ran) => println!("{key}: {} ({:?})", ran.answer, ran.provenance),
-            Err(Refused::Mismatch) => println!("{key}: not for {cents} cents, the key was used for another amount"),
+            Err(Refused { reason: Reason::Mismatch, .. }) => {
+                println!("{key}: not for {cents} cents, the key was used for another amount")
+            }
             // Each of the others is a different thing to tell the caller.
             Err(refused) => return Err(refused.into()),
         }

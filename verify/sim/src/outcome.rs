@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use hapax_core::gate::{Failure, Provenance, Recorded, Refused, RunResult};
+use hapax_core::gate::{Failure, Provenance, Reason, Recorded, Refused, RunResult};
 use hapax_core::{Error, ErrorKind, Phase, State};
 
 /// The type that a handler returns to the gate.
@@ -93,15 +93,15 @@ impl From<Result<RunResult<String>, Refused<String>>> for CallerOutcome {
     fn from(ran: Result<RunResult<String>, Refused<String>>) -> Self {
         match ran {
             Ok(ran) => Self::Answer { answer: ran.answer, provenance: ran.provenance, recorded: ran.recorded },
-            Err(Refused::Busy { retry_after }) => Self::Busy(retry_after),
-            Err(Refused::Mismatch) => Self::Mismatch,
-            Err(Refused::Indeterminate { .. }) => Self::Indeterminate,
-            Err(Refused::Dead) => Self::Dead,
-            Err(Refused::Overloaded) => Self::Overloaded,
-            Err(Refused::NotApplied { .. }) => Self::NotApplied,
-            Err(Refused::Unknown { .. }) => Self::Unknown,
-            Err(Refused::Unrecorded(_)) => Self::Unrecorded,
-            Err(Refused::Store(error)) => Self::Store(error.kind()),
+            Err(Refused { reason: Reason::Busy { retry_after }, .. }) => Self::Busy(retry_after),
+            Err(Refused { reason: Reason::Mismatch, .. }) => Self::Mismatch,
+            Err(Refused { reason: Reason::Indeterminate { .. }, .. }) => Self::Indeterminate,
+            Err(Refused { reason: Reason::Dead, .. }) => Self::Dead,
+            Err(Refused { reason: Reason::Overloaded, .. }) => Self::Overloaded,
+            Err(Refused { reason: Reason::NotApplied { .. }, .. }) => Self::NotApplied,
+            Err(Refused { reason: Reason::Unknown { .. }, .. }) => Self::Unknown,
+            Err(Refused { reason: Reason::Unrecorded, .. }) => Self::Unrecorded,
+            Err(Refused { reason: Reason::Store(kind), .. }) => Self::Store(kind),
         }
     }
 }

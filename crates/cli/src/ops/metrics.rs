@@ -51,7 +51,7 @@ fn describe() {
     describe_histogram!(core::HANDLER_SECONDS, Unit::Seconds, "How long the API worked on protected requests");
     describe_histogram!(core::COMPLETE_SECONDS, Unit::Seconds, "Until the store had a completion");
     describe_gauge!(core::IN_FLIGHT, "Attempts that run now");
-    describe_gauge!(core::TWINS, "Copies that wait for one of them");
+    describe_gauge!(core::FOLLOWERS, "Copies that wait for one of them");
     describe_counter!(core::TAKEOVERS, "Grants after a lapse");
     describe_counter!(core::GRANTS_LOST, "Grants that were lost while their handler ran");
     describe_counter!(core::DIVERGENT, "Attempts that had an effect although another one's answer stands, or may stand");
@@ -93,7 +93,8 @@ fn appear() {
     for class in CLASSES {
         counter!(REQUESTS, "status" => class).absolute(0);
     }
-    let gauges = [core::IN_FLIGHT, core::TWINS, core::SPILL_DEPTH, core::HEARTBEAT_LATE_SECONDS, core::BREAKER_OPEN];
+    let gauges =
+        [core::IN_FLIGHT, core::FOLLOWERS, core::SPILL_DEPTH, core::HEARTBEAT_LATE_SECONDS, core::BREAKER_OPEN];
     for name in gauges.into_iter().chain([CONNECTIONS]) {
         gauge!(name).set(0.0);
     }

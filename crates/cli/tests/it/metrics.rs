@@ -14,7 +14,7 @@ const NAMES: [&str; 17] = [
     names::HANDLER_SECONDS,
     names::COMPLETE_SECONDS,
     names::IN_FLIGHT,
-    names::TWINS,
+    names::FOLLOWERS,
     names::TAKEOVERS,
     names::GRANTS_LOST,
     names::DIVERGENT,

@@ -1,23 +1,21 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use tokio::sync::Notify;
 
 use crate::key::{EventId, OperationId, RecordKey};
+use crate::lease::Cancellation;
 use crate::machine::Grant;
 
-/// What a handler is told about the attempt it runs.
+/// The attempt that a handler runs: its grant, its derived ids, and its cancellation.
 ///
 /// ```
 /// use hapax_core::gate::{Attempt, Failure};
 ///
 /// async fn ship(attempt: Attempt) -> Result<String, Failure<String>> {
-///     let (transaction, letter) = (attempt.operation(), attempt.event_id(0));
+///     let (transaction, message) = (attempt.operation(), attempt.event_id(0));
 ///     tokio::select! {
 ///         biased;
-///         // The grant is lost: what was not begun must not be begun.
+///         // The grant is lost: start nothing new.
 ///         () = attempt.cancelled() => Err(Failure::unknown(std::io::Error::other("out of time"))),
-///         shipped = async { format!("{transaction} shipped, letter {letter} is out") } => Ok(shipped),
+///         shipped = async { format!("{transaction} shipped, message {message} sent") } => Ok(shipped),
 ///     }
 /// }
 /// ```
@@ -42,12 +40,13 @@ impl Attempt {
         self.rk
     }
 
-    /// The grant: its token fences whatever the handler writes to. None while the store is down and calls are let pass.
+    /// The grant. Its token fences the handler's own writes. None if the handler runs without a record, because the store is down
+    /// and the policy allows it.
     pub fn grant(&self) -> Option<&Grant> {
         self.grant.as_ref()
     }
 
-    /// Which attempt this is, from 1, as far as is known.
+    /// The number of this attempt, from 1. Always 1 without a grant.
     pub fn number(&self) -> u16 {
         self.grant.map_or(1, |grant| grant.attempt)
     }
@@ -62,39 +61,16 @@ impl Attempt {
         self.operation().event(n)
     }
 
-    /// Waits until the grant is lost or the handler has run for too long: start nothing new then. What the handler returns
-    /// is recorded all the same, if it can be.
+    /// Waits until the grant is lost or the handler has run for longer than `max_execution`. After that the handler should start
+    /// nothing new. The gate still tries to record its answer.
     ///
     /// # Cancel safety
     /// Safe to drop.
     pub async fn cancelled(&self) {
-        self.cancellation.fired().await;
+        self.cancellation.wait().await;
     }
 
     pub(super) fn cancellation(&self) -> Arc<Cancellation> {
         Arc::clone(&self.cancellation)
-    }
-}
-
-/// Tells the handler of an attempt to stop.
-#[derive(Debug, Default)]
-pub(super) struct Cancellation {
-    fired: AtomicBool,
-    told: Notify,
-}
-
-impl Cancellation {
-    pub(super) fn fire(&self) {
-        if !self.fired.swap(true, Ordering::AcqRel) {
-            self.told.notify_waiters();
-        }
-    }
-
-    async fn fired(&self) {
-        // Made before the look: it hears of what is fired after it.
-        let told = self.told.notified();
-        if !self.fired.load(Ordering::Acquire) {
-            told.await;
-        }
     }
 }

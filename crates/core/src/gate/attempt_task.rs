@@ -1,6 +1,5 @@
-//! The leader of a call: one attempt from its begin to its end, in a task of its own.
+//! One attempt from its begin to its end, in a task of its own.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,9 +15,11 @@ use crate::gate::begin::BeginOutcome;
 use crate::gate::coalesce::{Leader, LeaderOutcome};
 use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::permits::Permit;
+use crate::gate::reason::Reason;
 use crate::gate::settle::GrantGuard;
 use crate::gate::{Gate, Shared};
 use crate::key::Call;
+use crate::telemetry::Meters;
 
 impl Gate {
     /// Runs the call in a task of its own.
@@ -34,29 +35,29 @@ impl Gate {
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
         let Some(permit) = self.shared.permits.take(call.tenant()) else {
-            return Err(Refused::Overloaded);
+            return Err(Reason::Overloaded.into());
         };
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let resources = AttemptResources { leader, _permit: permit };
         let gate = self.clone();
         #[cfg(feature = "chaos")]
         if chaos::on("handler_dies_with_caller") {
             return Box::pin(gate.attempt(call, resources, handler)).await;
         }
-        // Boxed before it is handed on: it is large, and each hand would copy it.
+        // Boxed before it is moved into the task: it is large, and every move would copy it.
         let attempt = Box::pin(gate.attempt(call, resources, handler));
-        self.shared.spawn(async move {
-            let ended = attempt.await;
-            // Nobody may be waiting any more; the record has the answer.
-            let _ = tell.send(ended);
+        self.shared.leases.spawn(async move {
+            let result = attempt.await;
+            // The caller may have gone away; the record has the answer.
+            let _ = sender.send(result);
         });
-        told.await.unwrap_or_else(|_| {
-            let message = "the attempt ended without a word";
-            Err(Refused::Unknown { detail: Error::new(ErrorKind::Unknown, message).into(), unrecorded: false })
+        receiver.await.unwrap_or_else(|_| {
+            let error = Error::new(ErrorKind::Unknown, "the task of the attempt ended without a result");
+            Err(Refused::with_detail(Reason::Unknown { unrecorded: false }, error.into()))
         })
     }
 
-    /// The whole of one attempt; its end is told to the twins, too.
+    /// Begins, runs the handler, and settles. Reports the outcome to the followers.
     async fn attempt<A, H, F>(
         self,
         call: Call,
@@ -68,101 +69,103 @@ impl Gate {
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
-        let timer = PhaseTimer::start(&self.shared);
+        let mut timer = PhaseTimer::start(&self.shared);
         let begun = self.begin(call).await;
-        timer.shared.meters.begun(timer.lap());
-        let ran = match begun {
+        timer.end_phase(Meters::begun);
+        let result = match begun {
             Ok(BeginOutcome::Granted(granted)) => {
-                resources.granted();
+                resources.set_granted();
                 let attempt = Attempt::granted(granted.grant);
                 let guard = GrantGuard::new(self, granted, attempt.cancellation());
-                let said = guarded(attempt, handler).await;
-                timer.shared.meters.handled(timer.lap());
-                if chaos::on("twin_told_early")
-                    && let Ok(answer) = &said
-                    && let Some(leader) = resources.leader.take()
-                {
-                    leader.ended(|| LeaderOutcome::Answer {
-                        answer: answer.encode(),
-                        recorded: Recorded::Yes,
-                        expiry: None,
-                    });
+                let returned = catch_panic(attempt, handler).await;
+                timer.end_phase(Meters::handled);
+                if chaos::on("twin_told_early") {
+                    resources.end_early(&returned);
                 }
-                let ran = guard.settle(said).await;
-                timer.shared.meters.completed(timer.lap());
-                ran
+                let result = guard.settle(returned).await;
+                timer.end_phase(Meters::completed);
+                result
             }
             Ok(BeginOutcome::Unprotected) => {
-                unprotected(guarded(Attempt::unprotected(call.record_key()), handler).await)
+                unprotected_result(catch_panic(Attempt::unprotected(call.record_key()), handler).await)
             }
-            Ok(BeginOutcome::Ended(ended)) => ended.into_result(),
-            Err(error) => Err(Refused::Store(error)),
+            Ok(BeginOutcome::Replay(completion)) => RunResult::from_record(completion, Provenance::Replayed),
+            Ok(BeginOutcome::Refused(reason)) => Err(reason.into()),
+            Err(error) => Err(Refused::store(error)),
         };
-        resources.ended(&ran);
-        ran
+        resources.end(&result);
+        result
     }
 }
 
-/// The handler's word; a panic means that the outcome is unknown.
-async fn guarded<A, H, F>(attempt: Attempt, handler: H) -> Result<A, Failure<A>>
+/// Runs the handler. A panic means that the outcome is unknown.
+async fn catch_panic<A, H, F>(attempt: Attempt, handler: H) -> Result<A, Failure<A>>
 where
     H: FnOnce(Attempt) -> F,
     F: Future<Output = Result<A, Failure<A>>>,
 {
-    let said = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
-    if said.is_err() && chaos::on("panic_is_not_applied") {
+    let returned = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
+    if returned.is_err() && chaos::on("panic_is_not_applied") {
         return Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "the handler panicked")));
     }
-    said.unwrap_or_else(|_panic| Err(Failure::unknown(Error::new(ErrorKind::Unknown, "the handler panicked"))))
+    returned.unwrap_or_else(|_panic| Err(Failure::unknown(Error::new(ErrorKind::Unknown, "the handler panicked"))))
 }
 
-/// Measures the parts of an attempt.
+/// Measures the phases of an attempt.
 struct PhaseTimer {
     shared: Arc<Shared>,
-    since: Cell<Duration>,
+    phase_start: Duration,
 }
 
 impl PhaseTimer {
     fn start(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared), since: Cell::new(shared.runtime.boottime_now()) }
+        Self { shared: Arc::clone(shared), phase_start: shared.leases.runtime().boottime_now() }
     }
 
-    /// The time since the start, or the lap before.
-    fn lap(&self) -> Duration {
-        let now = self.shared.runtime.boottime_now();
-        now.saturating_sub(self.since.replace(now))
+    /// Records the duration of the phase that ends now.
+    fn end_phase(&mut self, record: fn(&Meters, Duration)) {
+        let now = self.shared.leases.runtime().boottime_now();
+        record(&self.shared.meters, now.saturating_sub(self.phase_start));
+        self.phase_start = now;
     }
 }
 
-/// What an attempt holds in this process beside its grant.
+/// What an attempt occupies in this process beside its grant.
 struct AttemptResources {
     leader: Option<Leader>,
     _permit: Permit,
 }
 
 impl AttemptResources {
-    fn granted(&mut self) {
+    fn set_granted(&mut self) {
         if let Some(leader) = &mut self.leader {
-            leader.granted();
+            leader.set_granted();
         }
     }
 
-    fn ended<A: Answer>(self, ran: &Result<RunResult<A>, Refused<A>>) {
+    fn end<A: Answer>(self, result: &Result<RunResult<A>, Refused<A>>) {
         if let Some(leader) = self.leader {
-            leader.ended(|| LeaderOutcome::of(ran));
+            leader.end(|| LeaderOutcome::of(result));
+        }
+    }
+
+    /// The bug `twin_told_early`: followers get the answer before it is recorded.
+    fn end_early<A: Answer>(&mut self, returned: &Result<A, Failure<A>>) {
+        if let (Ok(answer), Some(leader)) = (returned, self.leader.take()) {
+            leader.end(|| LeaderOutcome::Answer { answer: answer.encode(), recorded: Recorded::Yes, expiry: None });
         }
     }
 }
 
-/// The end of a handler that ran without a record.
-fn unprotected<A>(ran: Result<A, Failure<A>>) -> Result<RunResult<A>, Refused<A>> {
-    match ran {
+/// The result of a handler that ran without a record.
+fn unprotected_result<A>(returned: Result<A, Failure<A>>) -> Result<RunResult<A>, Refused<A>> {
+    match returned {
         Ok(answer) | Err(Failure::Final(answer)) => {
             Ok(RunResult { answer, provenance: Provenance::Fresh, recorded: Recorded::No, expiry: None })
         }
         Err(Failure::NotApplied(detail) | Failure::Denied(detail)) => {
-            Err(Refused::NotApplied { detail, unrecorded: true })
+            Err(Refused::with_detail(Reason::NotApplied { unrecorded: true }, detail))
         }
-        Err(Failure::Unknown(detail)) => Err(Refused::Unknown { detail, unrecorded: true }),
+        Err(Failure::Unknown(detail)) => Err(Refused::with_detail(Reason::Unknown { unrecorded: true }, detail)),
     }
 }

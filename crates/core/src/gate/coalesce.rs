@@ -1,22 +1,21 @@
-//! Twins: copies of one call in one process. The first leads and asks the store; the others share what becomes of it.
+//! Coalesces copies of one call in one process: the first leads and asks the store, the others follow and share its outcome.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::chaos;
-use crate::error::{Error, ErrorKind};
 use crate::gate::outcome::{Answer, Provenance, Recorded, Refused, RunResult};
+use crate::gate::reason::Reason;
 use crate::key::{Call, RecordKey};
-use crate::record::{Completion, Timestamp};
 use crate::telemetry;
 
-/// Every call that is under way in this process.
+/// The calls in flight in this process.
 pub(super) struct Coalescer {
     max_followers: usize,
     max_followers_per_key: usize,
@@ -32,102 +31,72 @@ struct InFlightCalls {
 struct InFlightCall {
     call: Call,
     stage: LeaderStage,
-    /// Made for the first twin: most calls have none.
-    told: Option<watch::Sender<LeaderStage>>,
+    /// Created with the first follower: most calls have none.
+    stage_sender: Option<watch::Sender<LeaderStage>>,
 }
 
-/// How far a leader has come.
+/// How far a leader is.
 #[derive(Clone, Debug)]
 pub(super) enum LeaderStage {
-    /// It asks the store.
+    /// Its begin is not decided yet.
     Beginning,
     /// Its handler runs.
     Granted,
-    /// It is over.
+    /// It has ended.
     Ended(LeaderOutcome),
 }
 
-/// What became of a leader.
+/// What followers get from a leader that has ended.
 #[derive(Clone, Debug)]
 pub(super) enum LeaderOutcome {
-    /// There is an answer, as it is stored, or is to be; the rest as in [`RunResult`].
+    /// The answer as it is stored, and the other fields of [`RunResult`].
     Answer { answer: Bytes, recorded: Recorded, expiry: Option<u32> },
-    /// There was one already.
-    Recorded(Completion),
-    /// Nothing was applied: each twin begins for itself.
-    NotApplied,
-    /// Nobody knows; whether the handler ran without a record.
-    Unknown { unrecorded: bool },
-    /// Another process runs it; the rest of its lease.
-    Busy(Duration),
-    /// The key was used for another payload.
-    Mismatch,
-    /// Nobody knows, since then.
-    Indeterminate(Timestamp),
-    /// Closed after too many attempts.
-    Dead,
-    /// The store could not be asked.
-    Store(ErrorKind),
+    /// No answer.
+    Refused(Reason),
+    /// Nothing was applied: each follower begins for itself.
+    NothingApplied,
 }
 
 impl LeaderOutcome {
-    /// Nobody knows, and the record says so.
-    const UNKNOWN: Self = Self::Unknown { unrecorded: false };
+    /// The leader ended without an outcome after its begin was granted.
+    const UNKNOWN: Self = Self::Refused(Reason::Unknown { unrecorded: false });
 
-    pub(super) fn of<A: Answer>(ran: &Result<RunResult<A>, Refused<A>>) -> Self {
-        match ran {
-            Ok(ran) => Self::Answer { answer: ran.answer.encode(), recorded: ran.recorded, expiry: ran.expiry },
-            Err(Refused::NotApplied { .. } | Refused::Overloaded) => Self::NotApplied,
-            Err(Refused::Unknown { unrecorded, .. }) => Self::Unknown { unrecorded: *unrecorded },
-            Err(Refused::Unrecorded(_)) => Self::UNKNOWN,
-            Err(Refused::Busy { retry_after }) => Self::Busy(*retry_after),
-            Err(Refused::Mismatch) => Self::Mismatch,
-            Err(Refused::Indeterminate { since }) => Self::Indeterminate(*since),
-            Err(Refused::Dead) => Self::Dead,
-            Err(Refused::Store(error)) => Self::Store(error.kind()),
+    pub(super) fn of<A: Answer>(result: &Result<RunResult<A>, Refused<A>>) -> Self {
+        match result {
+            Ok(result) => {
+                Self::Answer { answer: result.answer.encode(), recorded: result.recorded, expiry: result.expiry }
+            }
+            Err(refused) => refused.reason.for_followers().map_or(Self::NothingApplied, Self::Refused),
         }
     }
 
-    /// The end as a copy of the call hears it.
-    pub(super) fn into_result<A: Answer>(self) -> Result<RunResult<A>, Refused<A>> {
-        let error = |kind, message| Error::new(kind, message);
+    /// The result of a follower. None means that the follower begins for itself.
+    pub(super) fn into_result<A: Answer>(self) -> Option<Result<RunResult<A>, Refused<A>>> {
         match self {
-            Self::Answer { answer, recorded, expiry } => RunResult::decoded(answer, |answer| RunResult {
+            Self::Answer { answer, recorded, expiry } => Some(RunResult::decoded(answer, |answer| RunResult {
                 answer,
                 provenance: Provenance::Replayed,
                 recorded,
                 expiry,
-            }),
-            Self::Recorded(completion) => RunResult::recorded(completion, Provenance::Replayed),
-            Self::NotApplied => {
-                let detail = error(ErrorKind::NotApplied, "a copy of this call was not applied").into();
-                Err(Refused::NotApplied { detail, unrecorded: false })
-            }
-            Self::Unknown { unrecorded } => {
-                let detail = error(ErrorKind::Unknown, "the outcome of a copy of this call is unknown").into();
-                Err(Refused::Unknown { detail, unrecorded })
-            }
-            Self::Busy(retry_after) => Err(Refused::Busy { retry_after }),
-            Self::Mismatch => Err(Refused::Mismatch),
-            Self::Indeterminate(since) => Err(Refused::Indeterminate { since }),
-            Self::Dead => Err(Refused::Dead),
-            Self::Store(kind) => Err(Refused::Store(error(kind, "a copy of this call could not ask the store"))),
+            })),
+            Self::Refused(reason) => Some(Err(reason.into())),
+            Self::NothingApplied => None,
         }
     }
 }
 
-/// What a call is among those under way.
+/// What a call is among the calls in flight.
 pub(super) enum CallRole {
-    /// The first: its end is to be told by the call_in_flight.
+    /// The first call of its key. It must report its outcome.
     Leader(Leader),
-    /// A copy of one that is under way.
+    /// A copy of a call in flight.
     Follower(Follower),
     /// Another payload under a key whose leader is granted.
     Mismatch,
-    /// Another payload under a key whose leader is not granted yet: it begins for itself, and nobody shares its end.
+    /// Another payload under a key whose leader is not granted yet. The call begins for itself and has no followers.
     Alone,
-    /// A copy, and there are too many already.
-    TooMany,
+    /// A copy beyond the limit of followers.
+    TooManyFollowers,
 }
 
 impl Coalescer {
@@ -137,122 +106,120 @@ impl Coalescer {
 
     pub(super) fn join(self: &Arc<Self>, call: &Call) -> CallRole {
         let rk = call.record_key();
-        let mut in_flight = self.lock();
+        let mut in_flight = self.in_flight.lock();
         let all_followers = in_flight.followers;
-        let call_in_flight = match in_flight.by_key.entry(rk) {
+        let leading = match in_flight.by_key.entry(rk) {
             Entry::Vacant(vacant) => {
-                vacant.insert(InFlightCall { call: *call, stage: LeaderStage::Beginning, told: None });
-                return CallRole::Leader(Leader { coalescer: Arc::clone(self), rk, granted: false, ended: false });
+                vacant.insert(InFlightCall { call: *call, stage: LeaderStage::Beginning, stage_sender: None });
+                let leader = Leader { coalescer: Arc::clone(self), rk, is_granted: false, has_ended: false };
+                return CallRole::Leader(leader);
             }
             Entry::Occupied(occupied) => occupied.into_mut(),
         };
         if chaos::on("twin_runs_too") {
             return CallRole::Alone;
         }
-        if call_in_flight.call != *call {
-            return match call_in_flight.stage {
+        if leading.call != *call {
+            return match leading.stage {
                 LeaderStage::Granted => CallRole::Mismatch,
+                // The store decides: the leader's begin may still be refused.
                 LeaderStage::Beginning | LeaderStage::Ended(_) => CallRole::Alone,
             };
         }
-        let followers = call_in_flight.told.as_ref().map_or(0, watch::Sender::receiver_count);
+        let followers = leading.stage_sender.as_ref().map_or(0, watch::Sender::receiver_count);
         if followers >= self.max_followers_per_key || all_followers >= self.max_followers {
-            return CallRole::TooMany;
+            return CallRole::TooManyFollowers;
         }
-        let stage = &call_in_flight.stage;
-        let told = call_in_flight.told.get_or_insert_with(|| watch::Sender::new(stage.clone())).subscribe();
+        let stage = &leading.stage;
+        let leader_stage = leading.stage_sender.get_or_insert_with(|| watch::Sender::new(stage.clone())).subscribe();
         in_flight.followers += 1;
         telemetry::follower_joined();
-        CallRole::Follower(Follower { coalescer: Arc::clone(self), told })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, InFlightCalls> {
-        // Counts may be off after a panic in here, which only bounds what waits.
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        CallRole::Follower(Follower { coalescer: Arc::clone(self), leader_stage })
     }
 }
 
 impl fmt::Debug for Coalescer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let in_flight = self.lock();
-        write!(f, "Coalescer({}, followers {})", in_flight.by_key.len(), in_flight.followers)
+        let in_flight = self.in_flight.lock();
+        write!(f, "Coalescer({} calls, {} followers)", in_flight.by_key.len(), in_flight.followers)
     }
 }
 
-/// The leader's side. Dropped before its end was told, its followers hear that the outcome is unknown, or that nothing was applied
-/// if it was not even granted.
+/// The leader's side. If it is dropped before [`end`](Self::end), its followers get *unknown*, or begin for themselves if it was
+/// not granted.
 pub(super) struct Leader {
     coalescer: Arc<Coalescer>,
     rk: RecordKey,
-    granted: bool,
-    ended: bool,
+    is_granted: bool,
+    has_ended: bool,
 }
 
 impl Leader {
-    /// The handler is about to run.
-    pub(super) fn granted(&mut self) {
-        self.granted = true;
-        let mut in_flight = self.coalescer.lock();
-        if let Some(call_in_flight) = in_flight.by_key.get_mut(&self.rk) {
-            call_in_flight.stage = LeaderStage::Granted;
-            if let Some(told) = &call_in_flight.told {
-                told.send_replace(LeaderStage::Granted);
+    /// Reports that the handler is about to run.
+    pub(super) fn set_granted(&mut self) {
+        self.is_granted = true;
+        let mut in_flight = self.coalescer.in_flight.lock();
+        if let Some(call) = in_flight.by_key.get_mut(&self.rk) {
+            call.stage = LeaderStage::Granted;
+            if let Some(sender) = &call.stage_sender {
+                sender.send_replace(LeaderStage::Granted);
             }
         }
     }
 
-    pub(super) fn ended(mut self, ended: impl FnOnce() -> LeaderOutcome) {
-        self.end(ended);
+    /// Reports the outcome, which is made only if there are followers.
+    pub(super) fn end(mut self, outcome: impl FnOnce() -> LeaderOutcome) {
+        self.send_outcome(outcome);
     }
 
-    fn end(&mut self, ended: impl FnOnce() -> LeaderOutcome) {
-        self.ended = true;
-        let call_in_flight = self.coalescer.lock().by_key.remove(&self.rk);
-        if let Some(told) = call_in_flight.and_then(|call_in_flight| call_in_flight.told) {
-            told.send_replace(LeaderStage::Ended(ended()));
+    fn send_outcome(&mut self, outcome: impl FnOnce() -> LeaderOutcome) {
+        self.has_ended = true;
+        let call = self.coalescer.in_flight.lock().by_key.remove(&self.rk);
+        if let Some(sender) = call.and_then(|call| call.stage_sender) {
+            sender.send_replace(LeaderStage::Ended(outcome()));
         }
     }
 }
 
 impl Drop for Leader {
     fn drop(&mut self) {
-        if !self.ended {
-            let granted = self.granted;
-            self.end(|| if granted { LeaderOutcome::UNKNOWN } else { LeaderOutcome::NotApplied });
+        if !self.has_ended {
+            let is_granted = self.is_granted;
+            self.send_outcome(|| if is_granted { LeaderOutcome::UNKNOWN } else { LeaderOutcome::NothingApplied });
         }
     }
 }
 
-/// A twin's side.
+/// A follower's side.
 pub(super) struct Follower {
     coalescer: Arc<Coalescer>,
-    told: watch::Receiver<LeaderStage>,
+    leader_stage: watch::Receiver<LeaderStage>,
 }
 
 impl Follower {
     /// Waits until the leader's begin is decided.
     ///
     /// # Cancel safety
-    /// Safe to drop, as is [`Follower::ended`].
-    pub(super) async fn decided(&mut self) -> LeaderStage {
-        self.until(|stage| !matches!(stage, LeaderStage::Beginning)).await
+    /// Safe to drop, as is [`wait_for_end`](Self::wait_for_end).
+    pub(super) async fn wait_for_begin(&mut self) -> LeaderStage {
+        self.wait_until(|stage| !matches!(stage, LeaderStage::Beginning)).await
     }
 
-    /// Waits until the leader is over.
-    pub(super) async fn ended(&mut self) -> LeaderStage {
-        self.until(|stage| matches!(stage, LeaderStage::Ended(_))).await
+    /// Waits until the leader has ended.
+    pub(super) async fn wait_for_end(&mut self) -> LeaderStage {
+        self.wait_until(|stage| matches!(stage, LeaderStage::Ended(_))).await
     }
 
-    async fn until(&mut self, holds: impl FnMut(&LeaderStage) -> bool) -> LeaderStage {
-        let stage = self.told.wait_for(holds).await.map(|stage| stage.clone());
-        // A leader tells its end before its side is dropped.
+    async fn wait_until(&mut self, is_reached: impl FnMut(&LeaderStage) -> bool) -> LeaderStage {
+        let stage = self.leader_stage.wait_for(is_reached).await.map(|stage| stage.clone());
+        // Not expected: a leader sends its outcome before its sender is dropped.
         stage.unwrap_or(LeaderStage::Ended(LeaderOutcome::UNKNOWN))
     }
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.coalescer.lock().followers -= 1;
+        self.coalescer.in_flight.lock().followers -= 1;
         telemetry::follower_left();
     }
 }

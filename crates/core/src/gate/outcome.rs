@@ -1,20 +1,20 @@
 use std::error::Error as StdError;
 use std::fmt;
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::error::{BoxError, Error, ErrorKind};
-use crate::record::{Completion, Timestamp};
+use crate::gate::reason::Reason;
+use crate::record::Completion;
 
-/// An answer that can be recorded and given again.
+/// An answer that can be recorded and replayed.
 ///
 /// ```
 /// use bytes::Bytes;
 /// use hapax_core::BoxError;
 /// use hapax_core::gate::Answer;
 ///
-/// /// A number of a receipt, stored in its eight bytes.
+/// /// The number of a receipt, stored as eight bytes.
 /// #[derive(Debug, PartialEq)]
 /// struct Receipt(u64);
 ///
@@ -31,13 +31,13 @@ use crate::record::{Completion, Timestamp};
 /// assert_eq!(Receipt::decode(Receipt(7).encode()).unwrap(), Receipt(7));
 /// ```
 pub trait Answer: Sized + Send + 'static {
-    /// The answer as it is stored.
+    /// Returns the bytes to store.
     fn encode(&self) -> Bytes;
 
     /// Reads a stored answer.
     ///
     /// # Errors
-    /// Whatever makes the bytes no answer of this type.
+    /// Any error; the gate reports it as a damaged record.
     fn decode(stored: Bytes) -> Result<Self, BoxError>;
 }
 
@@ -61,53 +61,53 @@ impl Answer for String {
     }
 }
 
-/// What a handler says when it has no applied answer. `Ok` means applied.
+/// The return value of a handler that has no applied answer. `Ok` means applied.
 ///
 /// ```
 /// use hapax_core::gate::Failure;
 /// use std::io::{Error, ErrorKind};
 ///
-/// fn judge(error: Error) -> Failure<String> {
+/// fn classify(error: Error) -> Failure<String> {
 ///     match error.kind() {
 ///         ErrorKind::InvalidInput => Failure::finally("there is no such card".into()),
 ///         ErrorKind::PermissionDenied => Failure::denied(error),
-///         // Never sent: it cannot have happened.
+///         // The request was never sent, so it has no effect.
 ///         ErrorKind::ConnectionRefused => Failure::not_applied(error),
-///         // Perhaps after it was sent. `?` says the same.
+///         // The request may have been sent. A plain `?` does the same.
 ///         _ => Failure::unknown(error),
 ///     }
 /// }
 /// ```
 #[derive(Debug)]
 pub enum Failure<A> {
-    /// The answer is final though nothing was applied: recorded, and given to every copy.
+    /// Nothing was applied, and the answer is final: it is recorded and replayed to every copy.
     Final(A),
     /// Known not applied: the key is free again.
     NotApplied(Detail<A>),
-    /// Known not applied, because the caller had no right to it: as `NotApplied`, but the record is forgotten after a lease, or
-    /// after 10 s if that is longer.
+    /// Known not applied, because the caller is not allowed to do this. As `NotApplied`, but the record expires after one lease,
+    /// or after 10 s if that is longer.
     Denied(Detail<A>),
-    /// Nobody knows whether it was applied. Any error by a plain `?` means this.
+    /// The effect may or may not have been applied. Any error by a plain `?` means this.
     Unknown(Detail<A>),
 }
 
 impl<A> Failure<A> {
-    /// Final: recorded, and given to every copy.
+    /// Returns [`Failure::Final`].
     pub fn finally(answer: A) -> Self {
         Self::Final(answer)
     }
 
-    /// Known not applied.
+    /// Returns [`Failure::NotApplied`].
     pub fn not_applied(detail: impl Into<Detail<A>>) -> Self {
         Self::NotApplied(detail.into())
     }
 
-    /// Known not applied, because the caller had no right to it.
+    /// Returns [`Failure::Denied`].
     pub fn denied(detail: impl Into<Detail<A>>) -> Self {
         Self::Denied(detail.into())
     }
 
-    /// Nobody knows.
+    /// Returns [`Failure::Unknown`].
     pub fn unknown(detail: impl Into<Detail<A>>) -> Self {
         Self::Unknown(detail.into())
     }
@@ -119,22 +119,10 @@ impl<A, E: StdError + Send + Sync + 'static> From<E> for Failure<A> {
     }
 }
 
-/// What the handler said beside its verdict; travels to the caller unchanged.
-///
-/// ```
-/// use hapax_core::gate::{Failure, Detail};
-///
-/// // For the caller alone: a copy begins for itself.
-/// let full = Failure::NotApplied(Detail::Answer(String::from("sold out; come back at noon")));
-///
-/// // What a `?` in a handler makes of an error.
-/// let lost: Failure<String> = std::io::Error::other("the connection broke").into();
-/// assert!(matches!(lost, Failure::Unknown(Detail::Error(_))));
-/// # drop(full);
-/// ```
+/// What the handler returned with its [`Failure`]. The caller gets it unchanged, and nobody else does: it is not recorded.
 #[derive(Debug)]
 pub enum Detail<A> {
-    /// An answer, which is not recorded.
+    /// An answer.
     Answer(A),
     /// An error.
     Error(BoxError),
@@ -146,89 +134,56 @@ impl<A, E: StdError + Send + Sync + 'static> From<E> for Detail<A> {
     }
 }
 
-/// An operation that ran, now or before.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// # use std::sync::Arc;
-/// # use hapax_core::runtime::Tokio;
-/// # use hapax_core::store::{Memory, MemorySettings};
-/// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
-/// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
-/// # let gate = Gate::builder(store, Settings::default()).build()?;
-/// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
-/// use hapax_core::gate::{Provenance, Recorded};
-///
-/// let ran = gate.run(call, |_| async { Ok(String::from("charged")) }).await?;
-/// assert_eq!((ran.provenance, ran.recorded), (Provenance::Fresh, Recorded::Yes));
-/// let copy = gate.run(call, |_| async { Ok(String::from("charged again")) }).await?;
-/// assert_eq!((copy.answer, copy.provenance, copy.expiry), (ran.answer, Provenance::Replayed, ran.expiry));
-/// # Ok(())
-/// # }
-/// ```
+/// The answer to a call, from this run of the handler or an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunResult<A> {
     /// The answer, the same for every copy.
     pub answer: A,
-    /// Where it comes from.
+    /// Which run gave the answer.
     pub provenance: Provenance,
-    /// Whether the store has it.
+    /// Whether the store has the answer.
     pub recorded: Recorded,
-    /// When it stops being given, in unix seconds by the clock of whoever recorded it; none if nobody did.
+    /// When the answer stops being replayed, in unix seconds by the clock of the process that recorded it. None without a record.
     pub expiry: Option<u32>,
 }
 
-/// Where an answer comes from.
-///
-/// ```
-/// use hapax_core::gate::{Provenance, RunResult};
-///
-/// /// 201 for the call that made it, 200 for its copies.
-/// fn status(ran: &RunResult<String>) -> u16 {
-///     match ran.provenance {
-///         Provenance::Fresh => 201,
-///         Provenance::Replayed | Provenance::Canonical => 200,
-///     }
-/// }
-/// ```
+/// Which run of the handler gave an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provenance {
-    /// The handler gave it just now.
+    /// The handler ran for this call.
     Fresh,
-    /// It was recorded before, or given to a copy at the same time.
+    /// The handler ran for an earlier copy of the call, or for one at the same time.
     Replayed,
-    /// The handler ran, but another attempt had recorded an answer first: this one.
+    /// The handler ran for this call, but another attempt had recorded its answer first: this one.
     Canonical,
 }
 
-/// Whether a store has an answer.
-///
-/// ```
-/// use hapax_core::gate::Recorded;
-///
-/// fn note(recorded: Recorded) -> &'static str {
-///     match recorded {
-///         Recorded::Yes => "every copy gets this answer",
-///         Recorded::Pending => "every copy will, as soon as the store takes it",
-///         Recorded::No => "a copy may run again",
-///     }
-/// }
-/// ```
+impl Provenance {
+    /// The value of the metric label `outcome`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Replayed => "replayed",
+            Self::Canonical => "canonical",
+        }
+    }
+}
+
+/// Whether the store has an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// It has.
+    /// The store has it.
     Yes,
-    /// It is in the journal of this process, which tries until the store has it.
+    /// The journal of this process has it. The gate retries until the store has it, too.
     Pending,
-    /// The handler ran without a record while the store was down, as the policy allows.
+    /// The handler ran without a record, because the store was down and the policy allows it. A copy may run again.
     No,
 }
 
 impl<A: Answer> RunResult<A> {
-    /// An answer as it is recorded.
-    pub(super) fn recorded(completion: Completion, provenance: Provenance) -> Result<Self, Refused<A>> {
+    /// Decodes a recorded answer.
+    pub(super) fn from_record(completion: Completion, provenance: Provenance) -> Result<Self, Refused<A>> {
         Self::decoded(completion.answer, |answer| Self {
             answer,
             provenance,
@@ -237,116 +192,79 @@ impl<A: Answer> RunResult<A> {
         })
     }
 
-    pub(super) fn decoded(answer: Bytes, ran: impl FnOnce(A) -> Self) -> Result<Self, Refused<A>> {
+    pub(super) fn decoded(answer: Bytes, to_result: impl FnOnce(A) -> Self) -> Result<Self, Refused<A>> {
         match A::decode(answer) {
-            Ok(answer) => Ok(ran(answer)),
+            Ok(answer) => Ok(to_result(answer)),
             Err(source) => {
-                let error = Error::new(ErrorKind::Damaged, "a recorded answer cannot be read").caused_by(source);
-                Err(Refused::Store(error))
+                let error = Error::new(ErrorKind::Damaged, "a recorded answer cannot be decoded").caused_by(source);
+                Err(Refused::store(error))
             }
         }
     }
 }
 
-/// Why there is no answer.
+/// The result of a call that has no answer.
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_core::gate::Refused;
+/// use hapax_core::gate::{Reason, Refused};
 ///
-/// /// How soon the same call may be worth another try, if at all.
+/// /// When the same call may succeed, if at all.
 /// fn retry_after<A>(refused: &Refused<A>) -> Option<Duration> {
-///     match refused {
-///         Refused::Busy { retry_after } => Some(*retry_after),
-///         Refused::NotApplied { .. } | Refused::Overloaded | Refused::Store(_) => Some(Duration::from_secs(1)),
-///         // Whatever a copy did, it would not be told: first somebody has to find out.
-///         Refused::Unknown { .. } | Refused::Indeterminate { .. } | Refused::Unrecorded(_) | Refused::Dead => None,
-///         // It needs a key of its own.
-///         Refused::Mismatch => None,
+///     match refused.reason {
+///         Reason::Busy { retry_after } => Some(retry_after),
+///         Reason::NotApplied { .. } | Reason::Overloaded | Reason::Store(_) => Some(Duration::from_secs(1)),
+///         // A copy gets the same refusal until an operator or a probe resolves the record.
+///         Reason::Unknown { .. } | Reason::Indeterminate { .. } | Reason::Unrecorded | Reason::Dead => None,
+///         // This payload needs a key of its own.
+///         Reason::Mismatch => None,
 ///     }
 /// }
 /// ```
 #[derive(Debug)]
-pub enum Refused<A> {
-    /// Another attempt runs; ask again after this, or when the lease has ended.
-    Busy {
-        /// What is left of that attempt's lease.
-        retry_after: Duration,
-    },
-    /// The key was used for another payload.
-    Mismatch,
-    /// Nobody knows whether it happened; the handler was not run.
-    Indeterminate {
-        /// Since when, by the store's clock.
-        since: Timestamp,
-    },
-    /// Closed after too many attempts.
-    Dead,
-    /// Too many attempts run in this process, or too many of this tenant; nothing was done.
-    Overloaded,
-    /// The handler ran and said that nothing was applied.
-    NotApplied {
-        /// What it said.
-        detail: Detail<A>,
-        /// Whether it ran without a record, since the store was down and the policy says so.
-        unrecorded: bool,
-    },
-    /// The handler ran and nobody knows whether it was applied.
-    Unknown {
-        /// What it said.
-        detail: Detail<A>,
-        /// Whether it ran without a record, since the store was down and the policy says so: nothing holds a copy back.
-        unrecorded: bool,
-    },
-    /// It was applied, but the answer could not be recorded: copies of the call will learn that the outcome is unknown.
-    Unrecorded(Error),
-    /// The store could not be asked, or what it holds cannot be read.
-    Store(Error),
+#[non_exhaustive]
+pub struct Refused<A> {
+    /// Why there is no answer.
+    pub reason: Reason,
+    /// What the handler returned, or the error behind the reason. None for followers: the caller of the leader has it.
+    pub detail: Option<Detail<A>>,
+}
+
+impl<A> Refused<A> {
+    pub(super) fn with_detail(reason: Reason, detail: Detail<A>) -> Self {
+        Self { reason, detail: Some(detail) }
+    }
+
+    pub(super) fn store(error: Error) -> Self {
+        Self::with_detail(Reason::Store(error.kind()), error.into())
+    }
+}
+
+impl<A> From<Reason> for Refused<A> {
+    fn from(reason: Reason) -> Self {
+        Self { reason, detail: None }
+    }
 }
 
 impl<A> fmt::Display for Refused<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Busy { .. } => "another attempt is running",
-            Self::Mismatch => "the key was used for another payload",
-            Self::Indeterminate { .. } => "the outcome of an earlier attempt is unknown",
-            Self::Dead => "closed after too many attempts",
-            Self::Overloaded => "too many attempts are running",
-            Self::NotApplied { .. } => "not applied",
-            Self::Unknown { .. } => "the outcome is unknown",
-            Self::Unrecorded(_) => "applied, but the answer could not be recorded",
-            Self::Store(_) => "the store cannot be used",
-        })
+        self.reason.fmt(f)
     }
 }
 
 impl<A: fmt::Debug> StdError for Refused<A> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            Self::NotApplied { detail, .. } | Self::Unknown { detail, .. } => match detail {
-                Detail::Error(error) => Some(error.as_ref()),
-                Detail::Answer(_) => None,
-            },
-            Self::Unrecorded(error) | Self::Store(error) => Some(error),
-            Self::Busy { .. } | Self::Mismatch | Self::Indeterminate { .. } | Self::Dead | Self::Overloaded => None,
+        match &self.detail {
+            Some(Detail::Error(error)) => Some(error.as_ref()),
+            Some(Detail::Answer(_)) | None => None,
         }
     }
 }
 
-/// How a call ended, as the metrics name it, and whether a copy was caught: it asked for what ran, or had run, before.
-pub(super) fn label<A>(ran: &Result<RunResult<A>, Refused<A>>) -> (&'static str, bool) {
-    match ran {
-        Ok(RunResult { provenance: Provenance::Fresh, .. }) => ("fresh", false),
-        Ok(RunResult { provenance: Provenance::Replayed, .. }) => ("replayed", true),
-        Ok(RunResult { provenance: Provenance::Canonical, .. }) => ("canonical", false),
-        Err(Refused::Busy { .. }) => ("busy", true),
-        Err(Refused::Mismatch) => ("mismatch", false),
-        Err(Refused::Indeterminate { .. }) => ("indeterminate", true),
-        Err(Refused::Dead) => ("dead", true),
-        Err(Refused::Overloaded) => ("overloaded", false),
-        Err(Refused::NotApplied { .. }) => ("not_applied", false),
-        Err(Refused::Unknown { .. }) => ("unknown", false),
-        Err(Refused::Unrecorded(_)) => ("unrecorded", false),
-        Err(Refused::Store(_)) => ("store_error", false),
+/// The metric label of a result, and whether the call is a copy that did not run a second time.
+pub(super) fn metric_label<A>(result: &Result<RunResult<A>, Refused<A>>) -> (&'static str, bool) {
+    match result {
+        Ok(result) => (result.provenance.as_str(), result.provenance == Provenance::Replayed),
+        Err(refused) => (refused.reason.as_str(), refused.reason.is_caught()),
     }
 }

@@ -3,56 +3,52 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use metrics::Gauge;
+use parking_lot::Mutex;
 
 use crate::telemetry;
 
 /// The permits of a gate.
 pub(super) struct Permits {
-    most: usize,
-    most_per_tenant: usize,
-    given: Mutex<Given>,
+    max: usize,
+    max_per_tenant: usize,
+    taken: Mutex<TakenPermits>,
     in_flight: Gauge,
 }
 
 #[derive(Default)]
-struct Given {
+struct TakenPermits {
     all: usize,
     by_tenant: HashMap<u64, usize>,
 }
 
 impl Permits {
-    pub(super) fn new(most: usize, most_per_tenant: usize) -> Self {
-        Self { most, most_per_tenant, given: Mutex::default(), in_flight: telemetry::in_flight() }
+    pub(super) fn new(max: usize, max_per_tenant: usize) -> Self {
+        Self { max, max_per_tenant, taken: Mutex::default(), in_flight: telemetry::in_flight() }
     }
 
-    /// A permit, given back when it is dropped; none when all are out.
+    /// Takes a permit, which is returned when it is dropped. None if all are taken, or all of this tenant.
     pub(super) fn take(self: &Arc<Self>, tenant: u64) -> Option<Permit> {
-        let mut given = self.lock();
-        if given.all >= self.most {
+        let mut taken = self.taken.lock();
+        if taken.all >= self.max {
             return None;
         }
-        let of_tenant = given.by_tenant.entry(tenant).or_default();
-        if *of_tenant >= self.most_per_tenant {
+        let of_tenant = taken.by_tenant.entry(tenant).or_default();
+        if *of_tenant >= self.max_per_tenant {
             return None;
         }
         *of_tenant += 1;
-        given.all += 1;
+        taken.all += 1;
         self.in_flight.increment(1);
         Some(Permit { permits: Arc::clone(self), tenant })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Given> {
-        // Nothing between the changes of one permit can panic.
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Permits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Permits({} of {})", self.lock().all, self.most)
+        write!(f, "Permits({} of {})", self.taken.lock().all, self.max)
     }
 }
 
@@ -65,11 +61,12 @@ pub(super) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut given = self.permits.lock();
-        given.all -= 1;
+        let mut taken = self.permits.taken.lock();
+        taken.all -= 1;
         self.permits.in_flight.decrement(1);
-        if let Entry::Occupied(mut of_tenant) = given.by_tenant.entry(self.tenant) {
+        if let Entry::Occupied(mut of_tenant) = taken.by_tenant.entry(self.tenant) {
             *of_tenant.get_mut() -= 1;
+            // Removed at zero: otherwise the map would keep an entry for every tenant there ever was.
             if *of_tenant.get() == 0 {
                 of_tenant.remove();
             }
@@ -82,16 +79,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_tenant_takes_more_than_its_share_and_all_together_no_more_than_there_are() {
+    fn permits_are_limited_for_each_tenant_and_in_all() {
         let permits = Arc::new(Permits::new(3, 2));
-        let one = [permits.take(1), permits.take(1), permits.take(1)];
-        assert_eq!(one.iter().flatten().count(), 2);
-        let two = [permits.take(2), permits.take(2)];
-        assert_eq!(two.iter().flatten().count(), 1);
-        drop(one);
+        let first_tenant = [permits.take(1), permits.take(1), permits.take(1)];
+        assert_eq!(first_tenant.iter().flatten().count(), 2);
+        let second_tenant = [permits.take(2), permits.take(2)];
+        assert_eq!(second_tenant.iter().flatten().count(), 1);
+        drop(first_tenant);
         assert!(permits.take(2).is_some() && permits.take(3).is_some());
-        drop(two);
-        let given = permits.lock();
-        assert_eq!((given.all, given.by_tenant.len()), (0, 0), "nothing is left behind");
+        drop(second_tenant);
+        let taken = permits.taken.lock();
+        assert_eq!((taken.all, taken.by_tenant.len()), (0, 0), "all permits are returned and no tenant is left");
     }
 }

@@ -1,89 +1,83 @@
-//! Completions that the store did not confirm: kept in the journal, and tried every second until the store gives a definite answer.
+//! Completions that the store did not confirm. The journal keeps them, and every second the gate tries to record them, until the
+//! store gives a definite answer.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::Shared;
-use crate::gate::heartbeat::Heartbeat;
-use crate::gate::settle::is_permanent;
 use crate::journal::{Journal, Number, Spilled};
+use crate::lease::Heartbeat;
 use crate::machine::Completed;
 use crate::runtime::Runtime;
 use crate::telemetry;
 
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// What is spilled and not yet recorded, oldest first.
-pub(super) struct Spill {
+/// The spilled completions of a gate, oldest first.
+pub(super) struct SpillQueue {
     journal: Option<Arc<dyn Journal>>,
-    pending: Mutex<VecDeque<Pending>>,
+    pending: Mutex<VecDeque<PendingCompletion>>,
 }
 
-struct Pending {
+struct PendingCompletion {
     number: Number,
     spilled: Spilled,
-    /// Keeps the lease of an attempt of this process; none for what an earlier process left.
-    _heartbeat: Option<Heartbeat>,
+    /// Set for completions of this process, not for those that an earlier process left.
+    _attempt: Option<KeptAttempt>,
 }
 
-impl Spill {
+/// What a spilled completion keeps of its attempt.
+struct KeptAttempt {
+    /// Keeps the lease renewed.
+    _heartbeat: Option<Heartbeat>,
+    /// Keeps the gate alive, and with it the task that drains the journal.
+    _gate: Arc<Shared>,
+}
+
+impl SpillQueue {
     pub(super) fn new(journal: Option<Arc<dyn Journal>>) -> Self {
         Self { journal, pending: Mutex::default() }
     }
 
-    /// Keeps a completion, and the heartbeat of its grant.
-    pub(super) async fn take(&self, spilled: Spilled, heartbeat: &mut Option<Heartbeat>) -> Result<()> {
-        let Some(journal) = &self.journal else {
-            return Err(Error::new(ErrorKind::NotApplied, "the gate has no journal"));
-        };
-        if chaos::on("spill_forgets") {
-            return Ok(());
-        }
-        let number = journal.append(&spilled).await?;
-        self.lock().push_back(Pending { number, spilled, _heartbeat: heartbeat.take() });
-        Ok(())
+    fn take_all(&self) -> VecDeque<PendingCompletion> {
+        std::mem::take(&mut *self.pending.lock())
     }
 
-    fn take_all(&self) -> VecDeque<Pending> {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn put_before(&self, earlier: impl IntoIterator<Item = Pending>) {
-        let mut pending = self.lock();
+    fn push_front(&self, earlier: impl IntoIterator<Item = PendingCompletion>) {
+        let mut pending = self.pending.lock();
         let newer = std::mem::take(&mut *pending);
         pending.extend(earlier.into_iter().chain(newer));
         telemetry::spill_depth(pending.len());
     }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Pending>> {
-        // Each change is one call of the queue.
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl fmt::Debug for Spill {
+impl fmt::Debug for SpillQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Spill({} in {:?})", self.lock().len(), self.journal)
+        write!(f, "SpillQueue({} in {:?})", self.pending.lock().len(), self.journal)
     }
 }
 
-/// Starts to drain: first what earlier processes left, then what comes. Ends when the gate is gone.
+/// Starts the task that drains the journal: first the completions of earlier processes, then new ones. The task ends when the
+/// gate is dropped.
 pub(super) fn start(shared: &Arc<Shared>) {
-    if let Some(journal) = shared.spill.journal.clone() {
-        let (gate, runtime) = (Arc::downgrade(shared), Arc::clone(&shared.runtime));
-        shared.runtime.spawn(Box::pin(drain(gate, runtime, journal)));
+    if let Some(journal) = shared.spill_queue.journal.clone() {
+        let (gate, runtime) = (Arc::downgrade(shared), Arc::clone(shared.leases.runtime()));
+        shared.leases.runtime().spawn(Box::pin(drain(gate, runtime, journal)));
     }
 }
 
 async fn drain(gate: Weak<Shared>, runtime: Arc<dyn Runtime>, journal: Arc<dyn Journal>) {
     match (journal.replay().await, gate.upgrade()) {
-        (Ok(left), Some(shared)) => {
-            let earlier = left.into_iter().map(|(number, spilled)| Pending { number, spilled, _heartbeat: None });
-            shared.spill.put_before(earlier);
+        (Ok(entries), Some(shared)) => {
+            let earlier =
+                entries.into_iter().map(|(number, spilled)| PendingCompletion { number, spilled, _attempt: None });
+            shared.spill_queue.push_front(earlier);
         }
         (Err(error), _) => telemetry::journal_trouble(&error),
         (Ok(_), None) => return,
@@ -91,61 +85,85 @@ async fn drain(gate: Weak<Shared>, runtime: Arc<dyn Runtime>, journal: Arc<dyn J
     loop {
         let Some(shared) = gate.upgrade() else { return };
         shared.drain_once(&*journal).await;
+        // Dropped before the pause, so that this task does not keep the gate alive.
         drop(shared);
         runtime.sleep(TRY_EVERY).await;
     }
 }
 
 impl Shared {
-    /// Tries every entry, in order of age; while the store is down, only the first.
+    /// Keeps a completion in the journal, and the heartbeat of its grant with it.
+    pub(super) async fn spill(self: &Arc<Self>, spilled: Spilled, heartbeat: &mut Option<Heartbeat>) -> Result<()> {
+        let queue = &self.spill_queue;
+        let Some(journal) = &queue.journal else {
+            return Err(Error::new(ErrorKind::NotApplied, "the gate has no journal"));
+        };
+        if chaos::on("spill_forgets") {
+            return Ok(());
+        }
+        let number = journal.append(&spilled).await?;
+        let attempt = KeptAttempt { _heartbeat: heartbeat.take(), _gate: Arc::clone(self) };
+        queue.pending.lock().push_back(PendingCompletion { number, spilled, _attempt: Some(attempt) });
+        Ok(())
+    }
+
+    /// Tries every entry once, oldest first. Stops at the first one if the store is down.
     async fn drain_once(&self, journal: &dyn Journal) {
-        let mut left = VecDeque::new();
-        let mut pending = self.spill.take_all();
+        let mut kept = VecDeque::new();
+        let mut pending = self.spill_queue.take_all();
         while let Some(entry) = pending.pop_front() {
             match self.try_to_record(&entry.spilled).await {
-                Tried::Over => {
+                DrainResult::Done => {
                     if let Err(error) = journal.done(entry.number).await {
                         telemetry::journal_trouble(&error);
                     }
                 }
-                Tried::StoreDown => {
-                    left.push_back(entry);
+                DrainResult::StoreDown => {
+                    kept.push_back(entry);
                     break;
                 }
-                Tried::NotYet => left.push_back(entry),
+                DrainResult::Keep => kept.push_back(entry),
             }
         }
-        self.spill.put_before(left.into_iter().chain(pending));
+        self.spill_queue.push_front(kept.into_iter().chain(pending));
     }
 
-    async fn try_to_record(&self, spilled: &Spilled) -> Tried {
+    async fn try_to_record(&self, spilled: &Spilled) -> DrainResult {
         let rk = spilled.rk;
-        let mut ask = spilled.complete.clone();
-        ask.age = self.runtime.wall_now().since(spilled.ended);
+        let mut request = spilled.complete.clone();
+        // By the wall clock: the entry may be older than this boot of the machine.
+        request.age = self.leases.runtime().wall_now().since(spilled.ended);
         if chaos::on("spill_ignores_expiry") {
-            ask.age = Duration::ZERO;
+            request.age = Duration::ZERO;
         }
-        match self.ask(|protocol| protocol.complete(&rk, &ask)).await {
+        match self.leases.call_store(|protocol| protocol.complete(&rk, &request)).await {
             Ok(Completed::Done | Completed::Already | Completed::Recreated) => telemetry::drained(rk),
-            Ok(Completed::Lost(other)) => telemetry::divergent(rk, ask.claim.token.0, &other),
-            Ok(Completed::Gone) => telemetry::drained_in_vain(rk, "it is past its retention, and its record is gone"),
-            Err(_) if ask.age >= spilled.unknown_retention.into() => {
-                telemetry::drained_in_vain(rk, "the record would be gone by now");
+            Ok(Completed::Lost(other)) => telemetry::divergent(rk, request.claim.token.0, &other),
+            Ok(Completed::Gone) => {
+                telemetry::drained_in_vain(rk, "the answer is older than its retention, and its record is gone");
             }
-            // A damaged record keeps its answer here until somebody mends it.
-            Err(error) if is_permanent(&error) => return Tried::NotYet,
-            Err(_) => return Tried::StoreDown,
+            Err(_) if request.age >= spilled.unknown_retention.into() => {
+                telemetry::drained_in_vain(rk, "the record has expired by now");
+            }
+            // The journal keeps the answer of a damaged record until an operator repairs it.
+            Err(error) if is_permanent(&error) => return DrainResult::Keep,
+            Err(_) => return DrainResult::StoreDown,
         }
-        Tried::Over
+        DrainResult::Done
     }
 }
 
-/// What became of an entry.
-enum Tried {
-    /// The store gave a definite answer, or there is nothing left to wait for.
-    Over,
-    /// Not recorded, for reasons of its own.
-    NotYet,
-    /// Not recorded because the store cannot be asked.
+/// The result of one try to record an entry.
+enum DrainResult {
+    /// The store gave a definite answer, or the record has expired. The entry is removed.
+    Done,
+    /// The store refused this entry. The entry is kept, and later ones are tried.
+    Keep,
+    /// The store did not answer. Later entries are not tried.
     StoreDown,
+}
+
+/// Whether a retry cannot help.
+pub(super) fn is_permanent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Unusable | ErrorKind::Invalid)
 }

@@ -1,4 +1,7 @@
-#![expect(clippy::disallowed_methods, reason = "the seam through which the clocks, tasks and random bytes come in")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the clocks, spawns tasks and draws random bytes"
+)]
 
 use std::io;
 use std::thread;
@@ -10,7 +13,7 @@ use tokio::runtime::{Builder, Handle};
 use crate::record::Timestamp;
 use crate::runtime::{BoxFuture, Runtime};
 
-/// The world as it is: tokio's tasks and timers, the system's clocks, threads and random bytes.
+/// The runtime of production: tokio's tasks and timers, the system's clocks, threads and random bytes.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -18,7 +21,7 @@ use crate::runtime::{BoxFuture, Runtime};
 ///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() {
-///     // One for the store, the journal and the gate.
+///     // One runtime for the store, the journal and the gate.
 ///     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
 ///     runtime.spawn(Box::pin(async { println!("a task of this runtime") }));
 /// }
@@ -27,7 +30,7 @@ use crate::runtime::{BoxFuture, Runtime};
 pub struct Tokio(Handle);
 
 impl Tokio {
-    /// The runtime that this runs in.
+    /// Uses the tokio runtime of the calling task.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

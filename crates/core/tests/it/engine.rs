@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use hapax_core::gate::{Detail, Failure, Provenance, Recorded, Refused};
+use hapax_core::gate::{Detail, Failure, Provenance, Reason, Recorded, Refused};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::{Begin, Cancelled, Lapse};
 use hapax_core::runtime::{Runtime, Tokio};
@@ -41,7 +41,7 @@ async fn no_more_attempts_run_than_there_are_permits() {
     let go = Arc::new(Notify::new());
     world.leave(&go, "the first").await;
     let told = answers_to(&world.gate, call_of("acme", "another")).await;
-    assert!(matches!(told, Err(Refused::Overloaded)), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Overloaded, .. })), "{told:?}");
     assert_eq!(begins(&world), 1, "the store was not asked");
     go.notify_one();
     settle().await;
@@ -53,7 +53,7 @@ async fn a_tenant_that_fills_its_share_leaves_room_for_others() {
     let world = World::new().set(|settings| settings.max_in_flight_per_tenant = 1);
     world.leave(&Arc::new(Notify::new()), "the first").await;
     let told = answers_to(&world.gate, call_of("acme", "another")).await;
-    assert!(matches!(told, Err(Refused::Overloaded)), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Overloaded, .. })), "{told:?}");
     gave(answers_to(&world.gate, call_of("other", "another")).await, "the answer", Provenance::Fresh);
 }
 
@@ -79,7 +79,7 @@ async fn a_twin_waits_no_longer_than_its_budget() {
     let world = World::new().set(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE));
     world.leave(&Arc::new(Notify::new()), "the answer").await;
     let told = beside(world.answers("a second run"), world.time.pass(LEASE)).await;
-    assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn a_twin_that_is_not_to_wait_costs_the_store_nothing() {
     world.leave(&Arc::new(Notify::new()), "the answer").await;
     for _ in 0..3 {
         let told = world.answers("a second run").await;
-        assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+        assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
     }
     assert_eq!((world.runs(), begins(&world)), (1, 1));
 }
@@ -109,7 +109,7 @@ async fn after_a_leader_that_applied_nothing_a_twin_begins_for_itself() {
         world.answers("the answer").await
     };
     let (leader, twin) = futures_util::future::join(leader, twin).await;
-    assert!(matches!(leader, Err(Refused::NotApplied { .. })), "{leader:?}");
+    assert!(matches!(leader, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{leader:?}");
     gave(twin, "the answer", Provenance::Fresh);
 }
 
@@ -133,8 +133,8 @@ async fn after_a_leader_whose_outcome_is_unknown_a_twin_hears_so() {
         futures_util::future::join(twin, release).await.0
     };
     let (leader, twin) = futures_util::future::join(leader, twin).await;
-    assert!(matches!(leader, Err(Refused::Unknown { .. })), "{leader:?}");
-    assert!(matches!(twin, Err(Refused::Unknown { .. })), "{twin:?}");
+    assert!(matches!(leader, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{leader:?}");
+    assert!(matches!(twin, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{twin:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -154,7 +154,7 @@ async fn one_twin_too_many_is_told_to_come_back() {
         third
     };
     let (waiting, third) = futures_util::future::join(waiting, third).await;
-    assert!(matches!(third, Err(Refused::Busy { .. })), "{third:?}");
+    assert!(matches!(third, Err(Refused { reason: Reason::Busy { .. }, .. })), "{third:?}");
     for twin in waiting {
         gave(twin, "the answer", Provenance::Replayed);
     }
@@ -166,7 +166,7 @@ async fn another_payload_while_the_first_runs_is_refused_without_a_word_to_the_s
     world.leave(&Arc::new(Notify::new()), "the answer").await;
     let other = call().fingerprint(Identity::plain().fingerprint(Rule(1), &[b"another payload"]));
     let told = answers_to(&world.gate, other).await;
-    assert!(matches!(told, Err(Refused::Mismatch)), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Mismatch, .. })), "{told:?}");
     assert_eq!(begins(&world), 1);
 }
 
@@ -193,7 +193,7 @@ async fn a_store_that_is_down_is_asked_once_a_second() {
     world.store.down.store(true, Ordering::SeqCst);
     for number in 0..20 {
         let told = answers_to(&world.gate, call_of("acme", &number.to_string())).await;
-        assert!(matches!(told, Err(Refused::Store(_))), "{told:?}");
+        assert!(matches!(told, Err(Refused { reason: Reason::Store(_), .. })), "{told:?}");
     }
     assert_eq!(begins(&world), 5, "then the breaker opens");
     world.store.down.store(false, Ordering::SeqCst);
@@ -210,7 +210,7 @@ async fn a_store_without_room_still_replays_what_it_has() {
     world.store.full.store(true, Ordering::SeqCst);
     for number in 0..20 {
         let told = answers_to(&world.gate, call_of("acme", &format!("new-{number}"))).await;
-        assert!(matches!(told, Err(Refused::Store(error)) if error.kind() == ErrorKind::Full));
+        assert!(matches!(told, Err(Refused { reason: Reason::Store(ErrorKind::Full), .. })));
     }
     gave(world.answers("a second run").await, "the answer", Provenance::Replayed);
 }
@@ -253,9 +253,15 @@ async fn what_ended_badly_says_whether_it_ran_without_a_record() {
     for down in [true, false] {
         world.store.down.store(down, Ordering::SeqCst);
         let told = world.run(|_| async { Err(Failure::NotApplied(Detail::Answer(String::from("later")))) }).await;
-        assert!(matches!(told, Err(Refused::NotApplied { unrecorded, .. }) if unrecorded == down), "{told:?}");
+        assert!(
+            matches!(told, Err(Refused { reason: Reason::NotApplied { unrecorded }, .. }) if unrecorded == down),
+            "{told:?}"
+        );
         let told = world.run(|_| async { Err(Failure::Unknown(Detail::Answer(String::from("perhaps")))) }).await;
-        assert!(matches!(told, Err(Refused::Unknown { unrecorded, .. }) if unrecorded == down), "{told:?}");
+        assert!(
+            matches!(told, Err(Refused { reason: Reason::Unknown { unrecorded }, .. }) if unrecorded == down),
+            "{told:?}"
+        );
     }
 }
 
@@ -297,7 +303,7 @@ async fn asks(found: Found) -> (World, Arc<Knows>) {
     let policy = Arc::clone(&probe);
     let world = World::new().set(|settings| settings.policy.on_lapse = OnLapse::Resolve(policy));
     let told = world.run(|_| async { Err(Failure::unknown(Error::new(ErrorKind::Unknown, "cut off"))) }).await;
-    assert!(matches!(told, Err(Refused::Unknown { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{told:?}");
     (world, probe)
 }
 
@@ -321,7 +327,7 @@ async fn a_probe_that_finds_nothing_lets_it_run_again() {
 async fn a_probe_that_does_not_know_leaves_it_unknown() {
     let (world, probe) = asks(Found::Unknown).await;
     let told = world.answers("a second run").await;
-    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
     assert_eq!((world.runs(), probe.asked.load(Ordering::SeqCst)), (1, 1));
 }
 
@@ -381,7 +387,7 @@ async fn while_an_answer_is_in_the_journal_its_lease_is_kept() {
     beside(world.answers("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
     world.time.pass(LEASE * 3).await;
     let told = world.answers("a second run").await;
-    assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
 }
 
 #[tokio::test]
@@ -472,7 +478,7 @@ async fn a_twin_is_not_given_an_answer_that_is_not_recorded() {
         world.time.pass(LEASE * 3).await;
     };
     let twin = beside(world.answers("a second run"), meanwhile).await;
-    assert!(matches!(twin, Err(Refused::Unknown { .. })), "{twin:?}");
+    assert!(matches!(twin, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{twin:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -496,7 +502,7 @@ async fn a_begin_that_may_still_arrive_is_cancelled_whatever_the_next_one_heard(
     let other = held_by_another(&world).await;
     world.store.delay_begins.store(1, Ordering::SeqCst);
     let told = world.answers("never").await;
-    assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
     settle().await;
     let protocol = Protocol::over(&world.store.inner);
     let rk = call().record_key();
@@ -514,7 +520,7 @@ async fn a_begin_that_arrives_after_its_attempt_was_released_is_cancelled() {
     let world = World::new();
     world.store.delay_begins.store(1, Ordering::SeqCst);
     let told = world.run(|_| async { Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined"))) }).await;
-    assert!(matches!(told, Err(Refused::NotApplied { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{told:?}");
     settle().await;
     world.store.carry_out_delayed_by_protocol().await;
     assert!(matches!(world.state().await, State::Open(Phase::InProgress, _)), "the late begin was granted, to nobody");
@@ -526,9 +532,9 @@ async fn a_begin_that_arrives_after_its_attempt_was_released_is_cancelled() {
 async fn a_takeover_that_applied_nothing_leaves_the_key_unknown() {
     let world = World::under(retry());
     let told = world.run(|_| async { Err(Failure::unknown(Error::new(ErrorKind::Unknown, "cut off"))) }).await;
-    assert!(matches!(told, Err(Refused::Unknown { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{told:?}");
     let told = world.run(|_| async { Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined"))) }).await;
-    assert!(matches!(told, Err(Refused::NotApplied { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{told:?}");
     let State::Open(Phase::InProgress, holding) = world.state().await else { panic!("it was released") };
     assert!(holding.takeover && holding.abandoned(), "{holding:?}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{join, join_all};
-use hapax_core::gate::{Attempt, Detail, Failure, Provenance, Refused, RunResult};
+use hapax_core::gate::{Attempt, Detail, Failure, Provenance, Reason, Refused, RunResult};
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed, Settled};
 use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
@@ -328,7 +328,7 @@ async fn fifty_twins_run_the_handler_once() {
     assert_eq!(world.runs(), 1);
     let mut fresh = 0;
     for told in told {
-        if let Err(Refused::Busy { retry_after }) = told {
+        if let Err(Refused { reason: Reason::Busy { retry_after }, .. }) = told {
             assert!(retry_after <= LEASE, "{retry_after:?}");
         } else {
             gave(told, "the answer", Provenance::Fresh);
@@ -351,7 +351,7 @@ fn fifty_twins_on_two_threads_run_the_handler_once() {
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         for told in told {
             let twin = matches!(&told, Ok(ran) if ran.answer == "the answer");
-            assert!(twin || matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+            assert!(twin || matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
         }
     });
 }
@@ -362,7 +362,7 @@ async fn another_payload_is_a_mismatch() {
     gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
     let other = call().fingerprint(Identity::plain().fingerprint(Rule(1), &[b"another payload"]));
     let told = world.gate.run(other, |_| async { Ok(String::from("another")) }).await;
-    assert!(matches!(told, Err(Refused::Mismatch)), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Mismatch, .. })), "{told:?}");
 }
 
 #[tokio::test]
@@ -382,9 +382,12 @@ async fn a_caller_that_goes_away_stops_nothing() {
 async fn a_panic_is_unknown_and_held() {
     let world = World::new();
     let told = world.run(|_| async { panic!("a panic that a test asked for") }).await;
-    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(Refused { reason: Reason::Unknown { .. }, detail: Some(Detail::Error(_)), .. })),
+        "{told:?}"
+    );
     let told = world.answers("another").await;
-    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -393,8 +396,11 @@ async fn a_panic_before_the_first_await_is_unknown_too() {
     let world = World::new();
     let panics = |_| -> std::future::Ready<Handled> { panic!("a panic that a test asked for") };
     let told = world.run(panics).await;
-    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
-    assert!(matches!(world.answers("another").await, Err(Refused::Indeterminate { .. })));
+    assert!(
+        matches!(told, Err(Refused { reason: Reason::Unknown { .. }, detail: Some(Detail::Error(_)), .. })),
+        "{told:?}"
+    );
+    assert!(matches!(world.answers("another").await, Err(Refused { reason: Reason::Indeterminate { .. }, .. })));
 }
 
 async fn fails_by_question_mark() -> Handled {
@@ -406,12 +412,12 @@ async fn fails_by_question_mark() -> Handled {
 async fn a_plain_question_mark_is_unknown_and_held() {
     let world = World::new();
     let told = world.run(|_| fails_by_question_mark()).await;
-    let Err(Refused::Unknown { detail: Detail::Error(error), .. }) = told else {
+    let Err(Refused { reason: Reason::Unknown { .. }, detail: Some(Detail::Error(error)), .. }) = told else {
         panic!("unknown was expected, not {told:?}")
     };
     assert_eq!(error.to_string(), "the line went dead");
     let told = world.answers("another").await;
-    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -424,7 +430,7 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
         *seen.lock().unwrap() = attempt.grant().copied();
         fails_by_question_mark().await
     });
-    assert!(matches!(told.await, Err(Refused::Unknown { .. })));
+    assert!(matches!(told.await, Err(Refused { reason: Reason::Unknown { .. }, .. })));
 
     let first: Grant = first.lock().unwrap().expect("the first attempt ran");
     let again = world.run(move |attempt| async move {
@@ -442,7 +448,7 @@ async fn an_unknown_outcome_runs_again_under_retry_at_once() {
 async fn not_applied_frees_the_key() {
     let world = World::new();
     let told = world.run(|_| async { Err(Failure::not_applied(io::Error::other("no funds"))) }).await;
-    let Err(Refused::NotApplied { detail: Detail::Error(error), .. }) = told else {
+    let Err(Refused { reason: Reason::NotApplied { .. }, detail: Some(Detail::Error(error)), .. }) = told else {
         panic!("not applied was expected, not {told:?}")
     };
     assert_eq!(error.to_string(), "no funds");
@@ -458,12 +464,12 @@ async fn what_a_failure_tells_travels_to_the_caller_unchanged() {
     let world = World::new();
     let told = world.run(|_| async { Err(Failure::NotApplied(Detail::Answer(String::from("later")))) }).await;
     assert!(
-        matches!(&told, Err(Refused::NotApplied { detail: Detail::Answer(told), .. }) if told == "later"),
+        matches!(&told, Err(Refused { reason: Reason::NotApplied { .. }, detail: Some(Detail::Answer(told)), .. }) if told == "later"),
         "{told:?}"
     );
     let told = world.run(|_| async { Err(Failure::Unknown(Detail::Answer(String::from("perhaps")))) }).await;
     assert!(
-        matches!(&told, Err(Refused::Unknown { detail: Detail::Answer(told), .. }) if told == "perhaps"),
+        matches!(&told, Err(Refused { reason: Reason::Unknown { .. }, detail: Some(Detail::Answer(told)), .. }) if told == "perhaps"),
         "{told:?}"
     );
 }
@@ -487,7 +493,7 @@ async fn an_aborted_handler_is_abandoned_and_not_released() {
     };
     assert!(holding.abandoned(), "{holding:?}");
     let told = world.answers("another").await;
-    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -519,7 +525,7 @@ fn a_runtime_that_ends_releases_nothing() {
         let runs = Arc::<AtomicU32>::default();
         let answer = |_| async { Ok(String::from("a second run")) };
         let told = run_on(gate(Arc::clone(&time) as _), Arc::clone(&runs), answer).await;
-        assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
+        assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
         assert_eq!(runs.load(Ordering::SeqCst), 0);
     });
 }
@@ -542,8 +548,8 @@ async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
     let world = World::new();
     world.store.lose_begins.store(2, Ordering::SeqCst);
     let told = world.answers("never").await;
-    let Err(Refused::Store(error)) = told else { panic!("a store error was expected, not {told:?}") };
-    assert_eq!(error.kind(), ErrorKind::Unknown);
+    let Err(refused) = told else { panic!("a store error was expected, not {told:?}") };
+    assert_eq!(refused.reason, Reason::Store(ErrorKind::Unknown));
     settle().await;
     assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
     gave(world.answers("the answer").await, "the answer", Provenance::Fresh);
@@ -554,7 +560,7 @@ async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
 async fn a_begin_carried_out_after_its_cancellation_is_cancelled_again() {
     let world = World::new();
     world.store.delay_begins.store(2, Ordering::SeqCst);
-    assert!(matches!(world.answers("never").await, Err(Refused::Store(_))));
+    assert!(matches!(world.answers("never").await, Err(Refused { reason: Reason::Store(_), .. })));
     // The last request of a begin is sent a store timeout after the begin, and dies in the network a lease later: not before.
     world.time.pass(LEASE * 3 / 2).await;
     world.store.carry_out_delayed().await;
@@ -571,13 +577,15 @@ async fn an_answer_that_no_store_takes_is_unrecorded_after_the_lease() {
     world.store.refuse_all_after_begin(true);
     let run = world.answers("the answer");
     let told = beside(run, world.time.pass(LEASE * 3)).await;
-    let Err(Refused::Unrecorded(error)) = told else { panic!("unrecorded was expected, not {told:?}") };
-    assert_eq!(error.kind(), ErrorKind::Unknown);
+    let Err(refused) = told else { panic!("unrecorded was expected, not {told:?}") };
+    assert_eq!(refused.reason, Reason::Unrecorded);
+    let Some(Detail::Error(error)) = refused.detail else { panic!("the cause was expected, not {:?}", refused.detail) };
+    assert_eq!(error.downcast_ref::<Error>().map(Error::kind), Some(ErrorKind::Unknown));
 
     world.store.refuse_all_after_begin(false);
     for _ in 0..3 {
         let told = world.answers("a second run").await;
-        assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
+        assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
         world.time.pass(LEASE).await;
     }
     assert_eq!(world.runs(), 1);
@@ -606,14 +614,14 @@ async fn while_only_completions_fail_they_are_tried_for_a_lease() {
     let meanwhile = async {
         world.time.pass(LEASE / 2).await;
         let told = world.answers("a second run").await;
-        assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+        assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
         world.time.pass(LEASE * 2).await;
     };
     let told = beside(run, meanwhile).await;
-    assert!(matches!(told, Err(Refused::Unrecorded(_))), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Unrecorded, .. })), "{told:?}");
     world.time.pass(LEASE).await;
     let told = world.answers("a second run").await;
-    assert!(matches!(told, Err(Refused::Indeterminate { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
 }
 
@@ -626,7 +634,7 @@ async fn a_heartbeat_keeps_a_handler_alive_that_is_longer_than_its_lease() {
     for _ in 0..10 {
         world.time.pass(LEASE / 2).await;
         let told = world.answers("a second run").await;
-        assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+        assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
     }
     assert_eq!(world.read().await.record, before);
     let renewals = world.store.renewals.load(Ordering::SeqCst);
@@ -650,7 +658,7 @@ async fn a_heartbeat_outlives_renewals_that_fail() {
     world.store.refuse_renewals.store(false, Ordering::SeqCst);
     world.time.pass(LEASE / 2).await;
     let told = world.answers("a second run").await;
-    assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+    assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
     go.notify_one();
     settle().await;
     gave(world.answers("another").await, "the answer", Provenance::Replayed);
@@ -685,8 +693,11 @@ async fn a_lost_grant_tells_the_handler_and_its_answer_is_not_given() {
         assert!(stopped.load(Ordering::SeqCst), "the next renewal tells");
     };
     let told = beside(run, lose).await;
-    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
-    assert!(matches!(world.answers("another").await, Err(Refused::Dead)));
+    assert!(
+        matches!(told, Err(Refused { reason: Reason::Unknown { .. }, detail: Some(Detail::Error(_)), .. })),
+        "{told:?}"
+    );
+    assert!(matches!(world.answers("another").await, Err(Refused { reason: Reason::Dead, .. })));
 }
 
 #[tokio::test]
@@ -730,7 +741,10 @@ async fn a_handler_that_lost_to_another_payload_does_not_give_its_answer() {
         go.notify_one();
     };
     let told = beside(run, lose).await;
-    assert!(matches!(told, Err(Refused::Unknown { detail: Detail::Error(_), .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(Refused { reason: Reason::Unknown { .. }, detail: Some(Detail::Error(_)), .. })),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
@@ -752,7 +766,10 @@ async fn a_handler_is_told_to_stop_at_max_execution_and_still_completes() {
 async fn an_abandonment_that_fails_goes_on_in_the_background() {
     let world = World::new();
     world.store.refuse_swaps.store(true, Ordering::SeqCst);
-    assert!(matches!(world.run(|_| fails_by_question_mark()).await, Err(Refused::Unknown { .. })));
+    assert!(matches!(
+        world.run(|_| fails_by_question_mark()).await,
+        Err(Refused { reason: Reason::Unknown { .. }, .. })
+    ));
     assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if !holding.abandoned()));
     world.store.refuse_swaps.store(false, Ordering::SeqCst);
     world.time.pass(LEASE / 2).await;
@@ -800,8 +817,8 @@ async fn a_store_that_never_answers_runs_nothing() {
     let answer = |_| async { Ok(String::from("never")) };
     let run = run_on(gate, Arc::clone(&runs), answer);
     let told = beside(run, time.pass(Duration::from_secs(3))).await;
-    let Err(Refused::Store(error)) = told else { panic!("a store error was expected, not {told:?}") };
-    assert_eq!(error.kind(), ErrorKind::Unknown);
+    let Err(refused) = told else { panic!("a store error was expected, not {told:?}") };
+    assert_eq!(refused.reason, Reason::Store(ErrorKind::Unknown));
     assert_eq!(runs.load(Ordering::SeqCst), 0);
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hapax_core::gate::{Failure, Refused};
+use hapax_core::gate::{Failure, Reason, Refused};
 use hapax_core::runtime::Tokio;
 use hapax_core::{Error, ErrorKind, Gate, Phase, Settings, State, Store};
 use hapax_stores::Redis;
@@ -71,7 +71,7 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     let calls = faulty.calls().len();
     let rk = operation.0.record_key();
     // What the gate could not say in time it goes on saying.
-    let is_held = matches!(ran, Err(Refused::Unknown { .. }));
+    let is_held = matches!(ran, Err(Refused { reason: Reason::Unknown { .. }, .. }));
     until(&name, || async { is_held || !store.read(&rk).await.unwrap().runs() }).await;
     let seen = store.read(&rk).await.unwrap();
     let happened = effects.load(Ordering::SeqCst);
@@ -80,12 +80,17 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     assert!(happened <= 1, "{context}");
     match (&ran, &state) {
         (Ok(ran), Some(State::Completed(completion))) => assert_eq!(completion.answer, ran.answer, "{context}"),
-        (Err(Refused::NotApplied { .. }), Some(State::Open(Phase::Released, _)) | None) => {
+        (Err(Refused { reason: Reason::NotApplied { .. }, .. }), Some(State::Open(Phase::Released, _)) | None) => {
             assert_eq!(happened, 0, "{context}");
         }
-        (Err(Refused::Unknown { .. }), Some(State::Open(Phase::InProgress | Phase::Indeterminate, _))) => {}
+        (
+            Err(Refused { reason: Reason::Unknown { .. }, .. }),
+            Some(State::Open(Phase::InProgress | Phase::Indeterminate, _)),
+        ) => {}
         // It was not run, and nothing stands in the way of the next.
-        (Err(Refused::Store(_)), Some(State::Open(Phase::Released, _)) | None) => assert_eq!(happened, 0, "{context}"),
+        (Err(Refused { reason: Reason::Store(_), .. }), Some(State::Open(Phase::Released, _)) | None) => {
+            assert_eq!(happened, 0, "{context}")
+        }
         _ => panic!("{context}"),
     }
     faulty.heal();
@@ -96,7 +101,10 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
         Some(State::Completed(_)) => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
         Some(State::Open(Phase::Released, _)) | None => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
         Some(State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _)) => {
-            assert!(matches!(copy, Err(Refused::Indeterminate { .. } | Refused::Busy { .. })), "{context}, {copy:?}");
+            assert!(
+                matches!(copy, Err(Refused { reason: Reason::Indeterminate { .. } | Reason::Busy { .. }, .. })),
+                "{context}, {copy:?}"
+            );
             assert_eq!(total, happened, "{context}: it ran again");
         }
     }

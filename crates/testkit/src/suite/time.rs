@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use hapax_core::gate::{Provenance, Refused};
+use hapax_core::gate::{Provenance, Reason, Refused};
 use hapax_core::machine::{Begin, Begun, Cancelled, Renewed, Settled};
 use hapax_core::{Gate, Millis, Seconds, Settings};
 
@@ -23,12 +23,12 @@ pub(super) async fn lapse_uses_store_clock_not_client(setup: &dyn Setup) {
 
     client.forward(HOUR);
     for told in run_all(&gate, &operations).await {
-        assert!(matches!(told, Err(Refused::Busy { .. })), "{told:?}");
+        assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
     }
     client.back(24 * HOUR);
     lapse_all(setup, &operations).await;
     for told in run_all(&gate, &operations).await {
-        let unknown = matches!(told, Err(Refused::Indeterminate { .. }));
+        let unknown = matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. }));
         assert!(unknown, "{told:?}");
     }
 }
@@ -61,7 +61,7 @@ async fn runs_once(setup: &dyn Setup, skew: impl FnOnce(&ManualClock)) {
     let (twin, call) = (gate.clone(), operation.call());
     let ran = gate.run(call, move |_| async move {
         let told = twin.run(call, |_| async { Ok(String::from("the twin's")) });
-        let Err(Refused::Busy { retry_after }) = told.await else {
+        let Err(Refused { reason: Reason::Busy { retry_after }, .. }) = told.await else {
             panic!("the twin was to be told that it runs");
         };
         assert_left(retry_after, LEASE);

@@ -4,31 +4,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Counts the tasks of a gate, so that a shutdown can wait for them.
+/// Counts running tasks, so that a shutdown can wait for them.
 #[derive(Debug, Default)]
-pub(super) struct Tasks(Arc<Count>);
+pub(crate) struct Tasks(Arc<TaskCount>);
 
 #[derive(Debug, Default)]
-struct Count {
+struct TaskCount {
     running: AtomicUsize,
     idle: Notify,
 }
 
 impl Tasks {
     /// Counts a task from now until it ends or is dropped.
-    pub(super) fn track<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
+    pub(crate) fn track<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
         self.0.running.fetch_add(1, Ordering::AcqRel);
-        let running = Running(Arc::clone(&self.0));
+        let guard = RunningTask(Arc::clone(&self.0));
         async move {
-            let _running = running;
+            let _guard = guard;
             task.await;
         }
     }
 
-    /// Waits until no task is running.
-    pub(super) async fn ended(&self) {
+    /// Waits until no task runs.
+    pub(crate) async fn wait_until_idle(&self) {
         loop {
-            // Made before the look at the count: it hears of every task that ends after that look.
+            // Registered before the count is read, so that a task that ends in between is not missed.
             let idle = self.0.idle.notified();
             if self.0.running.load(Ordering::Acquire) == 0 {
                 return;
@@ -38,9 +38,9 @@ impl Tasks {
     }
 }
 
-struct Running(Arc<Count>);
+struct RunningTask(Arc<TaskCount>);
 
-impl Drop for Running {
+impl Drop for RunningTask {
     fn drop(&mut self) {
         if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.idle.notify_waiters();

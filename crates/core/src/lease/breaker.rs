@@ -1,31 +1,32 @@
-//! Keeps calls from waiting for a store that does not answer. Only a begin asks it: completions and releases always go through.
+//! Refuses begins at once while the store does not answer, so that calls do not wait for it. Only begins ask the breaker:
+//! completions and releases always go to the store.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::telemetry;
 
-/// How many begins in a row must fail before further ones are refused at once.
+/// How many begins in a row must fail before the breaker opens.
 const FAILURES: u32 = 5;
 
-/// How often one begin is let through while it is open.
+/// How often an open breaker admits one begin, to find out whether the store answers again.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(super) struct Breaker {
+pub(crate) struct Breaker {
     failures: AtomicU32,
-    /// When the next probe may go, in microseconds on the boot clock.
+    /// When the next probe is due, in microseconds on the boot-time clock.
     probe_at: AtomicU64,
 }
 
 impl Breaker {
     /// Whether a begin may go to the store now.
-    pub(super) fn admits(&self, now: Duration) -> bool {
+    pub(crate) fn admits(&self, now: Duration) -> bool {
         if !self.is_open() {
             return true;
         }
         let (now, due) = (micros(now), self.probe_at.load(Ordering::Acquire));
-        // One of those who come when a probe is due takes it.
+        // Several callers may see that a probe is due; the exchange succeeds for one of them.
         now >= due
             && self
                 .probe_at
@@ -33,18 +34,18 @@ impl Breaker {
                 .is_ok()
     }
 
-    /// Whether begins are refused at once, but for one a second.
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether begins are refused at once, except for one probe a second.
+    pub(crate) fn is_open(&self) -> bool {
         self.failures.load(Ordering::Acquire) >= FAILURES
     }
 
-    pub(super) fn succeeded(&self) {
+    pub(crate) fn record_success(&self) {
         if self.failures.swap(0, Ordering::AcqRel) >= FAILURES {
             telemetry::breaker_closed();
         }
     }
 
-    pub(super) fn failed(&self, now: Duration) {
+    pub(crate) fn record_failure(&self, now: Duration) {
         let failures = self.failures.load(Ordering::Acquire).saturating_add(1);
         self.failures.store(failures, Ordering::Release);
         if failures == FAILURES {
@@ -63,24 +64,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_opens_after_failures_in_a_row_and_lets_one_probe_a_second_through() {
+    fn the_breaker_opens_after_failures_in_a_row_and_admits_one_probe_a_second() {
         let (breaker, second) = (Breaker::default(), Duration::from_secs(1));
         for _ in 1..FAILURES {
-            breaker.failed(Duration::ZERO);
+            breaker.record_failure(Duration::ZERO);
         }
-        assert!(breaker.admits(Duration::ZERO), "not yet");
-        breaker.succeeded();
+        assert!(breaker.admits(Duration::ZERO), "one failure fewer leaves it closed");
+        breaker.record_success();
         for _ in 0..FAILURES {
             assert!(breaker.admits(Duration::ZERO));
-            breaker.failed(Duration::ZERO);
+            breaker.record_failure(Duration::ZERO);
         }
-        assert!(breaker.is_open() && !breaker.admits(second / 2), "open");
-        assert!(breaker.admits(second), "the probe");
-        assert!(!breaker.admits(second), "only one");
-        breaker.failed(second);
+        assert!(breaker.is_open() && !breaker.admits(second / 2), "an open breaker refuses");
+        assert!(breaker.admits(second), "the probe is due");
+        assert!(!breaker.admits(second), "a second probe in the same second is refused");
+        breaker.record_failure(second);
         assert!(breaker.admits(second * 2));
-        breaker.succeeded();
+        breaker.record_success();
         assert!(!breaker.is_open());
-        assert!(breaker.admits(second * 2) && breaker.admits(second * 2), "closed");
+        assert!(breaker.admits(second * 2) && breaker.admits(second * 2), "a closed breaker admits all");
     }
 }

@@ -1,0 +1,138 @@
+//! The lease engine: gets grants from a store, keeps their leases renewed, and gives them back.
+//!
+//! ```text
+//! claim.rs      sends begins: a second one where the first is ambiguous, and a cancellation for what they may leave behind
+//! heartbeat.rs  renews the lease of every running attempt, on a thread of its own
+//! give_back.rs  release, abandon and cancel, each repeated until the store gives a definite answer
+//! breaker.rs    refuses begins at once while the store does not answer
+//! ```
+
+mod breaker;
+mod cancellation;
+mod claim;
+mod give_back;
+mod heartbeat;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::{Millis, Owner, Seconds};
+use crate::runtime::{Runtime, Tasks, timeout};
+use crate::settings::Terms;
+use crate::store::{Protocol, Store};
+use breaker::Breaker;
+use heartbeat::LeaseRegistry;
+
+pub(crate) use cancellation::Cancellation;
+pub(crate) use claim::{Granted, PendingClaim};
+pub(crate) use give_back::GiveBack;
+pub(crate) use heartbeat::Heartbeat;
+
+/// Holds the leases of all attempts of one gate in one store.
+pub(crate) struct LeaseEngine {
+    store: Arc<dyn Store>,
+    runtime: Arc<dyn Runtime>,
+    store_timeout: Duration,
+    tasks: Tasks,
+    leases: LeaseRegistry,
+    breaker: Breaker,
+}
+
+/// The part of a policy that the lease engine needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseTerms {
+    pub(crate) lease: Millis,
+    pub(crate) max_execution: Duration,
+    pub(crate) released_retention: Seconds,
+    pub(crate) unknown_retention: Seconds,
+}
+
+impl From<&Terms> for LeaseTerms {
+    fn from(terms: &Terms) -> Self {
+        Self {
+            lease: terms.lease,
+            max_execution: terms.max_execution,
+            released_retention: terms.released_retention,
+            unknown_retention: terms.unknown_retention,
+        }
+    }
+}
+
+impl LeaseEngine {
+    /// Starts the engine and its heartbeat thread, for leases of at least this length. The thread ends when the engine is dropped.
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        runtime: Arc<dyn Runtime>,
+        store_timeout: Duration,
+        lease: Millis,
+    ) -> Result<Arc<Self>> {
+        let engine = Arc::new(Self {
+            store,
+            runtime,
+            store_timeout,
+            tasks: Tasks::default(),
+            leases: LeaseRegistry::default(),
+            breaker: Breaker::default(),
+        });
+        engine.expect_lease(lease);
+        heartbeat::start(&engine)?;
+        Ok(engine)
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.runtime
+    }
+
+    pub(crate) fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    /// Checks the leases often enough for a policy with this lease, too.
+    pub(crate) fn expect_lease(&self, lease: Millis) {
+        self.leases.expect_lease(lease);
+    }
+
+    /// Sends one request to the store. A timeout means that the request may or may not have been carried out.
+    pub(crate) async fn call_store<'a, T, F>(&'a self, request: impl FnOnce(Protocol<'a>) -> F + Send) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        timeout(&*self.runtime, self.store_timeout, request(Protocol::over(&*self.store)))
+            .await
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Unknown, "the store did not answer in time")))
+    }
+
+    /// Draws a new owner at random.
+    pub(crate) fn mint_owner(&self) -> Owner {
+        let mut bytes = [0; 16];
+        self.runtime.fill_random(&mut bytes);
+        Owner(bytes)
+    }
+
+    /// Runs a task that [`wait_until_idle`](Self::wait_until_idle) waits for.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(Box::pin(self.tasks.track(task)));
+    }
+
+    /// Waits until no spawned task runs.
+    pub(crate) async fn wait_until_idle(&self) {
+        self.tasks.wait_until_idle().await;
+    }
+}
+
+impl fmt::Debug for LeaseEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseEngine").field("store", &self.store).field("leases", &self.leases).finish_non_exhaustive()
+    }
+}
+
+/// Whether an error means that the store is unavailable. The other errors are answers of a store that works.
+pub(crate) fn is_unavailable(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::NotApplied | ErrorKind::Full | ErrorKind::Unknown | ErrorKind::Unusable => true,
+        ErrorKind::Invalid | ErrorKind::Damaged => false,
+    }
+}

@@ -1,0 +1,132 @@
+//! Gives a grant back without an answer: release, abandon or cancel, repeated until the store gives a definite answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::chaos;
+use crate::error::{ErrorKind, Result};
+use crate::key::RecordKey;
+use crate::lease::claim::StrayBegin;
+use crate::lease::heartbeat::Heartbeat;
+use crate::lease::{LeaseEngine, LeaseTerms};
+use crate::machine::{Claim, Grant};
+use crate::record::{Owner, Seconds};
+use crate::store::Protocol;
+use crate::telemetry;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A grant to give back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GiveBack {
+    rk: RecordKey,
+    action: Action,
+    /// The lifetime of the record: later there is nothing left to give back.
+    give_up_after: Duration,
+}
+
+/// The seconds are the lifetime of the released record.
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Release(Claim, Seconds),
+    Abandon(Claim),
+    Cancel(Owner, Seconds),
+}
+
+impl LeaseEngine {
+    /// Gives the grant back after the renewal in progress has ended. Awaits the first try; a background task repeats it if the
+    /// store does not confirm it.
+    pub(crate) async fn give_back(self: &Arc<Self>, give_back: GiveBack, heartbeat: Option<Heartbeat>) {
+        if let Some(heartbeat) = heartbeat {
+            heartbeat.stop().await;
+        }
+        if give_back.send(self).await.is_err() {
+            let engine = Arc::clone(self);
+            self.spawn(async move { give_back.repeat(&engine).await });
+        }
+    }
+
+    /// As [`give_back`](Self::give_back), for a caller that cannot wait.
+    pub(crate) fn give_back_in_background(self: &Arc<Self>, give_back: GiveBack, heartbeat: Option<Heartbeat>) {
+        let engine = Arc::clone(self);
+        self.spawn(async move {
+            if let Some(heartbeat) = heartbeat {
+                heartbeat.stop().await;
+            }
+            give_back.repeat(&engine).await;
+        });
+    }
+
+    /// Cancels an attempt that applied nothing and whose begin is ambiguous.
+    pub(crate) fn cancel(self: &Arc<Self>, begin: StrayBegin, terms: &LeaseTerms) {
+        if !chaos::on("no_cancel") {
+            let (engine, terms) = (Arc::clone(self), *terms);
+            self.spawn(async move { engine.cancel_twice(begin, terms).await });
+        }
+    }
+
+    /// The store may carry the begin out after the first cancellation, so a second one follows when the begin can no longer
+    /// arrive. A request is assumed to die in the network within one lease. The last request of a begin is a swap, which is sent
+    /// within the store timeout.
+    async fn cancel_twice(&self, begin: StrayBegin, terms: LeaseTerms) {
+        let cancel = GiveBack {
+            rk: begin.rk,
+            action: Action::Cancel(begin.owner, terms.released_retention),
+            give_up_after: terms.unknown_retention.into(),
+        };
+        cancel.repeat(self).await;
+        if chaos::on("cancel_once") {
+            return;
+        }
+        let elapsed = self.runtime.boottime_now().saturating_sub(begin.sent_at);
+        let arrives_within = Duration::from(terms.lease) + self.store_timeout;
+        self.runtime.sleep(arrives_within.saturating_sub(elapsed)).await;
+        cancel.repeat(self).await;
+    }
+}
+
+impl GiveBack {
+    /// The effect is known not applied; `lifetime` is that of the released record.
+    pub(crate) fn release(grant: &Grant, lifetime: Seconds, terms: &LeaseTerms) -> Self {
+        let action = Action::Release(Claim::from(grant), lifetime);
+        Self { rk: grant.rk, action, give_up_after: terms.unknown_retention.into() }
+    }
+
+    /// The outcome is unknown.
+    pub(crate) fn abandon(grant: &Grant, terms: &LeaseTerms) -> Self {
+        let action = Action::Abandon(Claim::from(grant));
+        Self { rk: grant.rk, action, give_up_after: terms.unknown_retention.into() }
+    }
+
+    async fn send(&self, engine: &LeaseEngine) -> Result<()> {
+        let rk = &self.rk;
+        match &self.action {
+            Action::Release(claim, lifetime) => {
+                engine.call_store(|protocol: Protocol<'_>| protocol.release(rk, claim, *lifetime)).await.map(drop)
+            }
+            Action::Abandon(claim) => {
+                engine.call_store(|protocol: Protocol<'_>| protocol.abandon(rk, claim)).await.map(drop)
+            }
+            Action::Cancel(owner, lifetime) => {
+                engine.call_store(|protocol: Protocol<'_>| protocol.cancel(rk, *owner, *lifetime)).await.map(drop)
+            }
+        }
+    }
+
+    /// Repeats until the store gives a definite answer, or the record has expired.
+    async fn repeat(&self, engine: &LeaseEngine) {
+        let give_up_at = engine.runtime.boottime_now() + self.give_up_after;
+        let mut pause = FIRST_PAUSE;
+        while let Err(error) = self.send(engine).await {
+            // `Unusable` is repeated too: the store may accept us again, for example after a password change.
+            let is_permanent = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid);
+            if is_permanent || engine.runtime.boottime_now() >= give_up_at {
+                telemetry::not_given_back(self.rk, &error);
+                return;
+            }
+            engine.runtime.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
