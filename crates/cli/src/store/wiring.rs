@@ -102,10 +102,12 @@ pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedSt
     match url {
         StoreUrl::Memory => Ok(OpenedStore::new(Memory::new(runtime, MemorySettings::default()))),
         #[cfg(feature = "redis")]
+        #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Redis(url) => {
             hapax::stores::Redis::open(url, runtime).map(OpenedStore::new).map_err(Failure::cannot_start)
         }
         #[cfg(feature = "sqlite")]
+        #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Sqlite(path) => {
             hapax::stores::Sqlite::open(path, runtime).map(OpenedStore::new).map_err(Failure::cannot_start)
         }
