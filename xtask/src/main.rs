@@ -1,4 +1,4 @@
-//! `cargo xtask <verb>`: the commands of this repository. It uses the standard library only, so it builds in seconds.
+//! `cargo xtask <verb>`: the commands of this repository. It uses only the standard library, so that it builds in seconds.
 
 mod measure;
 mod mutants;
@@ -59,9 +59,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The checkout, whatever folder inside it the command was typed in.
+/// The root of the checkout.
 fn root() -> PathBuf {
-    // Read when it runs, not when it is compiled: checkouts may share a target folder, and so this binary.
+    // Read at run time: checkouts may share a target folder and then share this binary.
     let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     package.and_then(|folder| Some(folder.parent()?.to_owned())).unwrap_or_else(|| PathBuf::from("."))
 }
@@ -71,7 +71,7 @@ fn exit(passed: bool) -> ExitCode {
 }
 
 fn exit_or_misused(outcome: Result<bool, String>) -> ExitCode {
-    outcome.map_or_else(|what| misused(&what), exit)
+    outcome.map_or_else(|error| misused(&error), exit)
 }
 
 fn misused(what: &str) -> ExitCode {

@@ -1,4 +1,5 @@
-//! `cargo xtask mutants`: turns each published bug on and shows which harness sees it, and how fast. A survivor is a failure.
+//! `cargo xtask mutants`: turns each published bug on, and prints which harness fails because of it and after what time.
+//! A bug that no harness sees is a failure.
 
 use std::fs;
 use std::io;
@@ -7,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where the bugs are listed, one a line: `("name", "what it does"),`.
+/// The list of the bugs, one a line: `("name", "what it does"),`.
 const LIST: &str = "crates/core/src/chaos.rs";
 
-/// The harnesses, quickest first: a package, a test binary of it, and arguments.
+/// The harnesses, fastest first: a package, one of its test binaries, and arguments.
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
     ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor"]),
@@ -19,17 +20,17 @@ const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("simulation", ["hapax-sim", "seeds"], &[]),
 ];
 
-/// A bug that takes longer to be seen counts as not seen.
+/// A harness that takes longer counts as one that does not see the bug.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A harness, ready to run.
+/// A test binary that is built and ready to run.
 struct Harness {
     name: &'static str,
     binary: String,
     arguments: &'static [&'static str],
 }
 
-/// Runs every harness against every bug; says whether each was seen.
+/// Runs the harnesses against every bug. Returns whether each bug was seen.
 pub(crate) fn run(root: &Path) -> bool {
     println!("\n$ cargo xtask mutants");
     match prepare(root) {
@@ -52,7 +53,7 @@ fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
     };
     let harnesses = HARNESSES.iter().map(harness).collect::<Result<Vec<_>, String>>()?;
     for harness in &harnesses {
-        // A harness that fails without a bug would see every bug.
+        // A harness that fails without a bug would fail with every bug.
         if seen(root, harness, None) != Some(false) {
             return Err(format!("the harness `{}` does not pass without a bug", harness.name));
         }
@@ -82,13 +83,13 @@ fn all_seen(root: &Path, mutants: &[String], harnesses: &[Harness]) -> bool {
     survivors.is_empty()
 }
 
-/// Whether the harness fails; nothing when it neither passed nor failed in time.
+/// Returns whether the harness fails, or nothing if it does not end in time.
 fn seen(root: &Path, harness: &Harness, mutant: Option<&str>) -> Option<bool> {
     let mut command = Command::new(&harness.binary);
     command.args(harness.arguments).current_dir(root.join("crates/core")).env_remove("HAPAX_CHAOS");
     command.envs(mutant.map(|mutant| ("HAPAX_CHAOS", mutant)));
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
-    // What a harness needs without a bug is its own affair.
+    // Without a bug the limit only stops a harness that hangs.
     let limit = if mutant.is_some() { LIMIT } else { 10 * LIMIT };
     ended(child, limit)
 }
@@ -106,7 +107,7 @@ fn ended(mut child: Child, limit: Duration) -> Option<bool> {
     None
 }
 
-/// The same build as that of `cargo xtask test`: nothing is compiled twice.
+/// Builds with the flags of `cargo xtask test`, so that nothing is compiled twice.
 fn build(root: &Path) -> io::Result<String> {
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--all-features", "--no-run", "--message-format", "json", "--quiet"]);
@@ -114,7 +115,7 @@ fn build(root: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The binary of a test of a package, from cargo's messages: one JSON object a line.
+/// The path of a test binary, from cargo's messages of one JSON object a line.
 fn executable(messages: &str, package: &str, target: &str) -> Option<String> {
     let package = format!("#{package}@");
     let ours = |line: &&str| line.contains(&package) && line.contains("\"kind\":[\"test\"]");
@@ -124,7 +125,7 @@ fn executable(messages: &str, package: &str, target: &str) -> Option<String> {
     Some(rest.split_once('"')?.0.to_owned())
 }
 
-/// The first string of each line that is a pair of strings.
+/// The first string of each line that holds a pair of strings.
 fn names(list: &str) -> Vec<String> {
     let name = |line: &str| Some(line.trim().strip_prefix("(\"")?.split_once("\", \"")?.0.to_owned());
     list.lines().filter_map(name).collect()

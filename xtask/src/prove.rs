@@ -1,27 +1,29 @@
-//! `cargo xtask prove <what>`: the proofs. Runs too big for every change are recorded and resumable, and their reports are part of the
-//! repository.
+//! `cargo xtask prove <what>`: the model and the simulation. Long runs can be resumed, and their reports are committed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Where the report of the simulation goes.
+/// The committed report of the simulation.
 const SIM_REPORT: &str = "verify/sim/REPORT.md";
 
-/// Runs one of the proofs; says whether it held, or what was wrong with the words.
+/// Runs one of the proofs and returns whether it passed.
+///
+/// # Errors
+/// Wrong arguments.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
     match words {
         ["model", settings @ ..] => Ok(model(root, settings)),
         ["sim", "--seed", seed] => Ok(simulation(root, &["seed", number(seed)?])),
         ["sim", "--seeds", count] => simulations(root, "0", number(count)?),
         ["sim", "--seeds", count, "--from", first] => simulations(root, number(first)?, number(count)?),
-        ["sim", ..] => Err("prove sim takes --seed N, or --seeds N and perhaps --from S".into()),
-        [other, ..] => Err(format!("nothing to prove is called `{other}`")),
+        ["sim", ..] => Err("prove sim takes --seed N, or --seeds N [--from S]".into()),
+        [other, ..] => Err(format!("there is no proof `{other}`")),
         [] => Err("name what to prove: model, sim".into()),
     }
 }
 
-/// Walks through every setting of the model; with names, only those that contain one of them.
+/// Visits every state of every setting of the model; with names, only settings that contain one of them.
 fn model(root: &Path, settings: &[&str]) -> bool {
     let mut command = Command::new("cargo");
     command.args(["run", "--quiet", "--package", "hapax-model", "--"]).args(settings);
@@ -29,15 +31,15 @@ fn model(root: &Path, settings: &[&str]) -> bool {
 }
 
 fn number<'a>(word: &'a &str) -> Result<&'a str, String> {
-    word.parse::<u64>().map(|_| *word).map_err(|_| format!("`{word}` is no number"))
+    word.parse::<u64>().map(|_| *word).map_err(|_| format!("`{word}` is not a number"))
 }
 
-/// Many seeds, and the report of them.
+/// Runs many seeds and writes their report.
 fn simulations(root: &Path, first: &str, count: &str) -> Result<bool, String> {
-    let commit = commit(root).ok_or("git does not say which commit this is")?;
+    let commit = commit(root).ok_or("git cannot name the commit of this checkout")?;
     let folder = target(root).join("prove-sim");
     if commit.ends_with("-dirty") {
-        // What earlier runs came to was about other sources.
+        // Earlier results were made from other sources.
         let _ = fs::remove_dir_all(&folder);
     }
     let held = simulation(root, &["seeds", first, count, &commit, &folder.to_string_lossy()]);
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_ask_for_nothing_are_refused() {
+    fn wrong_arguments_are_refused() {
         for words in [&[][..], &["sim"], &["sim", "--seeds", "many"], &["sim", "--seed"], &["luck"]] {
             assert!(run(Path::new("."), words).is_err(), "{words:?}");
         }

@@ -1,4 +1,5 @@
-//! `cargo xtask services`: the real servers that tests need. Those of tests come and go with them; one that is put up here stays.
+//! `cargo xtask services`: the real servers that tests need. Tests start and end servers of their own; a server that `up` starts
+//! runs until `down`.
 
 mod running;
 
@@ -7,22 +8,25 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use running::Running;
+use running::RunningServer;
 
-/// Runs one of the verbs; says whether it went well, or what was wrong with the words.
+/// Runs one of the verbs and returns whether it succeeded.
+///
+/// # Errors
+/// Wrong arguments.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
-    let services = Service::all(root)?;
+    let services = ServiceFolder::all(root)?;
     let named = |name: &str| {
         let names: Vec<&str> = services.iter().map(|service| service.name.as_str()).collect();
         let found = services.iter().find(|service| service.name == name);
-        found.ok_or_else(|| format!("no service is called `{name}`; there are: {}", names.join(", ")))
+        found.ok_or_else(|| format!("there is no service `{name}`; the services are: {}", names.join(", ")))
     };
     let outcome = match words {
         ["unpack"] => unpack(root).map(|unpacked| println!("{unpacked}")),
         ["up", name] => named(name)?.up(),
-        ["down"] => services.iter().try_for_each(Service::down),
+        ["down"] => services.iter().try_for_each(ServiceFolder::down),
         ["down", name] => named(name)?.down(),
-        ["status"] => services.iter().try_for_each(Service::status),
+        ["status"] => services.iter().try_for_each(ServiceFolder::status),
         ["up"] => return Err("services up takes the name of a service".into()),
         ["unpack" | "up" | "down" | "status", .., extra] => return Err(format!("unexpected argument `{extra}`")),
         [other, ..] => return Err(format!("services cannot `{other}`")),
@@ -31,7 +35,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
     Ok(outcome.inspect_err(|why| println!("{why}")).is_ok())
 }
 
-/// What was unpacked, in which version, and what is not to be had on this system, and why.
+/// The services that are present, with their versions, and those that are absent, with the reason.
 #[derive(Debug, Default)]
 pub(crate) struct Unpacked {
     present: Vec<(String, String)>,
@@ -39,7 +43,7 @@ pub(crate) struct Unpacked {
 }
 
 impl Unpacked {
-    /// The services without which a test fails, for `HAPAX_REQUIRE`: these, and those that were demanded already.
+    /// The value of `HAPAX_REQUIRE`: the present services and those that it named already.
     pub(crate) fn required(&self, already: &str) -> String {
         let mut names: Vec<&str> = already.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         names.extend(self.present.iter().map(|(name, _)| name.as_str()));
@@ -61,7 +65,7 @@ impl fmt::Display for Unpacked {
 /// Unpacks every service that can be had here. Where one could be had and cannot be unpacked, that is an error.
 pub(crate) fn unpack(root: &Path) -> Result<Unpacked, String> {
     let mut unpacked = Unpacked::default();
-    for service in Service::all(root)? {
+    for service in ServiceFolder::all(root)? {
         match service.unpack()? {
             Ok(version) => unpacked.present.push((service.name, version)),
             Err(why) => unpacked.absent.push((service.name, why)),
@@ -71,12 +75,12 @@ pub(crate) fn unpack(root: &Path) -> Result<Unpacked, String> {
 }
 
 /// A folder in `fixtures/` with the two scripts.
-struct Service {
+struct ServiceFolder {
     name: String,
     folder: std::path::PathBuf,
 }
 
-impl Service {
+impl ServiceFolder {
     fn all(root: &Path) -> Result<Vec<Self>, String> {
         let fixtures = root.join("fixtures");
         let unreadable = |error| format!("{}: {error}", fixtures.display());
@@ -92,13 +96,16 @@ impl Service {
         Ok(services)
     }
 
-    /// Its version, or why it is not to be had here; an error if it could be had.
+    /// Returns the version, or the reason why this system has no package for it.
+    ///
+    /// # Errors
+    /// A package that exists and cannot be unpacked.
     fn unpack(&self) -> Result<Result<String, String>, String> {
         let output = output(&mut Command::new(self.folder.join("unpack.sh")))?;
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         match output.status.code() {
             Some(0) => self.version().map(Ok),
-            // Not in packages, but perhaps on PATH.
+            // No package source has it; a server on PATH will do.
             Some(3 | 4) => Ok(self.version().map_err(|_| complaint.lines().last().unwrap_or_default().to_owned())),
             _ => Err(format!("cannot unpack {}:\n{complaint}", self.name)),
         }
@@ -114,7 +121,7 @@ impl Service {
 
     fn up(&self) -> Result<(), String> {
         let folder = self.state()?;
-        if let Some(running) = Running::read(&folder) {
+        if let Some(running) = RunningServer::read(&folder) {
             println!("{} runs already: {running}", self.name);
             return Ok(());
         }
@@ -125,7 +132,7 @@ impl Service {
     }
 
     fn down(&self) -> Result<(), String> {
-        match Running::read(&self.state()?) {
+        match RunningServer::read(&self.state()?) {
             Some(running) => {
                 running.end()?;
                 println!("{} has ended", self.name);
@@ -136,14 +143,14 @@ impl Service {
     }
 
     fn status(&self) -> Result<(), String> {
-        let running = Running::read(&self.state()?);
+        let running = RunningServer::read(&self.state()?);
         let state = running.map_or_else(|| "does not run".to_owned(), |running| format!("runs: {running}"));
         let version = self.version().unwrap_or_else(|why| format!("({why})"));
         println!("{} {version} {state}", self.name);
         Ok(())
     }
 
-    /// Where a server that stays has its data, its log and what is known of it.
+    /// The folder of a server that `up` started: its data, its log and its process.
     fn state(&self) -> Result<std::path::PathBuf, String> {
         let home = self.folder.with_file_name("home.sh");
         let output = output(&mut Command::new(home))?;
@@ -181,7 +188,7 @@ mod tests {
 
     #[test]
     fn every_service_of_the_fixtures_is_known() {
-        let names: Vec<String> = Service::all(root()).unwrap().into_iter().map(|service| service.name).collect();
+        let names: Vec<String> = ServiceFolder::all(root()).unwrap().into_iter().map(|service| service.name).collect();
         assert_eq!(names, ["redis", "valkey"]);
     }
 
@@ -195,7 +202,7 @@ mod tests {
     }
 
     /// A service whose script to unpack it is this.
-    fn service(name: &str, script: &str) -> (Service, std::path::PathBuf) {
+    fn service(name: &str, script: &str) -> (ServiceFolder, std::path::PathBuf) {
         let folder = std::env::temp_dir().join(format!("hapax-xtask-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         for (file, text) in [("unpack.sh", script), ("server.sh", "echo Server v=1.2; [[ -f there ]]")] {
@@ -204,7 +211,7 @@ mod tests {
             let made = Command::new("chmod").arg("+x").arg(&path).status().unwrap();
             assert!(made.success());
         }
-        (Service { name: name.into(), folder: folder.clone() }, folder)
+        (ServiceFolder { name: name.into(), folder: folder.clone() }, folder)
     }
 
     #[test]

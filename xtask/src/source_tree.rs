@@ -1,10 +1,10 @@
-//! The checkout as rules see it: paths, and the text of the files that are text.
+//! The paths of a checkout and the text of its text files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 
-/// Every file by its path from the root, with `/` on all systems. Files that no rule reads have an empty text.
+/// Every file by its path from the root, with `/` on all systems. Files other than text files have an empty text.
 #[derive(Debug, Default)]
 pub(crate) struct SourceTree {
     files: BTreeMap<String, String>,
@@ -29,13 +29,13 @@ impl SourceTree {
         self.files.len()
     }
 
-    /// All files below a folder (`crates/core/`) or all files (``), with their text.
+    /// All files below a folder (`crates/core/`) or all files (empty string), with their text.
     pub(crate) fn under(&self, folder: &str) -> impl Iterator<Item = (&str, &str)> {
         let all = self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()));
         all.filter(move |(path, _)| path.starts_with(folder))
     }
 
-    /// The Rust files among them.
+    /// The Rust files below a folder, with their text.
     pub(crate) fn rust(&self, folder: &str) -> impl Iterator<Item = (&str, &str)> {
         self.under(folder).filter(|(path, _)| path.ends_with(".rs"))
     }
@@ -44,7 +44,7 @@ impl SourceTree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether it names a file, or a folder with a file somewhere in it.
+    /// Whether the path names a file, or a folder that contains one.
     pub(crate) fn has(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         let is_file = self.files.contains_key(path);
@@ -57,7 +57,7 @@ impl SourceTree {
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = format!("{prefix}{name}");
             let kind = entry.file_type()?;
-            if kind.is_dir() && is_ours(&entry.path(), &name) {
+            if kind.is_dir() && is_source(&entry.path(), &name) {
                 self.add_folder(&entry.path(), &format!("{path}/"))?;
             } else if kind.is_file() {
                 let text = if is_text(&name) { fs::read(entry.path())? } else { Vec::new() };
@@ -68,15 +68,15 @@ impl SourceTree {
     }
 }
 
-/// Not git's folder, an editor's, or what cargo built.
-fn is_ours(folder: &Path, name: &str) -> bool {
+/// Whether a folder belongs to the source: not git's, an editor's or cargo's.
+fn is_source(folder: &Path, name: &str) -> bool {
     let hidden = name.starts_with('.') && ![".cargo", ".ci"].contains(&name);
     let built = name == "target" || folder.join("CACHEDIR.TAG").exists();
     !hidden && !built
 }
 
 fn is_text(name: &str) -> bool {
-    [".rs", ".toml", ".md", ".sql", ".lua", ".sh"].iter().any(|ending| name.ends_with(ending))
+    [".rs", ".toml", ".md", ".sql", ".lua", ".sh", ".c"].iter().any(|ending| name.ends_with(ending))
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkout_is_read_without_what_is_not_ours() {
+    fn folders_of_tools_are_not_read() {
         let root = std::env::temp_dir().join(format!("hapax-xtask-tree-{}", std::process::id()));
         for path in [".ci/run", "a/b/c.rs", "a/d.bin", ".git/e.rs", "target/f.rs", "out/CACHEDIR.TAG", "out/g.rs"] {
             let file = root.join(path);
@@ -92,7 +92,7 @@ mod tests {
             fs::write(file, path).expect("a file");
         }
         let tree = SourceTree::read(&root).expect("the tree was just written");
-        fs::remove_dir_all(&root).expect("the tree is ours");
+        fs::remove_dir_all(&root).expect("this test created the folder");
         let found: Vec<_> = tree.under("").collect();
         assert_eq!(found, [(".ci/run", ""), ("a/b/c.rs", "a/b/c.rs"), ("a/d.bin", "")]);
     }

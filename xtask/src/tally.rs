@@ -1,11 +1,11 @@
-//! What `cargo test` printed, counted. Pure: lines in, counts and a verdict out.
+//! Counts the tests in the output of `cargo test`.
 //!
 //! Counts come from the `test result:` lines, names and reasons from the `test ...` lines. libtest writes
 //! `ignored, reason`; libtest-mimic pads the name and writes `ignored (reason)`.
 
-/// The tests of all binaries and all documentation together.
+/// The counts of all test binaries and doctests together.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct TestTally {
     passed: u64,
     failed: u64,
     ignored: u64,
@@ -14,17 +14,17 @@ pub(crate) struct Tally {
     /// Suites that printed a `test result:`.
     ended: u64,
     failures: Vec<String>,
-    skips: Vec<Skip>,
+    skips: Vec<IgnoredTest>,
 }
 
 #[derive(Debug, PartialEq)]
-struct Skip {
+struct IgnoredTest {
     test: String,
     reason: String,
 }
 
-impl Tally {
-    /// Counts what the lines say.
+impl TestTally {
+    /// Counts the tests in these lines.
     pub(crate) fn of<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
         let mut tally = Self::default();
         for line in lines {
@@ -33,13 +33,13 @@ impl Tally {
         tally
     }
 
-    /// Whether this counts as passed, given how cargo ended. A run that tested nothing does not.
+    /// Returns an error if a test failed, cargo failed, or no test ran.
     pub(crate) fn verdict(&self, ended_well: bool) -> Result<(), String> {
         if self.failed > 0 {
             Err(format!("{} failed", plural(self.failed, "test")))
         } else if self.ended < self.begun {
             let lost = plural(self.begun - self.ended, "suite");
-            Err(format!("{lost} began and gave no `test result`"))
+            Err(format!("{lost} began and printed no `test result`"))
         } else if !ended_well {
             Err("cargo test ended with an error".to_owned())
         } else if self.ended == 0 {
@@ -51,10 +51,10 @@ impl Tally {
         }
     }
 
-    /// The tests to look at, one a line: those that were ignored and why, then those that failed.
+    /// One line for each ignored test, with the reason, and then one for each failed test.
     pub(crate) fn details(&self) -> String {
         let mut details = String::new();
-        for Skip { test, reason } in &self.skips {
+        for IgnoredTest { test, reason } in &self.skips {
             details += &format!("ignored: {test}: {reason}\n");
         }
         for test in &self.failures {
@@ -63,7 +63,7 @@ impl Tally {
         details
     }
 
-    /// The last line: `tests: 412 passed, 0 failed, 3 ignored (2 of this reason; 1 of that)`.
+    /// The last line of the output: `tests: 412 passed, 0 failed, 3 ignored (2 of this reason; 1 of that)`.
     pub(crate) fn summary(&self) -> String {
         let Self { passed, failed, ignored, .. } = self;
         let counts = format!("tests: {passed} passed, {failed} failed, {ignored} ignored");
@@ -71,16 +71,16 @@ impl Tally {
         if reasons.is_empty() { counts } else { format!("{counts} ({})", reasons.join("; ")) }
     }
 
-    /// Each reason once, most frequent first. Their counts add up to `ignored`.
+    /// Each reason with its count, most frequent first. The counts add up to `ignored`.
     fn reasons(&self) -> Vec<(u64, &str)> {
         let mut reasons: Vec<(u64, &str)> = Vec::new();
-        for Skip { reason, .. } in &self.skips {
+        for IgnoredTest { reason, .. } in &self.skips {
             match reasons.iter_mut().find(|(_, known)| known == reason) {
                 Some((count, _)) => *count += 1,
                 None => reasons.push((1, reason)),
             }
         }
-        // A test that prints while it runs can tear its own line apart.
+        // Output of a test can split the line that reports it.
         let unread = self.ignored.saturating_sub(self.skips.len() as u64);
         if unread > 0 {
             reasons.push((unread, "whose line could not be read"));
@@ -106,7 +106,7 @@ impl Tally {
         if outcome.starts_with("FAILED") {
             self.failures.push(test.to_owned());
         } else if let Some(rest) = outcome.strip_prefix("ignored") {
-            self.skips.push(Skip { test: test.to_owned(), reason: reason(rest) });
+            self.skips.push(IgnoredTest { test: test.to_owned(), reason: reason(rest) });
         }
     }
 }
@@ -136,7 +136,7 @@ fn reason(rest: &str) -> String {
     reason.to_owned()
 }
 
-/// Drops escape sequences: colour may be forced on from outside.
+/// Removes escape sequences: the environment may force colour on.
 fn without_colour(line: &str) -> String {
     let mut pieces = line.split("\u{1b}[");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -189,13 +189,13 @@ failures:
 test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.02s
 ";
 
-    fn tally(output: &str) -> Tally {
-        Tally::of(output.lines())
+    fn tally(output: &str) -> TestTally {
+        TestTally::of(output.lines())
     }
 
     fn skips(output: &str) -> Vec<(String, String)> {
         let skips = tally(output).skips.into_iter();
-        skips.map(|Skip { test, reason }| (test, reason)).collect()
+        skips.map(|IgnoredTest { test, reason }| (test, reason)).collect()
     }
 
     #[test]
@@ -257,7 +257,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn talk_about_tests_is_not_a_test() {
+    fn other_lines_that_begin_with_test_are_not_counted() {
         let talk = "test gate::replays has been running for over 60 seconds\nrunning tests\nrunning some tests\n";
         let tally = tally(talk);
         assert_eq!((tally.begun, tally.ended, tally.skips.len(), tally.failures.len()), (0, 0, 0, 0));
@@ -275,12 +275,12 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn a_failed_test_outweighs_a_good_exit() {
+    fn a_failed_test_fails_the_run_even_if_cargo_succeeds() {
         assert!(tally(FAILING).verdict(true).is_err());
     }
 
     #[test]
-    fn a_bad_exit_outweighs_good_results() {
+    fn an_error_of_cargo_fails_the_run_even_if_all_tests_passed() {
         assert!(tally(LIBTEST).verdict(false).is_err());
     }
 
@@ -299,6 +299,6 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_suite_that_stops_half_way_fails_the_run() {
         let cut = [LIBTEST, "running 2 tests\ntest gate::begins ... ok\n"].concat();
-        assert_eq!(tally(&cut).verdict(true), Err("1 suite began and gave no `test result`".to_owned()));
+        assert_eq!(tally(&cut).verdict(true), Err("1 suite began and printed no `test result`".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: what a change must pass, cheapest first, each step a line a person could type.
+//! `cargo xtask test`: the steps that a change must pass, cheapest first. Each step is a command that a person can type.
 
 use std::borrow::Cow;
 use std::env;
@@ -10,19 +10,20 @@ use std::time::Instant;
 
 use crate::mutants;
 use crate::services::{self, Unpacked};
-use crate::tally::Tally;
+use crate::tally::TestTally;
 use crate::tidy;
 
-/// Runs the steps until one fails; says whether all passed.
+/// Runs the steps until one fails. Returns whether all passed.
 pub(crate) fn run(root: &Path) -> bool {
     step(&FORMAT, || succeeds(&FORMAT, root))
         && step(&TIDY, || Ok(tidy::run(root)))
         && step(&CLIPPY, || succeeds(&CLIPPY, root))
         && step(&DOC, || succeeds(&DOC, root))
+        && dependencies_are_allowed(root)
         && unpacked(root).is_some_and(|services| tests_pass(root, &services, mutants::run))
 }
 
-/// Runs the benchmarks, optimised.
+/// Builds the benchmarks with optimisation and runs them.
 pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
     let cargo = |words: &[&str]| {
         let mut command = Command::new("cargo");
@@ -30,26 +31,27 @@ pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
         command
     };
     let succeeds = |command: &mut Command| command.status().is_ok_and(|status| status.success());
-    // All of its binaries: one counts what would cost another time.
+    // All binaries of the package: one of them counts allocations, which would slow another one down.
     succeeds(&mut cargo(&["build"])) && succeeds(cargo(&["run"]).args(["--bin", "hapax-bench", "--"]).args(arguments))
 }
 
 const FORMAT: CommandLine = CommandLine::new("cargo fmt --all --check");
-// Runs inside this process; the line is the command that runs it alone.
+// Runs inside this process; the command runs this step alone.
 const TIDY: CommandLine = CommandLine::new("cargo xtask tidy");
 const CLIPPY: CommandLine = CommandLine::new("cargo clippy --workspace --all-targets --all-features -- -D warnings");
 const DOC: CommandLine = CommandLine {
     words: "cargo doc --workspace --no-deps --all-features",
     variable: Some(("RUSTDOCFLAGS", Cow::Borrowed("-D warnings"))),
 };
+const DENY: CommandLine = CommandLine::new("cargo deny check");
 const UNPACK: CommandLine = CommandLine::new("cargo xtask services unpack");
-// One failure must not hide the next: the tests alone run to the end.
+// One failure must not hide the next one: all tests run.
 const TESTS: &str = "cargo test --workspace --all-features --no-fail-fast";
 
-/// A test whose service was unpacked fails without it.
+/// The variable that names the services without which a test fails instead of being ignored.
 const REQUIRE: &str = "HAPAX_REQUIRE";
 
-/// One command line: printed as it would be typed, and run as it is printed.
+/// A command line, printed exactly as it is run.
 struct CommandLine {
     words: &'static str,
     variable: Option<(&'static str, Cow<'static, str>)>,
@@ -77,7 +79,7 @@ impl fmt::Display for CommandLine {
     }
 }
 
-/// Runs one step that either passes or not.
+/// Runs one step that passes or fails.
 fn step(line: &CommandLine, body: impl FnOnce() -> io::Result<bool>) -> bool {
     let passed = timed(line, body).unwrap_or(false);
     if !passed {
@@ -86,7 +88,17 @@ fn step(line: &CommandLine, body: impl FnOnce() -> io::Result<bool>) -> bool {
     passed
 }
 
-/// Unpacks the services that the tests need; nothing when one could be had and cannot be unpacked.
+/// Checks licences, sources and advisories of the dependencies where cargo-deny is on PATH.
+fn dependencies_are_allowed(root: &Path) -> bool {
+    let is_installed = Command::new("cargo-deny").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !is_installed {
+        println!("\n$ {DENY}\nignored: cargo-deny is not on PATH (cargo install cargo-deny)");
+        return true;
+    }
+    step(&DENY, || succeeds(&DENY, root))
+}
+
+/// Unpacks the services that the tests need. Returns nothing if an available service cannot be unpacked.
 fn unpacked(root: &Path) -> Option<Unpacked> {
     let unpacked = timed(&UNPACK, || services::unpack(root).map_err(io::Error::other));
     match &unpacked {
@@ -96,28 +108,28 @@ fn unpacked(root: &Path) -> Option<Unpacked> {
     unpacked
 }
 
-/// Runs the tests, which have more to say than whether they passed, and then asks whether they can fail. The summary comes last.
-fn tests_pass(root: &Path, services: &Unpacked, can_fail: impl FnOnce(&Path) -> bool) -> bool {
+/// Runs the tests, then the mutants, and prints the summary of the tests last.
+fn tests_pass(root: &Path, services: &Unpacked, mutants: impl FnOnce(&Path) -> bool) -> bool {
     let required = services.required(&env::var(REQUIRE).unwrap_or_default());
     let tests = CommandLine { words: TESTS, variable: Some((REQUIRE, required.into())) };
     let Some((ended_well, output)) = timed(&tests, || stream(&tests, root)) else {
         ask_for(&tests);
         return false;
     };
-    let tally = Tally::of(output.lines());
+    let tally = TestTally::of(output.lines());
     print!("\n{}", tally.details());
     let verdict = tally.verdict(ended_well);
     if let Err(why) = &verdict {
         println!("{why}");
         ask_for(&tests);
     }
-    let passed = verdict.is_ok() && can_fail(root);
+    let passed = verdict.is_ok() && mutants(root);
     println!("{services}");
     println!("{}", tally.summary());
     passed
 }
 
-/// Prints the line, runs the body and prints how long it took; nothing when the body could not even start.
+/// Prints the command, runs the body and prints its duration. Returns nothing if the body could not start.
 fn timed<T>(line: &CommandLine, body: impl FnOnce() -> io::Result<T>) -> Option<T> {
     println!("\n$ {line}");
     let begun = Instant::now();
@@ -127,14 +139,14 @@ fn timed<T>(line: &CommandLine, body: impl FnOnce() -> io::Result<T>) -> Option<
 }
 
 fn ask_for(line: &CommandLine) {
-    println!("failed; to run it again: {line}");
+    println!("failed; run it again with: {line}");
 }
 
 fn succeeds(line: &CommandLine, root: &Path) -> io::Result<bool> {
     Ok(line.command(root).status()?.success())
 }
 
-/// Runs a command whose standard output is both shown and kept.
+/// Runs a command, prints its standard output and returns it.
 fn stream(line: &CommandLine, root: &Path) -> io::Result<(bool, String)> {
     let mut child = line.command(root).stdout(Stdio::piped()).spawn()?;
     let output = match child.stdout.take() {
@@ -145,7 +157,7 @@ fn stream(line: &CommandLine, root: &Path) -> io::Result<(bool, String)> {
     Ok((ended_well, String::from_utf8_lossy(&output).into_owned()))
 }
 
-/// Copies piece by piece, not line by line: a test that hangs shows its name before its line is complete.
+/// Copies in pieces and not in lines, because a test that hangs prints its name without ending the line.
 fn tee(mut from: impl Read, mut to: impl Write) -> io::Result<Vec<u8>> {
     let mut kept = Vec::new();
     let mut piece = [0; 8192];

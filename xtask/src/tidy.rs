@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: what the compiler cannot see. The walls of ARCHITECTURE.md are held here.
+//! `cargo xtask tidy`: rules about the source tree that rustc and clippy do not cover.
 //!
-//! To add a rule, write its check, give it a remedy in [`RULES`], and show in `tidy/tests.rs` what it refuses and
-//! what it accepts.
+//! To add a rule, write its check, add it to [`RULES`] with a remedy, and test in `tidy/tests.rs` what it refuses and what it
+//! accepts.
 
 mod habits;
 mod manifest;
@@ -22,22 +22,21 @@ type Rule = (fn(&SourceTree) -> Vec<Violation>, &'static str);
 
 #[rustfmt::skip]
 const RULES: &[Rule] = &[
-    (walls::core_knows_no_transport_driver_or_broker, "core is true for all of them: put it into an adapter"),
-    (walls::core_takes_little_from_tokio, "core has `sync` and macros only: the rest goes through `Runtime`"),
-    (walls::core_selects_in_order, "begin it with `biased;`, or the simulation cannot replay"),
-    (walls::machine_is_pure, "the machine is pure: time and chance enter as arguments"),
-    (walls::adapters_do_not_see_each_other, "adapters meet in core only: move what they share there"),
-    (walls::backends_are_named_by_the_wiring, "take `Arc<dyn Store>`: only the wiring of cli knows what it is"),
-    (walls::guarded_places_exist, "a rule guards it: when it moves, teach the rule"),
-    (habits::statements_live_in_files, "put it into a .sql file beside the module and include it"),
+    (walls::core_depends_on_no_transport_driver_or_broker, "core serves all of them: move the code into an adapter"),
+    (walls::core_takes_little_from_tokio, "core uses tokio's `sync` and macros only: use `Runtime` for the rest"),
+    (walls::core_selects_in_order, "start it with `biased;`, so that the simulation can replay it"),
+    (walls::machine_is_pure, "the machine is pure: pass time and random values as arguments"),
+    (walls::adapters_do_not_depend_on_each_other, "adapters share code through core only: move it there"),
+    (walls::guarded_places_exist, "a rule guards this path: change the rule when the file moves"),
+    (habits::statements_live_in_files, "move it into a .sql file beside the module and include that"),
     (habits::tests_do_not_sleep, "poll with a deadline, or step the clock of the testkit"),
     (habits::nothing_is_left_for_later, "do it now or leave it out"),
-    (habits::documents_name_what_exists, "name a path that does"),
-    (habits::clauses_are_shown_by_tests, "a test that shows it has the clause's number at the end of its name"),
-    (habits::root_documents_exist, "every reader looks for it: write it"),
+    (habits::documents_name_what_exists, "name a path that exists"),
+    (habits::clauses_are_shown_by_tests, "end the name of a test that shows the clause with its number"),
+    (habits::root_documents_exist, "write it: every reader looks for it"),
 ];
 
-/// Applies every rule to the checkout and prints all findings, `path:line: what, remedy`; says whether there were none.
+/// Applies every rule to the checkout and prints each violation as `path:line: what, remedy`. Returns whether there were none.
 pub(crate) fn run(root: &Path) -> bool {
     let tree = match SourceTree::read(root) {
         Ok(tree) => tree,
@@ -64,7 +63,7 @@ fn findings(tree: &SourceTree) -> Vec<String> {
     findings
 }
 
-/// Where a rule is broken, and by what.
+/// The place where a rule is broken, and the text that breaks it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Violation {
     path: String,
@@ -78,24 +77,13 @@ impl Violation {
     }
 }
 
-/// The paths spelled in the Rust files of a folder that are refused, given the file and the path.
-fn spelled(tree: &SourceTree, folder: &str, refused: impl Fn(&str, &RustPath<'_>) -> bool) -> Vec<Violation> {
+/// The Rust paths in the files of a folder for which `is_refused` returns true, given the file and the path.
+fn paths_in(tree: &SourceTree, folder: &str, is_refused: impl Fn(&str, &RustPath<'_>) -> bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (file, text) in tree.rust(folder) {
         let mut paths = paths(&tokens(text));
-        paths.retain(|path| refused(file, path));
+        paths.retain(|path| is_refused(file, path));
         violations.extend(paths.iter().map(|path| Violation::new(file, path.line, format!("`{}`", path.text()))));
-    }
-    violations
-}
-
-/// The words in the Rust files of a folder that are refused, given the file and the word.
-fn words(tree: &SourceTree, folder: &str, refused: impl Fn(&str, &str) -> bool) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    for (file, text) in tree.rust(folder) {
-        let mut words = tokens(text);
-        words.retain(|token| token.is_word() && refused(file, token.text));
-        violations.extend(words.iter().map(|word| Violation::new(file, word.line, format!("`{}`", word.text))));
     }
     violations
 }

@@ -1,4 +1,4 @@
-//! A server that stays after the command that started it.
+//! A server that outlives the command that started it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -10,30 +10,30 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So long a server may take to listen, or to end.
+/// The longest time that a server may take to listen or to end.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How each is started: its name, the port it usually has, and the scheme of its URL.
+/// The services that can be started: name, usual port, and scheme of the URL.
 const USUAL: &[(&str, u16, &str)] = &[("redis", 6379, "redis"), ("valkey", 6380, "redis")];
 
-/// A server that runs, as its file says.
+/// A running server, read from the file that `start` wrote.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct RunningServer {
     file: PathBuf,
     pid: String,
-    /// When the process began, in the system's own count: another process may have the number by now.
+    /// The start time of the process in clock ticks. It tells the server from a later process with the same id.
     began: String,
     url: String,
 }
 
-impl fmt::Display for Running {
+impl fmt::Display for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (process {}, log {})", self.url, self.pid, self.file.with_file_name("log").display())
     }
 }
 
-impl Running {
-    /// The server of this folder, if it runs.
+impl RunningServer {
+    /// Reads the server of this folder; nothing if it does not run.
     pub(super) fn read(folder: &Path) -> Option<Self> {
         let file = folder.join("running");
         let text = fs::read_to_string(&file).ok()?;
@@ -42,7 +42,7 @@ impl Running {
         running.is_there().then_some(running)
     }
 
-    /// Ends it, and waits until it has.
+    /// Ends the server and waits until its process has ended.
     pub(super) fn end(&self) -> Result<(), String> {
         let killed = Command::new("kill").arg(&self.pid).status();
         if !killed.is_ok_and(|status| status.success()) {
@@ -67,7 +67,7 @@ impl Running {
     }
 }
 
-/// When a process began, unless it has ended: the 22nd word of its line, counted behind its name, which may have blanks.
+/// The start time of a process that runs: field 22 of its `stat` line. The name before it may contain blanks.
 fn began(pid: &str) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
@@ -75,21 +75,22 @@ fn began(pid: &str) -> Option<String> {
     (state != "Z" && state != "X").then(|| words.nth(18).map(str::to_owned)).flatten()
 }
 
-/// Starts a server that stays, and waits until it listens.
-pub(super) fn start(script: &Path, name: &str, folder: &Path) -> Result<Running, String> {
+/// Starts a server and waits until it listens.
+pub(super) fn start(script: &Path, name: &str, folder: &Path) -> Result<RunningServer, String> {
     let usual = USUAL.iter().find(|(service, ..)| *service == name);
-    let &(_, port, scheme) = usual.ok_or_else(|| format!("nobody has said how to leave {name} running"))?;
+    let &(_, port, scheme) =
+        usual.ok_or_else(|| format!("`up` cannot start {name}: add it to USUAL in xtask/src/services/running.rs"))?;
     launch(script, folder, port, scheme).map_err(|error| format!("{name}: {error}"))
 }
 
-fn launch(script: &Path, folder: &Path, port: u16, scheme: &str) -> io::Result<Running> {
+fn launch(script: &Path, folder: &Path, port: u16, scheme: &str) -> io::Result<RunningServer> {
     let data = folder.join("data");
     fs::create_dir_all(&data)?;
     let address = free(port)?;
     let log = File::create(folder.join("log"))?;
     let mut command = Command::new(script);
     command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--dir"]).arg(&data);
-    // A group of its own: what is typed to end this command does not end the server.
+    // A process group of its own, so that Ctrl-C for this command does not end the server.
     command.process_group(0).env("HAPAX_STAYS", "1").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let mut child = command.spawn()?;
     if let Err(error) = listens(&mut child, address) {
@@ -102,10 +103,10 @@ fn launch(script: &Path, folder: &Path, port: u16, scheme: &str) -> io::Result<R
     let url = format!("{scheme}://{address}/0");
     let file = folder.join("running");
     fs::write(&file, format!("{pid} {began} {url}\n"))?;
-    Ok(Running { file, pid, began, url })
+    Ok(RunningServer { file, pid, began, url })
 }
 
-/// The usual port, or another if that is taken.
+/// The usual port, or a free one if it is in use.
 fn free(port: u16) -> io::Result<SocketAddr> {
     TcpListener::bind(("127.0.0.1", port)).or_else(|_| TcpListener::bind("127.0.0.1:0"))?.local_addr()
 }
@@ -128,7 +129,7 @@ fn listens(child: &mut Child, address: SocketAddr) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A server that does nothing but live, in a folder of its own.
+    /// A process that only waits, recorded in a folder of its own.
     fn recorded(name: &str, change: impl Fn(String) -> String) -> (Child, PathBuf) {
         let folder = std::env::temp_dir().join(format!("hapax-xtask-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -141,17 +142,17 @@ mod tests {
     #[test]
     fn a_server_runs_until_it_is_ended() {
         let (mut child, folder) = recorded("ended", |began| began);
-        Running::read(&folder).expect("it runs").end().unwrap();
-        assert!(Running::read(&folder).is_none());
+        RunningServer::read(&folder).expect("it runs").end().unwrap();
+        assert!(RunningServer::read(&folder).is_none());
         child.wait().unwrap();
         assert!(!folder.join("running").exists());
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn another_process_with_its_number_is_not_taken_for_it() {
+    fn a_process_with_the_same_id_is_a_different_server() {
         let (mut child, folder) = recorded("another", |began| format!("{began}0"));
-        assert!(Running::read(&folder).is_none());
+        assert!(RunningServer::read(&folder).is_none());
         child.kill().unwrap();
         child.wait().unwrap();
         fs::remove_dir_all(folder).unwrap();

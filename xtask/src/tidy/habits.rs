@@ -1,6 +1,6 @@
-//! How we write: the rules about statements, tests, words and documents.
+//! Rules about statements, tests and documents.
 
-use super::{Violation, is_module, lines, missing, spelled};
+use super::{Violation, is_module, lines, missing, paths_in};
 use crate::rust::{TokenKind, tokens};
 use crate::source_tree::SourceTree;
 
@@ -16,7 +16,7 @@ pub(super) fn statements_live_in_files(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
-/// The SQL verb a literal begins with, whatever its quotes, its case and the blanks before it.
+/// The SQL verb at the start of a literal, in any case, after quotes and blanks.
 fn statement(literal: &str) -> Option<&'static str> {
     let (_, mut body) = literal.split_once('"')?;
     let blank = |text: &str| BLANKS.iter().find(|blank| text.starts_with(**blank)).map(|blank| blank.len());
@@ -32,16 +32,16 @@ fn statement(literal: &str) -> Option<&'static str> {
 
 const STATEMENTS: &[&str] = &["select", "insert", "update", "delete", "create", "alter"];
 
-/// As they stand in source: also the escapes, and the backslash that continues a line.
+/// Blanks as they are written in source: also escapes, and the backslash that continues a line.
 const BLANKS: &[&str] = &[" ", "\n", "\t", "\\n", "\\t", "\\\n"];
 
 pub(super) fn tests_do_not_sleep(tree: &SourceTree) -> Vec<Violation> {
     sleepers(tree, MAY_SLEEP)
 }
 
-/// Files that may sleep, each with its reason.
+/// The test files that may sleep, each with the reason.
 const MAY_SLEEP: &[(&str, &str)] = &[
-    ("crates/testkit/src/clock.rs", "hands the sleeps of what is tested on to the runtime"),
+    ("crates/testkit/src/clock.rs", "passes the sleeps of the tested code on to the runtime"),
     ("crates/testkit/src/faulty.rs", "a slow store, in virtual time"),
     ("crates/testkit/src/proxy/connection.rs", "a slow network"),
 ];
@@ -49,7 +49,7 @@ const MAY_SLEEP: &[(&str, &str)] = &[
 pub(super) fn sleepers(tree: &SourceTree, may_sleep: &[(&str, &str)]) -> Vec<Violation> {
     let applies = |file: &str| is_test(file) && !may_sleep.iter().any(|(listed, _)| *listed == file);
     let sleeps = |end: &[&str]| matches!(end, ["thread" | "time", "sleep" | "sleep_until"]);
-    let mut violations = spelled(tree, "crates/", |file, path| applies(file) && path.segments.windows(2).any(sleeps));
+    let mut violations = paths_in(tree, "crates/", |file, path| applies(file) && path.segments.windows(2).any(sleeps));
     for (file, text) in tree.rust("crates/").filter(|(file, _)| applies(file)) {
         for call in tokens(text).windows(3) {
             if let [".", "sleep", "("] = [call[0].text, call[1].text, call[2].text] {
@@ -67,7 +67,7 @@ fn is_test(file: &str) -> bool {
 
 pub(super) fn nothing_is_left_for_later(tree: &SourceTree) -> Vec<Violation> {
     let is_read = |path: &str| READ.iter().any(|ending| path.ends_with(ending));
-    // The rules and their tests must name what they refuse.
+    // The rules and their tests contain the words that they refuse.
     let is_rule = |path: &str| is_module(path, "xtask/src/tidy");
     let mut violations = Vec::new();
     for (path, text) in tree.under("").filter(|(path, _)| is_read(path) && !is_rule(path)) {
@@ -80,7 +80,8 @@ pub(super) fn nothing_is_left_for_later(tree: &SourceTree) -> Vec<Violation> {
 }
 
 const READ: &[&str] = &[".rs", ".sql", ".lua", ".sh", ".md"];
-const LATER: &[&str] = &["TODO", "FIXME", "todo!(", "unimplemented!("];
+/// In comments and documents; clippy refuses the macros `todo!` and `unimplemented!`.
+const LATER: &[&str] = &["TODO", "FIXME"];
 
 pub(super) fn documents_name_what_exists(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -104,7 +105,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The path in a code span: without arguments, line number or anchor, and up to a placeholder such as `<db>` or `*`.
+/// The path in a code span, without arguments, line number and anchor, and only up to a placeholder such as `<db>` or `*`.
 fn named_path(span: &str) -> Option<&str> {
     let path = span.split([' ', ':', '#']).next()?;
     let path = match path.find(['<', '*', '{']) {
@@ -122,7 +123,7 @@ pub(super) fn root_documents_exist(tree: &SourceTree) -> Vec<Violation> {
 
 const HTTP_CONTRACT: &str = "docs/http.md";
 
-/// Each clause `**H7**` of the HTTP contract has a test whose name ends in `_h7`, and no test names a clause that is not there.
+/// Each clause `**H7**` of the HTTP contract has a test whose name ends in `_h7`, and each such test has its clause.
 pub(super) fn clauses_are_shown_by_tests(tree: &SourceTree) -> Vec<Violation> {
     let contract = tree.text(HTTP_CONTRACT).unwrap_or_default();
     let mut clauses = Vec::new();

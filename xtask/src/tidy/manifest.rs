@@ -1,9 +1,9 @@
-//! Just enough of Cargo.toml: the packages it depends on.
+//! Reads the names of the dependencies in a Cargo.toml.
 
 use super::{Violation, lines};
 use crate::source_tree::SourceTree;
 
-/// The dependencies of a manifest, of all kinds, that are refused by the name code uses for them.
+/// The dependencies of a manifest, of all kinds, for whose name in code `refused` returns true.
 pub(super) fn depended_on(tree: &SourceTree, manifest: &str, refused: impl Fn(&str) -> bool) -> Vec<Violation> {
     let mut found = dependencies(tree.text(manifest).unwrap_or_default());
     found.retain(|(_, name)| refused(name));
@@ -11,7 +11,7 @@ pub(super) fn depended_on(tree: &SourceTree, manifest: &str, refused: impl Fn(&s
     found.iter().map(place).collect()
 }
 
-/// Names as code spells them; a renamed package under both its names.
+/// Names as code spells them. A renamed package is listed under both names.
 fn dependencies(manifest: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut inside = false;
