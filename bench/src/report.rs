@@ -35,8 +35,8 @@ const PAGE: &str = "docs/performance.md";
 
 const PREFACE: &str = "# Performance
 
-A subject and its limit are measured in turn, five times; the ratio is the median of the pairs. Absolute figures orient only: two cores are
-shared by all that takes part.
+Each subject and its limit are measured in turn, five times. The ratio is the median of the five pairs. Absolute
+figures are for orientation only: all processes of a run share two cores.
 ";
 
 /// Writes the section of this set of subjects, and leaves the others as they are.
