@@ -1,13 +1,13 @@
-//! Who asks for what: scope and key name an operation, the fingerprint names its payload.
+//! Identifies operations: the scope and key name an operation, the fingerprint identifies its payload.
 //!
 //! ```text
 //! Scope + Key ──Identity──► RecordKey ──► OperationId ──► EventId(0), EventId(1), …
 //! payload     ──Identity──► Fingerprint
-//! RecordKey + Fingerprints = Call, the thing a gate or a ledger is asked to run once
+//! RecordKey + Fingerprints = Call, which a gate or a ledger runs once
 //! ```
 //!
-//! Every id is derived, never minted, so that each layer, and each attempt, arrives at the same one.
-//! `tests/vectors` holds known answers computed by an independent program.
+//! Every id is derived, never generated, so every layer and every attempt computes the same one.
+//! `tests/vectors` contains expected ids, computed by an independent program.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,17 +19,9 @@ use uuid::Uuid;
 use crate::chaos;
 use crate::error::{Error, ErrorKind};
 
-/// What the client sent to name its operation: 1 to 1,024 bytes, compared byte for byte.
+/// The client's name for its operation: 1 to 1,024 bytes, compared byte by byte.
 ///
-/// Transports may be stricter (HTTP takes up to 255 visible ASCII characters).
-///
-/// ```
-/// use hapax_core::Key;
-///
-/// let key = Key::new("8e03978e-40d5-43dd-bc93-6894a57f9324")?;
-/// assert!(Key::new("").is_err());
-/// # Ok::<(), hapax_core::Error>(())
-/// ```
+/// Transports may be stricter: HTTP accepts up to 255 visible ASCII characters.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Box<[u8]>);
 
@@ -37,10 +29,10 @@ impl Key {
     /// The longest key, in bytes.
     pub const MAX_LEN: usize = 1024;
 
-    /// Takes the bytes of a key as they came.
+    /// A key with these bytes.
     ///
     /// # Errors
-    /// `Invalid` if it is empty or longer than [`Key::MAX_LEN`].
+    /// `Invalid` if the key is empty or longer than [`Key::MAX_LEN`].
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, Error> {
         let bytes = bytes.into();
         match bytes.len() {
@@ -50,30 +42,31 @@ impl Key {
         }
     }
 
-    /// The bytes as the client sent them.
+    /// The bytes that the client sent.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// A key is the client's secret: it is never printed.
+/// Prints only the length: a key may be a secret of the client.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({} bytes)", self.0.len())
     }
 }
 
-/// The room in which a key is unique: a namespace, the tenant, and at will the principal within it.
+/// The scope in which a key is unique: a namespace, a tenant, and optionally a principal of the tenant.
 ///
-/// All come from authenticated facts. There is no default: without a scope one tenant could be answered with the response of another.
+/// All three must come from authenticated facts. There is no default scope: without a scope, one tenant could receive
+/// the answer of another.
 ///
 /// ```
 /// use hapax_core::Scope;
 ///
 /// let shop = Scope::tenant("payments", "acme")?;
-/// // The same key at two tills of one shop is two operations.
+/// // The same key from two principals names two operations.
 /// assert_ne!(shop.clone().principal("till-3"), shop.principal("till-4"));
-/// assert!(Scope::tenant("payments", "").is_err(), "nobody is everybody's tenant by mistake");
+/// assert!(Scope::tenant("payments", "").is_err(), "an empty tenant is an error");
 /// # Ok::<(), hapax_core::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -87,19 +80,19 @@ impl Scope {
     /// The scope of one tenant in a namespace (one per service or consumer group).
     ///
     /// # Errors
-    /// `Invalid` if either is empty.
+    /// `Invalid` if the namespace or the tenant is empty.
     pub fn tenant(namespace: &str, tenant: impl AsRef<[u8]>) -> Result<Self, Error> {
         let tenant = tenant.as_ref();
         if tenant.is_empty() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "a scope's tenant is empty; Scope::untenanted says that there are none",
+                "a scope's tenant is empty; use Scope::untenanted for a service without tenants",
             ));
         }
         Ok(Self { tenant: tenant.into(), ..Self::untenanted(namespace)? })
     }
 
-    /// One scope for everybody who reaches the service: only where all callers may see each other's answers.
+    /// One scope for all callers of a service. Use it only if all callers may see each other's answers.
     ///
     /// # Errors
     /// `Invalid` if the namespace is empty.
@@ -122,7 +115,8 @@ impl Scope {
         &self.namespace
     }
 
-    /// Stands for namespace and tenant where a share of this process's room is counted. Never stored.
+    /// A number for the namespace and tenant, by which this process limits each tenant's share of its permits. Never
+    /// stored.
     fn tenant_number(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         (&self.namespace, &self.tenant).hash(&mut hash);
@@ -130,16 +124,16 @@ impl Scope {
     }
 }
 
-/// Tenants may be derived from credentials: only the namespace is printed.
+/// Prints only the namespace: tenants may be derived from credentials.
 impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Scope({})", self.namespace)
     }
 }
 
-/// How ids are derived: plain SHA-256, or HMAC under a secret so that nothing can be guessed from what is stored.
+/// How ids are derived: with plain SHA-256, or with HMAC under a secret, so that stored ids cannot be guessed.
 ///
-/// A keyed identity never rotates: another secret makes every retry look like a new operation.
+/// The secret can never change: under another secret every retry looks like a new operation.
 ///
 /// ```
 /// use hapax_core::{Identity, Key, Scope};
@@ -156,12 +150,12 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Ids that anybody who knows scope and key can derive.
+    /// Derives ids without a secret: everyone who knows the scope and key can compute them.
     pub fn plain() -> Self {
         Self { secret: None }
     }
 
-    /// Ids that only holders of the secret can derive.
+    /// Derives ids with a secret: only its holders can compute them.
     pub fn keyed(secret: [u8; 32]) -> Self {
         Self { secret: Some(secret) }
     }
@@ -173,38 +167,29 @@ impl Identity {
         RecordKey(head(&self.digest("hapax/rk/v1", &parts)))
     }
 
-    /// The fingerprint of a payload under a rule: the parts that count, in order.
+    /// The fingerprint of a payload under a rule. `parts` are the parts of the payload that the rule covers, in order.
     ///
     /// # Panics
-    /// If a part is 4 GiB long or longer.
+    /// If a part is 4 GiB or longer.
     pub fn fingerprint(&self, rule: Rule, parts: &[&[u8]]) -> Fingerprint {
         Fingerprint { rule, bytes: head(&self.digest("hapax/fp/v1", parts)) }
     }
 
-    /// A call for this key. Until [`Call::fingerprint`] gives it one, the payload is not compared.
-    ///
-    /// ```
-    /// use hapax_core::{Identity, Key, Rule, Scope};
-    ///
-    /// let identity = Identity::plain();
-    /// let scope = Scope::tenant("payments", "acme")?;
-    /// let key = Key::new("order-7")?;
-    /// let call = identity.call(&scope, &key).fingerprint(identity.fingerprint(Rule(1), &[b"amount=5"]));
-    /// # Ok::<(), hapax_core::Error>(())
-    /// ```
+    /// A call for this key. Its payload is not compared unless [`Call::fingerprint`] adds a fingerprint.
     pub fn call(&self, scope: &Scope, key: &Key) -> Call {
         Call { tenant: scope.tenant_number(), ..Call::new(self.record_key(scope, key)) }
     }
 
-    /// Stands for a secret value, a credential for instance, where a tenant is asked for.
+    /// A tenant derived from a secret value, such as a credential. The secret cannot be computed from it.
     pub fn tenant_of(&self, credential: &[u8]) -> [u8; 32] {
         self.digest("hapax/tenant/v1", &[credential])
     }
 
-    /// The call that ties a namespace to this identity: whoever runs it first decides, and under another identity it is a mismatch.
-    /// Its record key is the same under every identity.
+    /// The call that pins a namespace to this identity. The first process that completes it decides; under another
+    /// identity it is a mismatch. Its record key is the same under every identity.
     ///
-    /// A process with a keyed identity runs it before it serves: under another secret every retry would look new.
+    /// A process with a keyed identity runs it before it serves requests, because under another secret every retry
+    /// would look new.
     pub fn pin(&self, namespace: &str) -> Call {
         let rk = RecordKey(head(&Self::plain().digest("hapax/identity", &[namespace.as_bytes()])));
         Call::new(rk).fingerprint(self.fingerprint(Self::PIN, &[b"hapax/identity"]))
@@ -212,7 +197,8 @@ impl Identity {
 
     const PIN: Rule = Rule(1);
 
-    /// H(label, parts…): the label and each part preceded by its length, so that no two lists of parts look alike.
+    /// H(label, parts…): hashes the label and each part after its length, so that different lists of parts never give
+    /// the same input.
     fn digest(&self, label: &str, parts: &[&[u8]]) -> [u8; 32] {
         let all = std::iter::once(label.as_bytes()).chain(parts.iter().copied());
         match &self.secret {
@@ -236,14 +222,14 @@ impl Identity {
     }
 }
 
-/// The secret is never printed.
+/// Prints whether there is a secret, never the secret.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.secret.is_some() { "Identity(keyed)" } else { "Identity(plain)" })
     }
 }
 
-/// The first `N` bytes of a SHA-256 digest.
+/// The first `N` bytes of a digest.
 fn head<const N: usize>(digest: &[u8; 32]) -> [u8; N] {
     *digest.first_chunk().expect("no id is longer than the digest it is cut from")
 }
@@ -252,16 +238,16 @@ fn length(part: &[u8]) -> [u8; 4] {
     u32::try_from(part.len()).expect("a part of an identity is shorter than 4 GiB").to_be_bytes()
 }
 
-/// The 16 bytes under which a record is stored: the head of a hash over scope and key.
+/// The key of a record in a store: the first 16 bytes of a hash over the scope and key.
 ///
 /// ```
 /// use hapax_core::{Identity, Key, RecordKey, Scope};
 ///
 /// let rk = Identity::plain().record_key(&Scope::tenant("payments", "acme")?, &Key::new("order-7")?);
-/// // In full to find it by, and its first 8 digits for a log.
+/// // `Display` prints all digits, `Debug` only the first 8, for logs.
 /// assert_eq!(rk.to_string().len(), 32);
 /// assert_eq!(format!("{rk:?}"), rk.to_string()[..8]);
-/// // Stores keep its bytes.
+/// // Stores keep the bytes.
 /// assert_eq!(RecordKey::from_bytes(*rk.as_bytes()), rk);
 /// # Ok::<(), hapax_core::Error>(())
 /// ```
@@ -276,7 +262,7 @@ impl Hash for RecordKey {
 }
 
 impl RecordKey {
-    /// Takes back the bytes of a record key that was derived before.
+    /// The record key with these bytes, which were derived before.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -286,7 +272,7 @@ impl RecordKey {
         &self.0
     }
 
-    /// The operation that this key names, in every layer.
+    /// The id of the operation, the same in every layer.
     pub fn operation(&self) -> OperationId {
         let mut hash = Sha256::new();
         hash.update(b"hapax/op/v1");
@@ -295,30 +281,21 @@ impl RecordKey {
     }
 }
 
-/// All 32 hexadecimal digits.
+/// Prints all 32 hexadecimal digits.
 impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-/// The first 8 hexadecimal digits: what a log may show.
+/// Prints the first 8 hexadecimal digits, as logs may show no more.
 impl fmt::Debug for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-/// The derived name of an operation, a version 8 UUID: the transaction id and idempotency key to use downstream.
-///
-/// ```
-/// use hapax_core::RecordKey;
-///
-/// let operation = RecordKey::from_bytes([7; 16]).operation();
-/// assert_eq!(operation.to_string().len(), 36);
-/// // The first event that the operation emits, and the second.
-/// assert_ne!(operation.event(0), operation.event(1));
-/// ```
+/// The derived id of an operation, a version 8 UUID. Use it downstream as a transaction id or idempotency key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(Uuid);
 
@@ -338,17 +315,8 @@ impl OperationId {
     }
 }
 
-/// The derived name of an event, a version 8 UUID: what a broker and its consumers deduplicate by.
-///
-/// ```
-/// use hapax_core::RecordKey;
-///
-/// let operation = RecordKey::from_bytes([7; 16]).operation();
-/// let (receipt, parcel) = (operation.event(0), operation.event(1));
-/// // Published again by a later attempt, it has the same id, and the broker drops the copy.
-/// assert_eq!(receipt, operation.event(0));
-/// assert_ne!(receipt.to_string(), parcel.to_string());
-/// ```
+/// The derived id of an event, a version 8 UUID, by which brokers and consumers deduplicate. A later attempt that
+/// publishes the event again uses the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventId(Uuid);
 
@@ -363,7 +331,7 @@ fn uuid_v8(digest: &[u8; 32]) -> Uuid {
     uuid::Builder::from_custom_bytes(head(digest)).into_uuid()
 }
 
-macro_rules! printed_as_uuid {
+macro_rules! print_as_uuid {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -378,39 +346,19 @@ macro_rules! printed_as_uuid {
         }
     )*};
 }
-printed_as_uuid!(OperationId, EventId);
+print_as_uuid!(OperationId, EventId);
 
-/// Which parts of a payload a fingerprint covers. The numbers are the caller's to give; a changed rule needs a new one.
-///
-/// ```
-/// use hapax_core::{Identity, Rule};
-///
-/// /// Account and amount: what else the body says may differ from copy to copy.
-/// const ACCOUNT_AND_AMOUNT: Rule = Rule(2);
-///
-/// let fingerprint = Identity::plain().fingerprint(ACCOUNT_AND_AMOUNT, &[b"DE07", b"5.00"]);
-/// assert_eq!(fingerprint.rule(), ACCOUNT_AND_AMOUNT);
-/// ```
+/// The number of the rule that selects the parts of a payload for a fingerprint. The caller assigns the numbers, and
+/// gives a changed rule a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule(pub u8);
 
 impl Rule {
-    /// No payload is compared.
+    /// The rule of calls whose payload is not compared.
     pub const NONE: Self = Self(0);
 }
 
-/// 96 bits that stand for a payload, and the rule they were taken under.
-///
-/// ```
-/// use hapax_core::{Fingerprint, Identity, Rule};
-///
-/// let identity = Identity::plain();
-/// let of = |body: &str| identity.fingerprint(Rule(1), &[b"POST /charges", body.as_bytes()]);
-/// assert_ne!(of("amount=5"), of("amount=6"));
-/// // Stores keep its parts.
-/// let kept = of("amount=5");
-/// assert_eq!(Fingerprint::from_parts(kept.rule(), *kept.as_bytes()), kept);
-/// ```
+/// A 96-bit hash of a payload, and the rule that selected its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     rule: Rule,
@@ -418,18 +366,18 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub const LEN: usize = 12;
 
     /// The fingerprint of calls whose payload is not compared.
     pub const NONE: Self = Self { rule: Rule::NONE, bytes: [0; Self::LEN] };
 
-    /// Takes back a fingerprint that was taken before.
+    /// The fingerprint with this rule and these bytes, which were computed before.
     pub const fn from_parts(rule: Rule, bytes: [u8; Self::LEN]) -> Self {
         Self { rule, bytes }
     }
 
-    /// The rule it was taken under.
+    /// The rule that selected the parts.
     pub const fn rule(&self) -> Rule {
         self.rule
     }
@@ -440,7 +388,7 @@ impl Fingerprint {
     }
 }
 
-/// Tells fingerprints apart without telling the payload.
+/// Prints the rule and the first 8 hexadecimal digits.
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.rule.0)?;
@@ -448,16 +396,18 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// What a gate or a ledger is asked to run once: a record key, and the payload under every rule that is still accepted.
+/// An operation for a gate or a ledger to run once: a record key, and the payload's fingerprint under each rule that is
+/// accepted.
 ///
 /// ```
 /// use hapax_core::{Identity, Key, Rule, Scope};
 ///
 /// let identity = Identity::plain();
 /// let (newer, older) = (identity.fingerprint(Rule(2), &[b"5"]), identity.fingerprint(Rule(1), &[b"amount=5"]));
-/// let call = identity.call(&Scope::tenant("payments", "acme")?, &Key::new("order-7")?).fingerprint(newer).or_older(older);
+/// let (scope, key) = (Scope::tenant("payments", "acme")?, Key::new("order-7")?);
+/// let call = identity.call(&scope, &key).fingerprint(newer).or_older(older);
 /// assert_eq!(call.newest_fingerprint(), newer);
-/// assert!(call.accepts(older), "of a record from before the rule changed");
+/// assert!(call.accepts(older), "a record from before the change of the rule");
 /// # Ok::<(), hapax_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -474,14 +424,15 @@ impl Call {
         Self { rk, fingerprint: Fingerprint::NONE, older: None, tenant: 0 }
     }
 
-    /// Compares the payload by this fingerprint, which a new record will carry.
+    /// Sets the fingerprint to compare the payload by. A new record stores it.
     #[must_use]
     pub const fn fingerprint(mut self, fingerprint: Fingerprint) -> Self {
         self.fingerprint = fingerprint;
         self
     }
 
-    /// Also accepts records that carry the payload's fingerprint under an older rule, while routes change from one to the next.
+    /// Also accepts records that store the payload's fingerprint under an older rule, during the change from one rule
+    /// to the next.
     #[must_use]
     pub const fn or_older(mut self, fingerprint: Fingerprint) -> Self {
         self.older = Some(fingerprint);
@@ -493,17 +444,18 @@ impl Call {
         self.rk
     }
 
-    /// The fingerprint that a new record carries.
+    /// The fingerprint that a new record stores.
     pub const fn newest_fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// Whose share of the permits it takes.
+    /// The tenant whose share of the permits the call uses.
     pub(crate) const fn tenant(&self) -> u64 {
         self.tenant
     }
 
-    /// Whether a record with this fingerprint was made for the same payload. A rule that the call does not carry is a mismatch.
+    /// Whether a record with this fingerprint has the same payload. If the call has no fingerprint under the record's
+    /// rule, it is a mismatch.
     pub fn accepts(&self, recorded: Fingerprint) -> bool {
         self.fingerprint == recorded || self.older == Some(recorded)
     }

@@ -1,4 +1,4 @@
-//! What a store keeps for a record key, and its form in stores that keep one value per key.
+//! Records, and their binary form in stores that keep one value per key.
 //!
 //! ```text
 //! byte 0  version = 1            every integer is big-endian
@@ -16,8 +16,8 @@
 //!     50  check, 8
 //! ```
 //!
-//! `check` is the start of SHA-256 over the record key and all of the header before it: a record that was damaged, or that
-//! belongs to another key, is an error and never taken for absent. `tests/vectors/records.txt` holds golden records.
+//! `check` is the first 8 bytes of SHA-256 over the record key and the header before it. A damaged record, or a record
+//! of another key, is an error and never treated as absent. `tests/vectors/records.txt` contains golden records.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,12 +28,12 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, RecordKey, Rule};
 
-/// A fencing token: grows with every grant of a record key. Zero is no token.
+/// A fencing token: it grows with every grant of a record key. Zero is not a token.
 ///
 /// ```
 /// use hapax_core::Token;
 ///
-/// /// Writes only for the newest attempt: what an earlier one sends late changes nothing.
+/// /// Writes only for the newest attempt; a late write of an earlier attempt is refused.
 /// fn write(balance: &mut i64, newest: &mut Token, token: Token, amount: i64) -> bool {
 ///     if token < *newest {
 ///         return false;
@@ -49,58 +49,35 @@ use crate::key::{Fingerprint, RecordKey, Rule};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// 16 random bytes that name one attempt, the same for each repetition of its calls.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() {
-/// use hapax_core::Owner;
-/// use hapax_core::runtime::{Runtime, Tokio};
-///
-/// let mut bytes = [0; 16];
-/// Tokio::current().fill_random(&mut bytes);
-/// // Drawn once for an attempt: it is what tells a repeated begin from somebody else's.
-/// let owner = Owner(bytes);
-/// # assert_ne!(owner, Owner([0; 16]));
-/// # }
-/// ```
+/// 16 random bytes that identify one attempt. Every repetition of the attempt's calls uses the same owner, so a store
+/// can tell a repeated begin from the begin of another attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(pub [u8; 16]);
 
-/// Tells owners apart in a trace without printing all of them.
+/// Prints the first 8 hexadecimal digits.
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-/// An instant on a store's clock, in microseconds since the unix epoch.
-///
-/// ```
-/// use std::time::Duration;
-/// use hapax_core::Timestamp;
-///
-/// let begun = Timestamp(1_800_000_000_000_000);
-/// let ended = begun.plus(Duration::from_millis(1500));
-/// assert_eq!(ended.since(begun), Duration::from_millis(1500));
-/// assert_eq!(ended.seconds(), 1_800_000_001);
-/// ```
+/// A time on a store's clock, in microseconds since the unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// This much later.
+    /// The time this much later.
     #[must_use]
     pub fn plus(self, later: Duration) -> Self {
         Self(self.0.saturating_add(micros(later)))
     }
 
-    /// The time since `earlier`, zero if that is in the future.
+    /// The duration since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
 
-    /// Whole unix seconds, as a header shows them.
+    /// Whole unix seconds, for headers.
     pub fn seconds(self) -> u32 {
         u32::try_from(self.0 / 1_000_000).unwrap_or(u32::MAX)
     }
@@ -110,31 +87,16 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A lease as a record carries it, in milliseconds.
-///
-/// ```
-/// use std::time::Duration;
-/// use hapax_core::Millis;
-///
-/// assert_eq!(Duration::from(Millis(30_000)), Duration::from_secs(30));
-/// ```
+/// A lease in a record, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u32);
 
-/// A lifetime as a record carries it, in seconds.
-///
-/// ```
-/// use hapax_core::{Millis, Seconds};
-///
-/// // What was released must outlive requests that are still under way.
-/// let lifetime = Seconds(1).max(Seconds::covering(Millis(1_500)));
-/// assert_eq!(lifetime, Seconds(2));
-/// ```
+/// A lifetime in a record, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(pub u32);
 
 impl Seconds {
-    /// At least as long as this lease.
+    /// The smallest lifetime that is at least as long as this lease.
     pub const fn covering(Millis(ms): Millis) -> Self {
         Self(ms.div_ceil(1000))
     }
@@ -152,7 +114,7 @@ impl From<Seconds> for Duration {
     }
 }
 
-/// What is known of one record key. It outlives its lease, so a lapse never erases that an attempt existed.
+/// What a store knows of one operation. A record outlives its lease, so a lapse never erases that an attempt existed.
 ///
 /// ```
 /// use hapax_core::{Completion, Fingerprint, Record, RecordKey, State, Token};
@@ -163,20 +125,20 @@ impl From<Seconds> for Duration {
 ///
 /// let value = record.encode(&rk);
 /// assert_eq!(Record::decode(&rk, &value)?, record);
-/// assert!(Record::decode(&RecordKey::from_bytes([8; 16]), &value).is_err(), "it belongs to another key");
+/// assert!(Record::decode(&RecordKey::from_bytes([8; 16]), &value).is_err(), "a record of another key");
 /// # Ok::<(), hapax_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The token of the grant that brought the record to this state.
+    /// The token of the grant that led to this state.
     pub token: Token,
-    /// The payload the record was made for.
+    /// The fingerprint of the operation's payload.
     pub fingerprint: Fingerprint,
-    /// Where the operation stands.
+    /// The state of the operation.
     pub state: State,
 }
 
-/// Where an operation stands.
+/// The state of an operation.
 ///
 /// ```
 /// use hapax_core::{Phase, State};
@@ -193,7 +155,7 @@ pub struct Record {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The effect happened and this is the answer.
+    /// The effect happened, and this is the answer.
     Completed(Completion),
     /// No answer is recorded. The phase says what is known; the holding names the latest attempt.
     Open(Phase, Holding),
@@ -213,53 +175,35 @@ pub enum Phase {
     Dead = 5,
 }
 
-/// Who holds a record, or held it last.
-///
-/// ```
-/// use hapax_core::{Holding, Millis, Owner, Seconds};
-///
-/// let holding =
-///     Holding { owner: Owner([1; 16]), attempt: 1, takeover: false, lease: Millis(30_000), lifetime: Seconds(3600) };
-/// assert!(!holding.abandoned());
-/// // An attempt that fails without knowing what it did leaves this behind.
-/// assert!(Holding { lease: Millis(0), ..holding }.abandoned());
-/// ```
+/// The latest attempt of a record, its lease and the record's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The attempt that was granted.
+    /// The attempt.
     pub owner: Owner,
-    /// How many grants there have been, from 1; stays at the largest number when it gets there.
+    /// The number of grants so far, from 1. It stays at the largest number.
     pub attempt: u16,
-    /// Whether the grant came after a lapse: the attempt before it may have had an effect.
+    /// Whether the grant followed a lapse: the attempt before it may have had an effect.
     pub takeover: bool,
-    /// How long the grant is believed without renewal; 0 once it was abandoned.
+    /// The lease: how long the grant is valid without a renewal. Zero once the grant is abandoned.
     pub lease: Millis,
-    /// How long the record lives after it was last written or renewed.
+    /// How long the record exists after it was last written or renewed.
     pub lifetime: Seconds,
 }
 
 impl Holding {
-    /// Whether the grant was given up for good: lapsed, and no late renewal revives it.
+    /// Whether the attempt abandoned its grant: the lease has lapsed for good, and a late renewal fails.
     pub fn abandoned(&self) -> bool {
         self.lease == Millis(0)
     }
 }
 
 /// A recorded answer.
-///
-/// ```
-/// use hapax_core::Completion;
-///
-/// /// The answer, and until when it is given, for a header.
-/// fn shown(completion: &Completion) -> (&[u8], String) {
-///     (&completion.answer, format!("until {} s after the epoch", completion.expiry))
-/// }
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The answer as the gate was given it; the same bytes in every store.
+    /// The encoded answer, the same bytes in every store.
     pub answer: Bytes,
-    /// When the record will expire, in unix seconds by the writer's clock. Shown, never decided on.
+    /// When the record will expire, in unix seconds by the writer's clock. It is for display; the store's clock
+    /// decides.
     pub expiry: u32,
 }
 
@@ -267,7 +211,7 @@ impl Phase {
     /// The phase with this number in stored forms; `None` for the number of a completed record.
     ///
     /// # Errors
-    /// `Damaged` for a number that stands for no state.
+    /// `Damaged` for a number without a state.
     pub fn from_stored(number: u8) -> Result<Option<Self>, Error> {
         match number {
             1 => Ok(Some(Self::InProgress)),
@@ -275,7 +219,7 @@ impl Phase {
             3 => Ok(Some(Self::Released)),
             4 => Ok(Some(Self::Indeterminate)),
             5 => Ok(Some(Self::Dead)),
-            _ => Err(damaged("a record is in no known state")),
+            _ => Err(damaged("a record has an unknown state")),
         }
     }
 }
@@ -313,7 +257,7 @@ const COMPLETED_LEN: usize = 36;
 const CHECK_LEN: usize = 8;
 
 impl Record {
-    /// The record as one value, bound to its key.
+    /// Encodes the record as one value, bound to its record key.
     pub fn encode(&self, rk: &RecordKey) -> Bytes {
         let answer: &[u8] = match &self.state {
             State::Completed(completion) => &completion.answer,
@@ -342,17 +286,17 @@ impl Record {
         value.freeze()
     }
 
-    /// Reads a record back.
+    /// Decodes a value that [`encode`](Self::encode) wrote, with or without its answer.
     ///
     /// # Errors
-    /// `Damaged` for a value that is cut short, altered, of an unknown version, or stored under another key.
+    /// `Damaged` for a value that is truncated, altered, of an unknown version, or stored under another key.
     pub fn decode(rk: &RecordKey, value: &Bytes) -> Result<Self, Error> {
         if value.first().is_some_and(|version| *version != VERSION) {
             return Err(damaged(
                 "a record has a version that this release does not know; read it with the release that wrote it",
             ));
         }
-        let phase = Phase::from_stored(*value.get(1).ok_or_else(|| damaged("a record is cut short"))?)?;
+        let phase = Phase::from_stored(*value.get(1).ok_or_else(|| damaged("a record is truncated"))?)?;
         let completed = phase.is_none();
         let header_len = if completed { COMPLETED_LEN } else { HELD_LEN };
         if value.len() < header_len || (!completed && value.len() > HELD_LEN) {

@@ -1,4 +1,5 @@
-//! Known answers, computed by a program that shares no code with this one (`tests/vectors/derive.py`).
+//! Compares ids and encoded records with the files that `tests/vectors/derive.py` computed. That program shares no code
+//! with this one.
 
 use std::collections::HashMap;
 
@@ -11,18 +12,18 @@ use hapax_core::{
 const KEYS: &str = include_str!("../vectors/keys.txt");
 const RECORDS: &str = include_str!("../vectors/records.txt");
 
-/// The fields of one line.
-struct Line(HashMap<&'static str, &'static str>);
+/// The fields of one line in a vector file.
+struct VectorFields(HashMap<&'static str, &'static str>);
 
-fn lines(file: &'static str, kind: &str) -> Vec<Line> {
+fn lines(file: &'static str, kind: &str) -> Vec<VectorFields> {
     let lines = file.lines().filter(|line| !line.starts_with('#'));
     let fields =
         |line: &'static str| line.split('\t').map(|field| field.split_once('=').expect("name=value")).collect();
-    let lines = lines.map(|line| Line(fields(line)));
+    let lines = lines.map(|line| VectorFields(fields(line)));
     lines.filter(|line| line.text("kind") == kind).collect()
 }
 
-impl Line {
+impl VectorFields {
     fn text(&self, name: &str) -> &'static str {
         self.0.get(name).unwrap_or_else(|| panic!("the field {name} is missing"))
     }
@@ -57,9 +58,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// No line of the files is left unread.
 #[test]
-fn every_line_is_of_a_known_kind() {
+fn every_line_has_a_known_kind() {
     let count = |file: &str| file.lines().filter(|line| !line.starts_with('#')).count();
     let known: usize = ["record", "fingerprint", "tenant", "pin"].map(|kind| lines(KEYS, kind).len()).iter().sum();
     assert_eq!(known, count(KEYS));
@@ -67,7 +67,7 @@ fn every_line_is_of_a_known_kind() {
 }
 
 #[test]
-fn keys_derive_to_the_known_ids() {
+fn ids_match_the_vectors() {
     let (mut derived, mut refused) = (0, 0);
     for line in lines(KEYS, "record") {
         let namespace = String::from_utf8(line.bytes("namespace")).expect("a namespace is text");
@@ -82,7 +82,7 @@ fn keys_derive_to_the_known_ids() {
             continue;
         }
         let scope = if tenant.is_empty() {
-            let refusal = Scope::tenant(&namespace, &tenant).expect_err("a tenant is never empty by accident");
+            let refusal = Scope::tenant(&namespace, &tenant).expect_err("an empty tenant is refused");
             assert_eq!(refusal.kind(), ErrorKind::Invalid);
             Scope::untenanted(&namespace)
         } else {
@@ -103,7 +103,7 @@ fn keys_derive_to_the_known_ids() {
 }
 
 #[test]
-fn payloads_derive_to_the_known_fingerprints() {
+fn fingerprints_match_the_vectors() {
     let lines = lines(KEYS, "fingerprint");
     for line in &lines {
         let parts: Vec<Vec<u8>> = match line.text("parts") {
@@ -122,12 +122,12 @@ fn part(text: &str) -> Vec<u8> {
     let Some(repeated) = text.strip_prefix("repeat:") else {
         return unhex(text);
     };
-    let (byte, count) = repeated.split_once(':').expect("a byte and how often");
+    let (byte, count) = repeated.split_once(':').expect("a byte and a count");
     unhex(byte).repeat(count.parse().expect("a count"))
 }
 
 #[test]
-fn credentials_derive_to_the_known_tenants() {
+fn tenants_match_the_vectors() {
     let lines = lines(KEYS, "tenant");
     for line in &lines {
         let digest = line.identity().tenant_of(&line.bytes("value"));
@@ -137,7 +137,7 @@ fn credentials_derive_to_the_known_tenants() {
 }
 
 #[test]
-fn a_namespace_is_pinned_under_one_key_and_to_one_identity() {
+fn pins_of_a_namespace_match_the_vectors() {
     let lines = lines(KEYS, "pin");
     for line in &lines {
         let pin = line.identity().pin(&String::from_utf8(line.bytes("namespace")).unwrap());
@@ -147,9 +147,9 @@ fn a_namespace_is_pinned_under_one_key_and_to_one_identity() {
     assert_eq!(lines.len(), 3);
 }
 
-/// A golden record as this release would build it; none for the two kinds that no release has written: with a codec, and
-/// completed with the flag of a takeover, which only a holder has.
-fn record(line: &Line) -> Option<Record> {
+/// The record of a golden line. `None` for the two lines that no release writes: a record with a codec, and a completed
+/// record with the takeover flag.
+fn record(line: &VectorFields) -> Option<Record> {
     let phase = Phase::from_stored(line.number("state")).expect("a known state");
     let takeover = line.text("takeover") == "1";
     if line.text("codec") != "0" || (phase.is_none() && takeover) {
@@ -173,9 +173,9 @@ fn record(line: &Line) -> Option<Record> {
     Some(Record { token, fingerprint, state })
 }
 
-/// The golden records that this release reads, with their keys and bytes.
+/// The golden records that this release can decode, with their keys and bytes.
 fn golden() -> Vec<(RecordKey, Record, Bytes)> {
-    let read = |line: Line| {
+    let read = |line: VectorFields| {
         let rk = RecordKey::from_bytes(line.array("rk"));
         record(&line).map(|record| (rk, record, Bytes::from(line.bytes("bytes"))))
     };
@@ -187,61 +187,61 @@ fn header_len(record: &Record) -> usize {
 }
 
 #[track_caller]
-fn is_damaged(rk: &RecordKey, value: &Bytes) {
+fn assert_damaged(rk: &RecordKey, value: &Bytes) {
     match Record::decode(rk, value) {
-        Ok(record) => panic!("{} was read as {record:?}", hex(value)),
+        Ok(record) => panic!("{} was decoded as {record:?}", hex(value)),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}"),
     }
 }
 
 #[test]
-fn golden_records_are_written_and_read() {
+fn golden_records_are_encoded_and_decoded() {
     let golden = golden();
     for (rk, record, bytes) in &golden {
         assert_eq!(hex(&record.encode(rk)), hex(bytes));
-        assert_eq!(&Record::decode(rk, bytes).expect("it is readable"), record);
+        assert_eq!(&Record::decode(rk, bytes).expect("the record can be decoded"), record);
     }
     assert_eq!(golden.len(), 14);
 }
 
 #[test]
-fn what_no_release_has_written_is_damaged() {
+fn records_with_unknown_flags_are_damaged() {
     let lines = lines(RECORDS, "record_v1");
     let refused: Vec<_> = lines.iter().filter(|line| record(line).is_none()).collect();
     for line in &refused {
-        is_damaged(&RecordKey::from_bytes(line.array("rk")), &line.bytes("bytes").into());
+        assert_damaged(&RecordKey::from_bytes(line.array("rk")), &line.bytes("bytes").into());
     }
     let names: Vec<_> = refused.iter().map(|line| line.text("name")).collect();
     assert_eq!(names, ["completed_takeover", "codec_largest"]);
 }
 
 #[test]
-fn a_change_of_any_header_byte_is_damage() {
+fn any_changed_header_byte_is_damage() {
     for (rk, record, bytes) in golden() {
         for at in 0..header_len(&record) {
             for change in 1..=u8::MAX {
                 let mut altered = bytes.to_vec();
                 altered[at] ^= change;
-                is_damaged(&rk, &altered.into());
+                assert_damaged(&rk, &altered.into());
             }
         }
     }
 }
 
 #[test]
-fn a_cut_header_is_damage() {
+fn a_truncated_header_is_damage() {
     for (rk, record, bytes) in golden() {
         for len in 0..header_len(&record) {
-            is_damaged(&rk, &bytes.slice(..len));
+            assert_damaged(&rk, &bytes.slice(..len));
         }
     }
 }
 
 #[test]
-fn bytes_behind_the_header_of_a_held_record_are_damage() {
+fn bytes_after_the_header_of_an_open_record_are_damage() {
     for (rk, record, bytes) in golden() {
         if record.state.phase().is_some() {
-            is_damaged(&rk, &[&bytes[..], b"\0"].concat().into());
+            assert_damaged(&rk, &[&bytes[..], b"\0"].concat().into());
         }
     }
 }
@@ -252,7 +252,7 @@ fn a_record_of_another_key_is_damaged() {
         for at in 0..16 {
             let mut other = *rk.as_bytes();
             other[at] ^= 1;
-            is_damaged(&RecordKey::from_bytes(other), &bytes);
+            assert_damaged(&RecordKey::from_bytes(other), &bytes);
         }
     }
 }

@@ -1,14 +1,14 @@
-"""Known answers for key derivation (keys.txt) and record headers (records.txt).
+"""Expected results of key derivation (keys.txt) and record encoding (records.txt).
 
-Written from the definitions alone, sharing no code with the library, so that
-an error has to be made twice to go unnoticed. Regenerate both files with
+Written from the definitions alone and without code of the library, so that an
+error goes unnoticed only if it is made twice. Regenerate both files with
 
     python3 derive.py
 
 One case per line: tab-separated name=value fields, bytes in lower-case hex,
 an absent value empty; lines starting with # are comments. An empty `secret`
-means unkeyed. In `parts`, an empty list is written as nothing at all, and
-repeat:HEXBYTE:COUNT stands for a long part or (with COUNT 0) an empty one.
+means unkeyed. In `parts`, an empty list is an empty value, and repeat:HEXBYTE:COUNT
+is a long part or (with COUNT 0) an empty one.
 """
 
 import hmac
@@ -70,7 +70,7 @@ def tenant(value, secret=b""):
 
 
 def pin(namespace, secret=b""):
-    """The record by which a namespace is tied to an identity: its key is never keyed, its fingerprint is."""
+    """The record that pins a namespace to an identity: the secret is in its fingerprint, not in its key."""
     rk = h(b"", b"hapax/identity", raw(namespace))[:16]
     digest = h(secret, b"hapax/fp/v1", b"hapax/identity")[:12]
     return line("pin", secret=secret, namespace=raw(namespace), rk=rk, fingerprint=digest)
