@@ -14,7 +14,7 @@ use hapax_core::store::{
     Finding, Inserted, Inspect, Memory, MemorySettings, StoredRecord, Swapped, observe, unchanged,
 };
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
-use hapax_testkit::{Backend, Capability, ManualClock, Setup, Step};
+use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup};
 
 fn main() -> ExitCode {
     let memory = Backend::new("memory", || async { Box::new(MemorySetup::new()) as Box<dyn Setup> });
@@ -58,10 +58,10 @@ impl Setup for MemorySetup {
         self.clock.forward(seen.life_left);
     }
 
-    async fn step_clock(&self, step: Step) {
+    async fn step_clock(&self, step: ClockStep) {
         match step {
-            Step::Forward(by) => self.clock.forward(by),
-            Step::Back(by) => self.clock.back(by),
+            ClockStep::Forward(by) => self.clock.forward(by),
+            ClockStep::Back(by) => self.clock.back(by),
         }
     }
 
@@ -217,10 +217,10 @@ impl Setup for ValuesSetup {
         self.0.clock.forward(seen.life_left);
     }
 
-    async fn step_clock(&self, step: Step) {
+    async fn step_clock(&self, step: ClockStep) {
         match step {
-            Step::Forward(by) => self.0.clock.forward(by),
-            Step::Back(by) => self.0.clock.back(by),
+            ClockStep::Forward(by) => self.0.clock.forward(by),
+            ClockStep::Back(by) => self.0.clock.back(by),
         }
     }
 

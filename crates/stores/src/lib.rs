@@ -1,4 +1,5 @@
-//! Hapax on real databases. Each is a feature of this crate and none is on by default: drivers are what costs build time.
+//! Stores on real databases. Each is a feature of this crate, and none is on by default because drivers cost build
+//! time.
 //!
 //! | feature | store |
 //! |---|---|

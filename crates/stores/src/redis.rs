@@ -1,22 +1,22 @@
 //! Records in Redis or Valkey, one key each. The server's clock is the only clock.
 //!
 //! ```text
-//! begin     SET record NX GET PX lifetime    one native command; what is found and not yet answered is read in a second trip
-//! renew     renew.lua
-//! complete  complete.lua                     one script and one trip each; any row that a script cannot decide is the machine's
+//! begin     SET record NX GET PX lifetime    one native command, and a second round trip if it finds an open record
+//! renew     renew.lua                        one script and one round trip each; a row of the protocol that the script
+//! complete  complete.lua                     does not implement is decided by the machine
 //! swap      swap.lua
 //! read      read.lua
 //! ```
 //!
-//! A value is the record as [`Record::encode`] writes it, without a clock in it: the lease is the age of the key's time to live under
-//! the lifetime in its own header. A client whose call was given up, or whose connection broke, is told *unknown* and nothing is sent
-//! again on its behalf.
+//! A value is the record as [`Record::encode`] writes it. It contains no timestamp: the remaining lease follows from
+//! the key's time to live and the lifetime in the record's header. A call that is cancelled, or whose connection
+//! breaks, fails with `Unknown`. The store never sends a call twice.
 
-mod checks;
-mod failure;
+mod call_error;
 mod link;
 mod script;
-mod server;
+mod server_info;
+mod server_monitor;
 mod url;
 mod value;
 
@@ -32,18 +32,18 @@ use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State, Timestamp};
 use redis::cmd;
 
-use checks::Info;
-use failure::Failure;
+use call_error::RedisCallError;
 use link::Link;
-use script::{COMPLETE, READ, RENEW, Reply, SWAP};
-use server::Server;
+use script::{COMPLETE, READ, RENEW, SWAP, ScriptReply};
+use server_info::ServerInfo;
+use server_monitor::ServerMonitor;
 use value::RecordName;
 
 pub use url::RedisUrl;
 
 /// A store on a Redis server, 7.0 or later, or on any Valkey.
 ///
-/// Cheap to share behind an `Arc`: all calls travel over one connection, or as many as its URL says.
+/// Share it behind an `Arc`: all calls use one connection, or as many as the URL says.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]
@@ -54,7 +54,7 @@ pub use url::RedisUrl;
 /// use hapax_stores::Redis;
 ///
 /// let store = Arc::new(Redis::open(&"redis://127.0.0.1".parse()?, Arc::new(Tokio::current()))?);
-/// // At start, and once a minute: it may evict, or have forgotten.
+/// // At start, and once a minute: the server may evict records, or may have lost them.
 /// for finding in store.check().await? {
 ///     println!("{:?}: {}", finding.severity, finding.message);
 /// }
@@ -66,50 +66,51 @@ pub use url::RedisUrl;
 /// ```
 pub struct Redis {
     url: Arc<RedisUrl>,
-    server: Arc<Server>,
+    monitor: Arc<ServerMonitor>,
     links: Vec<Link>,
 }
 
-/// How often a record may vanish between two looks of a begin.
+/// How often a begin tries again because the record vanished between its two round trips.
 const TRIES: usize = 8;
 
 impl Redis {
-    /// A store on the server with this URL. It connects when it is first needed: a server that is down is no error yet.
+    /// Creates a store on the server with this URL. It connects at its first call, so a server that is down is no error
+    /// here.
     ///
     /// # Errors
-    /// `Unusable` for files named by the URL that cannot be read, and certificates that are none.
+    /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
     pub fn open(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         url.client()?;
-        Ok(Self::over(Arc::new(url.clone()), Arc::new(Server::new(runtime)), url.connections()))
+        Ok(Self::new(Arc::new(url.clone()), Arc::new(ServerMonitor::new(runtime)), url.connections()))
     }
 
-    fn over(url: Arc<RedisUrl>, server: Arc<Server>, connections: usize) -> Self {
-        let links = (0..connections).map(|_| Link::new(Arc::clone(&url), Arc::clone(&server))).collect();
-        Self { url, server, links }
+    fn new(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>, connections: usize) -> Self {
+        let links = (0..connections).map(|_| Link::new(Arc::clone(&url), Arc::clone(&monitor))).collect();
+        Self { url, monitor, links }
     }
 
-    /// The calls for one record travel over one connection.
+    /// All calls for one record use the same connection.
     fn link(&self, rk: &RecordKey) -> &Link {
         &self.links[usize::from(rk.as_bytes()[15]) % self.links.len()]
     }
 
-    /// The instant that a first token is drawn from: our clock, or the server's where they are apart.
-    async fn now(&self, link: &Link) -> Result<Timestamp> {
-        if !self.server.is_known() {
-            link.ready().await?;
+    /// The time that a first token is drawn from: this host's clock, or the server's clock if the two differ.
+    async fn token_time(&self, link: &Link) -> Result<Timestamp> {
+        if !self.monitor.is_clock_known() {
+            link.connect().await?;
         }
-        if self.server.is_known() && !self.server.is_apart() {
-            return Ok(self.server.wall_now());
+        if self.monitor.is_clock_known() && !self.monitor.has_skew() {
+            return Ok(self.monitor.wall_now());
         }
-        Ok(link.call(&cmd("TIME"), value::time).await?)
+        Ok(link.call(&cmd("TIME"), value::parse_time).await?)
     }
 
-    /// Inserts the record, or says what stands there.
-    async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, Failure> {
+    /// Inserts the record, or returns the one that is already stored.
+    async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, RedisCallError> {
         let (link, name, record) = (self.link(rk), RecordName::of(rk), change.record.encode(rk));
         let mut set = cmd("SET");
-        set.arg(name.as_bytes()).arg(&record[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime(change));
-        link.call(&set, value::text).await
+        set.arg(name.as_bytes()).arg(&record[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime_argument(change));
+        link.call(&set, value::reply_bytes).await
     }
 }
 
@@ -118,135 +119,140 @@ impl Store for Redis {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let rk = ask.call.record_key();
         for _ in 0..TRIES {
-            let now = self.now(self.link(&rk)).await?;
-            let (change, grant) = machine::first_grant(ask, &value::nothing(now));
-            let shut = match self.insert(&rk, &change).await {
+            let now = self.token_time(self.link(&rk)).await?;
+            let (change, grant) = machine::first_grant(ask, &value::absent(now));
+            let write_refusal = match self.insert(&rk, &change).await {
                 Ok(None) => return Ok(Inserted::Granted(grant)),
-                Ok(Some(there)) => match Record::decode(&rk, &there) {
+                Ok(Some(stored)) => match Record::decode(&rk, &stored) {
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
-                        return Ok(Inserted::Found(value::answered(record, now)));
+                        return Ok(Inserted::Found(value::completed(record, now)));
                     }
-                    // What cannot be read is looked at once more by a script, whose reply says which record it is.
+                    // An open record needs its remaining lease. A value that cannot be decoded may be a misrouted
+                    // reply: the script's reply names its record.
                     Ok(_) | Err(_) => None,
                 },
-                // Such a server refuses before it looks, and what is there can still be shown.
-                Err(failure) if failure.is_shut() => Some(Error::from(failure)),
-                Err(failure) => return Err(failure.into()),
+                // The server refused before it read the record, and reads still work: an existing record can be
+                // returned.
+                Err(error) if error.is_write_refusal() => Some(Error::from(error)),
+                Err(error) => return Err(error.into()),
             };
             let seen = self.read(&rk).await?;
-            match (seen.live(), shut) {
+            match (seen.live(), write_refusal) {
                 (Some(_), _) => return Ok(Inserted::Found(seen)),
-                (None, Some(shut)) => return Err(shut),
+                (None, Some(error)) => return Err(error),
                 (None, None) => {}
             }
         }
-        Err(Error::new(ErrorKind::NotApplied, "the record vanished under each of 8 looks; try again"))
+        Err(Error::new(ErrorKind::NotApplied, "the record vanished in each of 8 attempts to read it; try again"))
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        let judge = |reply: Reply| match &reply.word[..] {
+        let judge = |reply: ScriptReply| match &reply.outcome[..] {
             b"YES" => reply.record(rk).map(|_| Renewed::Yes),
             b"LOST" => reply.record(rk).map(|_| Renewed::Lost),
             b"GONE" => Ok(Renewed::Gone),
-            _ => Err(value::not_understood()),
+            _ => Err(value::unexpected_reply()),
         };
         RENEW.run((link, &name), &[&claim.token.0.to_be_bytes(), &claim.owner.0], judge).await
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        let nothing = value::nothing(self.server.wall_now());
-        // Whatever stands there, this is what would come of it; only where nothing does it may be too old. No key lives for no time.
+        let absent = value::absent(self.monitor.wall_now());
+        // The completed record is the same whatever is stored now, so the machine derives it for an absent record. An
+        // age of zero keeps the machine from refusing it as too old, and the server accepts no lifetime of zero.
         let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };
-        let Decision::Change(change, _) = machine::complete(&nothing, &young) else {
+        let Decision::Change(change, _) = machine::complete(&absent, &young) else {
             return Ok(Completed::Gone);
         };
-        let may_come_back = matches!(machine::complete(&nothing, ask), Decision::Change(..));
+        let may_recreate = matches!(machine::complete(&absent, ask), Decision::Change(..));
         let payload = [&[ask.fingerprint.rule().0], &ask.fingerprint.as_bytes()[..]].concat();
         let arguments: [&[u8]; 6] = [
             &ask.claim.token.0.to_be_bytes(),
             &payload,
             &ask.claim.owner.0,
             &change.record.encode(rk),
-            &value::lifetime(&change),
-            if may_come_back { b"1" } else { b"0" },
+            &value::lifetime_argument(&change),
+            if may_recreate { b"1" } else { b"0" },
         ];
-        let judge = |reply: Reply| match &reply.word[..] {
+        let judge = |reply: ScriptReply| match &reply.outcome[..] {
             b"DONE" => Ok(Completed::Done),
             b"RECREATED" => Ok(Completed::Recreated),
             b"GONE" => Ok(Completed::Gone),
             b"ALREADY" => reply.record(rk).map(|_| Completed::Already),
             b"FOUND" => reply.record(rk).map(Completed::Lost),
-            _ => Err(value::not_understood()),
+            _ => Err(value::unexpected_reply()),
         };
         COMPLETE.run((link, &name), &arguments, judge).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        READ.run((link, &name), &[], |reply| value::observed(rk, &reply)).await
+        READ.run((link, &name), &[], |reply| value::parse_read(rk, &reply)).await
     }
 
-    /// A connection of its own.
+    /// Returns a store with a connection of its own.
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Self::over(Arc::clone(&self.url), Arc::clone(&self.server), 1)))
+        Ok(Arc::new(Self::new(Arc::clone(&self.url), Arc::clone(&self.monitor), 1)))
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (link, name) = (self.link(rk), RecordName::of(rk));
-        let there = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
-        let arguments: [&[u8]; 4] = [&there, &value::expires(seen), &next.record.encode(rk), &value::lifetime(next)];
-        let judge = |reply: Reply| match &reply.word[..] {
+        let observed = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
+        let arguments: [&[u8]; 4] =
+            [&observed, &value::expiry_argument(seen), &next.record.encode(rk), &value::lifetime_argument(next)];
+        let judge = |reply: ScriptReply| match &reply.outcome[..] {
             b"YES" => Ok(Swapped::Yes),
             b"ABSENT" => Ok(Swapped::Changed),
             b"CHANGED" => reply.record(rk).map(|_| Swapped::Changed),
-            _ => Err(value::not_understood()),
+            _ => Err(value::unexpected_reply()),
         };
         SWAP.run((link, &name), &arguments, judge).await
     }
 }
 
-impl Reply {
-    /// What stands there, if it is this record's: a header is enough to tell.
+impl ScriptReply {
+    /// Decodes the stored record. A header without the answer is enough: it has the check over the record key.
     fn record(&self, rk: &RecordKey) -> Result<Record> {
-        Record::decode(rk, &self.there)
+        Record::decode(rk, &self.stored)
     }
 }
 
 #[async_trait]
 impl Inspect for Redis {
-    /// Nothing is left to remove: the server lets its keys expire by itself.
+    /// Removes nothing: the server itself removes expired keys.
     async fn sweep(&self, _limit: usize) -> Result<usize> {
         Ok(0)
     }
 
-    /// Asks the server what it is and how it is set, whether its clock is ours, and whether it is still the one that it was and
-    /// remembers.
+    /// Checks the server's version, role and settings, its clock, and whether it was replaced or lost its data.
     async fn check(&self) -> Result<Vec<Finding>> {
         let link = &self.links[0];
-        link.greet().await?;
-        let info = link.call(&cmd("INFO"), value::text).await?.unwrap_or_default();
-        let mut findings = Info::new(&String::from_utf8_lossy(&info)).findings();
+        link.observe_server().await?;
+        let info = link.call(&cmd("INFO"), value::reply_bytes).await?.unwrap_or_default();
+        let mut findings = ServerInfo::new(&String::from_utf8_lossy(&info)).findings();
         let mut warn = |message: &str| findings.push(Finding { severity: Severity::Warn, message: message.into() });
-        // Each time in other words, so that none is taken for what was told before.
-        if let Some(times) = self.server.forgot.untold() {
+        // The count makes each message different, so that a repeated event is not taken for the one already reported.
+        if let Some(times) = self.monitor.data_losses.take_unreported() {
             warn(&format!(
-                "the server has lost records since it was last looked at; what they stand for may run again \
-                 (seen so often by this process: {times})"
+                "the server has lost records since the last check; their operations may run again \
+                 (times seen by this process: {times})"
             ));
         }
-        if let Some(times) = self.server.changed.untold() {
+        if let Some(times) = self.monitor.process_changes.take_unreported() {
             warn(&format!(
-                "another process of the server answers than before: after a restart it may lack what its log did not have yet, \
-                 and a replica that took over may lack what was confirmed last (seen so often by this process: {times})"
+                "another process of the server replies than before: a restarted server may lack writes that had not reached \
+                 its log, and a promoted replica may lack the last confirmed writes (times seen by this process: {times})"
             ));
         }
-        if let Some(obstacle) = self.server.obstacle() {
-            warn(obstacle);
+        if let Some(problem) = self.monitor.sentinel_problem() {
+            warn(problem);
         }
-        if self.server.is_apart() {
-            warn("the server's clock and this host's are more than a second apart; each begin asks for the time first");
+        if self.monitor.has_skew() {
+            warn(
+                "the server's clock and this host's are more than a second apart; each begin first reads the server's clock",
+            );
         }
         Ok(findings)
     }

@@ -1,12 +1,12 @@
 //! Records in one SQLite file, for one host: several processes may share it.
 //!
 //! ```text
-//! begin, renew, complete, swap ─► writer thread: BEGIN IMMEDIATE, all callers that wait, COMMIT (fsync), then the replies
-//! read, the search of a sweep  ─► reader thread: what is committed, without waiting for the writer
-//!                                checkpoint thread: moves the log into the file, while the writer goes on
+//! begin, renew, complete, swap ─► writer thread: BEGIN IMMEDIATE, all waiting steps, COMMIT (fsync), then the replies
+//! read, the search of a sweep  ─► reader thread: committed data only, without waiting for the writer
+//!                                checkpoint thread: moves the log into the file while the writer continues
 //! ```
 //!
-//! A group of callers shares one transaction and one fsync, and no caller hears of its step before that fsync.
+//! Waiting callers share one transaction and one fsync. Each gets its reply after that fsync.
 //! The store's clock is the runtime's wall clock.
 
 mod checkpoint;
@@ -26,7 +26,7 @@ use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{RecordKey, Result};
 
 use checkpoint::Checkpoints;
-use thread::Worker;
+use thread::DatabaseThread;
 
 /// A store in one SQLite file.
 ///
@@ -45,41 +45,28 @@ use thread::Worker;
 /// let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
 /// gate.run(call, |_| async { Ok(String::from("charged")) }).await?;
 ///
-/// // Every minute or so: expired records stay in the file until they are removed.
+/// // Every minute or so: expired records stay in the file until a sweep removes them.
 /// store.sweep(1000).await?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct Sqlite {
-    writer: Worker,
-    reader: Worker,
-    /// How far into the table the current sweep has come.
+    writer: DatabaseThread,
+    reader: DatabaseThread,
+    /// The row id up to which the current sweep has searched.
     swept_to: AtomicI64,
 }
 
-/// How many rows one look of a sweep takes in.
+/// How many rows one search of a sweep reads.
 const SWEEP_WINDOW: usize = 4096;
 
 impl Sqlite {
-    /// Opens the file, or makes it. Blocks for a few milliseconds, or up to ten seconds while another process writes.
+    /// Opens the file, or creates it. Blocks for a few milliseconds, or up to ten seconds while another process writes.
     ///
     /// # Errors
-    /// `Unusable` for a place that cannot be written or that is a network file system, a file that is no SQLite database or one with
-    /// a newer schema, and if the system has no thread left.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::sync::Arc;
-    /// use hapax_core::runtime::Tokio;
-    /// use hapax_stores::Sqlite;
-    ///
-    /// let directory = tempfile::tempdir()?;
-    /// let store = Sqlite::open(&directory.path().join("hapax.db"), Arc::new(Tokio::current()))?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
+    /// database or has a newer schema, and if the system cannot start a thread.
     pub fn open(path: &Path, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let mut writer = connection::open(path)?;
         connection::prepare(&mut writer, path)?;
@@ -87,8 +74,12 @@ impl Sqlite {
         let checkpoints = Checkpoints::start(connection::open(path)?, &*runtime)?;
         let write = step::group(writer, checkpoints, Arc::clone(&runtime));
         Ok(Self {
-            writer: Worker::start(&*runtime, "hapax-sqlite-writer", write)?,
-            reader: Worker::start(&*runtime, "hapax-sqlite-reader", step::snapshot(reader, Arc::clone(&runtime)))?,
+            writer: DatabaseThread::start(&*runtime, "hapax-sqlite-writer", write)?,
+            reader: DatabaseThread::start(
+                &*runtime,
+                "hapax-sqlite-reader",
+                step::snapshot(reader, Arc::clone(&runtime)),
+            )?,
             swept_to: AtomicI64::new(0),
         })
     }
@@ -116,7 +107,8 @@ impl Store for Sqlite {
         self.reader.run(move |step| step.read(&rk)).await
     }
 
-    /// The store itself: its threads depend on no executor, and a renewal shares the next commit whoever else waits.
+    /// Returns the store itself: its threads need no executor, and a renewal shares the next commit with all other
+    /// steps.
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
         Ok(self)
     }
@@ -129,13 +121,13 @@ impl Store for Sqlite {
 
 #[async_trait]
 impl Inspect for Sqlite {
-    /// Looks through the table a window at a time on the reader, so that no begin waits behind the search.
+    /// Searches the table on the reader thread, one window at a time, so that no begin waits for the search.
     async fn sweep(&self, limit: usize) -> Result<usize> {
         let mut swept = 0;
         while swept < limit {
             let from = self.swept_to.load(Ordering::Acquire);
             let most = limit - swept;
-            let window = self.reader.run(move |step| step.expired(from, SWEEP_WINDOW, most)).await?;
+            let window = self.reader.run(move |step| step.find_expired(from, SWEEP_WINDOW, most)).await?;
             let (expired, next) = (window.expired, window.next);
             swept += self.writer.run(move |step| step.delete(&expired)).await?;
             self.swept_to.store(next.unwrap_or(0), Ordering::Release);
@@ -151,7 +143,8 @@ impl Inspect for Sqlite {
         if synchronous >= connection::FULL {
             return Ok(Vec::new());
         }
-        let message = "SQLite does not sync its log before it answers; a power failure could forget an effect".into();
+        let message =
+            "SQLite does not sync its log before it replies; a power failure could lose a recorded effect".into();
         Ok(vec![Finding { severity: Severity::Refuse, message }])
     }
 }

@@ -1,13 +1,13 @@
-//! The suite against every store of this crate: one line each.
+//! Runs the conformance suite against every store of this crate.
 
 mod redis;
 mod sqlite;
 
 use std::process::ExitCode;
 
-use hapax_testkit::servers::Kind;
+use hapax_testkit::servers::RedisKind;
 
 fn main() -> ExitCode {
-    let [redis, valkey] = Kind::ALL.map(redis::backend);
+    let [redis, valkey] = RedisKind::ALL.map(redis::backend);
     hapax_testkit::main(&[redis, sqlite::backend(), valkey])
 }

@@ -1,11 +1,11 @@
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use hapax_core::Timestamp;
 use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
+use parking_lot::Mutex;
 
-/// A runtime whose wall clock stands still until it is moved. All else is tokio's.
+/// A runtime whose wall clock changes only when a test moves it. Everything else is tokio's.
 #[derive(Debug)]
 pub struct ManualClock {
     wall: Mutex<Timestamp>,
@@ -13,22 +13,19 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows the real time of now, and stays there.
+    /// A clock that starts at the real time.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// If called outside of a tokio runtime.
     pub fn new() -> Self {
         let inner = Tokio::current();
         Self { wall: Mutex::new(inner.wall_now()), inner }
     }
 
-    /// Moves the clock by a function of what it shows.
-    ///
-    /// # Panics
-    /// If another thread panicked while it moved the clock.
-    pub fn set(&self, moved: impl FnOnce(Timestamp) -> Timestamp) {
-        let mut wall = self.wall.lock().expect("no thread panics while it moves the clock");
-        *wall = moved(*wall);
+    /// Sets the clock to a time computed from its present time.
+    pub fn set(&self, new_time: impl FnOnce(Timestamp) -> Timestamp) {
+        let mut wall = self.wall.lock();
+        *wall = new_time(*wall);
     }
 
     /// Moves the clock ahead.
@@ -70,7 +67,7 @@ impl Runtime for ManualClock {
     }
 
     fn wall_now(&self) -> Timestamp {
-        *self.wall.lock().expect("no thread panics while it moves the clock")
+        *self.wall.lock()
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {

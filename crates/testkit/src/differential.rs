@@ -1,9 +1,11 @@
-//! The same steps on a store and on the one in memory, drawn from a seed: every reply must be the same, and every stored header.
+//! Runs the same random steps on a store and on the store in memory. Every reply and every stored header must be the
+//! same.
 //!
-//! Tokens are compared by the order in which they come up, and spans with some slack, since the clock of a server goes on.
+//! Tokens are compared by the order of their first appearance. Durations may differ a little, because a server's clock
+//! runs on.
 
-mod side;
 mod step;
+mod store_driver;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,45 +16,47 @@ use hapax_core::{Record, RecordKey, State};
 
 use crate::clock::ManualClock;
 use crate::setup::{self, Setup};
-use side::{Side, Told};
-use step::{Draw, Step};
+use step::{DifferentialStep, SeededRandom};
+use store_driver::{ReplySummary, StoreDriver};
 
-/// How much later a server may be asked than the store in memory.
+/// How far two durations may differ: the server gets each call later than the store in memory.
 const SLACK: Duration = Duration::from_millis(900);
 
-/// A sequence that took longer was kept waiting by the machine: its spans say nothing.
-const BUSY: Duration = Duration::from_millis(400);
+/// If a sequence took longer, the machine was too busy for its durations to be compared.
+const MAX_ELAPSED: Duration = Duration::from_millis(400);
 
-const APART: Duration = Duration::from_secs(60);
+/// How far the store's clock is moved ahead of this host's clock.
+const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// By so many margins a difference must show: with one, a life may end at the very instant of a look, which the clocks see apart.
+/// A difference must appear with this many margins. With a single one, a record may expire at the very instant of a
+/// read, on which the two clocks disagree.
 const MARGINS: u64 = 3;
 
-/// How often a sequence is tried again.
+/// How often a sequence is repeated on a busy machine.
 const TRIES: u64 = 20;
 
-/// Runs the sequences of these seeds, each on records of its own, and says how many steps they had.
+/// Runs the sequences of these seeds, each on its own records. Returns the number of steps.
 ///
 /// # Panics
-/// At the first difference, with the steps that led there.
+/// At the first difference, with the steps that led to it.
 pub async fn differential(setup: &dyn Setup, seeds: std::ops::Range<u64>) -> usize {
-    let (mut steps, memory) = (0, InMemory::new());
-    // A store may want to know that its clock and ours will be apart: it looks once a minute.
-    setup.step_clock(setup::Step::Forward(APART)).await;
-    let _findings = setup.inspect().check().await.expect("a check is answered");
+    let (mut steps, memory) = (0, ReferenceStore::new());
+    // A check lets the store notice that its clock differs from this host's.
+    setup.step_clock(setup::ClockStep::Forward(CLOCK_SKEW)).await;
+    let _findings = setup.inspect().check().await.expect("the check succeeds");
     for seed in seeds {
         steps += sequence(setup, &memory, seed).await;
     }
     steps
 }
 
-/// The store that is right by definition, and its clock.
-struct InMemory {
+/// The store in memory, which defines the right behaviour, and its clock.
+struct ReferenceStore {
     clock: Arc<ManualClock>,
     store: Arc<Memory>,
 }
 
-impl InMemory {
+impl ReferenceStore {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
         let store = Memory::new(Arc::clone(&clock) as _, MemorySettings::default());
@@ -60,45 +64,45 @@ impl InMemory {
     }
 }
 
-async fn sequence(setup: &dyn Setup, memory: &InMemory, seed: u64) -> usize {
+async fn sequence(setup: &dyn Setup, memory: &ReferenceStore, seed: u64) -> usize {
     for attempt in 0..TRIES {
         let started = Instant::now();
-        let told = Pair::new(setup, memory, seed, attempt).run().await;
-        match told {
+        match StorePair::new(setup, memory, seed, attempt).run().await {
             Ok(steps) => return steps,
-            Err(_) if attempt < MARGINS || started.elapsed() > BUSY => {}
+            Err(_) if attempt < MARGINS || started.elapsed() > MAX_ELAPSED => {}
             Err(difference) => panic!("seed {seed}: {difference}"),
         }
     }
-    panic!("seed {seed}: the machine is too busy to compare spans");
+    panic!("seed {seed}: the machine is too busy to compare durations");
 }
 
-/// Both stores, with what has been done to them.
-struct Pair<'a> {
+/// Both stores, and the steps that were run on them.
+struct StorePair<'a> {
     setup: &'a dyn Setup,
     clock: Arc<ManualClock>,
-    draw: Draw,
-    expected: Side,
-    actual: Side,
-    /// How far the clocks have been moved, to be moved back in the end.
+    random: SeededRandom,
+    expected: StoreDriver,
+    actual: StoreDriver,
+    /// How far the clocks were moved in each direction. The end of the sequence undoes both.
     ahead: Duration,
     back: Duration,
-    /// How much further than asked for the clock is moved next, in tenths of a second. It grows: if two moves had the same, one
-    /// life could end exactly as much later than another as the look at it comes.
+    /// How much further than drawn the clock is moved next, in tenths of a second. It grows with each move: with a
+    /// constant margin, a record could expire at the very instant of a read.
     margin: u64,
     trace: String,
 }
 
-impl<'a> Pair<'a> {
-    fn new(setup: &'a dyn Setup, memory: &InMemory, seed: u64, attempt: u64) -> Self {
-        let keys = [0, 1].map(|key| RecordKey::from_bytes(step::mixed(&[seed, attempt, key])));
-        let (expected, actual) = (Side::new(Arc::clone(&memory.store) as _, keys), Side::new(setup.store(), keys));
+impl<'a> StorePair<'a> {
+    fn new(setup: &'a dyn Setup, memory: &ReferenceStore, seed: u64, attempt: u64) -> Self {
+        let keys = [0, 1].map(|key| RecordKey::from_bytes(step::hash_numbers(&[seed, attempt, key])));
+        let (expected, actual) =
+            (StoreDriver::new(Arc::clone(&memory.store) as _, keys), StoreDriver::new(setup.store(), keys));
         let (ahead, back) = (Duration::ZERO, Duration::ZERO);
         let clock = Arc::clone(&memory.clock);
         Self {
             setup,
             clock,
-            draw: Draw::new(seed),
+            random: SeededRandom::new(seed),
             expected,
             actual,
             ahead,
@@ -109,7 +113,7 @@ impl<'a> Pair<'a> {
     }
 
     async fn run(mut self) -> Result<usize, String> {
-        let steps = self.draw.between(8, 30);
+        let steps = self.random.between(8, 30);
         let mut outcome = Ok(steps);
         for _ in 0..steps {
             if let Err(difference) = self.step().await {
@@ -119,25 +123,25 @@ impl<'a> Pair<'a> {
         }
         let (ahead, back) = (self.ahead, self.back);
         self.backward(ahead).await;
-        self.setup.step_clock(setup::Step::Forward(back)).await;
+        self.setup.step_clock(setup::ClockStep::Forward(back)).await;
         self.clock.forward(back);
         outcome
     }
 
     async fn step(&mut self) -> Result<(), String> {
-        let step = self.draw.step(self.expected.grants(), self.expected.tokens());
+        let step = self.random.step(self.expected.grants(), self.expected.tokens());
         let _ = writeln!(self.trace, "{step:?}");
         let mut touched = 0..2;
         match step {
-            Step::Lapse(key) => self.forward(self.expected.seen(key).await.lease_left).await,
-            Step::Expire(key) => self.forward(self.expected.seen(key).await.life_left).await,
-            Step::Forward(by) => self.forward(by).await,
-            Step::Back(by) => self.backward(by).await,
-            Step::Ask(ask) => {
-                let (expected, actual) = (self.expected.told(&ask).await, self.actual.told(&ask).await);
+            DifferentialStep::Lapse(key) => self.forward(self.expected.observe(key).await.lease_left).await,
+            DifferentialStep::Expire(key) => self.forward(self.expected.observe(key).await.life_left).await,
+            DifferentialStep::Forward(by) => self.forward(by).await,
+            DifferentialStep::Back(by) => self.backward(by).await,
+            DifferentialStep::Call(call) => {
+                let (expected, actual) = (self.expected.execute(&call).await, self.actual.execute(&call).await);
                 let _ = writeln!(self.trace, "    {}", expected.text);
-                same("the reply", &expected, &actual)?;
-                let key = self.expected.touched(&ask);
+                compare("the reply", &expected, &actual)?;
+                let key = self.expected.key_of(&call);
                 touched = key..key + 1;
             }
         }
@@ -147,33 +151,33 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Further than asked for, so that no span ends where the clocks differ.
+    /// Moves both clocks further than asked for, so that no lease or record expires within their difference.
     async fn forward(&mut self, by: Duration) {
         let by = by + Duration::from_millis(100 * self.margin);
         self.margin += 1;
         self.ahead += by;
         self.clock.forward(by);
-        self.setup.step_clock(setup::Step::Forward(by)).await;
+        self.setup.step_clock(setup::ClockStep::Forward(by)).await;
     }
 
     async fn backward(&mut self, by: Duration) {
         self.back += by;
         self.clock.back(by);
-        self.setup.step_clock(setup::Step::Back(by)).await;
+        self.setup.step_clock(setup::ClockStep::Back(by)).await;
     }
 
     async fn compare_records(&mut self, key: usize) -> Result<(), String> {
-        let (expected, seen) = self.expected.shown(key).await;
-        let (actual, other) = self.actual.shown(key).await;
-        same("the record", &expected, &actual)?;
-        let (Some(record), Some(other)) = (seen, other) else { return Ok(()) };
+        let (expected, record) = self.expected.summarize_record(key).await;
+        let (actual, other) = self.actual.summarize_record(key).await;
+        compare("the record", &expected, &actual)?;
+        let (Some(record), Some(other)) = (record, other) else { return Ok(()) };
         let Some(stored) = self.setup.value(&self.actual.key(key)).await else { return Ok(()) };
         let header = as_stored(record, &other).encode(&self.actual.key(key));
         if stored == header { Ok(()) } else { Err(format!("stored {stored:02x?} instead of {header:02x?}")) }
     }
 }
 
-/// The record as the other store must have it: with the token and the expiry that are its own.
+/// The record that the other store must have stored: with its own token and expiry.
 fn as_stored(record: Record, other: &Record) -> Record {
     let state = match (record.state, &other.state) {
         (State::Completed(mut completion), State::Completed(theirs)) => {
@@ -185,11 +189,12 @@ fn as_stored(record: Record, other: &Record) -> Record {
     Record { token: other.token, state, ..record }
 }
 
-fn same(what: &str, expected: &Told, actual: &Told) -> Result<(), String> {
+fn compare(what: &str, expected: &ReplySummary, actual: &ReplySummary) -> Result<(), String> {
     let close = |(one, other): (&Duration, &Duration)| one.abs_diff(*other) < SLACK;
-    let spans = expected.spans.len() == actual.spans.len() && expected.spans.iter().zip(&actual.spans).all(close);
-    if expected.text == actual.text && spans {
+    let same_durations = expected.durations.len() == actual.durations.len()
+        && expected.durations.iter().zip(&actual.durations).all(close);
+    if expected.text == actual.text && same_durations {
         return Ok(());
     }
-    Err(format!("{what} was to be\n    {expected:?}\nand is\n    {actual:?}"))
+    Err(format!("{what} should be\n    {expected:?}\nand is\n    {actual:?}"))
 }

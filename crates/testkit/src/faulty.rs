@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,43 +11,44 @@ use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, R
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Inserted, Swapped};
 use hapax_core::{Error, ErrorKind, RecordKey, Result, Store};
+use parking_lot::Mutex;
 
-/// What becomes of a call.
+/// A fault of one store call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// It is not carried out and fails like this.
+pub enum StoreFault {
+    /// The call is not applied and fails with this kind.
     FailBefore(ErrorKind),
-    /// It is carried out and fails like this: `Unknown`, if the store is not to lie.
+    /// The call is applied and fails with this kind. Any kind but `Unknown` makes the store lie.
     FailAfter(ErrorKind),
-    /// It is not carried out and never answered.
+    /// The call is not applied and never returns.
     SwallowBefore,
-    /// It is carried out and never answered.
+    /// The call is applied and never returns.
     SwallowAfter,
-    /// It fails as `Unknown` at once and is carried out later.
-    FailThenApply(When),
-    /// It is never answered and is carried out later.
-    SwallowThenApply(When),
-    /// It is carried out after this time, and answered.
+    /// The call fails at once with `Unknown`, and is applied later.
+    FailThenApply(CopyDelay),
+    /// The call never returns, and is applied later.
+    SwallowThenApply(CopyDelay),
+    /// The call is applied after this time, and then returns.
     CarryOutLate(Duration),
-    /// It is carried out, and answered after this time.
+    /// The call is applied, and returns after this time.
     AnswerLate(Duration),
-    /// It is carried out and answered, and later carried out once more.
-    ApplyTwice(When),
+    /// The call is applied and returns, and is applied once more later.
+    ApplyTwice(CopyDelay),
 }
 
-/// When a late copy of a call arrives.
+/// When the late copy of a call is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// Before the next call, but for so many in between.
+pub enum CopyDelay {
+    /// After this many later calls.
     Calls(usize),
     /// After this time.
     Time(Duration),
 }
 
-/// The operation of a call.
+/// The store operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations of a store")]
-pub enum Operation {
+pub enum StoreOperation {
     Begin,
     Renew,
     Complete,
@@ -56,39 +57,40 @@ pub enum Operation {
     Dedicated,
 }
 
-/// A store with faults, each met by the n-th call, counted from 0 over this store and every handle that is dedicated of it.
+/// A store with injected faults. A fault is injected into the n-th call, counted from 0 over this store and its
+/// dedicated handles.
 ///
-/// A call takes two turns of the executor, one before it is carried out and one after, so that it can be dropped on either side.
+/// Each call yields to the executor before and after it is applied, so that a test can drop it on either side.
 pub struct Faulty {
     inner: Arc<dyn Store>,
-    shared: Arc<Shared>,
+    plan: Arc<FaultPlan>,
 }
 
-struct Shared {
+struct FaultPlan {
     /// Where late copies come from.
     runtime: Arc<dyn Runtime>,
-    /// How old a late copy can get before it is lost.
+    /// The age at which a late copy is dropped instead of applied.
     dies_after: Duration,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
 }
 
 #[derive(Default)]
-struct State {
-    calls: Vec<Operation>,
-    script: BTreeMap<usize, Fault>,
-    late: Vec<Late>,
+struct FaultState {
+    calls: Vec<StoreOperation>,
+    faults: BTreeMap<usize, StoreFault>,
+    late: Vec<LateCopy>,
 }
 
-/// A copy of a call that is under way.
-struct Late {
-    request: Request,
-    /// The last call that it lets pass.
+/// A copy of a call that is applied later.
+struct LateCopy {
+    request: StoreRequest,
+    /// The last call that is applied before the copy.
     after: usize,
     dies: Duration,
 }
 
 #[derive(Clone)]
-enum Request {
+enum StoreRequest {
     Begin(Begin),
     Renew(RecordKey, Claim),
     Complete(RecordKey, Complete),
@@ -98,40 +100,40 @@ enum Request {
 }
 
 impl Faulty {
-    /// A store without faults as yet. A late copy of a call that gets as old as `dies_after` is lost.
-    pub fn over(inner: Arc<dyn Store>, runtime: Arc<dyn Runtime>, dies_after: Duration) -> Arc<Self> {
-        let shared = Arc::new(Shared { runtime, dies_after, state: Mutex::default() });
-        Arc::new(Self { inner, shared })
+    /// Wraps a store, without faults yet. A late copy that reaches the age `dies_after` is dropped.
+    pub fn new(inner: Arc<dyn Store>, runtime: Arc<dyn Runtime>, dies_after: Duration) -> Arc<Self> {
+        let plan = Arc::new(FaultPlan { runtime, dies_after, state: Mutex::default() });
+        Arc::new(Self { inner, plan })
     }
 
-    /// Lets the n-th call meet this fault.
-    pub fn meet(&self, call: usize, fault: Fault) {
-        self.shared.lock().script.insert(call, fault);
+    /// Injects a fault into the n-th call.
+    pub fn inject(&self, call: usize, fault: StoreFault) {
+        self.plan.state.lock().faults.insert(call, fault);
     }
 
-    /// Lets all of these calls meet this fault.
-    pub fn meet_all(&self, calls: Range<usize>, fault: Fault) {
-        self.shared.lock().script.extend(calls.map(|call| (call, fault)));
+    /// Injects a fault into each of these calls.
+    pub fn inject_all(&self, calls: Range<usize>, fault: StoreFault) {
+        self.plan.state.lock().faults.extend(calls.map(|call| (call, fault)));
     }
 
-    /// Ends all faults. Late copies are still under way.
+    /// Removes all faults. Late copies are still applied.
     pub fn heal(&self) {
-        self.shared.lock().script.clear();
+        self.plan.state.lock().faults.clear();
     }
 
-    /// Every call so far.
-    pub fn calls(&self) -> Vec<Operation> {
-        self.shared.lock().calls.clone()
+    /// The calls so far.
+    pub fn calls(&self) -> Vec<StoreOperation> {
+        self.plan.state.lock().calls.clone()
     }
 
-    /// Lets every late copy that waits for a call arrive now.
+    /// Applies now every late copy that waits for later calls.
     pub async fn apply_late(&self) {
         self.apply_late_before(usize::MAX).await;
     }
 
     async fn apply_late_before(&self, call: usize) {
-        let now = self.shared.runtime.boottime_now();
-        let due: Vec<_> = self.shared.lock().late.extract_if(.., |late| late.after < call).collect();
+        let now = self.plan.runtime.boottime_now();
+        let due: Vec<_> = self.plan.state.lock().late.extract_if(.., |late| late.after < call).collect();
         for late in due {
             if now < late.dies {
                 late.request.carry_out(&*self.inner).await;
@@ -139,66 +141,66 @@ impl Faulty {
         }
     }
 
-    /// Sends a copy of the n-th call that arrives later.
-    fn send_late(&self, call: usize, request: Request, when: When) {
+    /// Schedules a late copy of the n-th call.
+    fn schedule_copy(&self, call: usize, request: StoreRequest, when: CopyDelay) {
         match when {
-            When::Calls(between) => {
-                let dies = self.shared.runtime.boottime_now() + self.shared.dies_after;
-                self.shared.lock().late.push(Late { request, after: call + between, dies });
+            CopyDelay::Calls(between) => {
+                let dies = self.plan.runtime.boottime_now() + self.plan.dies_after;
+                self.plan.state.lock().late.push(LateCopy { request, after: call + between, dies });
             }
-            When::Time(time) if time < self.shared.dies_after => {
-                let (inner, sleep) = (Arc::clone(&self.inner), self.shared.runtime.sleep(time));
-                self.shared.runtime.spawn(Box::pin(async move {
+            CopyDelay::Time(time) if time < self.plan.dies_after => {
+                let (inner, sleep) = (Arc::clone(&self.inner), self.plan.runtime.sleep(time));
+                self.plan.runtime.spawn(Box::pin(async move {
                     sleep.await;
                     request.carry_out(&*inner).await;
                 }));
             }
-            When::Time(_) => {}
+            CopyDelay::Time(_) => {}
         }
     }
 
-    /// One call: what is late comes before it, and then it meets its fault.
-    async fn call<T>(&self, request: Request, carry_out: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let (call, fault) = self.shared.arrived(request.operation());
+    /// Runs one call: first the late copies that are due, then the call with its fault.
+    async fn call<T>(&self, request: StoreRequest, carry_out: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let (call, fault) = self.plan.record_call(request.operation());
         self.apply_late_before(call).await;
-        turn().await;
+        yield_now().await;
         let answer = match fault {
-            Some(fault) => self.meet_now(fault, call, request, carry_out).await,
+            Some(fault) => self.apply_fault(fault, call, request, carry_out).await,
             None => carry_out.await,
         };
-        turn().await;
+        yield_now().await;
         answer
     }
 
-    async fn meet_now<T>(
+    async fn apply_fault<T>(
         &self,
-        fault: Fault,
+        fault: StoreFault,
         call: usize,
-        request: Request,
+        request: StoreRequest,
         carry_out: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        if let Some(when) = fault.copy() {
-            self.send_late(call, request, when);
+        if let Some(when) = fault.copy_delay() {
+            self.schedule_copy(call, request, when);
         }
         match fault {
-            Fault::FailBefore(kind) => Err(failed(kind)),
-            Fault::FailThenApply(_) => Err(failed(ErrorKind::Unknown)),
-            Fault::SwallowBefore | Fault::SwallowThenApply(_) => pending().await,
-            Fault::ApplyTwice(_) => carry_out.await,
-            Fault::CarryOutLate(time) => {
-                self.shared.runtime.sleep(time).await;
+            StoreFault::FailBefore(kind) => Err(failed(kind)),
+            StoreFault::FailThenApply(_) => Err(failed(ErrorKind::Unknown)),
+            StoreFault::SwallowBefore | StoreFault::SwallowThenApply(_) => pending().await,
+            StoreFault::ApplyTwice(_) => carry_out.await,
+            StoreFault::CarryOutLate(time) => {
+                self.plan.runtime.sleep(time).await;
                 carry_out.await
             }
-            Fault::AnswerLate(time) => {
+            StoreFault::AnswerLate(time) => {
                 let answer = carry_out.await;
-                self.shared.runtime.sleep(time).await;
+                self.plan.runtime.sleep(time).await;
                 answer
             }
-            Fault::FailAfter(kind) => {
+            StoreFault::FailAfter(kind) => {
                 carry_out.await?;
                 Err(failed(kind))
             }
-            Fault::SwallowAfter => {
+            StoreFault::SwallowAfter => {
                 carry_out.await?;
                 pending().await
             }
@@ -206,9 +208,9 @@ impl Faulty {
     }
 }
 
-impl Fault {
-    /// When a copy of the call arrives later.
-    fn copy(self) -> Option<When> {
+impl StoreFault {
+    /// When a late copy of the call is applied, if the fault has one.
+    fn copy_delay(self) -> Option<CopyDelay> {
         match self {
             Self::FailThenApply(when) | Self::SwallowThenApply(when) | Self::ApplyTwice(when) => Some(when),
             Self::FailBefore(_)
@@ -221,32 +223,29 @@ impl Fault {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn arrived(&self, operation: Operation) -> (usize, Option<Fault>) {
-        let mut state = self.lock();
+impl FaultPlan {
+    /// Counts a call and returns its number and fault.
+    fn record_call(&self, operation: StoreOperation) -> (usize, Option<StoreFault>) {
+        let mut state = self.state.lock();
         let call = state.calls.len();
         state.calls.push(operation);
-        (call, state.script.get(&call).copied())
+        (call, state.faults.get(&call).copied())
     }
 }
 
-impl Request {
-    fn operation(&self) -> Operation {
+impl StoreRequest {
+    fn operation(&self) -> StoreOperation {
         match self {
-            Self::Begin(_) => Operation::Begin,
-            Self::Renew(..) => Operation::Renew,
-            Self::Complete(..) => Operation::Complete,
-            Self::Read => Operation::Read,
-            Self::Swap(..) => Operation::Swap,
-            Self::Dedicated => Operation::Dedicated,
+            Self::Begin(_) => StoreOperation::Begin,
+            Self::Renew(..) => StoreOperation::Renew,
+            Self::Complete(..) => StoreOperation::Complete,
+            Self::Read => StoreOperation::Read,
+            Self::Swap(..) => StoreOperation::Swap,
+            Self::Dedicated => StoreOperation::Dedicated,
         }
     }
 
-    /// Nobody hears the answer.
+    /// Applies a late copy and drops its result.
     async fn carry_out(self, store: &dyn Store) {
         match self {
             Self::Begin(ask) => drop(store.begin(&ask).await),
@@ -259,20 +258,20 @@ impl Request {
 }
 
 fn failed(kind: ErrorKind) -> Error {
-    Error::new(kind, "a fault of the test")
+    Error::new(kind, "an injected fault")
 }
 
-/// Lets every other task have a turn.
+/// Yields once to the executor, so that every other task can run.
 ///
 /// # Cancel safety
 /// Safe to drop.
-pub async fn turn() {
-    let mut had = false;
+pub async fn yield_now() {
+    let mut has_yielded = false;
     poll_fn(|cx| {
-        if had {
+        if has_yielded {
             return Poll::Ready(());
         }
-        had = true;
+        has_yielded = true;
         cx.waker().wake_by_ref();
         Poll::Pending
     })
@@ -283,35 +282,35 @@ pub async fn turn() {
 #[async_trait]
 impl Store for Faulty {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
-        self.call(Request::Begin(*ask), self.inner.begin(ask)).await
+        self.call(StoreRequest::Begin(*ask), self.inner.begin(ask)).await
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
-        self.call(Request::Renew(*rk, *claim), self.inner.renew(rk, claim)).await
+        self.call(StoreRequest::Renew(*rk, *claim), self.inner.renew(rk, claim)).await
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        self.call(Request::Complete(*rk, ask.clone()), self.inner.complete(rk, ask)).await
+        self.call(StoreRequest::Complete(*rk, ask.clone()), self.inner.complete(rk, ask)).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
-        self.call(Request::Read, self.inner.read(rk)).await
+        self.call(StoreRequest::Read, self.inner.read(rk)).await
     }
 
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
-        let inner = self.call(Request::Dedicated, Arc::clone(&self.inner).dedicated()).await?;
-        Ok(Arc::new(Self { inner, shared: Arc::clone(&self.shared) }))
+        let inner = self.call(StoreRequest::Dedicated, Arc::clone(&self.inner).dedicated()).await?;
+        Ok(Arc::new(Self { inner, plan: Arc::clone(&self.plan) }))
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        let request = Request::Swap(*rk, Box::new((seen.clone(), next.clone())));
+        let request = StoreRequest::Swap(*rk, Box::new((seen.clone(), next.clone())));
         self.call(request, self.inner.swap(rk, seen, next)).await
     }
 }
 
 impl fmt::Debug for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.lock();
-        write!(f, "Faulty({} calls, {:?}, {:?})", state.calls.len(), state.script, self.inner)
+        let state = self.plan.state.lock();
+        write!(f, "Faulty({} calls, {:?}, {:?})", state.calls.len(), state.faults, self.inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The conformance suite: one list of cases for all stores, each naming the clause of the contract that it holds a store to.
+//! The conformance suite: one list of cases for all stores. Each case names the clause of the contract that it tests.
 //!
 //! A backend joins with one line in a `tests/conformance.rs` (with `harness = false`):
 //!
@@ -8,9 +8,9 @@
 //! }
 //! ```
 //!
-//! Beside it, what a test of a whole engine needs: [`Faulty`], a store that fails where it is told to, and [`VirtualTime`], a world
-//! in which leases and timeouts cost no time. And what a test of a backend needs: [`servers`], real ones that can be killed, stopped and put
-//! in the wrong hour, and a [`proxy`] before them that loses what it is told to lose.
+//! For tests of a whole engine: [`Faulty`], a store with injected faults, and [`VirtualTime`], a scheduler in which
+//! leases and timeouts take no real time. For tests of a backend: [`servers`], real servers that can be killed, stopped
+//! and given another clock, and a TCP [`proxy`] with injected faults.
 
 mod clock;
 mod differential;
@@ -24,7 +24,7 @@ mod virtual_time;
 
 pub use clock::ManualClock;
 pub use differential::differential;
-pub use faulty::{Fault, Faulty, Operation, When, turn};
-pub use setup::{Backend, Capability, Case, Setup, Step, main};
-pub use suite::{GOLDEN_ANSWER, cases, golden_call};
-pub use virtual_time::{Choose, Clocks, Part, Process, Started, VirtualTime};
+pub use faulty::{CopyDelay, Faulty, StoreFault, StoreOperation, yield_now};
+pub use setup::{Backend, Capability, Case, ClockStep, Setup, main};
+pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
+pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

@@ -1,6 +1,7 @@
-//! A TCP proxy between a client and a server that does to their connections what networks do.
+//! A TCP proxy between a client and a server, with injected network faults.
 //!
-//! It knows no protocol. What it was told to do wrong it counts before it does it, so that a client that saw a fault finds it counted.
+//! It knows no protocol. It counts each fault before the fault takes effect, so a client that observed a fault finds it
+//! counted.
 
 mod connection;
 mod fault;
@@ -14,21 +15,21 @@ use tokio::net::TcpListener;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-pub use fault::{Counts, Direction, Fault, Moment, Rule};
+pub use fault::{CutPoint, Direction, FaultCounts, FaultRule, NetworkFault};
 
 use crate::ports;
-use rules::Rules;
+use rules::FaultRules;
 
-/// Listens on a port of its own and hands on what it gets. It lives on the runtime on which it was started, and needs its time to pass.
-/// All of its connections end when it is dropped.
+/// Listens on its own port and forwards connections. It needs the tokio runtime on which it was started, with real
+/// time. All of its connections are closed when it is dropped.
 ///
 /// ```no_run
-/// use hapax_testkit::proxy::{Fault, Moment, Proxy};
+/// use hapax_testkit::proxy::{NetworkFault, CutPoint, Proxy};
 ///
 /// # async fn example(server: std::net::SocketAddr) -> std::io::Result<()> {
 /// let proxy = Proxy::start(server).await?;
-/// proxy.inject(Fault::cut(Moment::Answered, "EVALSHA").after(2).times(1));
-/// // ... the client talks to `proxy.address()`; its third EVALSHA is carried out, and it never learns of it.
+/// proxy.inject(NetworkFault::cut(CutPoint::Answered, "EVALSHA").after(2).times(1));
+/// // ... the client talks to `proxy.address()`; the server executes its third EVALSHA, and the reply is lost.
 /// assert_eq!(proxy.counts().cuts, 1);
 /// # Ok(())
 /// # }
@@ -36,20 +37,20 @@ use rules::Rules;
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    /// Where new connections lead.
+    /// The server of new connections.
     target: watch::Sender<SocketAddr>,
-    rules: Arc<Rules>,
-    /// Changes when all connections are to be reset; closed when they are to end.
+    rules: Arc<FaultRules>,
+    /// A change resets all connections; they also end when the channel is closed.
     resets: watch::Sender<()>,
     listening: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Proxy {
-    /// Listens, and hands on to the target.
+    /// Starts a proxy in front of the target.
     ///
     /// # Errors
     ///
-    /// No port is free.
+    /// If no port is free.
     pub async fn start(target: SocketAddr) -> io::Result<Self> {
         let listener = ports::listen()?;
         listener.set_nonblocking(true)?;
@@ -60,40 +61,41 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Does this to all connections from now on, those that are open included. Earlier faults stay, and the earliest that cuts wins.
-    pub fn inject(&self, rule: impl Into<Rule>) {
+    /// Adds a fault to all connections, including open ones. Earlier faults stay active; if several cut, the earliest
+    /// wins.
+    pub fn inject(&self, rule: impl Into<FaultRule>) {
         self.rules.add(rule.into());
     }
 
-    /// Leads new connections to another server, as a name does that a replica takes over.
-    pub fn lead_to(&self, target: SocketAddr) {
+    /// Sends new connections to another server, as a host name does after a failover.
+    pub fn redirect_to(&self, target: SocketAddr) {
         self.target.send_replace(target);
     }
 
-    /// Resets all connections that are open.
+    /// Resets all open connections.
     pub fn reset(&self) {
         self.resets.send_replace(());
     }
 
-    /// Refuses new connections, as a machine does on which nothing listens. Those that are open go on.
+    /// Refuses new connections, as if nothing listened on the port. Open connections stay open.
     pub async fn refuse(&self) {
         if let Some(listening) = self.listening.lock().await.take() {
             listening.abort();
-            // It was told to end, and has given up the port once it has.
+            // The port is free only after the aborted task has ended.
             let _ = listening.await;
         }
     }
 
-    /// Forgets all faults and listens again. A connection from which bytes are missing stays as it is: no network makes up for them.
+    /// Removes all faults and listens again. Lost bytes stay lost, as in a real network.
     ///
     /// # Errors
     ///
-    /// It had refused connections, and the port is taken.
+    /// If the proxy was refusing connections and another process took its port.
     pub async fn heal(&self) -> io::Result<()> {
         self.rules.clear();
         let mut listening = self.listening.lock().await;
@@ -103,8 +105,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// What has happened since it was started.
-    pub fn counts(&self) -> Counts {
+    /// The faults that have taken effect since the start.
+    pub fn counts(&self) -> FaultCounts {
         self.rules.counts()
     }
 
@@ -112,10 +114,10 @@ impl Proxy {
         let (target, rules, resets) = (self.target.subscribe(), Arc::clone(&self.rules), self.resets.subscribe());
         tokio::spawn(async move {
             loop {
-                // One that a client gave up before it was accepted is no reason to stop.
+                // An error here means that a client closed its connection before it was accepted: continue.
                 if let Ok((client, _)) = listener.accept().await {
                     let target = *target.borrow();
-                    tokio::spawn(connection::carry(client, target, Arc::clone(&rules), resets.clone()));
+                    tokio::spawn(connection::forward(client, target, Arc::clone(&rules), resets.clone()));
                 }
             }
         })

@@ -15,32 +15,34 @@ use tokio::runtime::Builder;
 use crate::differential::differential;
 use crate::servers::required;
 
-/// One empty store, and the means to bring it where a case wants it, so that nothing sleeps. A server implements them by its own means.
+/// An empty store, and ways to bring it into the state that a case needs without sleeping. Each backend implements them
+/// in its own way.
 #[async_trait]
 pub trait Setup: Send + Sync {
     /// The store under test.
     fn store(&self) -> Arc<dyn Store>;
 
-    /// The same store's upkeep.
+    /// The same store, for sweeps and checks.
     fn inspect(&self) -> Arc<dyn Inspect>;
 
-    /// Lets the lease of this record run out.
+    /// Makes the lease of this record expire.
     async fn lapse(&self, rk: &RecordKey);
 
-    /// Lets the life of this record run out.
+    /// Makes this record expire.
     async fn expire(&self, rk: &RecordKey);
 
     /// Steps the store's clock.
-    async fn step_clock(&self, step: Step);
+    async fn step_clock(&self, step: ClockStep);
 
-    /// Damages the stored form of this record. Only called where `Capability::StoredForm` is not lacking.
+    /// Damages the stored form of this record. Called only if the backend does not lack `Capability::StoredForm`.
     async fn corrupt(&self, rk: &RecordKey);
 
-    /// Puts the golden record of version 1 into the store: completed, under [`golden_call`](crate::golden_call), with the
-    /// answer [`GOLDEN_ANSWER`](crate::GOLDEN_ANSWER). Only called where `Capability::StoredForm` is not lacking.
+    /// Writes the golden record of version 1: completed, under [`golden_call`](crate::golden_call), with the answer
+    /// [`GOLDEN_ANSWER`](crate::GOLDEN_ANSWER). Called only if the backend does not lack `Capability::StoredForm`.
     async fn put_golden(&self);
 
-    /// The stored form of this record, of stores that keep one value per record as [`Record::encode`](hapax_core::Record::encode) writes it.
+    /// The stored value of this record, if the store keeps records as [`Record::encode`](hapax_core::Record::encode)
+    /// writes them.
     async fn value(&self, _rk: &RecordKey) -> Option<Bytes> {
         None
     }
@@ -48,21 +50,21 @@ pub trait Setup: Send + Sync {
 
 /// A step of a store's clock.
 #[derive(Clone, Copy, Debug)]
-pub enum Step {
+pub enum ClockStep {
     /// This much ahead.
     Forward(Duration),
     /// This much back.
     Back(Duration),
 }
 
-/// What a store may lack, by its own declaration.
+/// A capability that a backend may declare as lacking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Records lie in a form that can be damaged, and read by a later version.
+    /// Records are stored as bytes, which can be damaged, or read by a later version.
     StoredForm,
-    /// A store with no room left for a begin still has room for a completion.
+    /// A store that is too full for a begin still accepts completions.
     RoomToComplete,
-    /// A mark counts the tokens of all keys: they grow also where a record is gone and the clock stepped back.
+    /// The store keeps a mark across keys, so tokens grow even if a record is gone and the clock stepped back.
     Mark,
 }
 
@@ -84,7 +86,7 @@ impl fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// A kind of store, by a function that makes an empty one.
+    /// A kind of store, with a function that creates an empty one.
     pub fn new<F, T>(name: &'static str, make: F) -> Self
     where
         F: Fn() -> T + Send + Sync + 'static,
@@ -99,43 +101,44 @@ impl Backend {
         }
     }
 
-    /// Declares what it lacks, each with the reason that is shown beside the ignored case.
+    /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
     #[must_use]
     pub fn lacking(mut self, lacks: &'static [(Capability, &'static str)]) -> Self {
         self.lacks = lacks;
         self
     }
 
-    /// Names the service behind it: without it, every case is shown as ignored with the reason, or fails where
-    /// [`required`](crate::servers::required) says so.
+    /// Names the service that the store needs. If [`required`](crate::servers::required) does not find the service,
+    /// every case is ignored with the reason, or fails.
     #[must_use]
     pub fn requiring(mut self, service: &'static str) -> Self {
         self.service = Some(service);
         self
     }
 
-    /// How many sequences it is compared by, 2,000 by default: for stores that sync to a disk.
+    /// How many random sequences compare the store with the one in memory: 2,000 by default, fewer for stores that sync
+    /// to a disk.
     #[must_use]
     pub fn sequences(mut self, sequences: u64) -> Self {
         self.sequences = sequences;
         self
     }
 
-    fn lack(&self, needs: Option<Capability>) -> Option<&'static str> {
+    fn lacking_reason(&self, needs: Option<Capability>) -> Option<&'static str> {
         self.lacks.iter().find(|(capability, _)| Some(*capability) == needs).map(|(_, reason)| *reason)
     }
 }
 
-/// One case of the suite: panics if the store does not keep the clause.
+/// One case of the suite. It panics if the store violates the clause.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Its stable name.
+    /// The stable name.
     pub name: &'static str,
     /// The clause of the store's contract.
     pub clause: u8,
-    /// What the store must be able to do.
+    /// The capability that the case needs.
     pub needs: Option<Capability>,
-    /// The case.
+    /// Runs the case.
     pub run: for<'a> fn(&'a dyn Setup) -> BoxFuture<'a, ()>,
 }
 
@@ -145,29 +148,29 @@ impl fmt::Debug for Case {
     }
 }
 
-/// By how many sequences a store is compared with the one in memory; `HAPAX_SEQUENCES` is for long runs.
+/// The default number of random sequences. `HAPAX_SEQUENCES` replaces it for long runs.
 const SEQUENCES: u64 = 2_000;
 
 /// Runs every case against every backend, each on a store of its own, and compares each with the store in memory
-/// ([`differential`]). Takes the arguments of a usual test binary.
+/// ([`differential`]). Accepts the arguments of a standard test binary.
 pub fn main(backends: &[Backend]) -> ExitCode {
     let arguments = Arguments::from_args();
-    let cases = |backend| super::cases().into_iter().map(move |case| trial(backend, case));
-    let trials = backends.iter().flat_map(|backend| cases(backend).chain([compared(backend)])).collect();
+    let cases = |backend| super::cases().into_iter().map(move |case| case_trial(backend, case));
+    let trials = backends.iter().flat_map(|backend| cases(backend).chain([differential_trial(backend)])).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn trial(backend: &Backend, case: Case) -> Trial {
+fn case_trial(backend: &Backend, case: Case) -> Trial {
     let name = format!("{}::{}::clause_{:02}", backend.name, case.name, case.clause);
-    on(backend, Plan { name, needs: case.needs, is_concurrent: true }, move |setup| (case.run)(setup))
+    build_trial(backend, TrialPlan { name, needs: case.needs, is_concurrent: true }, move |setup| (case.run)(setup))
 }
 
-fn compared(backend: &Backend) -> Trial {
-    let told = env::var("HAPAX_SEQUENCES").ok();
-    let sequences = told.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
-    // One step after the other: threads would spend their time on waking each other.
-    let plan = Plan { name: format!("{}::differential", backend.name), needs: None, is_concurrent: false };
-    on(backend, plan, move |setup| {
+fn differential_trial(backend: &Backend) -> Trial {
+    let given = env::var("HAPAX_SEQUENCES").ok();
+    let sequences = given.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
+    // The steps are sequential: several threads would only spend time on waking each other.
+    let plan = TrialPlan { name: format!("{}::differential", backend.name), needs: None, is_concurrent: false };
+    build_trial(backend, plan, move |setup| {
         Box::pin(async move {
             let steps = differential(setup, 0..sequences).await;
             println!("{sequences} sequences, {steps} steps, no difference");
@@ -175,21 +178,21 @@ fn compared(backend: &Backend) -> Trial {
     })
 }
 
-struct Plan {
+struct TrialPlan {
     name: String,
     needs: Option<Capability>,
     is_concurrent: bool,
 }
 
-fn on(
+fn build_trial(
     backend: &Backend,
-    plan: Plan,
+    plan: TrialPlan,
     body: impl for<'a> FnOnce(&'a dyn Setup) -> BoxFuture<'a, ()> + Send + 'static,
 ) -> Trial {
-    let (make, lack, service) = (Arc::clone(&backend.make), backend.lack(plan.needs), backend.service);
+    let (make, lack, service) = (Arc::clone(&backend.make), backend.lacking_reason(plan.needs), backend.service);
     Trial::ignorable_test(plan.name, move || {
         if let Some(Err(missing)) = service.map(required) {
-            return missing.verdict();
+            return missing.outcome();
         }
         if let Some(reason) = lack {
             return Ok(Completion::ignored_with(reason));

@@ -1,41 +1,43 @@
-//! A world on one thread, in which every task is polled in a chosen order and time passes only when nothing else can go on.
+//! A scheduler on one thread: it polls tasks in a chosen order, and advances time only when no task can run.
 
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use hapax_core::runtime::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 
-pub use process::{Clocks, Part, Process, Started};
+pub use process::{ClockOffsets, Process, ProcessPart, TaskHandle};
 
-/// Which of so many runnable tasks goes on, counted from the one that was spawned first.
-pub type Choose = Box<dyn FnMut(usize) -> usize + Send>;
+/// Given the number of runnable tasks, returns the index of the one to poll. Index 0 is the task that was spawned
+/// first.
+pub type ChooseTask = Box<dyn FnMut(usize) -> usize + Send>;
 
-/// More steps than this without any time passing: the tasks wake each other for ever.
+/// After this many steps without time passing, the tasks are considered to wake each other for ever.
 const LIVELOCK: usize = 100_000;
 
-/// The clock and all tasks of a world. Only its owner lets tasks go on and time pass; with it, every task is dropped.
+/// A virtual clock and its tasks. Tasks run and time passes only in calls of its methods. Dropping it drops every task.
 #[derive(Debug)]
-pub struct VirtualTime(Arc<World>);
+pub struct VirtualTime(Arc<Scheduler>);
 
 impl VirtualTime {
-    /// A world whose random bytes follow from the seed, and whose tasks go on in the order in which they were woken.
+    /// A scheduler with random bytes from the seed, which polls tasks in the order in which they were woken.
     pub fn new(seed: u64) -> Self {
-        Self::ordered(seed, Order::Woken)
+        Self::ordered(seed, TaskOrder::Woken)
     }
 
-    /// A world with an order of its own. It does not depend on who was woken first: primitives that wake many at once
-    /// may do so in any order.
-    pub fn choosing(seed: u64, choose: Choose) -> Self {
-        Self::ordered(seed, Order::Chosen(choose))
+    /// A scheduler that polls tasks in the order of `choose`. That order does not depend on the order of wake-ups,
+    /// which some synchronisation primitives leave open.
+    pub fn choosing(seed: u64, choose: ChooseTask) -> Self {
+        Self::ordered(seed, TaskOrder::Chosen(choose))
     }
 
-    fn ordered(seed: u64, order: Order) -> Self {
-        Self(Arc::new(World(Mutex::new(State {
+    fn ordered(seed: u64, order: TaskOrder) -> Self {
+        Self(Arc::new(Scheduler(Mutex::new(SchedulerState {
             now: Duration::ZERO,
             tasks: BTreeMap::new(),
             runnable: Vec::new(),
@@ -48,9 +50,9 @@ impl VirtualTime {
         }))))
     }
 
-    /// A process of this world: a runtime whose tasks can end all at once.
+    /// Creates a process: a runtime whose tasks can crash together.
     pub fn process(&self) -> Arc<Process> {
-        World::process(&self.0)
+        Scheduler::process(&self.0)
     }
 
     /// How much time has passed.
@@ -58,12 +60,12 @@ impl VirtualTime {
         self.0.lock().now
     }
 
-    /// How many tasks have not ended, threads among them.
+    /// The number of unfinished tasks, including threads.
     pub fn tasks(&self) -> usize {
         self.0.lock().tasks.len()
     }
 
-    /// Polls one task; false if none can go on before time passes.
+    /// Polls one task. Returns false if no task can run before time passes.
     pub fn step(&self) -> bool {
         let Some((number, mut future, waker)) = self.0.lock().next_task() else {
             return false;
@@ -75,7 +77,7 @@ impl VirtualTime {
                 task.future = Some(future);
                 None
             }
-            // It ended, or its process did while it was polled.
+            // The task finished, or its process crashed while it was polled.
             (Poll::Ready(()) | Poll::Pending, _) => Some((state.tasks.remove(&number), future)),
         };
         drop(state);
@@ -83,22 +85,22 @@ impl VirtualTime {
         true
     }
 
-    /// Lets tasks go on and time pass until there is something to return; nothing if there is not after so much time.
-    /// Looks before the first step, and after each step and each passage of time.
+    /// Runs tasks and advances time until `check` returns a value; `None` if it returned none within `limit`.
+    /// Calls `check` before the first step, after each step and after each advance of time.
     ///
     /// # Panics
-    /// If the tasks go on for ever without any time passing.
-    pub fn run_until<T>(&self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    /// If tasks run for ever without time passing.
+    pub fn run_until<T>(&self, limit: Duration, mut check: impl FnMut() -> Option<T>) -> Option<T> {
         let end = self.now() + limit;
         let mut steps = 0;
         loop {
-            if let Some(found) = look() {
+            if let Some(found) = check() {
                 return Some(found);
             }
             if self.step() {
                 steps += 1;
                 assert!(steps < LIVELOCK, "the tasks wake each other for ever");
-            } else if self.0.pass(end) {
+            } else if self.0.advance(end) {
                 steps = 0;
             } else {
                 return None;
@@ -106,7 +108,7 @@ impl VirtualTime {
         }
     }
 
-    /// Lets this much time pass, and every task go on meanwhile.
+    /// Runs tasks for this much virtual time.
     ///
     /// # Panics
     /// See [`VirtualTime::run_until`].
@@ -124,66 +126,65 @@ impl Drop for VirtualTime {
     }
 }
 
-struct World(Mutex<State>);
+struct Scheduler(Mutex<SchedulerState>);
 
-struct State {
+struct SchedulerState {
     now: Duration,
-    tasks: BTreeMap<u64, Task>,
-    /// In the order in which they were woken, or spawned where one is chosen.
+    tasks: BTreeMap<u64, VirtualTask>,
+    /// In the order of wake-ups, or of spawning if the order is chosen.
     runnable: Vec<u64>,
     timers: BTreeMap<(Duration, u64), Waker>,
     crashed: BTreeSet<u64>,
-    /// Processes whose tasks do not go on for now, and those whose threads do not.
+    /// Paused parts: the process, and whether its threads are paused or its other tasks.
     paused: BTreeSet<(u64, bool)>,
     last_number: u64,
     random: u64,
-    order: Order,
+    order: TaskOrder,
 }
 
-/// Who goes on next.
-enum Order {
-    /// Whoever was woken first.
+/// Which task is polled next.
+enum TaskOrder {
+    /// The one that was woken first.
     Woken,
-    /// Whoever is chosen.
-    Chosen(Choose),
+    /// The one that the function returns.
+    Chosen(ChooseTask),
 }
 
-struct Task {
+struct VirtualTask {
     process: u64,
-    /// Whether it stands for a thread of its own.
-    thread: bool,
-    /// Away while it is polled.
+    /// Whether the task stands for a thread.
+    is_thread: bool,
+    /// `None` while the task is polled.
     future: Option<BoxFuture<'static, ()>>,
     waker: Waker,
 }
 
-impl World {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of a task ends the test, and the world is only taken down after it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Scheduler {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
+        self.0.lock()
     }
 
     fn process(self: &Arc<Self>) -> Arc<Process> {
-        let number = self.lock().number();
-        Arc::new(Process { world: Arc::clone(self), number, clocks: Mutex::default() })
+        let number = self.lock().next_number();
+        Arc::new(Process { scheduler: Arc::clone(self), number, clocks: Mutex::default() })
     }
 
-    fn spawn(self: &Arc<Self>, process: u64, thread: bool, future: BoxFuture<'static, ()>) -> Option<u64> {
+    fn spawn(self: &Arc<Self>, process: u64, is_thread: bool, future: BoxFuture<'static, ()>) -> Option<u64> {
         let mut state = self.lock();
         if state.crashed.contains(&process) {
             drop(state);
             drop(future);
             return None;
         }
-        let number = state.number();
-        let waker = Waker::from(Arc::new(Alarm { world: Arc::downgrade(self), task: number }));
-        state.tasks.insert(number, Task { process, thread, future: Some(future), waker });
-        state.woken(number);
+        let number = state.next_number();
+        let waker = Waker::from(Arc::new(TaskWaker { scheduler: Arc::downgrade(self), task: number }));
+        state.tasks.insert(number, VirtualTask { process, is_thread, future: Some(future), waker });
+        state.make_runnable(number);
         Some(number)
     }
 
-    /// Lets time pass until the next timer is due, or to the end; false if the end was reached before any was.
-    fn pass(&self, end: Duration) -> bool {
+    /// Advances time to the next timer, or to `end`. Returns false if no timer was due before the end.
+    fn advance(&self, end: Duration) -> bool {
         let mut state = self.lock();
         let next = state.timers.first_key_value().map(|(&(due, _), _)| due).filter(|due| *due <= end);
         state.now = state.now.max(next.unwrap_or(end));
@@ -196,11 +197,11 @@ impl World {
         next.is_some()
     }
 
-    fn drop_tasks(&self, of_it: impl Fn(&u64, &Task) -> bool) {
-        // Not dropped under the lock: what is dropped may wake and spawn.
+    fn drop_tasks(&self, predicate: impl Fn(&u64, &VirtualTask) -> bool) {
+        // Drop the tasks after the lock is released: their destructors may wake and spawn others.
         let dropped: Vec<_> = {
             let mut state = self.lock();
-            state.tasks.extract_if(.., |number, task| of_it(number, task)).collect()
+            state.tasks.extract_if(.., |number, task| predicate(number, task)).collect()
         };
         drop(dropped);
     }
@@ -211,28 +212,28 @@ impl World {
     }
 }
 
-impl State {
-    fn number(&mut self) -> u64 {
+impl SchedulerState {
+    fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    fn woken(&mut self, number: u64) {
-        let place = match &self.order {
-            Order::Woken if self.runnable.contains(&number) => return,
-            Order::Woken => self.runnable.len(),
-            Order::Chosen(_) => match self.runnable.binary_search(&number) {
+    fn make_runnable(&mut self, number: u64) {
+        let position = match &self.order {
+            TaskOrder::Woken if self.runnable.contains(&number) => return,
+            TaskOrder::Woken => self.runnable.len(),
+            TaskOrder::Chosen(_) => match self.runnable.binary_search(&number) {
                 Ok(_) => return,
-                Err(place) => place,
+                Err(position) => position,
             },
         };
-        self.runnable.insert(place, number);
+        self.runnable.insert(position, number);
     }
 
     fn next_task(&mut self) -> Option<(u64, BoxFuture<'static, ()>, Waker)> {
         self.runnable.retain(|number| self.tasks.contains_key(number));
-        while let Some(place) = self.next_place() {
-            let number = self.runnable.remove(place);
+        while let Some(position) = self.next_position() {
+            let number = self.runnable.remove(position);
             if let Some(task) = self.tasks.get_mut(&number)
                 && let Some(future) = task.future.take()
             {
@@ -242,19 +243,20 @@ impl State {
         None
     }
 
-    /// The place of the task that goes on next, among those that can.
-    fn next_place(&mut self) -> Option<usize> {
+    /// The position in `runnable` of the task to poll next. Skips paused tasks.
+    fn next_position(&mut self) -> Option<usize> {
         let (tasks, paused) = (&self.tasks, &self.paused);
-        let can = |number: &u64| tasks.get(number).is_some_and(|task| !paused.contains(&(task.process, task.thread)));
-        let can: Vec<usize> = (0..self.runnable.len()).filter(|place| can(&self.runnable[*place])).collect();
+        let is_ready =
+            |number: &u64| tasks.get(number).is_some_and(|task| !paused.contains(&(task.process, task.is_thread)));
+        let ready: Vec<usize> = (0..self.runnable.len()).filter(|at| is_ready(&self.runnable[*at])).collect();
         match &mut self.order {
-            Order::Woken => can.first().copied(),
-            Order::Chosen(_) if can.is_empty() => None,
-            Order::Chosen(choose) => Some(can[choose(can.len())]),
+            TaskOrder::Woken => ready.first().copied(),
+            TaskOrder::Chosen(_) if ready.is_empty() => None,
+            TaskOrder::Chosen(choose) => Some(ready[choose(ready.len())]),
         }
     }
 
-    /// SplitMix64.
+    /// The next number of a SplitMix64 generator.
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
@@ -264,23 +266,23 @@ impl State {
     }
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock();
-        write!(f, "World({:?}, {} tasks)", state.now, state.tasks.len())
+        write!(f, "Scheduler({:?}, {} tasks)", state.now, state.tasks.len())
     }
 }
 
-struct Alarm {
-    world: Weak<World>,
+struct TaskWaker {
+    scheduler: Weak<Scheduler>,
     task: u64,
 }
 
-impl Wake for Alarm {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        let Some(world) = self.world.upgrade() else {
+        let Some(scheduler) = self.scheduler.upgrade() else {
             return;
         };
-        world.lock().woken(self.task);
+        scheduler.lock().make_runnable(self.task);
     }
 }

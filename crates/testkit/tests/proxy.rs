@@ -1,66 +1,66 @@
-//! Every fault of the proxy, seen by a client and by the server behind it.
+//! Each fault of the proxy, observed by a client and by the server.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hapax_testkit::proxy::{Counts, Direction, Fault, Moment, Proxy, Rule};
+use hapax_testkit::proxy::{CutPoint, Direction, FaultCounts, FaultRule, NetworkFault, Proxy};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// After this a test has failed, however slow the machine.
+/// A test that takes longer has failed, even on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// For so long nothing comes where nothing may come.
+/// How long a client waits to show that it receives nothing.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// A server that writes down every line it gets and answers with it, and the proxy before it.
-struct World {
+/// A server that records and echoes every line, and a proxy in front of it.
+struct ProxiedServer {
     proxy: Proxy,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl World {
+impl ProxiedServer {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let proxy = Proxy::start(listener.local_addr().unwrap()).await.unwrap();
-        let world = Self { proxy, lines: Arc::clone(&lines) };
+        let server = Self { proxy, lines: Arc::clone(&lines) };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream, Arc::clone(&lines)));
             }
         });
-        world
+        server
     }
 
-    async fn with(rule: impl Into<Rule>) -> Self {
-        let world = Self::start().await;
-        world.proxy.inject(rule);
-        world
+    async fn with(rule: impl Into<FaultRule>) -> Self {
+        let server = Self::start().await;
+        server.proxy.inject(rule);
+        server
     }
 
     async fn connect(&self) -> Client {
         Client(BufReader::new(TcpStream::connect(self.proxy.address()).await.unwrap()))
     }
 
-    /// What the server got.
+    /// The lines that the server received.
     fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
 
-    async fn server_gets(&self, count: usize) {
+    async fn wait_for_lines(&self, count: usize) {
         let begun = Instant::now();
         while self.lines().len() < count {
-            assert!(begun.elapsed() < DEADLINE, "the server got {:?}", self.lines());
+            assert!(begun.elapsed() < DEADLINE, "the server received {:?}", self.lines());
             tokio::task::yield_now().await;
         }
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> FaultCounts {
         self.proxy.counts()
     }
 }
@@ -84,10 +84,10 @@ impl Client {
         self.0.write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
-    /// The next line, or what became of the connection.
+    /// The next line, or the error of the connection.
     async fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
-        match timeout(DEADLINE, self.0.read_line(&mut line)).await.expect("something happens")? {
+        match timeout(DEADLINE, self.0.read_line(&mut line)).await.expect("a line or an error arrives")? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(line.trim_end().to_owned()),
         }
@@ -98,33 +98,33 @@ impl Client {
         self.line().await
     }
 
-    async fn hears_nothing(&mut self) {
-        let heard = timeout(SILENCE, self.0.read_u8()).await;
-        assert!(heard.is_err(), "{heard:?}");
+    async fn assert_silence(&mut self) {
+        let received = timeout(SILENCE, self.0.read_u8()).await;
+        assert!(received.is_err(), "{received:?}");
     }
 }
 
-fn is_reset<T: std::fmt::Debug>(outcome: io::Result<T>) {
-    assert_eq!(outcome.expect_err("the connection is reset").kind(), io::ErrorKind::ConnectionReset);
+fn assert_reset<T: std::fmt::Debug>(outcome: io::Result<T>) {
+    assert_eq!(outcome.expect_err("the connection must be reset").kind(), io::ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]
 async fn without_faults_everything_arrives() {
-    let world = World::start().await;
-    let mut client = world.connect().await;
+    let server = ProxiedServer::start().await;
+    let mut client = server.connect().await;
     let long = "x".repeat(1_000_000);
     assert_eq!(client.ask("short").await.unwrap(), "short");
     assert_eq!(client.ask(&long).await.unwrap(), long);
     client.0.shutdown().await.unwrap();
     assert_eq!(client.line().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-    assert_eq!(world.counts(), Counts { connections: 1, ..Counts::default() });
+    assert_eq!(server.counts(), FaultCounts { connections: 1, ..FaultCounts::default() });
 }
 
 #[tokio::test]
-async fn latency_holds_up_what_is_sent_and_keeps_its_order() {
+async fn latency_delays_bytes_and_keeps_their_order() {
     let (delay, jitter) = (Duration::from_millis(20), Duration::from_millis(10));
-    let world = World::with(Fault::Latency { delay, jitter }).await;
-    let mut client = world.connect().await;
+    let server = ProxiedServer::with(NetworkFault::Latency { delay, jitter }).await;
+    let mut client = server.connect().await;
     let begun = Instant::now();
     assert_eq!(client.ask("late").await.unwrap(), "late");
     assert!(begun.elapsed() >= 2 * (delay - jitter));
@@ -135,215 +135,216 @@ async fn latency_holds_up_what_is_sent_and_keeps_its_order() {
     for number in 0..20 {
         assert_eq!(client.line().await.unwrap(), number.to_string());
     }
-    assert!(world.counts().held_up >= 4);
+    assert!(server.counts().held_up >= 4);
 }
 
 #[tokio::test]
-async fn latency_is_gone_when_it_is_healed() {
-    let world = World::with(Fault::Latency { delay: 100 * DEADLINE, jitter: Duration::ZERO }).await;
-    world.proxy.heal().await.unwrap();
-    assert_eq!(world.connect().await.ask("at once").await.unwrap(), "at once");
-    assert_eq!(world.counts().held_up, 0);
+async fn healing_removes_latency() {
+    let server = ProxiedServer::with(NetworkFault::Latency { delay: 100 * DEADLINE, jitter: Duration::ZERO }).await;
+    server.proxy.heal().await.unwrap();
+    assert_eq!(server.connect().await.ask("at once").await.unwrap(), "at once");
+    assert_eq!(server.counts().held_up, 0);
 }
 
 #[tokio::test]
-async fn a_drip_comes_in_portions() {
+async fn a_drip_arrives_in_portions() {
     let every = Duration::from_millis(5);
-    let world = World::with(Fault::Drip { bytes: 3, every }.times(1)).await;
-    let mut client = world.connect().await;
+    let server = ProxiedServer::with(NetworkFault::Drip { bytes: 3, every }.times(1)).await;
+    let mut client = server.connect().await;
     let begun = Instant::now();
     assert_eq!(client.ask("0123456789").await.unwrap(), "0123456789");
     assert!(begun.elapsed() >= 4 * every);
-    assert_eq!(world.counts().held_up, 1);
+    assert_eq!(server.counts().held_up, 1);
 }
 
 #[tokio::test]
-async fn a_reset_hits_what_is_open_and_nothing_later() {
-    let world = World::start().await;
-    let (mut one, mut other) = (world.connect().await, world.connect().await);
+async fn a_reset_closes_only_open_connections() {
+    let server = ProxiedServer::start().await;
+    let (mut one, mut other) = (server.connect().await, server.connect().await);
     one.ask("a").await.unwrap();
     other.ask("b").await.unwrap();
-    world.proxy.reset();
-    is_reset(one.line().await);
-    is_reset(other.line().await);
-    assert_eq!(world.connect().await.ask("c").await.unwrap(), "c");
-    assert_eq!(world.counts(), Counts { connections: 3, resets: 2, ..Counts::default() });
+    server.proxy.reset();
+    assert_reset(one.line().await);
+    assert_reset(other.line().await);
+    assert_eq!(server.connect().await.ask("c").await.unwrap(), "c");
+    assert_eq!(server.counts(), FaultCounts { connections: 3, resets: 2, ..FaultCounts::default() });
 }
 
 #[tokio::test]
-async fn bytes_to_the_server_are_cut_where_they_were_told_to() {
-    let world = World::start().await;
-    let mut client = world.connect().await;
+async fn a_connection_is_reset_after_a_number_of_bytes_to_the_server() {
+    let server = ProxiedServer::start().await;
+    let mut client = server.connect().await;
     client.ask("before").await.unwrap();
-    world.proxy.inject(Fault::ResetAfter { direction: Direction::ToServer, bytes: 9 });
+    server.proxy.inject(NetworkFault::ResetAfter { direction: Direction::ToServer, bytes: 9 });
     assert_eq!(client.ask("1234").await.unwrap(), "1234");
-    is_reset(client.ask("567890").await);
-    assert_eq!(world.lines(), ["before", "1234"]);
-    assert_eq!(world.counts().cuts, 1);
+    assert_reset(client.ask("567890").await);
+    assert_eq!(server.lines(), ["before", "1234"]);
+    assert_eq!(server.counts().cuts, 1);
 }
 
 #[tokio::test]
-async fn bytes_to_the_client_are_cut_where_they_were_told_to() {
-    let world = World::with(Fault::ResetAfter { direction: Direction::ToClient, bytes: 4 }.times(1)).await;
-    let mut client = world.connect().await;
+async fn a_connection_is_reset_after_a_number_of_bytes_to_the_client() {
+    let server =
+        ProxiedServer::with(NetworkFault::ResetAfter { direction: Direction::ToClient, bytes: 4 }.times(1)).await;
+    let mut client = server.connect().await;
     client.send("123456").await;
     let mut got = [0; 4];
     client.0.read_exact(&mut got).await.unwrap();
     assert_eq!(&got, b"1234");
-    is_reset(client.line().await);
-    assert_eq!(world.connect().await.ask("123456").await.unwrap(), "123456");
-    assert_eq!((world.lines().len(), world.counts().cuts), (2, 1));
+    assert_reset(client.line().await);
+    assert_eq!(server.connect().await.ask("123456").await.unwrap(), "123456");
+    assert_eq!((server.lines().len(), server.counts().cuts), (2, 1));
 }
 
 #[tokio::test]
-async fn a_half_open_connection_loses_what_the_client_sends_for_good() {
-    let world = World::start().await;
-    let mut client = world.connect().await;
+async fn a_half_open_connection_loses_the_clients_bytes_for_ever() {
+    let server = ProxiedServer::start().await;
+    let mut client = server.connect().await;
     client.ask("heard").await.unwrap();
-    world.proxy.inject(Fault::HalfOpen(Direction::ToServer));
+    server.proxy.inject(NetworkFault::HalfOpen(Direction::ToServer));
     client.send("lost").await;
-    client.hears_nothing().await;
-    world.proxy.heal().await.unwrap();
+    client.assert_silence().await;
+    server.proxy.heal().await.unwrap();
     client.send("lost as well").await;
-    client.hears_nothing().await;
-    assert_eq!(world.connect().await.ask("heard again").await.unwrap(), "heard again");
-    assert_eq!(world.lines(), ["heard", "heard again"]);
-    assert_eq!(world.counts().half_open, 1);
+    client.assert_silence().await;
+    assert_eq!(server.connect().await.ask("heard again").await.unwrap(), "heard again");
+    assert_eq!(server.lines(), ["heard", "heard again"]);
+    assert_eq!(server.counts().half_open, 1);
 }
 
 #[tokio::test]
-async fn a_half_open_connection_loses_what_the_server_sends() {
-    let world = World::with(Fault::HalfOpen(Direction::ToClient).times(1)).await;
-    let mut client = world.connect().await;
+async fn a_half_open_connection_loses_the_servers_bytes() {
+    let server = ProxiedServer::with(NetworkFault::HalfOpen(Direction::ToClient).times(1)).await;
+    let mut client = server.connect().await;
     client.send("carried out").await;
-    world.server_gets(1).await;
-    client.hears_nothing().await;
+    server.wait_for_lines(1).await;
+    client.assert_silence().await;
     client.send("this too").await;
-    world.server_gets(2).await;
-    client.hears_nothing().await;
-    assert_eq!(world.connect().await.ask("heard").await.unwrap(), "heard");
-    assert_eq!(world.counts().half_open, 1);
-    world.proxy.reset();
-    is_reset(client.line().await);
+    server.wait_for_lines(2).await;
+    client.assert_silence().await;
+    assert_eq!(server.connect().await.ask("heard").await.unwrap(), "heard");
+    assert_eq!(server.counts().half_open, 1);
+    server.proxy.reset();
+    assert_reset(client.line().await);
 }
 
 #[tokio::test]
-async fn a_request_that_is_cut_unsent_never_reaches_the_server() {
-    let world = World::with(Fault::cut(Moment::Unsent, "pay").times(1)).await;
-    let mut client = world.connect().await;
+async fn a_request_cut_unsent_never_reaches_the_server() {
+    let server = ProxiedServer::with(NetworkFault::cut(CutPoint::Unsent, "pay").times(1)).await;
+    let mut client = server.connect().await;
     assert_eq!(client.ask("look").await.unwrap(), "look");
-    is_reset(client.ask("pay 1").await);
-    assert_eq!(world.connect().await.ask("pay 2").await.unwrap(), "pay 2");
-    assert_eq!(world.lines(), ["look", "pay 2"]);
-    assert_eq!(world.counts().cuts, 1);
+    assert_reset(client.ask("pay 1").await);
+    assert_eq!(server.connect().await.ask("pay 2").await.unwrap(), "pay 2");
+    assert_eq!(server.lines(), ["look", "pay 2"]);
+    assert_eq!(server.counts().cuts, 1);
 }
 
 #[tokio::test]
-async fn a_request_that_is_cut_silently_never_reaches_the_server_and_nobody_is_told() {
-    let world = World::with(Fault::cut(Moment::Silently, "pay").times(1)).await;
-    let mut client = world.connect().await;
+async fn a_request_cut_silently_never_reaches_the_server_and_causes_no_error() {
+    let server = ProxiedServer::with(NetworkFault::cut(CutPoint::Silently, "pay").times(1)).await;
+    let mut client = server.connect().await;
     assert_eq!(client.ask("look").await.unwrap(), "look");
     client.send("pay 1").await;
-    client.hears_nothing().await;
+    client.assert_silence().await;
     client.send("look again").await;
-    client.hears_nothing().await;
-    assert_eq!(world.connect().await.ask("pay 2").await.unwrap(), "pay 2");
-    assert_eq!(world.lines(), ["look", "pay 2"]);
-    assert_eq!(world.counts().cuts, 1);
+    client.assert_silence().await;
+    assert_eq!(server.connect().await.ask("pay 2").await.unwrap(), "pay 2");
+    assert_eq!(server.lines(), ["look", "pay 2"]);
+    assert_eq!(server.counts().cuts, 1);
 }
 
 #[tokio::test]
-async fn a_request_that_is_cut_when_sent_is_carried_out() {
-    let world = World::with(Fault::cut(Moment::Sent, "pay").times(1)).await;
-    let mut client = world.connect().await;
-    is_reset(client.ask("pay 1").await);
-    world.server_gets(1).await;
-    assert_eq!(world.lines(), ["pay 1"]);
-    assert_eq!(world.counts().cuts, 1);
+async fn a_request_cut_after_it_was_sent_is_executed() {
+    let server = ProxiedServer::with(NetworkFault::cut(CutPoint::Sent, "pay").times(1)).await;
+    let mut client = server.connect().await;
+    assert_reset(client.ask("pay 1").await);
+    server.wait_for_lines(1).await;
+    assert_eq!(server.lines(), ["pay 1"]);
+    assert_eq!(server.counts().cuts, 1);
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_was_carried_out_before() {
-    let world = World::with(Fault::cut(Moment::Answered, "pay").times(1)).await;
-    let mut client = world.connect().await;
+async fn a_request_whose_reply_is_cut_was_executed() {
+    let server = ProxiedServer::with(NetworkFault::cut(CutPoint::Answered, "pay").times(1)).await;
+    let mut client = server.connect().await;
     assert_eq!(client.ask("look").await.unwrap(), "look");
-    is_reset(client.ask("pay 1").await);
-    assert_eq!(world.lines(), ["look", "pay 1"]);
-    assert_eq!(world.counts().cuts, 1);
-    assert_eq!(world.connect().await.ask("pay 2").await.unwrap(), "pay 2");
+    assert_reset(client.ask("pay 1").await);
+    assert_eq!(server.lines(), ["look", "pay 1"]);
+    assert_eq!(server.counts().cuts, 1);
+    assert_eq!(server.connect().await.ask("pay 2").await.unwrap(), "pay 2");
 }
 
 #[tokio::test]
-async fn a_cut_hits_the_request_it_was_told_to() {
-    let world = World::with(Fault::cut(Moment::Unsent, "").after(2).times(1)).await;
-    let mut client = world.connect().await;
+async fn a_cut_skips_earlier_requests() {
+    let server = ProxiedServer::with(NetworkFault::cut(CutPoint::Unsent, "").after(2).times(1)).await;
+    let mut client = server.connect().await;
     assert_eq!(client.ask("1").await.unwrap(), "1");
     assert_eq!(client.ask("2").await.unwrap(), "2");
-    is_reset(client.ask("3").await);
-    assert_eq!(world.connect().await.ask("4").await.unwrap(), "4");
-    assert_eq!(world.lines(), ["1", "2", "4"]);
+    assert_reset(client.ask("3").await);
+    assert_eq!(server.connect().await.ask("4").await.unwrap(), "4");
+    assert_eq!(server.lines(), ["1", "2", "4"]);
 }
 
 #[tokio::test]
-async fn a_request_is_found_also_where_it_comes_in_two_pieces() {
-    let world = World::with(Fault::cut(Moment::Unsent, "secret")).await;
-    let mut client = world.connect().await;
+async fn a_match_is_found_across_two_pieces() {
+    let server = ProxiedServer::with(NetworkFault::cut(CutPoint::Unsent, "secret")).await;
+    let mut client = server.connect().await;
     client.send("this is sec").await;
     assert_eq!(client.line().await.unwrap(), "this is sec");
     client.0.write_all(b"another sec").await.unwrap();
-    client.hears_nothing().await;
-    is_reset(client.ask("ret").await);
-    assert_eq!(world.lines().len(), 1);
-    assert_eq!(world.counts().cuts, 1);
+    client.assert_silence().await;
+    assert_reset(client.ask("ret").await);
+    assert_eq!(server.lines().len(), 1);
+    assert_eq!(server.counts().cuts, 1);
 }
 
 #[tokio::test]
-async fn new_connections_are_rejected_as_often_as_told() {
-    let world = World::start().await;
-    let mut open = world.connect().await;
+async fn a_limited_number_of_connections_is_rejected() {
+    let server = ProxiedServer::start().await;
+    let mut open = server.connect().await;
     open.ask("open").await.unwrap();
-    world.proxy.inject(Fault::Reject.times(2));
+    server.proxy.inject(NetworkFault::Reject.times(2));
     for _ in 0..2 {
-        is_reset(world.connect().await.line().await);
+        assert_reset(server.connect().await.line().await);
     }
-    assert_eq!(world.connect().await.ask("third").await.unwrap(), "third");
+    assert_eq!(server.connect().await.ask("third").await.unwrap(), "third");
     assert_eq!(open.ask("still").await.unwrap(), "still");
-    assert_eq!(world.counts(), Counts { connections: 4, rejected: 2, ..Counts::default() });
+    assert_eq!(server.counts(), FaultCounts { connections: 4, rejected: 2, ..FaultCounts::default() });
 }
 
 #[tokio::test]
-async fn new_connections_are_refused_until_it_is_healed() {
-    let world = World::start().await;
-    let mut open = world.connect().await;
+async fn new_connections_are_refused_until_the_proxy_is_healed() {
+    let server = ProxiedServer::start().await;
+    let mut open = server.connect().await;
     open.ask("open").await.unwrap();
-    world.proxy.refuse().await;
-    let refused = TcpStream::connect(world.proxy.address()).await;
+    server.proxy.refuse().await;
+    let refused = TcpStream::connect(server.proxy.address()).await;
     assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     assert_eq!(open.ask("still").await.unwrap(), "still");
-    world.proxy.heal().await.unwrap();
-    assert_eq!(world.connect().await.ask("again").await.unwrap(), "again");
+    server.proxy.heal().await.unwrap();
+    assert_eq!(server.connect().await.ask("again").await.unwrap(), "again");
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_apart() {
+async fn an_unreachable_server_is_counted() {
     let nothing = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let proxy = Proxy::start(nothing).await.unwrap();
     let mut client = Client(BufReader::new(TcpStream::connect(proxy.address()).await.unwrap()));
-    is_reset(client.line().await);
-    assert_eq!(proxy.counts(), Counts { connections: 1, unreachable: 1, ..Counts::default() });
+    assert_reset(client.line().await);
+    assert_eq!(proxy.counts(), FaultCounts { connections: 1, unreachable: 1, ..FaultCounts::default() });
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_dropped_takes_its_connections_along() {
-    let world = World::start().await;
-    let address = world.proxy.address();
-    let mut client = world.connect().await;
+async fn dropping_the_proxy_closes_its_connections() {
+    let server = ProxiedServer::start().await;
+    let address = server.proxy.address();
+    let mut client = server.connect().await;
     client.ask("open").await.unwrap();
-    drop(world);
-    is_reset(client.line().await);
+    drop(server);
+    assert_reset(client.line().await);
     let begun = Instant::now();
     while TcpStream::connect(address).await.is_ok() {
-        assert!(begun.elapsed() < DEADLINE, "it still listens");
+        assert!(begun.elapsed() < DEADLINE, "the proxy still listens");
         tokio::task::yield_now().await;
     }
 }

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::select;
 use hapax_core::gate::Attempt;
 use hapax_core::runtime::Runtime;
-use hapax_testkit::{Process, turn};
+use hapax_testkit::{Process, yield_now};
 
 use crate::dice::Dice;
 use crate::oracle::{Oracle, Running};
@@ -106,7 +106,7 @@ impl Act {
     }
 
     async fn passes(self, time: Duration, attempt: &Attempt, process: &Process) {
-        turn().await;
+        yield_now().await;
         if !time.is_zero() {
             let sleep = process.sleep(time);
             if self.attentive {
@@ -115,7 +115,7 @@ impl Act {
                 sleep.await;
             }
         }
-        turn().await;
+        yield_now().await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::runtime::Runtime;
-use hapax_testkit::{Part, Process};
+use hapax_testkit::{Process, ProcessPart};
 
 use crate::operator;
 use crate::plan::Class;
@@ -50,9 +50,9 @@ async fn keeps_striking(scene: Arc<Scene>, class: Class) {
             Class::Amnesia => amnesia(&scene),
             Class::StoreClock => store_clock(&scene),
             Class::Crash => crash(&scene, site).await,
-            Class::Pause => stall(&scene, site, class, &[Part::Tasks, Part::Threads]).await,
-            Class::HeartbeatLate => stall(&scene, site, class, &[Part::Threads]).await,
-            Class::ExecutorLate => stall(&scene, site, class, &[Part::Tasks]).await,
+            Class::Pause => stall(&scene, site, class, &[ProcessPart::Tasks, ProcessPart::Threads]).await,
+            Class::HeartbeatLate => stall(&scene, site, class, &[ProcessPart::Threads]).await,
+            Class::ExecutorLate => stall(&scene, site, class, &[ProcessPart::Tasks]).await,
             Class::Abort => abort(&scene, site).await,
             Class::Clocks => clocks(&scene, site),
             Class::Slow
@@ -115,7 +115,7 @@ fn store_clock(scene: &Scene) {
     let step = if scene.dice.percent(50) { step } else { -step };
     scene.oracle.strikes(Class::StoreClock, format_args!("the clock of the store steps by {step} us"));
     scene.oracle.store_clock_steps();
-    scene.network.server.steps_wall(step);
+    scene.network.server.step_wall(step);
 }
 
 async fn crash(scene: &Arc<Scene>, site: usize) {
@@ -124,7 +124,7 @@ async fn crash(scene: &Arc<Scene>, site: usize) {
     scene.restart(site);
 }
 
-async fn stall(scene: &Scene, site: usize, class: Class, parts: &[Part]) {
+async fn stall(scene: &Scene, site: usize, class: Class, parts: &[ProcessPart]) {
     let lease = scene.plan.shortest_lease();
     let time = match scene.dice.below(4) {
         0 => scene.dice.span(lease / 2, 20 * lease),
@@ -145,8 +145,8 @@ async fn stall(scene: &Scene, site: usize, class: Class, parts: &[Part]) {
 
 /// Lets everything go on that stands still.
 pub(crate) fn resume(process: &Process) {
-    process.resume(Part::Tasks);
-    process.resume(Part::Threads);
+    process.resume(ProcessPart::Tasks);
+    process.resume(ProcessPart::Threads);
 }
 
 /// The executor of a process is shut down; the process ends a little later.

@@ -159,7 +159,7 @@ impl Scene {
     fn send(
         self: &Arc<Self>,
         one: Try,
-    ) -> Option<(usize, hapax_testkit::Started<()>, oneshot::Receiver<CallerOutcome>)> {
+    ) -> Option<(usize, hapax_testkit::TaskHandle<()>, oneshot::Receiver<CallerOutcome>)> {
         let (process, gate, life) = {
             let sites = self.sites();
             let site = sites.get(one.site).filter(|site| site.up)?;

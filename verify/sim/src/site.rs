@@ -9,7 +9,7 @@ use hapax_core::journal::MemoryJournal;
 use hapax_core::runtime::Runtime;
 use hapax_core::settings::{Found, OnStoreDown, Probe};
 use hapax_core::{BoxError, Gate, Journal, OnBusy, OnLapse, OperationId, Policy, Repeatable, Settings};
-use hapax_testkit::{Clocks, Process};
+use hapax_testkit::{ClockOffsets, Process};
 
 use crate::outcome::EffectPolicy;
 use crate::plan::{Class, Route};
@@ -56,17 +56,17 @@ impl Site {
 
     /// Moves its clocks, if that may happen.
     pub(crate) fn clocks_step(&self, scene: &Scene) {
-        let Clocks { wall_ahead, .. } = clocks(scene);
-        self.process.steps_wall(wall_ahead);
+        let ClockOffsets { wall_ahead, .. } = clocks(scene);
+        self.process.step_wall(wall_ahead);
     }
 }
 
-fn clocks(scene: &Scene) -> Clocks {
+fn clocks(scene: &Scene) -> ClockOffsets {
     if !scene.plan.may(Class::Clocks) {
-        return Clocks::default();
+        return ClockOffsets::default();
     }
     let hour = 3_600_000_000;
-    Clocks {
+    ClockOffsets {
         wall_ahead: i64::try_from(scene.dice.below(2 * hour)).expect("small") - i64::try_from(hour).expect("small"),
         boot_ahead: scene.dice.up_to(Duration::from_secs(3600)),
         drift: i32::try_from(scene.dice.below(20_000)).expect("small") - 10_000,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use hapax_core::Journal;
 use hapax_core::runtime::Runtime;
-use hapax_testkit::{Choose, VirtualTime};
+use hapax_testkit::{ChooseTask, VirtualTime};
 
 use crate::dice::Dice;
 use crate::oracle::Oracle;
@@ -93,7 +93,7 @@ impl Counted {
     }
 }
 
-fn choose(dice: Dice, turns: Turns, counted: Arc<Counted>) -> Choose {
+fn choose(dice: Dice, turns: Turns, counted: Arc<Counted>) -> ChooseTask {
     Box::new(move |of| {
         let any = dice.below(of);
         let mostly = dice.percent(90);

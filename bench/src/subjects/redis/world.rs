@@ -4,7 +4,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use hapax_core::runtime::Tokio;
 use hapax_stores::Redis;
-use hapax_testkit::servers::{Kind, Options, RedisServer, Reply};
+use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
 use tokio::runtime::{Builder, Runtime};
 
 /// A server of our own, and what an operator asks it.
@@ -19,14 +19,14 @@ impl World {
         // Only for the program: unpacked before, or on PATH.
         Command::new("fixtures/redis/unpack.sh").stdout(Stdio::null()).status()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let options = Options::new(Kind::Redis).with_args(arguments).with_clock_of_the_machine();
+        let options = RedisServerOptions::new(RedisKind::Redis).with_args(arguments).with_system_clock();
         let server = runtime.block_on(RedisServer::start(options))?;
         Ok(Self { server, runtime })
     }
 
-    pub(super) fn ask<W: AsRef<[u8]>>(&self, words: &[W]) -> anyhow::Result<Reply> {
+    pub(super) fn ask<W: AsRef<[u8]>>(&self, words: &[W]) -> anyhow::Result<RespValue> {
         let reply = self.runtime.block_on(self.server.command(words))?;
-        ensure!(!matches!(reply, Reply::Error(_)), "{}", reply.text());
+        ensure!(!matches!(reply, RespValue::Error(_)), "{}", reply.text());
         Ok(reply)
     }
 

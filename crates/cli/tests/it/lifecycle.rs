@@ -212,8 +212,8 @@ fn what_cannot_work_is_refused_with_its_remedy() {
         (&["--store", "memory:", "--upstream", "http://u:p@api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "write 1s for instance"),
         (&["--store", "memory:", "--namespace", ""], 2, "namespace is empty"),
-        (&["--store", &absent], 3, "does its directory exist"),
-        (&["--store", &text], 3, "is no SQLite database"),
+        (&["--store", &absent], 3, "check that its directory exists"),
+        (&["--store", &text], 3, "is not an SQLite database"),
         (&[memory[0], memory[1], "--listen", &taken], 3, "is it taken?"),
     ];
     for (flags, code, remedy) in cases {

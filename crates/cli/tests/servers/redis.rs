@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use hapax_testkit::servers::{self, Kind, Options, RedisServer, Trial};
+use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, Trial};
 
 use crate::torture::one_effect_a_key;
 use crate::world::{Api, Gateway, Got, free_address, hapax, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let redis = Kind::Redis.name();
+    let redis = RedisKind::Redis.name();
     vec![
         servers::test("two_gateways_one_effect_a_key_though_one_is_killed", redis, two_gateways),
         servers::test("the_server_stops_for_ten_seconds", redis, stopped_for_ten_seconds),
@@ -25,7 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// With a log of every write, so that nothing is forgotten when it is killed.
 async fn start() -> RedisServer {
     let log = ["--appendonly", "yes", "--appendfsync", "always"];
-    RedisServer::start(Options::new(Kind::Redis).with_args(&log)).await.unwrap()
+    RedisServer::start(RedisServerOptions::new(RedisKind::Redis).with_args(&log)).await.unwrap()
 }
 
 async fn two_gateways() {
@@ -51,8 +51,9 @@ async fn before_its_server() {
 
 /// It is named, with the remedy, and its password is not.
 async fn one_that_evicts() {
-    let options =
-        Options::new(Kind::Redis).with_password("hush-hush").with_args(&["--maxmemory-policy", "allkeys-lru"]);
+    let options = RedisServerOptions::new(RedisKind::Redis)
+        .with_password("hush-hush")
+        .with_args(&["--maxmemory-policy", "allkeys-lru"]);
     let server = RedisServer::start(options).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let mut gateway = hapax();

@@ -9,7 +9,7 @@ use hapax_core::runtime::Tokio;
 use hapax_core::store::{Memory, MemorySettings};
 use hapax_core::{Gate, Identity, Scope, Settings};
 use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
-use hapax_testkit::{Fault, Faulty};
+use hapax_testkit::{Faulty, StoreFault};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -185,8 +185,8 @@ async fn a_store_without_room_refuses_what_is_new_and_takes_answers_h28() {
 
 #[tokio::test]
 async fn a_store_that_is_too_slow_is_no_store_h28() {
-    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
-    store.meet_all(0..100, Fault::SwallowBefore);
+    let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
+    store.inject_all(0..100, StoreFault::SwallowBefore);
     let mut settings = Settings::default();
     settings.store_timeout = Duration::from_millis(20);
     let world = World::under(Arc::clone(&store) as _, settings);

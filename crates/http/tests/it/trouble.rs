@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax_core::journal::MemoryJournal;
 use hapax_core::runtime::Tokio;
 use hapax_core::{ErrorKind, Gate, OnBusy, OnStoreDown, Repeatable, Settings};
-use hapax_testkit::{Fault, Faulty};
+use hapax_testkit::{Faulty, StoreFault};
 use http::{HeaderValue, Response};
 use tokio::sync::Semaphore;
 
@@ -17,7 +17,7 @@ const LONG: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789ab
 
 /// A world whose store can fail. Its first call to the store is to ask for the heartbeat's handle, and is over.
 async fn faulty(settings: Settings) -> (World, Arc<Faulty>) {
-    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
+    let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
     let gate = Gate::builder(Arc::clone(&store) as _, settings).journal(Arc::new(MemoryJournal::new()));
     let world = World::of(gate.build().unwrap());
     while store.calls().is_empty() {
@@ -32,7 +32,7 @@ const COMPLETE: usize = 2;
 #[tokio::test]
 async fn while_the_store_is_down_nothing_runs_h28() {
     let (world, store) = faulty(Settings::default()).await;
-    store.meet_all(0..100, Fault::FailBefore(ErrorKind::NotApplied));
+    store.inject_all(0..100, StoreFault::FailBefore(ErrorKind::NotApplied));
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str()), (503, "store-unavailable"));
     assert!(got.headers.contains_key("retry-after") && world.runs() == 0);
@@ -46,7 +46,7 @@ async fn passing(on_busy: OnBusy) -> World {
     settings.policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("the service behind has a ledger"));
     settings.policy.on_busy = on_busy;
     let (world, store) = faulty(settings).await;
-    store.meet_all(0..100, Fault::FailBefore(ErrorKind::NotApplied));
+    store.inject_all(0..100, StoreFault::FailBefore(ErrorKind::NotApplied));
     world
 }
 
@@ -142,7 +142,7 @@ async fn more_requests_than_are_allowed_are_turned_away_h29() {
 #[tokio::test]
 async fn an_answer_that_is_not_recorded_yet_says_so_h30() {
     let (world, store) = faulty(Settings::default()).await;
-    store.meet(COMPLETE, Fault::FailBefore(ErrorKind::Unusable));
+    store.inject(COMPLETE, StoreFault::FailBefore(ErrorKind::Unusable));
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), &got.headers["hapax-recorded"]), (201, &HeaderValue::from_static("pending")));
     assert!(got.headers.contains_key("idempotency-key-expires"));
@@ -150,12 +150,12 @@ async fn an_answer_that_is_not_recorded_yet_says_so_h30() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_recorded_or_kept_is_not_given_h30() {
-    let store = Faulty::over(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
+    let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
     let world = World::on(Arc::clone(&store) as _);
     while store.calls().is_empty() {
         tokio::task::yield_now().await;
     }
-    store.meet(COMPLETE, Fault::FailBefore(ErrorKind::Unusable));
+    store.inject(COMPLETE, StoreFault::FailBefore(ErrorKind::Unusable));
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str()), (500, "outcome-unrecorded"));
     assert_eq!(world.runs(), 1);
@@ -164,7 +164,7 @@ async fn an_answer_that_cannot_be_recorded_or_kept_is_not_given_h30() {
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_never_taken_for_none_h31() {
     let (world, store) = faulty(Settings::default()).await;
-    store.meet(BEGIN, Fault::FailBefore(ErrorKind::Damaged));
+    store.inject(BEGIN, StoreFault::FailBefore(ErrorKind::Damaged));
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (500, "record-damaged", 0));
 }

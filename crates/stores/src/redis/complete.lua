@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
--- Records an answer under the grant that asks, and over nothing else: any other row is for the caller to judge.
--- KEYS[1] the record; ARGV[1] token, ARGV[2] rule and fingerprint, ARGV[3] owner, as they lie in the header,
--- ARGV[4] the completed record, ARGV[5] its lifetime in ms, ARGV[6] '1' if it may come back where the record is gone.
+-- Records an answer if the caller's grant still holds the record, or if the record is gone and may be recreated. In
+-- every other case it returns the stored record and lets the caller decide. KEYS[1] the record; ARGV[1] token, ARGV[2]
+-- rule and fingerprint, ARGV[3] owner, encoded as in the header, ARGV[4] the completed record, ARGV[5] its lifetime in
+-- ms, ARGV[6] '1' if a record that is gone may be recreated.
 local there = redis.call('GET', KEYS[1])
 if not there then
     if ARGV[6] ~= '1' then
@@ -15,7 +16,8 @@ local same_token = string.sub(there, 5, 12) == ARGV[1]
 if state == '\1\2' and same_token then
     return {'ALREADY', KEYS[1], string.sub(there, 1, 58)}
 end
--- In progress, released or indeterminate. What is compared covers the header but for its times, which end here.
+-- In progress, released or indeterminate. The comparison covers the whole header except its lease and lifetime, which a
+-- completion replaces.
 local heals = state == '\1\1' or state == '\1\3' or state == '\1\4'
 local same_payload = string.sub(there, 4, 4) .. string.sub(there, 13, 24) == ARGV[2]
 local same_owner = string.sub(there, 25, 40) == ARGV[3]

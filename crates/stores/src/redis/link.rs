@@ -1,195 +1,196 @@
-//! One multiplexed connection: made when it is needed, and made anew when it no longer answers.
+//! One multiplexed connection: opened at its first use, and replaced when the server no longer replies on it.
 
 use std::fmt;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use hapax_core::runtime::BoxFuture;
 use hapax_core::{ErrorKind, Result};
+use parking_lot::RwLock;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, Value, cmd};
 use tokio::sync::{Mutex, Notify};
 
-use super::failure::Failure;
-use super::server::Server;
+use super::call_error::RedisCallError;
+use super::server_monitor::ServerMonitor;
 use super::url::RedisUrl;
 
-/// So many calls in a row that were given up before an answer came mean that none will come on this connection.
-const UNANSWERED: u32 = 3;
+/// After this many calls in a row that were cancelled before their reply, the connection is replaced.
+const MAX_UNANSWERED: u32 = 3;
 
-/// How long a connection may take to be made, and then to be greeted: as long as the engine waits for a call by default.
-const CONNECTING: Duration = Duration::from_secs(1);
+/// How long opening a connection may take, and then its handshake: the engine's default timeout of one call.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Its calls travel together: whoever calls while others wait shares their write. A call is sent once; nothing is sent again by
-/// itself, and how long to wait for an answer is the caller's to say.
+/// Concurrent calls share one write to the socket. A link sends each call once and sets no timeout: callers repeat and
+/// time out.
 pub(super) struct Link {
     url: Arc<RedisUrl>,
-    server: Arc<Server>,
-    current: RwLock<Option<Arc<Connection>>>,
-    /// The connection in the making. Whoever waits for it takes it further, and who gives up leaves it to the next: with callers that
-    /// wait for less time than it takes, there would never be one.
-    making: Mutex<Option<Making>>,
+    monitor: Arc<ServerMonitor>,
+    current: RwLock<Option<Arc<LinkConnection>>>,
+    /// The attempt to connect. Waiters share it; if one is dropped, the next resumes it. Otherwise callers whose
+    /// timeout is shorter than a connect would never get a connection.
+    connecting: Mutex<Option<Connecting>>,
 }
 
-type Making = BoxFuture<'static, Result<MultiplexedConnection, Failure>>;
+type Connecting = BoxFuture<'static, Result<MultiplexedConnection, RedisCallError>>;
 
-struct Connection {
+struct LinkConnection {
     sender: MultiplexedConnection,
-    /// Calls that were given up since the last answer.
+    /// Calls that were cancelled since the last reply.
     unanswered: AtomicU32,
-    /// It broke: nothing is answered on it any more.
+    /// Whether the connection broke: it delivers no reply any more.
     is_broken: AtomicBool,
-    broke: Notify,
+    broken: Notify,
 }
 
-impl Connection {
+impl LinkConnection {
     fn new(sender: MultiplexedConnection) -> Self {
-        Self { sender, unanswered: AtomicU32::default(), is_broken: AtomicBool::default(), broke: Notify::default() }
+        Self { sender, unanswered: AtomicU32::default(), is_broken: AtomicBool::default(), broken: Notify::default() }
     }
 
-    /// The driver tells the calls that it has taken up; one that was just on its way to it would wait for ever.
-    fn tell_that_it_broke(&self) {
+    /// Fails all calls that wait for a reply. The driver fails those in its queue; a call not yet queued would wait for
+    /// ever.
+    fn fail_waiters(&self) {
         self.is_broken.store(true, Ordering::Release);
-        self.broke.notify_waiters();
+        self.broken.notify_waiters();
     }
 }
 
 impl Link {
-    pub(super) fn new(url: Arc<RedisUrl>, server: Arc<Server>) -> Self {
-        Self { url, server, current: RwLock::default(), making: Mutex::default() }
+    pub(super) fn new(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Self {
+        Self { url, monitor, current: RwLock::default(), connecting: Mutex::default() }
     }
 
-    /// Sends one command, waits for its reply and has it judged. A connection whose reply is not what was asked for is not used again,
-    /// and whoever waits on it is told that it broke. A reply that came to another thread by then was believed: of "nothing was there"
-    /// nobody can tell whose it is.
+    /// Sends one command, waits for its reply and passes that to `judge`. If the reply does not fit the command,
+    /// replies and calls are out of step: the connection is discarded, and all calls that wait on it fail. A misrouted
+    /// empty reply cannot be detected if another caller consumed it first.
     pub(super) async fn call<T>(
         &self,
         command: &Cmd,
         judge: impl FnOnce(Value) -> Result<T> + Send,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RedisCallError> {
         let connection = self.connected().await?;
         let mut sender = connection.sender.clone();
-        let answer = async { sender.send_packed_command(command).await?.extract_error() };
-        let judged = judge(self.answer(&connection, answer).await?);
+        let reply = async { sender.send_packed_command(command).await?.extract_error() };
+        let judged = judge(self.wait_for_reply(&connection, reply).await?);
         if judged.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unknown) {
-            connection.tell_that_it_broke();
-            self.forget(&connection);
+            connection.fail_waiters();
+            self.discard(&connection);
         }
-        judged.map_err(Failure::Judged)
+        judged.map_err(RedisCallError::Judged)
     }
 
-    /// Waits for a connection: then the server's clock has been looked at.
-    pub(super) async fn ready(&self) -> Result<(), Failure> {
+    /// Connects if there is no connection. A new connection reads the server's clock.
+    pub(super) async fn connect(&self) -> Result<(), RedisCallError> {
         self.connected().await.map(drop)
     }
 
-    /// Looks whether the server remembers, and at its clock.
-    pub(super) async fn greet(&self) -> Result<(), Failure> {
+    /// Compares the server's sentinel, process and clock with what is known of them.
+    pub(super) async fn observe_server(&self) -> Result<(), RedisCallError> {
         let connection = self.connected().await?;
         let mut sender = connection.sender.clone();
-        self.answer(&connection, self.server.greet(&mut sender)).await
+        self.wait_for_reply(&connection, self.monitor.observe(&mut sender)).await
     }
 
-    async fn answer<T>(
+    async fn wait_for_reply<T>(
         &self,
-        connection: &Arc<Connection>,
+        connection: &Arc<LinkConnection>,
         sent: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, Failure> {
-        let mut broke = pin!(connection.broke.notified());
-        broke.as_mut().enable();
+    ) -> Result<T, RedisCallError> {
+        // Register before checking the flag, so that a concurrent `fail_waiters` is not missed.
+        let mut broken = pin!(connection.broken.notified());
+        broken.as_mut().enable();
         if connection.is_broken.load(Ordering::Acquire) {
-            return Err(Failure::NotSent(broken()));
+            return Err(RedisCallError::NotSent(broken_pipe()));
         }
-        let mut waiting = Waiting { link: self, connection, is_over: false };
-        // In this order: a reply that is there may be another call's, once the connection has broken.
-        let answer = match select(broke, pin!(sent)).await {
-            Either::Left(((), _)) => Err(broken()),
-            Either::Right((answer, _)) => answer,
+        let mut wait = ReplyWait { link: self, connection, has_reply: false };
+        // `select` polls `broken` first: on a broken connection a reply may belong to another call.
+        let reply = match select(broken, pin!(sent)).await {
+            Either::Left(((), _)) => Err(broken_pipe()),
+            Either::Right((reply, _)) => reply,
         };
-        waiting.is_over = true;
-        answer.map_err(|error| self.failed(connection, error))
+        wait.has_reply = true;
+        reply.map_err(|error| self.handle_error(connection, error))
     }
 
-    fn failed(&self, connection: &Arc<Connection>, error: RedisError) -> Failure {
-        let failure = Failure::Sent(error);
-        if !failure.was_answered() {
-            connection.tell_that_it_broke();
-            self.forget(connection);
-        } else if failure.was_demoted() {
-            self.forget(connection);
+    /// Discards a connection that broke, or that leads to a server which is now a replica.
+    fn handle_error(&self, connection: &Arc<LinkConnection>, error: RedisError) -> RedisCallError {
+        let error = RedisCallError::Sent(error);
+        if !error.is_server_reply() {
+            connection.fail_waiters();
+            self.discard(connection);
+        } else if error.is_from_replica() {
+            // The same name may lead to the new primary, so the next call connects again.
+            self.discard(connection);
         }
-        failure
+        error
     }
 
-    async fn connected(&self) -> Result<Arc<Connection>, Failure> {
+    async fn connected(&self) -> Result<Arc<LinkConnection>, RedisCallError> {
         if let Some(connection) = self.current() {
             return Ok(connection);
         }
-        let mut making = self.making.lock().await;
+        let mut connecting = self.connecting.lock().await;
         loop {
             if let Some(connection) = self.current() {
                 return Ok(connection);
             }
-            let is_left_over = making.is_some();
-            let make = || Box::pin(connect(Arc::clone(&self.url), Arc::clone(&self.server))) as Making;
-            let made = making.get_or_insert_with(make).await;
-            *making = None;
-            match made {
-                Ok(sender) => *self.write() = Some(Arc::new(Connection::new(sender))),
-                // It may have failed long ago.
-                Err(_) if is_left_over => {}
+            let is_resumed = connecting.is_some();
+            let start = || Box::pin(connect(Arc::clone(&self.url), Arc::clone(&self.monitor))) as Connecting;
+            let connected = connecting.get_or_insert_with(start).await;
+            *connecting = None;
+            match connected {
+                Ok(sender) => *self.current.write() = Some(Arc::new(LinkConnection::new(sender))),
+                // An attempt that another caller left behind may have failed long ago: try once more.
+                Err(_) if is_resumed => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn current(&self) -> Option<Arc<Connection>> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn current(&self) -> Option<Arc<LinkConnection>> {
+        self.current.read().clone()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Option<Arc<Connection>>> {
-        self.current.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Uses this connection no more. Calls that wait on it can still be answered.
-    fn forget(&self, connection: &Arc<Connection>) {
-        let mut current = self.write();
+    /// Sends no further calls on this connection. Calls that wait on it can still get their replies.
+    fn discard(&self, connection: &Arc<LinkConnection>) {
+        let mut current = self.current.write();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
             *current = None;
         }
     }
 }
 
-fn broken() -> RedisError {
+fn broken_pipe() -> RedisError {
     io::Error::from(io::ErrorKind::BrokenPipe).into()
 }
 
-async fn connect(url: Arc<RedisUrl>, server: Arc<Server>) -> Result<MultiplexedConnection, Failure> {
-    let (client, database) = url.client().map_err(Failure::Judged)?;
+async fn connect(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Result<MultiplexedConnection, RedisCallError> {
+    let (client, database) = url.client().map_err(RedisCallError::Judged)?;
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECTING))
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(PIPELINE);
-    let made = async {
+    let connected = async {
         let mut sender = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let greeting = async {
+        let handshake = async {
             if database != 0 {
                 sender.send_packed_command(cmd("SELECT").arg(database)).await?.extract_error()?;
             }
-            server.greet(&mut sender).await
+            monitor.observe(&mut sender).await
         };
-        let greeted = server.timeout(CONNECTING, greeting).await;
-        greeted.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+        let finished = monitor.timeout(CONNECT_TIMEOUT, handshake).await;
+        finished.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
         Ok(sender)
     };
-    made.await.map_err(|error| Failure::NotMade(error, url.by()))
+    connected.await.map_err(|error| RedisCallError::NotConnected(error, url.transport()))
 }
 
-/// How many calls may wait for the connection's task to take them up before further ones wait in line.
+/// The length of the queue to the connection's task. A caller that finds it full waits for a free place.
 const PIPELINE: usize = 1024;
 
 impl fmt::Debug for Link {
@@ -198,19 +199,19 @@ impl fmt::Debug for Link {
     }
 }
 
-/// A call that waits for its answer. Dropped before that, it counts against the connection.
-struct Waiting<'a> {
+/// Counts a call that is dropped before its reply against its connection.
+struct ReplyWait<'a> {
     link: &'a Link,
-    connection: &'a Arc<Connection>,
-    is_over: bool,
+    connection: &'a Arc<LinkConnection>,
+    has_reply: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ReplyWait<'_> {
     fn drop(&mut self) {
-        if self.is_over {
+        if self.has_reply {
             self.connection.unanswered.store(0, Ordering::Relaxed);
-        } else if self.connection.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED {
-            self.link.forget(self.connection);
+        } else if self.connection.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_UNANSWERED {
+            self.link.discard(self.connection);
         }
     }
 }

@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Shows a record, its expiry in unix ms (-1 for none) and the clock, as of one instant, also on a server that takes no writes now: one
--- that is full, cannot write to its disk, or misses its replicas. Not on a replica, which may be behind.
--- KEYS[1] the record.
+-- Returns a record, its expiry in unix ms (-1 for none) and the server's clock, all read in one step. It works on a
+-- server that refuses writes (full memory, failing disk, missing replicas), but fails on a replica, whose data may be
+-- old. KEYS[1] the record.
 if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then
-    return redis.error_reply('READONLY what a replica shows may be old')
+    return redis.error_reply('READONLY the data of a replica may be old')
 end
 local there = redis.call('GET', KEYS[1])
 local clock = redis.call('TIME')

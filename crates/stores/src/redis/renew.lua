@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Arms the lease of a grant anew: the lease is the age of the time to live under the record's own lifetime.
--- KEYS[1] the record; ARGV[1] token, ARGV[2] owner, as they lie in the header.
+-- Renews the lease of a grant. The lease is derived from the key's time to live, so setting that to the record's
+-- lifetime renews it. KEYS[1] the record; ARGV[1] token, ARGV[2] owner, encoded as in the header.
 local header = redis.call('GETRANGE', KEYS[1], 0, 57)
 if header == '' and redis.call('EXISTS', KEYS[1]) == 0 then
     return {'GONE', KEYS[1], ''}

@@ -2,50 +2,52 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use hapax_core::{Error, ErrorKind, Result};
-use redis::{Cmd, Script as Source, Value, cmd};
+use redis::{Cmd, Script, Value, cmd};
 
 use super::link::Link;
 use super::value::{self, RecordName};
 
-/// A script that works on one record and says what it did: `{word, the record's name, what stands there, …}`, as many each time.
-pub(super) struct Script {
+/// A Lua script over one record. It replies `{outcome, the record's name, the stored record or its header, …}`.
+pub(super) struct RecordScript {
     text: &'static str,
     digest: LazyLock<String>,
 }
 
-pub(super) static READ: Script =
-    Script { text: include_str!("read.lua"), digest: LazyLock::new(|| digest(include_str!("read.lua"))) };
-pub(super) static RENEW: Script =
-    Script { text: include_str!("renew.lua"), digest: LazyLock::new(|| digest(include_str!("renew.lua"))) };
-pub(super) static COMPLETE: Script =
-    Script { text: include_str!("complete.lua"), digest: LazyLock::new(|| digest(include_str!("complete.lua"))) };
-pub(super) static SWAP: Script =
-    Script { text: include_str!("swap.lua"), digest: LazyLock::new(|| digest(include_str!("swap.lua"))) };
+pub(super) static READ: RecordScript =
+    RecordScript { text: include_str!("read.lua"), digest: LazyLock::new(|| digest(include_str!("read.lua"))) };
+pub(super) static RENEW: RecordScript =
+    RecordScript { text: include_str!("renew.lua"), digest: LazyLock::new(|| digest(include_str!("renew.lua"))) };
+pub(super) static COMPLETE: RecordScript =
+    RecordScript { text: include_str!("complete.lua"), digest: LazyLock::new(|| digest(include_str!("complete.lua"))) };
+pub(super) static SWAP: RecordScript =
+    RecordScript { text: include_str!("swap.lua"), digest: LazyLock::new(|| digest(include_str!("swap.lua"))) };
 
 fn digest(text: &str) -> String {
-    Source::new(text).get_hash().to_owned()
+    Script::new(text).get_hash().to_owned()
 }
 
-/// What a script replied.
-pub(super) struct Reply {
-    pub(super) word: Bytes,
-    /// The record it met, or its header; empty where there is none.
-    pub(super) there: Bytes,
-    /// What else it has to say.
+/// The reply of a script.
+pub(super) struct ScriptReply {
+    /// The outcome, such as `DONE`; each script lists its own.
+    pub(super) outcome: Bytes,
+    /// The stored record or its header; empty if there is no record.
+    pub(super) stored: Bytes,
+    /// The parts after these.
     pub(super) rest: Vec<Bytes>,
 }
 
-impl Script {
-    /// Runs it. A server that does not know it, after a restart or `SCRIPT FLUSH`, has not run it: it is sent in full then.
+impl RecordScript {
+    /// Runs the script by its digest. If the server lacks it, after a restart or `SCRIPT FLUSH`, nothing ran: sends it
+    /// in full.
     pub(super) async fn run<T>(
         &self,
         (link, name): (&Link, &RecordName),
         arguments: &[&[u8]],
-        judge: impl Fn(Reply) -> Result<T> + Send + Sync,
+        judge: impl Fn(ScriptReply) -> Result<T> + Send + Sync,
     ) -> Result<T> {
-        let judge = |reply| judge(parsed(reply, name)?);
+        let judge = |reply| judge(parse(reply, name)?);
         Ok(match link.call(&call("EVALSHA", &self.digest, name, arguments), &judge).await {
-            Err(failure) if failure.is_unknown_script() => {
+            Err(error) if error.is_unknown_script() => {
                 link.call(&call("EVAL", self.text, name, arguments), &judge).await?
             }
             replied => replied?,
@@ -62,13 +64,13 @@ fn call(verb: &str, script: &str, name: &RecordName, arguments: &[&[u8]]) -> Cmd
     command
 }
 
-fn parsed(reply: Value, name: &RecordName) -> Result<Reply> {
-    let Value::Array(parts) = reply else { return Err(value::not_understood()) };
-    let mut parts = parts.into_iter().map(|part| value::text(part)?.ok_or_else(value::not_understood));
-    let mut next = || parts.next().ok_or_else(value::not_understood)?;
-    let (word, of, there) = (next()?, next()?, next()?);
-    if of != name.as_bytes() {
-        return Err(Error::new(ErrorKind::Unknown, "a reply of the server belongs to another call"));
+fn parse(reply: Value, name: &RecordName) -> Result<ScriptReply> {
+    let Value::Array(parts) = reply else { return Err(value::unexpected_reply()) };
+    let mut parts = parts.into_iter().map(|part| value::reply_bytes(part)?.ok_or_else(value::unexpected_reply));
+    let mut next = || parts.next().ok_or_else(value::unexpected_reply)?;
+    let (outcome, record_name, stored) = (next()?, next()?, next()?);
+    if record_name != name.as_bytes() {
+        return Err(Error::new(ErrorKind::Unknown, "the server's reply belongs to another call"));
     }
-    Ok(Reply { word, there, rest: parts.collect::<Result<_>>()? })
+    Ok(ScriptReply { outcome, stored, rest: parts.collect::<Result<_>>()? })
 }

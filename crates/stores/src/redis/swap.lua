@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Writes the next record over the one that was seen, unless it was written or renewed since: each moves its expiry.
--- KEYS[1] the record; ARGV[1] what was seen, '' for nothing, ARGV[2] its expiry in unix ms, -1 for none,
+-- Replaces the observed record by the next one, unless it was written or renewed since. Both change its expiry.
+-- KEYS[1] the record; ARGV[1] the observed record, '' for none, ARGV[2] its expiry in unix ms, -1 for none,
 -- ARGV[3] the next record, ARGV[4] its lifetime in ms.
 local there = redis.call('GET', KEYS[1])
 local unchanged = ARGV[1] == ''

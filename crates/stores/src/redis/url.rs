@@ -1,4 +1,4 @@
-//! Where a server is and how to get in, by its URL.
+//! The URL of a server: its address, credentials and certificates.
 
 use std::fmt;
 use std::fs;
@@ -13,23 +13,24 @@ use rustls::pki_types::pem::PemObject;
 use url::Url;
 use url::form_urlencoded::Serializer;
 
-use super::failure::{By, Said};
+use super::call_error::{DriverError, Transport};
 
 /// The URL of a Redis or Valkey server.
 ///
 /// ```text
-/// redis://[USER:PASSWORD@]HOST[:6379][/DATABASE]     rediss://… by TLS     unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]
+/// redis://[USER:PASSWORD@]HOST[:6379][/DATABASE]               rediss://… over TLS
+/// unix:///PATH[?user=USER&pass=PASSWORD&db=DATABASE]
 /// ```
 ///
 /// | parameter | |
 /// |---|---|
-/// | `password-file=PATH` | the password, instead of writing it here |
-/// | `ca=PATH` | TLS: the authority that signed the server's certificate (PEM), instead of the system's |
-/// | `cert=PATH`, `key=PATH` | TLS: our own certificate and its key (PEM), where the server asks for one |
-/// | `connections=N` | connections for the records, 1 by default |
+/// | `password-file=PATH` | a file with the password, instead of a password in the URL |
+/// | `ca=PATH` | TLS: the authority that signed the server's certificate (PEM), instead of the system's authorities |
+/// | `cert=PATH`, `key=PATH` | TLS: a client certificate and its key (PEM), if the server demands one |
+/// | `connections=N` | the number of connections for records, 1 by default |
 ///
-/// The files are read at the start and whenever a connection is made, so that one that was replaced needs no restart. It is shown
-/// without its password.
+/// The files are read at start and again for each new connection, so a replaced file needs no restart. `Display` and
+/// `Debug` hide the password.
 ///
 /// ```
 /// use hapax_stores::RedisUrl;
@@ -40,7 +41,7 @@ use super::failure::{By, Said};
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// Without the parameters below, which the driver does not know.
+    /// The URL without the parameters below, which the driver does not know.
     url: Url,
     password_file: Option<String>,
     ca: Option<String>,
@@ -48,31 +49,31 @@ pub struct RedisUrl {
     connections: usize,
 }
 
-/// A server that is silent for so long on a connection is given up by the kernel.
-const SILENCE: Duration = Duration::from_secs(5);
+/// The kernel closes a connection on which the server has been silent for this long.
+const MAX_SILENCE: Duration = Duration::from_secs(5);
 
 const SHAPE: &str =
     "a server's URL is redis://HOST, rediss://HOST or unix:///PATH, redis://user:password@host:6379/0 for instance";
 const PARAMETERS: &str = "password-file, ca, cert, key and connections; for unix:// also user, pass and db";
-const ENCODE: &str = "a server's URL has no part after #; in a password write #, ?, / and @ as %23, %3F, %2F and %40";
-const MOST_CONNECTIONS: usize = 64;
+const ENCODE: &str = "a server's URL has no fragment (#); in a password write #, ?, / and @ as %23, %3F, %2F and %40";
+const MAX_CONNECTIONS: usize = 64;
 
 impl FromStr for RedisUrl {
     type Err = Error;
 
     /// # Errors
-    /// `Invalid` for what is no URL of a server, and for a parameter that is not known.
+    /// `Invalid` if the text is not the URL of a Redis server, or has an unknown parameter.
     fn from_str(text: &str) -> Result<Self> {
-        // Where # or ? come before the @ of a password, the host ends with them.
-        let is_cut = text.split_once(['#', '?']).is_some_and(|(_, rest)| rest.contains('@'));
-        let shape = if is_cut { ENCODE } else { SHAPE };
+        // A `#` or `?` in a password that is not encoded ends the host before the `@`.
+        let is_not_encoded = text.split_once(['#', '?']).is_some_and(|(_, rest)| rest.contains('@'));
+        let shape = if is_not_encoded { ENCODE } else { SHAPE };
         let url = Url::parse(text).map_err(|source| invalid(shape).caused_by(source))?;
         let mut this = Self { url: url.clone(), password_file: None, ca: None, identity: None, connections: 1 };
         if url.fragment().is_some() {
             return Err(invalid(ENCODE));
         }
         let is_socket = url.scheme() == "unix";
-        let (mut cert, mut key, mut theirs) = (None, None, Vec::new());
+        let (mut cert, mut key, mut driver_parameters) = (None, None, Vec::new());
         for (name, value) in url.query_pairs() {
             match &*name {
                 "password-file" => this.password_file = Some(value.into()),
@@ -80,8 +81,8 @@ impl FromStr for RedisUrl {
                 "cert" => cert = Some(value.into_owned()),
                 "key" => key = Some(value.into_owned()),
                 "connections" => this.connections = connections(&value)?,
-                "user" | "pass" | "db" if is_socket => theirs.push((name, value)),
-                // What is no name may be a password that was not encoded.
+                "user" | "pass" | "db" if is_socket => driver_parameters.push((name, value)),
+                // The end of a password that is not encoded.
                 _ if name.contains('@') => return Err(invalid(ENCODE)),
                 _ => return Err(invalid(format!("a server's URL has no parameter `{name}`; it takes {PARAMETERS}"))),
             }
@@ -89,14 +90,14 @@ impl FromStr for RedisUrl {
         this.identity = match (cert, key) {
             (None, None) => None,
             (Some(cert), Some(key)) => Some((cert, key)),
-            (Some(_), None) | (None, Some(_)) => return Err(invalid("a server's URL names cert and key together")),
+            (Some(_), None) | (None, Some(_)) => return Err(invalid("a server's URL has cert and key only together")),
         };
-        if !this.is_secured() && (this.ca.is_some() || this.identity.is_some()) {
+        if !this.uses_tls() && (this.ca.is_some() || this.identity.is_some()) {
             return Err(invalid("ca, cert and key are for TLS: write rediss://"));
         }
         this.url.set_query(None);
-        if !theirs.is_empty() {
-            this.url.set_query(Some(&Serializer::new(String::new()).extend_pairs(theirs).finish()));
+        if !driver_parameters.is_empty() {
+            this.url.set_query(Some(&Serializer::new(String::new()).extend_pairs(driver_parameters).finish()));
         }
         this.url.clone().into_connection_info().map_err(|source| invalid(SHAPE).caused_by(source))?;
         Ok(this)
@@ -104,8 +105,8 @@ impl FromStr for RedisUrl {
 }
 
 fn connections(value: &str) -> Result<usize> {
-    let count = value.parse().ok().filter(|count| (1..=MOST_CONNECTIONS).contains(count));
-    count.ok_or_else(|| invalid(format!("connections is a number from 1 to {MOST_CONNECTIONS}, not `{value}`")))
+    let count = value.parse().ok().filter(|count| (1..=MAX_CONNECTIONS).contains(count));
+    count.ok_or_else(|| invalid(format!("connections must be a number from 1 to {MAX_CONNECTIONS}, not `{value}`")))
 }
 
 impl RedisUrl {
@@ -113,40 +114,41 @@ impl RedisUrl {
         self.connections
     }
 
-    /// How it is reached.
-    pub(super) fn by(&self) -> By {
-        if self.url.scheme() == "rediss" { By::Tls } else { By::Plain }
+    pub(super) fn transport(&self) -> Transport {
+        if self.url.scheme() == "rediss" { Transport::Tls } else { Transport::Plain }
     }
 
-    fn is_secured(&self) -> bool {
-        self.by() == By::Tls
+    fn uses_tls(&self) -> bool {
+        self.transport() == Transport::Tls
     }
 
-    /// A client for the server, and the number of its database, which the client does not ask for. Reads the files that the URL names.
+    /// Builds a client, and returns the number of the database, which the caller must select. Reads the files in the
+    /// URL.
     ///
-    /// The driver passes on what a server says to the first command of its greeting, and to no other: so that is its only one.
+    /// The driver reports the server's error only for the first command of its handshake, so the handshake must have
+    /// only one.
     pub(super) fn client(&self) -> Result<(Client, i64)> {
         let mut info = self.url.clone().into_connection_info().map_err(|source| unusable(SHAPE).caused_by(source))?;
         if let Some(path) = &self.password_file {
             let password = String::from_utf8(read(path)?)
-                .map_err(|source| unusable(format!("the password in {path} is no text")).caused_by(source))?;
+                .map_err(|source| unusable(format!("the password in {path} is not UTF-8")).caused_by(source))?;
             let settings = info.redis_settings().clone().set_password(password.trim_end_matches(['\r', '\n']));
             info = info.set_redis_settings(settings);
         }
         let database = info.redis_settings().db();
-        let greeting = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        let info = info.set_redis_settings(greeting.set_db(0)).set_tcp_settings(tcp());
+        let handshake = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+        let info = info.set_redis_settings(handshake.set_db(0)).set_tcp_settings(tcp());
         let client = match self.certificates()? {
             Some(certificates) => Client::build_with_tls(info, certificates),
             None => Client::open(info),
         };
         let client = client
-            .map_err(|source| unusable("the certificates that the URL names cannot be used").caused_by(Said(source)))?;
+            .map_err(|source| unusable("the certificates in the URL cannot be used").caused_by(DriverError(source)))?;
         Ok((client, database))
     }
 
     fn certificates(&self) -> Result<Option<TlsCertificates>> {
-        if !self.is_secured() {
+        if !self.uses_tls() {
             return Ok(None);
         }
         let root_cert = self.ca.as_deref().map(authority).transpose()?;
@@ -160,23 +162,23 @@ impl RedisUrl {
 
 fn read(path: &str) -> Result<Vec<u8>> {
     fs::read(path)
-        .map_err(|source| unusable(format!("cannot read {path}, which the server's URL names")).caused_by(source))
+        .map_err(|source| unusable(format!("cannot read {path}, which is named in the server's URL")).caused_by(source))
 }
 
-/// The driver takes a file with no certificate for an authority that nobody can be signed by.
+/// Reads the authority's file. The driver accepts a file without certificates, and then trusts no server at all.
 fn authority(path: &str) -> Result<Vec<u8>> {
     let pem = read(path)?;
     if !CertificateDer::pem_slice_iter(&pem).any(|certificate| certificate.is_ok()) {
-        return Err(unusable(format!("there is no certificate in {path}, which the server's URL names")));
+        return Err(unusable(format!("there is no certificate in {path}, which is named in the server's URL")));
     }
     Ok(pem)
 }
 
 fn tcp() -> TcpSettings {
-    let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 5);
+    let keepalive = TcpKeepalive::new().with_time(MAX_SILENCE).with_interval(MAX_SILENCE / 5);
     let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
     #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(SILENCE);
+    let settings = settings.set_user_timeout(MAX_SILENCE);
     settings
 }
 
@@ -188,13 +190,13 @@ fn unusable(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Unusable, message)
 }
 
-/// Without the password, and without the parameters.
+/// Shows the URL without its password and parameters.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = self.url.clone();
         shown.set_query(None);
         if shown.password().is_some() {
-            // Fails only for URLs without a host, which have no password.
+            // This fails only for a URL without a host, and that has no password.
             let _ = shown.set_password(Some("***"));
         }
         fmt::Display::fmt(&shown, f)
@@ -212,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_that_was_not_encoded_is_met_with_how_to() {
+    fn the_error_for_an_unencoded_password_says_how_to_encode_it() {
         for (text, remedy) in [
             ("redis://:a#b@host", "%23"),
             ("redis://:a?b@host", "%3F"),

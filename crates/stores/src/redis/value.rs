@@ -1,4 +1,4 @@
-//! Between the machine's words and the server's: how a record is named, and what a reply shows of it.
+//! Translates between the protocol and the server: key names, arguments and replies.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use hapax_core::machine::{Change, Observed};
 use hapax_core::{Error, ErrorKind, Holding, Phase, Record, RecordKey, Result, Seconds, State, Timestamp, Token};
 use redis::Value;
 
-use super::script::Reply;
+use super::script::ScriptReply;
 
 /// The Redis key of a record: `hx:` and the record key.
 pub(super) struct RecordName([u8; 19]);
@@ -25,42 +25,41 @@ impl RecordName {
     }
 }
 
-/// A lifetime as the server takes it, in milliseconds. It knows no life of zero.
-pub(super) fn lifetime(change: &Change) -> Vec<u8> {
+/// The `PX` argument of a change. The server refuses a lifetime of zero.
+pub(super) fn lifetime_argument(change: &Change) -> Vec<u8> {
     millis(Seconds(change.lifetime.0.max(1)).into())
 }
 
-/// A span as the server takes it.
 fn millis(span: Duration) -> Vec<u8> {
     span.as_millis().to_string().into()
 }
 
-/// When what was seen expires, as the server's `PEXPIRETIME` tells it: every write and every renewal changes that.
-pub(super) fn expires(seen: &Observed) -> Vec<u8> {
+/// The observed record's `PEXPIRETIME`. Every write and every renewal changes it, so `swap.lua` detects changes by it.
+pub(super) fn expiry_argument(seen: &Observed) -> Vec<u8> {
     if seen.life_left >= FOREVER {
         return NEVER.to_string().into();
     }
     millis(seen.now.plus(seen.life_left).since(Timestamp(0)))
 }
 
-/// What the server says of the expiry of a key that somebody has made persistent.
+/// `PEXPIRETIME` of a key without expiry, which only an operator's `PERSIST` leads to.
 const NEVER: i64 = -1;
 
-/// The life of such a key: longer than any.
+/// The remaining lifetime reported for such a key: longer than any other.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64 + 1);
 
-/// What one look at a record shows: its value, its expiry in milliseconds and the server's clock.
-pub(super) fn observed(rk: &RecordKey, look: &Reply) -> Result<Observed> {
-    let [expires, seconds, micros] = look.rest.as_slice() else { return Err(not_understood()) };
+/// Reads the reply of `read.lua`: the record, its expiry in milliseconds and the server's clock.
+pub(super) fn parse_read(rk: &RecordKey, reply: &ScriptReply) -> Result<Observed> {
+    let [expires, seconds, micros] = reply.rest.as_slice() else { return Err(unexpected_reply()) };
     let now = instant(seconds, micros)?;
-    match &look.word[..] {
-        b"ABSENT" => Ok(nothing(now)),
-        b"FOUND" => Ok(seen(look.record(rk)?, life_left(number(expires)?, now), now)),
-        _ => Err(not_understood()),
+    match &reply.outcome[..] {
+        b"ABSENT" => Ok(absent(now)),
+        b"FOUND" => Ok(observed(reply.record(rk)?, life_left(number(expires)?, now), now)),
+        _ => Err(unexpected_reply()),
     }
 }
 
-/// What is there has some life left.
+/// The remaining lifetime, never zero: the server returned the record, so it had not expired.
 fn life_left(expires: i64, now: Timestamp) -> Duration {
     if expires == NEVER {
         return FOREVER;
@@ -69,8 +68,8 @@ fn life_left(expires: i64, now: Timestamp) -> Duration {
     Timestamp::default().plus(expires).since(now).max(Duration::from_micros(1))
 }
 
-/// No mark is kept beside the records: what is known of tokens is what the record says.
-fn seen(record: Record, life_left: Duration, now: Timestamp) -> Observed {
+/// An observation of a record. Redis keeps no mark across keys, so the record's own token stands in for it.
+fn observed(record: Record, life_left: Duration, now: Timestamp) -> Observed {
     let lease_left = match &record.state {
         State::Open(Phase::InProgress, holding) => lease_left(holding, life_left),
         State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => Duration::ZERO,
@@ -78,28 +77,29 @@ fn seen(record: Record, life_left: Duration, now: Timestamp) -> Observed {
     Observed { token_high_water: record.token, record: Some(record), lease_left, life_left, now }
 }
 
-/// The lease is the age of the time to live under the record's own lifetime. A clock that stepped back leaves more than a lease.
+/// The time to live shrinks with the lease: `lease - (lifetime - life left)`. After the server's clock stepped back the
+/// result is longer than the lease.
 fn lease_left(holding: &Holding, life_left: Duration) -> Duration {
     let lifetime = Duration::from(Seconds(holding.lifetime.0.max(1)));
     (Duration::from(holding.lease) + life_left).saturating_sub(lifetime)
 }
 
-/// A record that is there for good, as the reply to a begin shows it: of its life only that it lasts.
-pub(super) fn answered(record: Record, now: Timestamp) -> Observed {
-    seen(record, Duration::from_secs(1), now)
+/// An observation of a completed record in the reply to `SET … GET`, which does not tell the remaining lifetime.
+pub(super) fn completed(record: Record, now: Timestamp) -> Observed {
+    observed(record, Duration::from_secs(1), now)
 }
 
-/// That there is no record.
-pub(super) fn nothing(now: Timestamp) -> Observed {
+/// An observation that there is no record.
+pub(super) fn absent(now: Timestamp) -> Observed {
     Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now, token_high_water: Token(0) }
 }
 
-/// The server's clock, as its `TIME` tells it.
-pub(super) fn time(reply: Value) -> Result<Timestamp> {
-    let Value::Array(parts) = reply else { return Err(not_understood()) };
-    match parts.into_iter().map(text).collect::<Result<Vec<_>>>()?.as_slice() {
+/// Reads the reply of `TIME`.
+pub(super) fn parse_time(reply: Value) -> Result<Timestamp> {
+    let Value::Array(parts) = reply else { return Err(unexpected_reply()) };
+    match parts.into_iter().map(reply_bytes).collect::<Result<Vec<_>>>()?.as_slice() {
         [Some(seconds), Some(micros)] => instant(seconds, micros),
-        [..] => Err(not_understood()),
+        [..] => Err(unexpected_reply()),
     }
 }
 
@@ -109,20 +109,20 @@ fn instant(seconds: &[u8], micros: &[u8]) -> Result<Timestamp> {
 }
 
 fn number<N: FromStr>(digits: &[u8]) -> Result<N> {
-    str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(not_understood)
+    str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(unexpected_reply)
 }
 
-/// The bytes of a reply, or nothing.
-pub(super) fn text(reply: Value) -> Result<Option<Bytes>> {
+/// The bytes of a string reply; `None` for nil.
+pub(super) fn reply_bytes(reply: Value) -> Result<Option<Bytes>> {
     if let Value::BulkString(bytes) = reply {
         return Ok(Some(bytes.into()));
     }
     if let Value::VerbatimString { text, .. } = reply {
         return Ok(Some(text.into()));
     }
-    if reply == Value::Nil { Ok(None) } else { Err(not_understood()) }
+    if reply == Value::Nil { Ok(None) } else { Err(unexpected_reply()) }
 }
 
-pub(super) fn not_understood() -> Error {
-    Error::new(ErrorKind::Unknown, "the server's reply is of another form than asked for")
+pub(super) fn unexpected_reply() -> Error {
+    Error::new(ErrorKind::Unknown, "the server's reply has another form than expected")
 }

@@ -1,18 +1,18 @@
-//! Moves the write-ahead log into the file, on a thread and a connection of its own: no group waits for it.
+//! Moves the write-ahead log into the file, on its own thread and connection, so that no group of steps waits for it.
 
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-/// After how many steps of callers a checkpoint is worth its syncs: about as many pages as SQLite itself would let pass.
+/// After how many steps a checkpoint runs: they write about as many pages as SQLite's own checkpoint interval.
 const WORTHWHILE: usize = 2_000;
 
-/// From how many pages on writers are made to wait, so that the log begins anew: 64 MiB. Under writes that never pause a log that
-/// is only copied grows for ever.
+/// From this size on (64 MiB), a checkpoint makes writers wait so that the log restarts from its beginning. A passive
+/// checkpoint only copies the log, so under constant writes the log would grow without limit.
 const TOO_LONG: i64 = 16_384;
 
-/// Tells the thread how much was written.
+/// Counts steps and wakes the checkpoint thread.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     due: mpsc::Sender<()>,
@@ -20,25 +20,26 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts the thread. It ends when the writer is gone.
+    /// Starts the thread. It ends when this value is dropped.
     pub(super) fn start(connection: Connection, runtime: &dyn Runtime) -> Result<Self> {
-        let (due, mut told) = mpsc::channel(1);
+        let (due, mut wakeups) = mpsc::channel(1);
         let body = move || {
-            while told.blocking_recv().is_some() {
-                // What fails now is tried again with the next: the log only grows meanwhile.
+            while wakeups.blocking_recv().is_some() {
+                // A failed checkpoint only lets the log grow; the next one tries again.
                 let _ = checkpoint(&connection);
             }
         };
         runtime.blocking("hapax-sqlite-checkpoint", Box::new(body)).map_err(|source| {
-            Error::new(ErrorKind::Unusable, "the system has no thread left for SQLite's checkpoints").caused_by(source)
+            Error::new(ErrorKind::Unusable, "the system cannot start a thread for SQLite's checkpoints")
+                .caused_by(source)
         })?;
         Ok(Self { due, steps: 0 })
     }
 
-    /// So many steps were committed.
-    pub(super) fn committed(&mut self, steps: usize) {
+    /// Counts committed steps, and wakes the thread once there are enough of them.
+    pub(super) fn count(&mut self, steps: usize) {
         self.steps += steps;
-        // While one runs and one is due, a further one would add nothing.
+        // If the channel is full, a checkpoint is already due and will cover these steps as well.
         if self.steps >= WORTHWHILE && self.due.try_send(()).is_ok() {
             self.steps = 0;
         }
@@ -52,7 +53,7 @@ fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The length of the log, in pages.
+/// Runs a checkpoint and returns the length of the log, in pages.
 fn pages_after(connection: &Connection, checkpoint: &str) -> rusqlite::Result<i64> {
     connection.query_row(checkpoint, [], |row| row.get(1))
 }

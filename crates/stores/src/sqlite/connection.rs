@@ -7,20 +7,21 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 /// The schema that this release writes, and the newest that it reads.
 const SCHEMA_VERSION: i64 = 1;
 
-/// `pragma synchronous` from which on a commit has reached the disk.
+/// The smallest `pragma synchronous` under which a commit is on the disk when it returns.
 pub(super) const FULL: i64 = 2;
 
-/// How long a group waits while another process writes.
+/// How long a group of steps waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long an opening waits for its turn: SQLite's is not fair, and a busy process may hold the file most of the time.
+/// How long an opening waits for the file's lock. SQLite's lock is not fair: a busy process may hold it most of the
+/// time.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the file's first opening tries for the log while other processes do the same.
+/// How often an opening tries to switch to the write-ahead log while other processes do the same, and the time between.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A connection to the file, made if need be, in write-ahead mode and with a sync before every reply.
+/// Opens a connection, in write-ahead mode and with a sync at every commit. Creates the file if it does not exist.
 pub(super) fn open(path: &Path) -> Result<Connection> {
     refuse_network(path)?;
     let connection = Connection::open(path).map_err(|error| unusable(path, error))?;
@@ -33,18 +34,19 @@ fn configure(connection: &Connection, path: &Path) -> Result<()> {
     let mode = journal_mode(connection).map_err(|error| unusable(path, error))?;
     if mode != "wal" {
         let message =
-            format!("{}: SQLite cannot keep a write-ahead log there; choose a local file system", path.display());
+            format!("{}: SQLite cannot use a write-ahead log there; choose a local file system", path.display());
         return Err(Error::new(ErrorKind::Unusable, message));
     }
     connection.pragma_update(None, "wal_autocheckpoint", 0).map_err(|error| unusable(path, error))?;
     connection.pragma_update(None, "synchronous", "full").map_err(|error| unusable(path, error))
 }
 
-/// The log is shared memory: on a file system of another host it is no log, and locks there are not to be relied on.
+/// The index of the write-ahead log is shared memory, which hosts do not share, and locks on network file systems are
+/// unreliable.
 #[cfg(target_os = "linux")]
 fn refuse_network(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A directory that cannot be looked at is refused for better reasons when the file is opened.
+    // If the directory cannot be examined, opening the file fails with a more precise error.
     match rustix::fs::statfs(directory) {
         Ok(found) if is_network(found.f_type) => {
             let message = format!("{} is on a network file system; choose a local one", path.display());
@@ -59,16 +61,16 @@ fn refuse_network(_path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// By the numbers of linux/magic.h: NFS, SMB, CIFS, SMB2, AFS, Coda, NCP and Ceph.
+/// Compares with the magic numbers of NFS, SMB, CIFS, SMB2, AFS, Coda, NCP and Ceph in linux/magic.h.
 #[cfg(target_os = "linux")]
 fn is_network(file_system: impl Into<i64>) -> bool {
-    // Its type differs from one architecture to the next.
+    // The type of `f_type` differs between architectures.
     let file_system = file_system.into();
     const NETWORK: [u32; 8] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42, 0x5346_414F, 0x7375_7245, 0x564C, 0x00C3_6400];
     NETWORK.iter().any(|number| i64::from(*number) == file_system || i64::from(number.cast_signed()) == file_system)
 }
 
-/// The switch to a write-ahead log does not wait for its turn as other statements do.
+/// Switches to the write-ahead log. SQLite's busy timeout does not apply to this statement, so it is retried here.
 fn journal_mode(connection: &Connection) -> rusqlite::Result<String> {
     let mut tries = 0;
     loop {
@@ -76,10 +78,7 @@ fn journal_mode(connection: &Connection) -> rusqlite::Result<String> {
         tries += 1;
         match mode {
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < TRIES => {
-                #[expect(
-                    clippy::disallowed_methods,
-                    reason = "opening a file blocks its caller, as `Sqlite::open` says"
-                )]
+                #[expect(clippy::disallowed_methods, reason = "`Sqlite::open` documents that it blocks its caller")]
                 std::thread::sleep(PAUSE);
             }
             mode => return mode,
@@ -87,12 +86,13 @@ fn journal_mode(connection: &Connection) -> rusqlite::Result<String> {
     }
 }
 
-/// Brings the tables into the form that this release knows.
+/// Creates the tables if they are missing, and refuses a schema that is newer than this release.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
     let version = migrate(connection).map_err(|error| unusable(path, error))?;
     if version > SCHEMA_VERSION {
         let message = format!(
-            "{}: its schema has version {version} and this release knows {SCHEMA_VERSION}; use the release that wrote it, or a newer one",
+            "{}: the schema has version {version} and this release knows {SCHEMA_VERSION}; use the release that wrote \
+             it, or a newer one",
             path.display()
         );
         return Err(Error::new(ErrorKind::Unusable, message));
@@ -113,14 +113,16 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
 
 fn unusable(path: &Path, error: rusqlite::Error) -> Error {
     let remedy = match error.sqlite_error_code() {
-        Some(ErrorCode::CannotOpen) => "cannot be opened; does its directory exist, and may this user write there?",
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-            "cannot be written; give this user the right to, also for its directory"
+        Some(ErrorCode::CannotOpen) => {
+            "cannot be opened; check that its directory exists and that this user may write there"
         }
-        Some(ErrorCode::NotADatabase) => "is no SQLite database; name another file",
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "cannot be written; let this user write to the file and to its directory"
+        }
+        Some(ErrorCode::NotADatabase) => "is not an SQLite database; name another file",
         Some(ErrorCode::DatabaseCorrupt) => "is damaged; restore it from a backup",
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            "is held by another process; end that one's transaction"
+            "is locked by another process; end that process's transaction"
         }
         Some(_) | None => "cannot be used",
     };
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_file_systems_are_told_from_local_ones() {
+    fn network_file_systems_are_recognised() {
         for network in [0x6969_i64, 0xFF53_4D42, 0xFE53_4D42, i64::from(0xFE53_4D42_u32.cast_signed())] {
             assert!(is_network(network), "{network:x}");
         }

@@ -7,9 +7,9 @@ use hapax_core::{
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, params};
 
-/// Binds a record to `insert.sql` or `write.sql` and says how many rows it wrote.
-pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, armed: &StoredRecord) -> rusqlite::Result<usize> {
-    let record = &armed.record;
+/// Runs `insert.sql` or `write.sql` with a record and returns how many rows the statement wrote.
+pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, stored: &StoredRecord) -> rusqlite::Result<usize> {
+    let record = &stored.record;
     let holding = record.state.holding();
     let completion = match &record.state {
         State::Completed(completion) => Some(completion),
@@ -28,13 +28,13 @@ pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, armed: &Sto
         holding.map(|holding| holding.lifetime.0),
         completion.map(|completion| &completion.answer[..]),
         completion.map(|completion| completion.expiry),
-        stored_time(armed.armed_at),
-        stored_time(armed.expires_at),
+        stored_time(stored.armed_at),
+        stored_time(stored.expires_at),
     ])
 }
 
-/// The record of a row of `read.sql`, or nothing where it has none.
-pub(super) fn armed(row: &Row<'_>) -> Result<Option<StoredRecord>, Error> {
+/// Reads the record in a row of `read.sql`; `None` if the row has no record.
+pub(super) fn stored_record(row: &Row<'_>) -> Result<Option<StoredRecord>, Error> {
     let Some(state) = column::<Option<u8>>(row, "state")? else {
         return Ok(None);
     };
@@ -65,20 +65,20 @@ fn holding(row: &Row<'_>) -> Result<Holding, Error> {
 
 fn time(row: &Row<'_>, name: &'static str) -> Result<Timestamp, Error> {
     let micros = column::<i64>(row, name)?;
-    u64::try_from(micros).map(Timestamp).map_err(|_| damaged("a record has an instant before 1970"))
+    u64::try_from(micros).map(Timestamp).map_err(|_| damaged("a record has a timestamp before 1970"))
 }
 
-/// A column that does not hold what it should is damage, not absence.
+/// Reads a column. A value of the wrong type or length is damage, never absence.
 fn column<T: FromSql>(row: &Row<'_>, name: &'static str) -> Result<T, Error> {
     row.get(name).map_err(|error| damaged("a record's columns do not fit its state").caused_by(error))
 }
 
-/// The token in the first column.
+/// Reads the token in the first column.
 pub(super) fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
     row.get::<_, i64>(0).map(|stored| Token(stored.cast_unsigned()))
 }
 
-/// A token in SQLite's signed integers: all 64 bits kept, the order only up to 2^63.
+/// A token as SQLite's signed integer: all 64 bits are kept, but the order only up to 2^63.
 pub(super) fn stored_token(token: Token) -> i64 {
     token.0.cast_signed()
 }

@@ -1,4 +1,4 @@
--- One row: which form the tables have, and the largest token ever stored.
+-- One row: the version of the schema, and the largest token ever stored.
 create table if not exists hapax_store (
     id      integer primary key check (id = 1),
     version integer not null,
@@ -7,9 +7,10 @@ create table if not exists hapax_store (
 
 insert into hapax_store (id, version, mark) values (1, 1, 0) on conflict do nothing;
 
--- A rowid table with an index beside it: record keys are random, and rows that lie in their order would be rewritten all over
--- the file. Instants are microseconds since the unix epoch. `owner`, `attempt`, `lease_ms` and `lifetime_s` are null once
--- completed, `answer` and `expiry_s` until then. `answer` is last: SQLite walks through it to reach what lies behind.
+-- A rowid table with a separate index: record keys are random, so a table in key order would rewrite pages all over the
+-- file. Timestamps are microseconds since the unix epoch. In a completed record `owner`, `attempt`, `lease_ms` and
+-- `lifetime_s` are null; in every other record `answer` and `expiry_s` are. `answer` is the last column because SQLite
+-- must read past it to reach the columns behind.
 create table if not exists hapax_record (
     id          integer primary key,
     rk          blob    not null check (length(rk) = 16),

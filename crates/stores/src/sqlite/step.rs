@@ -8,65 +8,66 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::sqlite::checkpoint::Checkpoints;
 use crate::sqlite::row;
-use crate::sqlite::thread::{Fault, Job, Jobs, Trouble};
+use crate::sqlite::thread::{GroupError, QueuedStep, StepError, StepQueue};
 
-/// How many callers share one transaction at most.
+/// How many callers may share one transaction.
 const GROUP: usize = 512;
 
-/// The writer thread: one transaction for all who wait, and no reply before its commit.
+/// The body of the writer thread: one transaction for all waiting steps, and no reply before its commit.
 pub(super) fn group(
     connection: Connection,
     mut checkpoints: Checkpoints,
     runtime: Arc<dyn Runtime>,
-) -> impl FnOnce(Jobs) + Send {
-    move |mut jobs| {
-        while let Some(mut group) = jobs.next(GROUP) {
+) -> impl FnOnce(StepQueue) + Send {
+    move |mut queue| {
+        while let Some(mut group) = queue.next(GROUP) {
             let committed = commit(&connection, &*runtime, &mut group);
-            checkpoints.committed(group.len());
-            group.into_iter().for_each(|job| job.reply(&committed));
+            checkpoints.count(group.len());
+            group.into_iter().for_each(|step| step.reply(&committed));
         }
     }
 }
 
-/// The reader thread: each caller by itself, on what is committed.
-pub(super) fn snapshot(connection: Connection, runtime: Arc<dyn Runtime>) -> impl FnOnce(Jobs) + Send {
-    move |mut jobs| {
-        while let Some(group) = jobs.next(1) {
-            for mut job in group {
-                let mut step = Step { connection: &connection, now: runtime.wall_now(), token_high_water: Token(0) };
-                let read = job.carry_out(&mut step).map_err(|error| trouble(error, ErrorKind::NotApplied));
-                job.reply(&read);
+/// The body of the reader thread: one step at a time, on committed data.
+pub(super) fn snapshot(connection: Connection, runtime: Arc<dyn Runtime>) -> impl FnOnce(StepQueue) + Send {
+    move |mut queue| {
+        while let Some(group) = queue.next(1) {
+            for mut step in group {
+                let mut context =
+                    StepContext { connection: &connection, now: runtime.wall_now(), token_high_water: Token(0) };
+                let read = step.carry_out(&mut context).map_err(|error| group_error(error, ErrorKind::NotApplied));
+                step.reply(&read);
             }
         }
     }
 }
 
-fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Job>]) -> Result<(), Trouble> {
+fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn QueuedStep>]) -> Result<(), GroupError> {
     if !connection.is_autocommit() {
-        // An earlier rollback failed.
-        run(connection, "rollback").map_err(|error| trouble(error, ErrorKind::NotApplied))?;
+        // The rollback of an earlier group failed and left its transaction open.
+        run(connection, "rollback").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
     }
-    run(connection, "begin immediate").map_err(|error| trouble(error, ErrorKind::NotApplied))?;
-    // Read once it is this writer's turn: the time before that is not the lease's.
+    run(connection, "begin immediate").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
+    // Read the clock after the file's lock is held: a lease must not lose the time spent waiting for it.
     let now = runtime.wall_now();
     let committed = carry_out(connection, now, group)
-        .map_err(|error| trouble(error, ErrorKind::NotApplied))
-        .and_then(|()| run(connection, "commit").map_err(commit_trouble));
+        .map_err(|error| group_error(error, ErrorKind::NotApplied))
+        .and_then(|()| run(connection, "commit").map_err(commit_error));
     if committed.is_err() && !connection.is_autocommit() {
-        // What cannot be rolled back now is before the next group begins.
+        // If this rollback fails too, the next group repeats it before it begins.
         let _ = run(connection, "rollback");
     }
     committed
 }
 
-fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn QueuedStep>]) -> rusqlite::Result<()> {
     let token_high_water = connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)?;
-    let mut step = Step { connection, now, token_high_water };
-    group.iter_mut().try_for_each(|job| job.carry_out(&mut step))?;
-    if step.token_high_water > token_high_water {
+    let mut context = StepContext { connection, now, token_high_water };
+    group.iter_mut().try_for_each(|step| step.carry_out(&mut context))?;
+    if context.token_high_water > token_high_water {
         connection
             .prepare_cached(include_str!("raise_mark.sql"))?
-            .execute([row::stored_token(step.token_high_water)])?;
+            .execute([row::stored_token(context.token_high_water)])?;
     }
     Ok(())
 }
@@ -75,42 +76,44 @@ fn run(connection: &Connection, statement: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(statement)?.execute([]).map(drop)
 }
 
-fn trouble(error: rusqlite::Error, kind: ErrorKind) -> Trouble {
+fn group_error(error: rusqlite::Error, kind: ErrorKind) -> GroupError {
     use rusqlite::ErrorCode::{DatabaseCorrupt, DiskFull, NotADatabase};
     let (kind, message) = match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => (ErrorKind::Damaged, "the SQLite file is damaged"),
         Some(DiskFull) if kind == ErrorKind::NotApplied => (ErrorKind::Full, "the disk of the SQLite file is full"),
-        Some(_) | None => (kind, "SQLite refused"),
+        Some(_) | None => (kind, "SQLite failed to carry out the step"),
     };
-    Trouble { kind, message, source: Arc::new(error) }
+    GroupError { kind, message, source: Arc::new(error) }
 }
 
-/// A commit that failed may have reached the disk, unless it could not even get its turn.
-fn commit_trouble(error: rusqlite::Error) -> Trouble {
+/// A failed commit may have reached the disk. `SQLITE_BUSY` is the exception: the commit never got the file's lock.
+fn commit_error(error: rusqlite::Error) -> GroupError {
     let kind = match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DatabaseBusy) => ErrorKind::NotApplied,
         Some(_) | None => ErrorKind::Unknown,
     };
-    trouble(error, kind)
+    group_error(error, kind)
 }
 
-/// What a caller's step works with: the connection, the group's instant, and the token_high_water as raised so far.
-pub(super) struct Step<'a> {
+/// What a step works with inside its group's transaction.
+pub(super) struct StepContext<'a> {
     connection: &'a Connection,
+    /// The same instant for every step of the group.
     now: Timestamp,
+    /// The stored mark, raised by the earlier steps of the group.
     token_high_water: Token,
 }
 
-/// What a look of a sweep found.
-pub(super) struct Window {
-    /// Rows past their life.
+/// The part of the table that one search of a sweep covered.
+pub(super) struct SweepWindow {
+    /// The ids of the expired rows.
     pub(super) expired: Vec<i64>,
-    /// Where the next look begins; nothing at the end of the table.
+    /// The id after which the next search begins; `None` at the end of the table.
     pub(super) next: Option<i64>,
 }
 
-impl Step<'_> {
-    pub(super) fn begin(&mut self, ask: &Begin) -> Result<Inserted, Fault> {
+impl StepContext<'_> {
+    pub(super) fn begin(&mut self, ask: &Begin) -> Result<Inserted, StepError> {
         let rk = ask.call.record_key();
         let (change, grant) = machine::first_grant(ask, &observe(None, self.now, self.token_high_water));
         if self.put(include_str!("insert.sql"), &rk, &change)? {
@@ -125,12 +128,12 @@ impl Step<'_> {
         Ok(Inserted::Granted(grant))
     }
 
-    /// Carries out what the machine decides, within this transaction.
+    /// Writes the change that the machine decides on, within this transaction.
     pub(super) fn decide<R>(
         &mut self,
         rk: &RecordKey,
         judge: impl FnOnce(&Observed) -> Decision<R>,
-    ) -> Result<R, Fault> {
+    ) -> Result<R, StepError> {
         match judge(&self.read(rk)?) {
             Decision::Reply(reply) => Ok(reply),
             Decision::Change(change, reply) => {
@@ -140,12 +143,12 @@ impl Step<'_> {
         }
     }
 
-    pub(super) fn read(&self, rk: &RecordKey) -> Result<Observed, Fault> {
-        let (armed, token_high_water) = self.find(rk)?;
-        Ok(observe(armed.as_ref(), self.now, token_high_water))
+    pub(super) fn read(&self, rk: &RecordKey) -> Result<Observed, StepError> {
+        let (stored, token_high_water) = self.find(rk)?;
+        Ok(observe(stored.as_ref(), self.now, token_high_water))
     }
 
-    pub(super) fn swap(&mut self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped, Fault> {
+    pub(super) fn swap(&mut self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped, StepError> {
         if !unchanged(self.find(rk)?.0.as_ref(), seen, self.now) {
             return Ok(Swapped::Changed);
         }
@@ -153,28 +156,28 @@ impl Step<'_> {
         Ok(Swapped::Yes)
     }
 
-    /// The record as it is stored, and the token_high_water.
-    fn find(&self, rk: &RecordKey) -> Result<(Option<StoredRecord>, Token), Fault> {
+    /// The stored record, expired or not, and the mark.
+    fn find(&self, rk: &RecordKey) -> Result<(Option<StoredRecord>, Token), StepError> {
         let mut statement = self.connection.prepare_cached(include_str!("read.sql"))?;
         let mut rows = statement.query([rk.as_bytes()])?;
         let Some(row) = rows.next()? else {
-            return Err(Fault::Record(row::damaged("the SQLite store has lost its own row")));
+            return Err(StepError::Record(row::damaged("the SQLite store's own row in hapax_store is missing")));
         };
         let token_high_water = row::token(row)?.max(self.token_high_water);
-        Ok((row::armed(row).map_err(Fault::Record)?, token_high_water))
+        Ok((row::stored_record(row).map_err(StepError::Record)?, token_high_water))
     }
 
-    /// Writes a change, armed from now; says whether the statement did write.
+    /// Writes a change whose lease and lifetime begin now. Returns whether the statement wrote a row.
     fn put(&mut self, statement: &str, rk: &RecordKey, change: &Change) -> rusqlite::Result<bool> {
-        let armed = StoredRecord::at(self.now, change);
-        let written = row::execute(&mut *self.connection.prepare_cached(statement)?, rk, &armed)? == 1;
+        let stored = StoredRecord::at(self.now, change);
+        let written = row::execute(&mut *self.connection.prepare_cached(statement)?, rk, &stored)? == 1;
         if written {
             self.token_high_water = self.token_high_water.max(change.record.token);
         }
         Ok(written)
     }
 
-    pub(super) fn expired(&self, from: i64, rows: usize, most: usize) -> Result<Window, Fault> {
+    pub(super) fn find_expired(&self, from: i64, rows: usize, most: usize) -> Result<SweepWindow, StepError> {
         let mut statement = self.connection.prepare_cached(include_str!("expired.sql"))?;
         let limit = i64::try_from(rows).unwrap_or(i64::MAX);
         let mut found = statement.query((from, limit, row::stored_time(self.now)))?;
@@ -185,13 +188,13 @@ impl Step<'_> {
                 expired.push(next);
             }
             if expired.len() == most {
-                return Ok(Window { expired, next: Some(next) });
+                return Ok(SweepWindow { expired, next: Some(next) });
             }
         }
-        Ok(Window { expired, next: (seen == rows).then_some(next) })
+        Ok(SweepWindow { expired, next: (seen == rows).then_some(next) })
     }
 
-    pub(super) fn delete(&mut self, expired: &[i64]) -> Result<usize, Fault> {
+    pub(super) fn delete(&mut self, expired: &[i64]) -> Result<usize, StepError> {
         let mut statement = self.connection.prepare_cached(include_str!("delete.sql"))?;
         let mut deleted = 0;
         for id in expired {
@@ -200,7 +203,7 @@ impl Step<'_> {
         Ok(deleted)
     }
 
-    pub(super) fn synchronous(&self) -> Result<i64, Fault> {
+    pub(super) fn synchronous(&self) -> Result<i64, StepError> {
         Ok(self.connection.query_row("pragma synchronous", [], |row| row.get(0)).optional()?.unwrap_or_default())
     }
 }

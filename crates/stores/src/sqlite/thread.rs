@@ -4,127 +4,132 @@ use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::sqlite::step::Step;
+use crate::sqlite::step::StepContext;
 
-/// How many callers may wait for a thread; further ones wait for their place.
+/// How many steps may wait for a thread. A caller that finds the queue full waits for a free place.
 const QUEUE: usize = 4096;
 
-/// A thread that owns a connection and carries out what callers send it.
+/// A thread that owns a connection and runs the steps that callers send to it.
 #[derive(Debug)]
-pub(super) struct Worker {
-    jobs: mpsc::Sender<Box<dyn Job>>,
+pub(super) struct DatabaseThread {
+    steps: mpsc::Sender<Box<dyn QueuedStep>>,
 }
 
-impl Worker {
-    pub(super) fn start(runtime: &dyn Runtime, name: &str, body: impl FnOnce(Jobs) + Send + 'static) -> Result<Self> {
-        let (jobs, queue) = mpsc::channel(QUEUE);
-        runtime.blocking(name, Box::new(move || body(Jobs(queue)))).map_err(|source| {
-            Error::new(ErrorKind::Unusable, "the system has no thread left for the SQLite store").caused_by(source)
+impl DatabaseThread {
+    pub(super) fn start(
+        runtime: &dyn Runtime,
+        name: &str,
+        body: impl FnOnce(StepQueue) + Send + 'static,
+    ) -> Result<Self> {
+        let (steps, queue) = mpsc::channel(QUEUE);
+        runtime.blocking(name, Box::new(move || body(StepQueue(queue)))).map_err(|source| {
+            Error::new(ErrorKind::Unusable, "the system cannot start a thread for the SQLite store").caused_by(source)
         })?;
-        Ok(Self { jobs })
+        Ok(Self { steps })
     }
 
-    /// Has the thread carry this out.
+    /// Runs a step on the thread and returns its result.
     ///
     /// # Cancel safety
-    /// Dropped before it returns, the step may or may not be carried out.
+    /// If the future is dropped before it returns, the step may or may not run.
     pub(super) async fn run<T, W>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: FnOnce(&mut Step<'_>) -> Result<T, Fault> + Send + 'static,
+        W: FnOnce(&mut StepContext<'_>) -> Result<T, StepError> + Send + 'static,
     {
         let (reply, replied) = oneshot::channel();
-        let job = Box::new(Call { work: Some(work), result: None, reply });
-        if self.jobs.send(job).await.is_err() {
+        let step = Box::new(StepRequest { work: Some(work), result: None, reply });
+        if self.steps.send(step).await.is_err() {
             return Err(Error::new(ErrorKind::NotApplied, "the SQLite store's thread has ended"));
         }
-        let ended = || Error::new(ErrorKind::Unknown, "the SQLite store's thread ended in mid-step");
+        let ended = || Error::new(ErrorKind::Unknown, "the SQLite store's thread ended while it ran the step");
         replied.await.unwrap_or_else(|_| Err(ended()))
     }
 }
 
-/// Why a step of one caller failed.
-pub(super) enum Fault {
-    /// The database refused: the whole group is rolled back.
+/// Why the step of one caller failed.
+pub(super) enum StepError {
+    /// The database refused a statement: the whole group is rolled back.
     Database(rusqlite::Error),
-    /// This caller's record cannot be read; the others are not concerned.
+    /// This caller's record cannot be read. The other steps of the group are unaffected.
     Record(Error),
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for StepError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Database(error)
     }
 }
 
-/// Why a group failed, the same for each of its callers.
-pub(super) struct Trouble {
+/// Why the transaction of a group failed. Each caller of the group gets this error.
+pub(super) struct GroupError {
     pub(super) kind: ErrorKind,
     pub(super) message: &'static str,
     pub(super) source: Arc<rusqlite::Error>,
 }
 
-impl Trouble {
+impl GroupError {
     fn error(&self) -> Error {
         Error::new(self.kind, self.message).caused_by(Arc::clone(&self.source))
     }
 }
 
-/// What one caller asked for.
-pub(super) trait Job: Send {
-    /// Carries it out and keeps the result until the group is committed.
-    fn carry_out(&mut self, step: &mut Step<'_>) -> Result<(), rusqlite::Error>;
+/// One caller's step, from the queue to its reply.
+pub(super) trait QueuedStep: Send {
+    /// Runs the step and keeps its result until the group is committed.
+    fn carry_out(&mut self, context: &mut StepContext<'_>) -> Result<(), rusqlite::Error>;
 
-    /// Tells the caller.
-    fn reply(self: Box<Self>, committed: &Result<(), Trouble>);
+    /// Sends the result to the caller, or the group's error if the commit failed.
+    fn reply(self: Box<Self>, committed: &Result<(), GroupError>);
 }
 
-struct Call<T, W> {
+struct StepRequest<T, W> {
     work: Option<W>,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
 
-impl<T, W> Job for Call<T, W>
+impl<T, W> QueuedStep for StepRequest<T, W>
 where
     T: Send,
-    W: FnOnce(&mut Step<'_>) -> Result<T, Fault> + Send,
+    W: FnOnce(&mut StepContext<'_>) -> Result<T, StepError> + Send,
 {
-    fn carry_out(&mut self, step: &mut Step<'_>) -> Result<(), rusqlite::Error> {
-        // Of a caller who has gone, the step may or may not be carried out: not.
+    fn carry_out(&mut self, context: &mut StepContext<'_>) -> Result<(), rusqlite::Error> {
+        // A cancelled call may or may not be applied, so the thread saves itself the work.
         let Some(work) = self.work.take().filter(|_| !self.reply.is_closed()) else {
             return Ok(());
         };
-        self.result = Some(match work(step) {
+        self.result = Some(match work(context) {
             Ok(value) => Ok(value),
-            Err(Fault::Record(error)) => Err(error),
-            Err(Fault::Database(error)) => return Err(error),
+            Err(StepError::Record(error)) => Err(error),
+            Err(StepError::Database(error)) => return Err(error),
         });
         Ok(())
     }
 
-    fn reply(self: Box<Self>, committed: &Result<(), Trouble>) {
+    fn reply(self: Box<Self>, committed: &Result<(), GroupError>) {
         let result = match (committed, self.result) {
             (Ok(()), Some(result)) => result,
-            (Err(trouble), _) => Err(trouble.error()),
-            (Ok(()), None) => Err(Error::new(ErrorKind::NotApplied, "the step was not carried out")),
+            (Err(failed), _) => Err(failed.error()),
+            (Ok(()), None) => Err(Error::new(ErrorKind::NotApplied, "the step was not run")),
         };
-        // The caller may have gone; the step stands.
+        // A failed send means that the caller was cancelled; the committed step stays.
         let _ = self.reply.send(result);
     }
 }
 
-/// The callers that wait for a thread.
-pub(super) struct Jobs(mpsc::Receiver<Box<dyn Job>>);
+/// The steps that wait for a thread, in the order of their arrival.
+pub(super) struct StepQueue(mpsc::Receiver<Box<dyn QueuedStep>>);
 
-impl Jobs {
-    /// Blocks until somebody waits; then all who do, up to `most`. Nothing once the store is dropped.
-    pub(super) fn next(&mut self, most: usize) -> Option<Vec<Box<dyn Job>>> {
+impl StepQueue {
+    /// Blocks until a step waits, then takes all waiting steps, at most `most`. Returns `None` once the store is
+    /// dropped.
+    pub(super) fn next(&mut self, most: usize) -> Option<Vec<Box<dyn QueuedStep>>> {
         let mut group = vec![self.0.blocking_recv()?];
         while group.len() < most
-            && let Ok(job) = self.0.try_recv()
+            && let Ok(step) = self.0.try_recv()
         {
-            group.push(job);
+            group.push(step);
         }
         Some(group)
     }

@@ -1,4 +1,4 @@
-//! A disk that is full, and one that cannot be written: real file systems, each in a mount namespace of its own.
+//! A full disk and a read-only disk: real file systems, each in its own mount namespace.
 
 #![cfg(target_os = "linux")]
 
@@ -17,16 +17,16 @@ use hapax_stores::Sqlite;
 
 use crate::sqlite::{begin, open};
 
-/// Where the test finds its disk when it is run again on one.
+/// Holds the mount point when the test runs again on its disk.
 const DISK: &str = "HAPAX_TEST_DISK";
 
-/// The disk of this test; nothing at its first run, which ends when the second one on the disk has passed.
-fn on_a_disk_of(size: &str, test: &str) -> Option<PathBuf> {
+/// Returns the disk if the test runs on one. Otherwise mounts a disk, runs the test again on it, and returns `None`.
+fn run_on_disk(size: &str, test: &str) -> Option<PathBuf> {
     if let Some(disk) = env::var_os(DISK) {
         return Some(disk.into());
     }
     let directory = tempfile::tempdir().unwrap();
-    // Only root may mount; in a user namespace of its own anybody is.
+    // Only root may mount, and in a new user namespace every user is root.
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-c"])
         .arg("mount -t tmpfs -o size=\"$0\" none \"$1\" && exec \"$2\" --exact \"$3\" --nocapture")
@@ -34,8 +34,8 @@ fn on_a_disk_of(size: &str, test: &str) -> Option<PathBuf> {
         .env(DISK, directory.path())
         .output()
         .expect("unshare, of util-linux, is needed to mount a small disk");
-    let (told, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && told.contains("1 passed"), "on the disk: {told}{errors}");
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "on the disk: {text}{errors}");
     None
 }
 
@@ -50,65 +50,68 @@ async fn complete(store: &Sqlite, grant: &Grant) -> Result<Completed, Error> {
     store.complete(&grant.rk, &ask).await
 }
 
-/// Begins until the disk takes no more; the grants so far, and the number of the key that was refused.
+/// Begins until the disk is full. Returns the grants, and the number of the key that was refused.
 async fn fill(store: &Sqlite) -> (Vec<Grant>, u32) {
     let mut grants = Vec::new();
     for key in 0..100_000 {
         match store.begin(&begin(key)).await {
             Ok(Inserted::Granted(grant)) => grants.push(grant),
-            Ok(Inserted::Found(seen)) => panic!("key {key} is new, and yet: {seen:?}"),
+            Ok(Inserted::Found(seen)) => panic!("key {key} was never begun, but has a record: {seen:?}"),
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Full | ErrorKind::Unknown), "{error:?}");
                 return (grants, key);
             }
         }
     }
-    panic!("the disk is never full");
+    panic!("the disk did not fill up");
 }
 
 #[tokio::test]
-async fn what_a_full_disk_took_stays_and_service_goes_on_when_there_is_room() {
-    let name = "disk::what_a_full_disk_took_stays_and_service_goes_on_when_there_is_room";
-    let Some(disk) = on_a_disk_of("3m", name) else { return };
+async fn a_full_disk_loses_nothing_and_works_again_once_there_is_room() {
+    let name = "disk::a_full_disk_loses_nothing_and_works_again_once_there_is_room";
+    let Some(disk) = run_on_disk("3m", name) else { return };
     let ballast = disk.join("ballast");
     fs::write(&ballast, vec![1; 1 << 20]).unwrap();
     let store = open(&disk.join("hapax.db")).unwrap();
     let (grants, refused) = fill(&store).await;
-    let mut kept_out = 0;
+    let mut refused_completions = 0;
     for grant in &grants {
-        kept_out += usize::from(complete(&store, grant).await.is_err());
+        refused_completions += usize::from(complete(&store, grant).await.is_err());
     }
-    assert!(kept_out > 0, "there was room for {} answers", grants.len());
+    assert!(refused_completions > 0, "the disk had room for all {} answers", grants.len());
 
     fs::remove_file(&ballast).unwrap();
     for grant in &grants {
         let completed = complete(&store, grant).await.unwrap();
         assert!(matches!(completed, Completed::Done | Completed::Already), "{completed:?}");
     }
-    assert!(matches!(store.begin(&begin(refused)).await.unwrap(), Inserted::Granted(_)), "it was not applied");
+    assert!(
+        matches!(store.begin(&begin(refused)).await.unwrap(), Inserted::Granted(_)),
+        "the refused begin was not applied"
+    );
     for grant in &grants {
         let seen = store.read(&grant.rk).await.unwrap();
-        assert_eq!(seen.live().expect("what was granted is there").token, grant.token);
+        assert_eq!(seen.live().expect("each granted record exists").token, grant.token);
     }
     assert_eq!(store.check().await.unwrap(), []);
 }
 
 #[tokio::test]
-async fn a_disk_that_cannot_be_written_is_refused_with_the_remedy() {
-    let name = "disk::a_disk_that_cannot_be_written_is_refused_with_the_remedy";
-    let Some(disk) = on_a_disk_of("3m", name) else { return };
+async fn a_read_only_disk_is_refused_with_a_remedy() {
+    let name = "disk::a_read_only_disk_is_refused_with_a_remedy";
+    let Some(disk) = run_on_disk("3m", name) else { return };
     let path = disk.join("hapax.db");
     drop(open(&path).unwrap());
-    released(&path).await;
+    wait_until_closed(&path).await;
     let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(&disk).status().unwrap();
     assert!(remounted.success());
-    let error = Sqlite::open(&path, Arc::new(Tokio::current())).expect_err("it cannot be written");
+    let error = Sqlite::open(&path, Arc::new(Tokio::current())).expect_err("the disk is read-only");
     assert_eq!(error.kind(), ErrorKind::Unusable);
     assert!(error.to_string().contains("cannot be"), "{error}");
 }
 
-/// Waits until the store's threads have let go of the file: the last one takes the log with it.
-async fn released(path: &Path) {
+/// Waits until the store's threads have closed the file: the last one deletes the log.
+async fn wait_until_closed(path: &Path) {
     let log = path.with_file_name("hapax.db-wal");
     for _ in 0..100_000 {
         if !log.exists() {
@@ -116,5 +119,5 @@ async fn released(path: &Path) {
         }
         tokio::task::yield_now().await;
     }
-    panic!("the file is never let go");
+    panic!("the file was not closed");
 }

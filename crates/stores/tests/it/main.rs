@@ -1,6 +1,6 @@
-//! What is peculiar to one store and no case of the suite.
+//! Tests for one store only, which the conformance suite cannot cover.
 
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod disk;
 mod sqlite;

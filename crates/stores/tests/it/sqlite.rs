@@ -33,20 +33,20 @@ fn refusal(path: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_missing_directory_is_named_with_the_remedy() {
+async fn a_missing_directory_is_reported_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let message = refusal(&directory.path().join("absent/hapax.db"));
-    assert!(message.contains("absent/hapax.db") && message.contains("does its directory exist"), "{message}");
+    assert!(message.contains("absent/hapax.db") && message.contains("check that its directory exists"), "{message}");
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_left_as_it_is() {
+async fn a_file_that_is_not_a_database_is_not_changed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notes.txt");
     let text = "not a database, ".repeat(400);
     std::fs::write(&path, &text).unwrap();
     let message = refusal(&path);
-    assert!(message.contains("is no SQLite database"), "{message}");
+    assert!(message.contains("is not an SQLite database"), "{message}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
 }
 
@@ -62,14 +62,14 @@ async fn a_newer_schema_is_refused() {
 
 #[tokio::test]
 async fn a_file_that_cannot_be_written_is_refused() {
-    // Root may write anywhere, so the file is one that nobody can write: the path names a directory.
+    // Root may write to any file, so the path names a directory, which not even root can open for writing.
     let directory = tempfile::tempdir().unwrap();
     let message = refusal(directory.path());
     assert!(message.contains("cannot be"), "{message}");
 }
 
 #[tokio::test]
-async fn the_log_is_synced_before_every_answer() {
+async fn the_log_is_synced_before_every_reply() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("hapax.db")).unwrap();
     assert_eq!(store.check().await.unwrap(), []);
@@ -81,7 +81,9 @@ async fn a_record_outlives_the_process_that_wrote_it() {
     let path = directory.path().join("hapax.db");
     let first = open(&path).unwrap().begin(&begin(1)).await.unwrap();
     let Inserted::Granted(grant) = first else { panic!("{first:?}") };
-    let Inserted::Found(seen) = open(&path).unwrap().begin(&begin(1)).await.unwrap() else { panic!("granted twice") };
+    let Inserted::Found(seen) = open(&path).unwrap().begin(&begin(1)).await.unwrap() else {
+        panic!("the key was granted twice")
+    };
     assert_eq!(seen.live().unwrap().token, grant.token);
 }
 
@@ -100,7 +102,7 @@ async fn two_stores_on_one_file_grant_a_key_once() {
 }
 
 #[tokio::test]
-async fn a_sweep_goes_through_the_table_in_bounded_looks() {
+async fn a_sweep_searches_the_table_in_bounded_windows() {
     let directory = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new());
     let store = Sqlite::open(&directory.path().join("hapax.db"), Arc::clone(&clock) as _).unwrap();
@@ -111,26 +113,26 @@ async fn a_sweep_goes_through_the_table_in_bounded_looks() {
     for key in 100..150 {
         store.begin(&begin(key)).await.unwrap();
     }
-    assert_eq!(store.sweep(1000).await.unwrap(), 0, "all still live");
+    assert_eq!(store.sweep(1000).await.unwrap(), 0, "no record has expired yet");
     clock.forward(std::time::Duration::from_secs(1800));
     let (first, second, third) =
         (store.sweep(60).await.unwrap(), store.sweep(60).await.unwrap(), store.sweep(60).await.unwrap());
     assert_eq!((first, second, third), (60, 40, 0));
-    assert!(matches!(store.begin(&begin(120)).await.unwrap(), Inserted::Found(_)), "what lives was left alone");
+    assert!(matches!(store.begin(&begin(120)).await.unwrap(), Inserted::Found(_)), "a live record was not swept");
 }
 
-/// How long the log is, in pages of 4 KiB.
+/// The length of the log, in pages of 4 KiB.
 fn log_pages(path: &Path) -> u64 {
     let log = path.with_file_name("hapax.db-wal");
     std::fs::metadata(log).map_or(0, |log| log.len() / 4096)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_moved_into_the_file_while_the_writer_goes_on() {
+async fn the_log_is_moved_into_the_file_while_the_writer_continues() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hapax.db");
     let store = Arc::new(open(&path).unwrap());
-    // Far more than one checkpoint's worth. Without any the log would hold every page that was written.
+    // Enough writes for many checkpoints. Without a checkpoint the log would hold every written page.
     for round in 0..80_u32 {
         let group = (0..500).map(|key| {
             let (store, ask) = (Arc::clone(&store), begin(round * 500 + key));
@@ -144,15 +146,15 @@ async fn the_log_is_moved_into_the_file_while_the_writer_goes_on() {
 }
 
 #[tokio::test]
-async fn what_the_database_refuses_is_not_applied_and_leaves_nothing_behind() {
+async fn a_refused_statement_is_not_applied_and_leaves_no_record() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hapax.db");
     let store = open(&path).unwrap();
-    let meddler = Connection::open(&path).unwrap();
+    let other = Connection::open(&path).unwrap();
     let refuse = "create trigger refuse before insert on hapax_record begin select raise(abort, 'no'); end";
-    meddler.execute_batch(refuse).unwrap();
-    let error = store.begin(&begin(1)).await.expect_err("it is refused");
+    other.execute_batch(refuse).unwrap();
+    let error = store.begin(&begin(1)).await.expect_err("the trigger refuses the insert");
     assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
-    meddler.execute_batch("drop trigger refuse").unwrap();
-    assert!(matches!(store.begin(&begin(1)).await.unwrap(), Inserted::Granted(_)), "nothing of it was kept");
+    other.execute_batch("drop trigger refuse").unwrap();
+    assert!(matches!(store.begin(&begin(1)).await.unwrap(), Inserted::Granted(_)), "the refused begin left no record");
 }

@@ -11,46 +11,46 @@ use hapax_core::runtime::Tokio;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use hapax_stores::Redis;
-use hapax_testkit::servers::{Kind, Options, RedisServer, Reply};
-use hapax_testkit::{Backend, Capability, Setup, Step, golden_call};
+use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
+use hapax_testkit::{Backend, Capability, ClockStep, Setup, golden_call};
 
-pub(crate) fn backend(kind: Kind) -> Backend {
+pub(crate) fn backend(kind: RedisKind) -> Backend {
     let backend =
         Backend::new(kind.name(), move || async move { Box::new(RedisSetup::new(kind).await) as Box<dyn Setup> });
-    // The scripts are the same: what one server made of them over thousands of sequences, the other is to make over some.
-    let backend = backend.sequences(if kind == Kind::Redis { 2_000 } else { 200 });
-    backend.requiring(kind.name()).lacking(&[(Capability::Mark, "no mark is kept beside the records")])
+    // Both servers run the same scripts, so fewer sequences suffice for the second one.
+    let backend = backend.sequences(if kind == RedisKind::Redis { 2_000 } else { 200 });
+    backend.requiring(kind.name()).lacking(&[(Capability::Mark, "the store keeps no mark across keys")])
 }
 
-/// The golden record as one value: version 1 writes it so.
+/// The golden record, encoded as version 1 writes it.
 const GOLDEN: &str =
     "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b2380e2b388a92bdf3889676f6c64656e20616e73776572";
 
 struct RedisSetup {
     server: RedisServer,
     store: Arc<Redis>,
-    /// For the many looks at what is stored.
-    looks: MultiplexedConnection,
+    /// Reads stored values; the suite does so after every step.
+    inspection: MultiplexedConnection,
 }
 
 impl RedisSetup {
-    async fn new(kind: Kind) -> Self {
-        // Little room, so that the case of a full server is soon there.
-        let options = Options::new(kind).with_args(&["--maxmemory", "64mb"]);
+    async fn new(kind: RedisKind) -> Self {
+        // A small limit, so that the case of a full server fills it quickly.
+        let options = RedisServerOptions::new(kind).with_args(&["--maxmemory", "64mb"]);
         let server = RedisServer::start(options).await.expect("the server starts");
-        let url = server.url().parse().expect("the URL is one");
+        let url = server.url().parse().expect("the URL is valid");
         let store = Redis::open(&url, Arc::new(Tokio::current())).expect("the URL can be used");
-        let client = Client::open(server.url()).expect("the URL is one");
-        let looks = client.get_multiplexed_async_connection().await.expect("the server answers");
-        Self { server, store: Arc::new(store), looks }
+        let client = Client::open(server.url()).expect("the URL is valid");
+        let inspection = client.get_multiplexed_async_connection().await.expect("the server answers");
+        Self { server, store: Arc::new(store), inspection }
     }
 
-    async fn ask(&self, words: &[&[u8]]) -> Reply {
+    async fn ask(&self, words: &[&[u8]]) -> RespValue {
         self.server.command(words).await.expect("the server answers")
     }
 }
 
-/// The key of a record, as the design has it.
+/// The Redis key of a record.
 fn name(rk: &RecordKey) -> Vec<u8> {
     [b"hx:", &rk.as_bytes()[..]].concat()
 }
@@ -67,26 +67,26 @@ impl Setup for RedisSetup {
 
     async fn lapse(&self, rk: &RecordKey) {
         let seen = self.store.read(rk).await.expect("the store answers");
-        self.step_clock(Step::Forward(seen.lease_left)).await;
+        self.step_clock(ClockStep::Forward(seen.lease_left)).await;
     }
 
     async fn expire(&self, rk: &RecordKey) {
         let seen = self.store.read(rk).await.expect("the store answers");
-        // The server's clock of milliseconds must have gone past the last one.
-        self.step_clock(Step::Forward(seen.life_left + Duration::from_millis(1))).await;
+        // The server counts in milliseconds and expires a key only after its last one.
+        self.step_clock(ClockStep::Forward(seen.life_left + Duration::from_millis(1))).await;
     }
 
-    async fn step_clock(&self, step: Step) {
+    async fn step_clock(&self, step: ClockStep) {
         self.server.step_clock(step).expect("its clock can be stepped");
     }
 
-    /// Turns a bit of the fingerprint.
+    /// Flips a bit of the fingerprint.
     async fn corrupt(&self, rk: &RecordKey) {
         let name = name(rk);
-        let Reply::Bulk(value) = self.ask(&[b"GET", &name]).await else { panic!("the record is there") };
-        let turned = [value[12] ^ 1];
-        let written = self.ask(&[b"SETRANGE", &name, b"12", &turned]).await;
-        assert!(matches!(written, Reply::Integer(_)), "{written:?}");
+        let RespValue::Bulk(value) = self.ask(&[b"GET", &name]).await else { panic!("the record must exist") };
+        let flipped = [value[12] ^ 1];
+        let written = self.ask(&[b"SETRANGE", &name, b"12", &flipped]).await;
+        assert!(matches!(written, RespValue::Integer(_)), "{written:?}");
     }
 
     async fn put_golden(&self) {
@@ -97,7 +97,7 @@ impl Setup for RedisSetup {
     }
 
     async fn value(&self, rk: &RecordKey) -> Option<Bytes> {
-        let value: Option<Vec<u8>> = self.looks.clone().get(name(rk)).await.expect("the server answers");
+        let value: Option<Vec<u8>> = self.inspection.clone().get(name(rk)).await.expect("the server answers");
         value.map(Bytes::from)
     }
 }

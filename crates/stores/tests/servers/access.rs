@@ -1,4 +1,4 @@
-//! Every way in: sockets, databases, users, passwords and TLS.
+//! The ways to connect: sockets, databases, users, passwords and TLS.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -6,28 +6,28 @@ use std::path::Path;
 
 use hapax_core::ErrorKind::{NotApplied, Unusable};
 use hapax_core::Store;
-use hapax_testkit::servers::{Kind, Options, RedisServer, Reply};
+use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
 use libtest_mimic::Trial;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
-use crate::plight::refused;
-use crate::world::{FIRST, Operation, ask, failure, open, start, store, test};
+use crate::refusals::assert_refused;
+use crate::support::{FIRST, Operation, ask, expect_error, open, start, store, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let redis = Kind::Redis.name();
+    let redis = RedisKind::Redis.name();
     vec![
-        test("a_socket_leads_there", redis, socket),
+        test("a_unix_socket_can_be_used", redis, socket),
         test("a_database_has_its_own_records", redis, database),
-        test("a_user_gets_in_by_a_password_in_a_file", redis, password_file),
-        test("tls_with_an_authority_of_our_own", redis, tls),
-        test("tls_with_a_certificate_of_our_own", redis, mutual_tls),
-        test("tls_and_none_do_not_meet", redis, mixed),
+        test("a_password_file_can_be_used", redis, password_file),
+        test("tls_with_a_private_authority", redis, tls),
+        test("tls_with_a_client_certificate", redis, mutual_tls),
+        test("tls_and_plain_ports_name_the_right_scheme", redis, wrong_scheme),
     ]
 }
 
 async fn socket() {
-    let server = start(Kind::Redis, &[]).await;
+    let server = start(RedisKind::Redis, &[]).await;
     let path = server.socket_path().display().to_string();
     Operation::new("one").cycle(&*store(&format!("unix://{path}"))).await;
     Operation::new("one").replays(&*store(&server.url()), "done").await;
@@ -35,7 +35,7 @@ async fn socket() {
 }
 
 async fn database() {
-    let server = start(Kind::Redis, &[]).await;
+    let server = start(RedisKind::Redis, &[]).await;
     for number in [0, 7] {
         Operation::new("one").cycle(&*store(&format!("redis://{}/{number}", server.address()))).await;
     }
@@ -44,40 +44,44 @@ async fn database() {
 }
 
 async fn password_file() {
-    let options = Options::new(Kind::Redis).with_password("the operator's");
+    let options = RedisServerOptions::new(RedisKind::Redis).with_password("the operator's");
     let server = RedisServer::start(options).await.unwrap();
     ask(&server, &["ACL", "SETUSER", "payments", "on", ">a pass/word?", "~hx:*", "+@all"]).await;
     let file = server.data_folder().join("password");
     let url = format!("redis://payments@{}?password-file={}", server.address(), file.display());
-    let missing = failure(open(&url).map(drop));
+    let missing = expect_error(open(&url).map(drop));
     assert_eq!(missing.kind(), Unusable, "{missing:?}");
     fs::write(&file, "a pass/word?\n").unwrap();
     let store = store(&url);
     Operation::new("one").cycle(&*store).await;
     assert!(!format!("{:?}", url.parse::<hapax_stores::RedisUrl>().unwrap()).contains("pass/word"));
     fs::write(&file, "another").unwrap();
-    refused(Operation::new("two").begin(&*crate::world::store(&url), FIRST).await, Unusable, "user and password");
+    assert_refused(
+        Operation::new("two").begin(&*crate::support::store(&url), FIRST).await,
+        Unusable,
+        "user or password",
+    );
 }
 
-/// An authority, and certificates that it signed.
-struct Pki(TempDir);
+/// A certificate authority with a server and a client certificate.
+struct CertificateAuthority(TempDir);
 
-impl Pki {
+impl CertificateAuthority {
     fn new(name: &str) -> Self {
-        let mut authority = CertificateParams::new(Vec::new()).unwrap();
-        authority.distinguished_name.push(DnType::CommonName, name);
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority_key = KeyPair::generate().unwrap();
-        let pki = Self(tempfile::tempdir().unwrap());
-        pki.write("ca", &authority.self_signed(&authority_key).unwrap().pem());
-        let issuer = Issuer::new(authority, authority_key);
+        let authority = Self(tempfile::tempdir().unwrap());
+        authority.write("ca", &params.self_signed(&authority_key).unwrap().pem());
+        let issuer = Issuer::new(params, authority_key);
         for (name, subject) in [("server", "127.0.0.1"), ("client", "payments.example")] {
             let key = KeyPair::generate().unwrap();
             let leaf = CertificateParams::new(vec![subject.into()]).unwrap().signed_by(&key, &issuer).unwrap();
-            pki.write(&format!("{name}-cert"), &leaf.pem());
-            pki.write(&format!("{name}-key"), &key.serialize_pem());
+            authority.write(&format!("{name}-cert"), &leaf.pem());
+            authority.write(&format!("{name}-key"), &key.serialize_pem());
         }
-        pki
+        authority
     }
 
     fn write(&self, name: &str, pem: &str) {
@@ -88,56 +92,58 @@ impl Pki {
         Path::new(self.0.path()).join(name).display().to_string()
     }
 
-    /// A server by TLS, and where.
+    /// Starts a server with TLS. Returns it and the address of its TLS port.
     async fn server(&self, auth_clients: &str) -> (RedisServer, SocketAddr) {
         let secure = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (port, cert, key, ca) =
             (secure.port().to_string(), self.path("server-cert"), self.path("server-key"), self.path("ca"));
         let files = ["--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
         let clients = ["--tls-port", &port, "--tls-auth-clients", auth_clients];
-        (start(Kind::Redis, &[&files[..], &clients].concat()).await, secure)
+        (start(RedisKind::Redis, &[&files[..], &clients].concat()).await, secure)
     }
 }
 
 async fn tls() {
-    let pki = Pki::new("ours");
-    let (server, secure) = pki.server("no").await;
-    let (operation, ca, other) = (Operation::new("one"), pki.path("ca"), Pki::new("another"));
+    let authority = CertificateAuthority::new("ours");
+    let (server, secure) = authority.server("no").await;
+    let (operation, ca, other) = (Operation::new("one"), authority.path("ca"), CertificateAuthority::new("another"));
     for untrusted in [format!("rediss://{secure}"), format!("rediss://{secure}?ca={}", other.path("ca"))] {
         let store = store(&untrusted);
-        refused(operation.begin(&*store, FIRST).await, Unusable, "the server's certificate is not trusted");
-        refused(store.read(&operation.0.record_key()).await, Unusable, "UnknownIssuer");
+        assert_refused(operation.begin(&*store, FIRST).await, Unusable, "the server's certificate is not trusted");
+        assert_refused(store.read(&operation.0.record_key()).await, Unusable, "UnknownIssuer");
     }
     let port = secure.port();
     let named = store(&format!("rediss://localhost:{port}?ca={ca}"));
-    refused(operation.begin(&*named, FIRST).await, Unusable, "the server's certificate is not trusted");
-    assert_eq!(ask(&server, &["DBSIZE"]).await, Reply::Integer(0));
+    assert_refused(operation.begin(&*named, FIRST).await, Unusable, "the server's certificate is not trusted");
+    assert_eq!(ask(&server, &["DBSIZE"]).await, RespValue::Integer(0));
     operation.cycle(&*store(&format!("rediss://{secure}?ca={ca}"))).await;
     operation.replays(&*store(&server.url()), "done").await;
-    let none = failure(open(&format!("rediss://{secure}?ca={}", pki.path("server-key"))).map(drop));
+    let none = expect_error(open(&format!("rediss://{secure}?ca={}", authority.path("server-key"))).map(drop));
     assert_eq!(none.kind(), Unusable, "{none:?}");
 }
 
 async fn mutual_tls() {
-    let pki = Pki::new("ours");
-    let (server, secure) = pki.server("yes").await;
-    let (operation, other) = (Operation::new("one"), Pki::new("another"));
-    let anonymous = format!("rediss://{secure}?ca={}", pki.path("ca"));
-    let with = |pki: &Pki| format!("{anonymous}&cert={}&key={}", pki.path("client-cert"), pki.path("client-key"));
+    let authority = CertificateAuthority::new("ours");
+    let (server, secure) = authority.server("yes").await;
+    let (operation, other) = (Operation::new("one"), CertificateAuthority::new("another"));
+    let anonymous = format!("rediss://{secure}?ca={}", authority.path("ca"));
+    let with = |authority: &CertificateAuthority| {
+        format!("{anonymous}&cert={}&key={}", authority.path("client-cert"), authority.path("client-key"))
+    };
     for stranger in [anonymous.clone(), with(&other)] {
-        refused(operation.begin(&*store(&stranger), FIRST).await, Unusable, "certificate of ours");
+        assert_refused(operation.begin(&*store(&stranger), FIRST).await, Unusable, "demands a client certificate");
     }
-    assert_eq!(ask(&server, &["DBSIZE"]).await, Reply::Integer(0));
-    operation.cycle(&*store(&with(&pki))).await;
+    assert_eq!(ask(&server, &["DBSIZE"]).await, RespValue::Integer(0));
+    operation.cycle(&*store(&with(&authority))).await;
 }
 
-async fn mixed() {
-    let pki = Pki::new("ours");
-    let (server, secure) = pki.server("no").await;
+async fn wrong_scheme() {
+    let authority = CertificateAuthority::new("ours");
+    let (server, secure) = authority.server("no").await;
     let operation = Operation::new("one");
-    let to_plain = store(&format!("rediss://{}?ca={}", server.address(), pki.path("ca")));
-    refused(operation.begin(&*to_plain, FIRST).await, NotApplied, "write redis://");
+    let to_plain = store(&format!("rediss://{}?ca={}", server.address(), authority.path("ca")));
+    assert_refused(operation.begin(&*to_plain, FIRST).await, NotApplied, "write redis://");
     let to_secure = store(&format!("redis://{secure}"));
-    refused(operation.begin(&*to_secure, FIRST).await, NotApplied, "write rediss://");
-    assert_eq!(ask(&server, &["DBSIZE"]).await, Reply::Integer(0));
+    assert_refused(operation.begin(&*to_secure, FIRST).await, NotApplied, "write rediss://");
+    assert_eq!(ask(&server, &["DBSIZE"]).await, RespValue::Integer(0));
 }

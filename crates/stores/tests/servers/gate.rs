@@ -1,4 +1,4 @@
-//! The gate over a real server, with each of its calls failing, answered to nobody, or late.
+//! The gate over a real server, where each store call in turn fails, gets no reply, or is late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,44 +8,44 @@ use hapax_core::gate::{Failure, Reason, Refused};
 use hapax_core::runtime::Tokio;
 use hapax_core::{Error, ErrorKind, Gate, Phase, Settings, State, Store};
 use hapax_stores::Redis;
-use hapax_testkit::servers::Kind;
-use hapax_testkit::{Fault, Faulty};
+use hapax_testkit::servers::RedisKind;
+use hapax_testkit::{Faulty, StoreFault};
 use libtest_mimic::Trial;
 
-use crate::world::{Operation, start, store, test, until};
+use crate::support::{Operation, start, store, test, until};
 
-/// How long the gate waits for the store here.
+/// The gate's timeout of a store call.
 const TIMEOUT: Duration = Duration::from_millis(150);
 
 const LEASE: Duration = Duration::from_secs(1);
 
-const FAULTS: [Fault; 6] = [
-    Fault::FailBefore(ErrorKind::NotApplied),
-    Fault::FailBefore(ErrorKind::Unknown),
-    Fault::FailAfter(ErrorKind::Unknown),
-    Fault::SwallowBefore,
-    Fault::SwallowAfter,
-    Fault::AnswerLate(Duration::from_millis(50)),
+const FAULTS: [StoreFault; 6] = [
+    StoreFault::FailBefore(ErrorKind::NotApplied),
+    StoreFault::FailBefore(ErrorKind::Unknown),
+    StoreFault::FailAfter(ErrorKind::Unknown),
+    StoreFault::SwallowBefore,
+    StoreFault::SwallowAfter,
+    StoreFault::AnswerLate(Duration::from_millis(50)),
 ];
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("a_fault_at_every_call_of_the_gate", Kind::Redis.name(), every_call)]
+    vec![test("a_fault_at_every_call_of_the_gate", RedisKind::Redis.name(), every_call)]
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Says {
+enum HandlerOutcome {
     Applied,
     NotApplied,
     Unknown,
 }
 
 async fn every_call() {
-    let server = start(Kind::Redis, &[]).await;
+    let server = start(RedisKind::Redis, &[]).await;
     let store = store(&server.url());
     let mut points = 0;
-    for says in [Says::Applied, Says::NotApplied, Says::Unknown] {
-        let calls = run(&store, says, None).await;
-        let runs = (0..calls).flat_map(|call| FAULTS.map(|fault| run(&store, says, Some((call, fault)))));
+    for outcome in [HandlerOutcome::Applied, HandlerOutcome::NotApplied, HandlerOutcome::Unknown] {
+        let calls = run(&store, outcome, None).await;
+        let runs = (0..calls).flat_map(|call| FAULTS.map(|fault| run(&store, outcome, Some((call, fault)))));
         futures_util::future::join_all(runs).await;
         points += calls;
     }
@@ -53,13 +53,13 @@ async fn every_call() {
     assert!(points >= 5, "{points}");
 }
 
-/// Runs one operation to its end, once with the fault and once more; how many calls the first took.
-async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> usize {
-    let name = format!("{says:?} {mishap:?}");
+/// Runs one operation with the fault, then again without. Returns the number of store calls of the first run.
+async fn run(store: &Arc<Redis>, outcome: HandlerOutcome, injected: Option<(usize, StoreFault)>) -> usize {
+    let name = format!("{outcome:?} {injected:?}");
     let operation = Operation::new(&name);
-    let faulty = Faulty::over(Arc::clone(store) as Arc<dyn Store>, Arc::new(Tokio::current()), LEASE);
-    if let Some((call, fault)) = mishap {
-        faulty.meet(call, fault);
+    let faulty = Faulty::new(Arc::clone(store) as Arc<dyn Store>, Arc::new(Tokio::current()), LEASE);
+    if let Some((call, fault)) = injected {
+        faulty.inject(call, fault);
     }
     let mut settings = Settings::default();
     settings.store_timeout = TIMEOUT;
@@ -67,10 +67,10 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     let gate = Gate::builder(Arc::clone(&faulty) as _, settings).build().unwrap();
     let effects = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&effects);
-    let ran = gate.run(operation.0, move |_| async move { handle(says, &counted) }).await;
+    let ran = gate.run(operation.0, move |_| async move { handle(outcome, &counted) }).await;
     let calls = faulty.calls().len();
     let rk = operation.0.record_key();
-    // What the gate could not say in time it goes on saying.
+    // The gate retries in the background what it could not write in time.
     let is_held = matches!(ran, Err(Refused { reason: Reason::Unknown { .. }, .. }));
     until(&name, || async { is_held || !store.read(&rk).await.unwrap().runs() }).await;
     let seen = store.read(&rk).await.unwrap();
@@ -87,15 +87,15 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
             Err(Refused { reason: Reason::Unknown { .. }, .. }),
             Some(State::Open(Phase::InProgress | Phase::Indeterminate, _)),
         ) => {}
-        // It was not run, and nothing stands in the way of the next.
+        // The handler did not run, and the next attempt is not blocked.
         (Err(Refused { reason: Reason::Store(_), .. }), Some(State::Open(Phase::Released, _)) | None) => {
-            assert_eq!(happened, 0, "{context}")
+            assert_eq!(happened, 0, "{context}");
         }
         _ => panic!("{context}"),
     }
     faulty.heal();
     let again = Arc::clone(&effects);
-    let copy = gate.run(operation.0, move |_| async move { handle(Says::Applied, &again) }).await;
+    let copy = gate.run(operation.0, move |_| async move { handle(HandlerOutcome::Applied, &again) }).await;
     let total = effects.load(Ordering::SeqCst);
     match state {
         Some(State::Completed(_)) => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
@@ -111,11 +111,11 @@ async fn run(store: &Arc<Redis>, says: Says, mishap: Option<(usize, Fault)>) -> 
     calls
 }
 
-fn handle(says: Says, effects: &AtomicUsize) -> Result<String, Failure<String>> {
-    let told = || Error::new(ErrorKind::Invalid, "the handler says so");
-    if says == Says::NotApplied {
-        return Err(Failure::not_applied(told()));
+fn handle(outcome: HandlerOutcome, effects: &AtomicUsize) -> Result<String, Failure<String>> {
+    let error = || Error::new(ErrorKind::Invalid, "an error of the handler");
+    if outcome == HandlerOutcome::NotApplied {
+        return Err(Failure::not_applied(error()));
     }
     effects.fetch_add(1, Ordering::SeqCst);
-    if says == Says::Unknown { Err(Failure::unknown(told())) } else { Ok("done".into()) }
+    if outcome == HandlerOutcome::Unknown { Err(Failure::unknown(error())) } else { Ok("done".into()) }
 }

@@ -1,20 +1,20 @@
-//! What becomes of the records when connections and servers fail: on real servers, as far as one can be made to do it.
+//! Tests on real Redis and Valkey servers: connections and servers fail, and the records must stay right.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 mod access;
-mod accounts;
 mod connections;
 mod errors;
 mod faults;
 mod gate;
-mod greetings;
-mod noticed;
-mod plight;
-mod rights;
-mod strays;
+mod grant_audit;
+mod handshake;
+mod misrouted_replies;
+mod permissions;
+mod refusals;
+mod server_changes;
+mod support;
 mod takeovers;
-mod world;
 
 use std::process::ExitCode;
 
@@ -24,13 +24,13 @@ fn main() -> ExitCode {
     servers::main(
         [
             errors::tests(),
-            greetings::tests(),
-            rights::tests(),
+            handshake::tests(),
+            permissions::tests(),
             connections::tests(),
             access::tests(),
             faults::tests(),
-            noticed::tests(),
-            strays::tests(),
+            server_changes::tests(),
+            misrouted_replies::tests(),
             takeovers::tests(),
             gate::tests(),
         ]

@@ -1,4 +1,5 @@
-//! Records that lapse under `Retry`: many begin at once, and whoever had it asks for it still.
+//! Lapsed records under the policy `Retry`: many attempts begin at once while the former holder renews or completes
+//! late.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,87 +11,89 @@ use hapax_core::machine::{Begin, Begun, Claim, Completed, Grant, Lapse, Renewed}
 use hapax_core::store::Protocol;
 use hapax_core::{Owner, Result};
 use hapax_stores::Redis;
-use hapax_testkit::Step;
-use hapax_testkit::proxy::{Fault, Moment, Proxy};
-use hapax_testkit::servers::{Kind, RedisServer};
+use hapax_testkit::ClockStep;
+use hapax_testkit::proxy::{CutPoint, NetworkFault, Proxy};
+use hapax_testkit::servers::{RedisKind, RedisServer};
 use libtest_mimic::Trial;
 
-use crate::accounts::PATIENCE;
-use crate::world::{Operation, behind, patiently, start, store, test};
+use crate::grant_audit::CALL_TIMEOUT;
+use crate::support::{Operation, start, store, store_behind_proxy, test, with_timeout};
 
 const KEYS: usize = 60;
 
-/// How many begin each key at once.
+/// How many attempts begin each key at once.
 const RACERS: usize = 6;
 
 const ROUNDS: usize = 6;
 
-/// What the one who had it answers in the end.
-const LATE: &str = "late";
+/// The answer of a late completion by the former holder.
+const LATE_ANSWER: &str = "late";
 
 /// A little more than a lease.
 const LAPSE: Duration = Duration::from_secs(31);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let each = Kind::ALL.into_iter().flat_map(|kind| {
+    let each = RedisKind::ALL.into_iter().flat_map(|kind| {
         [
-            test("of_many_one_takes_a_lapsed_record_over", kind.name(), move || raced(kind, Trouble::None)),
-            test("of_many_one_takes_over_though_replies_are_lost", kind.name(), move || raced(kind, Trouble::Cuts)),
-            test("of_many_one_takes_over_though_the_server_is_killed", kind.name(), move || {
-                raced(kind, Trouble::Kills)
+            test("one_of_many_takes_over_a_lapsed_record", kind.name(), move || race_rounds(kind, Disruption::None)),
+            test("one_of_many_takes_over_while_replies_are_lost", kind.name(), move || {
+                race_rounds(kind, Disruption::Cuts)
+            }),
+            test("one_of_many_takes_over_while_the_server_is_killed", kind.name(), move || {
+                race_rounds(kind, Disruption::Kills)
             }),
         ]
     });
     each.collect()
 }
 
-/// What happens to the server and its connections meanwhile.
+/// What happens to the server and its connections during a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Trouble {
+enum Disruption {
     None,
-    /// Half of the racers have their connection cut after a command was carried out and before its reply.
+    /// The connection of half of the racers is cut after a command was applied and before its reply.
     Cuts,
-    /// It is killed, and comes back with its log.
+    /// The server is killed, and restarted with its append-only file.
     Kills,
 }
 
-/// What the one who had it asks for, late.
+/// The late call of the former holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Late {
+enum LateCall {
     Renewal,
     Completion,
     Nothing,
 }
 
-/// What became of the record of one key in one round.
-struct Ended {
-    /// Who was granted it anew.
+/// The outcome of one key in one round.
+struct RaceOutcome {
+    /// The grants by takeover.
     granted: Vec<Grant>,
-    /// Whether the one who had it was told that it keeps it, or that its answer is recorded.
+    /// Whether the former holder's late call succeeded.
     kept: bool,
 }
 
-struct World {
+struct TakeoverRace {
     server: RedisServer,
     proxy: Proxy,
     stores: [Arc<Redis>; 2],
 }
 
-async fn raced(kind: Kind, trouble: Trouble) {
+async fn race_rounds(kind: RedisKind, disruption: Disruption) {
     let server = start(kind, &["--appendonly", "yes", "--appendfsync", "always"]).await;
-    let (proxy, other) = behind(&server).await;
-    let world = World { stores: [store(&server.url()), other], server, proxy };
-    let operations: Vec<_> = (0..KEYS).map(|key| Operation::new(&format!("{trouble:?} {key}"))).collect();
+    let (proxy, other) = store_behind_proxy(&server).await;
+    let race = TakeoverRace { stores: [store(&server.url()), other], server, proxy };
+    let operations: Vec<_> = (0..KEYS).map(|key| Operation::new(&format!("{disruption:?} {key}"))).collect();
     let mut holders = Vec::new();
     for operation in &operations {
-        holders.push(Some(operation.granted(&*world.stores[0], Owner([0xff; 16])).await));
+        holders.push(Some(operation.granted(&*race.stores[0], Owner([0xff; 16])).await));
     }
     let mut tokens: Vec<BTreeSet<u64>> = holders.iter().flatten().map(|grant| [grant.token.0].into()).collect();
     let (mut taken, mut kept) = (0, 0);
     for round in 0..ROUNDS {
-        world.server.step_clock(Step::Forward(LAPSE)).unwrap();
-        for (key, ended) in world.round(round, trouble, &operations, &holders).await {
-            let Some(former) = holders[key] else { panic!("a key that was completed is not raced for") };
+        race.server.step_clock(ClockStep::Forward(LAPSE)).unwrap();
+        for (key, ended) in race.round(round, disruption, &operations, &holders).await {
+            let Some(former) = holders[key] else { panic!("no attempt begins a completed key") };
             let context = format!("round {round}, key {key}: {:?} beside {former:?}", ended.granted);
             kept += usize::from(ended.kept);
             for grant in &ended.granted {
@@ -99,9 +102,9 @@ async fn raced(kind: Kind, trouble: Trouble) {
                 tokens[key].insert(grant.token.0);
                 taken += 1;
             }
-            if late(round, key) == Late::Completion {
+            if late_call(round, key) == LateCall::Completion {
                 assert!(ended.kept && ended.granted.len() <= 1, "{context}");
-                world.is_answered(operations[key], ended.granted.first()).await;
+                race.assert_late_answer_stands(operations[key], ended.granted.first()).await;
                 holders[key] = None;
             } else {
                 assert_eq!(ended.granted.len() + usize::from(ended.kept), 1, "{context}");
@@ -109,112 +112,112 @@ async fn raced(kind: Kind, trouble: Trouble) {
             }
         }
     }
-    println!("{} {trouble:?}: {taken} takeovers, {kept} times the former attempt was first", kind.name());
-    assert!(taken >= KEYS && kept >= KEYS / 2, "{taken} and {kept} are too few to tell");
-    assert_eq!(world.proxy.counts().cuts > 0, trouble == Trouble::Cuts);
+    println!("{} {disruption:?}: {taken} takeovers, {kept} times the former holder came first", kind.name());
+    assert!(taken >= KEYS && kept >= KEYS / 2, "{taken} takeovers and {kept} late calls are too few to prove anything");
+    assert_eq!(race.proxy.counts().cuts > 0, disruption == Disruption::Cuts);
 }
 
-/// What is asked for late changes from round to round and from key to key.
-fn late(round: usize, key: usize) -> Late {
+/// The late call varies with the round and the key.
+fn late_call(round: usize, key: usize) -> LateCall {
     match (round + key) % 8 {
-        0 | 3 | 6 => Late::Renewal,
-        1 => Late::Completion,
-        _ => Late::Nothing,
+        0 | 3 | 6 => LateCall::Renewal,
+        1 => LateCall::Completion,
+        _ => LateCall::Nothing,
     }
 }
 
-impl World {
-    /// Everyone at once; half of the keys hear first of those who want them, the others of the one who had them.
+impl TakeoverRace {
+    /// Races for all keys at once. For half of the keys the takeovers are sent first, for the others the late call.
     async fn round(
         &self,
         round: usize,
-        trouble: Trouble,
+        disruption: Disruption,
         operations: &[Operation],
         holders: &[Option<Grant>],
-    ) -> Vec<(usize, Ended)> {
+    ) -> Vec<(usize, RaceOutcome)> {
         let keys = (0..KEYS).filter_map(|key| Some((key, holders[key]?)));
         let races = keys.map(|(key, former)| self.race(round, key, (operations[key], former)));
-        let (ended, ()) = tokio::join!(join_all(races), self.suffer(trouble));
+        let (ended, ()) = tokio::join!(join_all(races), self.disrupt(disruption));
         ended
     }
 
-    async fn suffer(&self, trouble: Trouble) {
-        match trouble {
-            Trouble::None => {}
-            Trouble::Cuts => {
+    async fn disrupt(&self, disruption: Disruption) {
+        match disruption {
+            Disruption::None => {}
+            Disruption::Cuts => {
                 for command in ["EVALSHA", "SET"] {
-                    self.proxy.inject(Fault::cut(Moment::Answered, command).after(2).times(2));
+                    self.proxy.inject(NetworkFault::cut(CutPoint::Answered, command).after(2).times(2));
                 }
             }
-            Trouble::Kills => self.server.restart().await.unwrap(),
+            Disruption::Kills => self.server.restart().await.unwrap(),
         }
     }
 
-    /// An effect that is known beats an attempt that runs: its answer stands, and nobody's after it.
-    async fn is_answered(&self, operation: Operation, taker: Option<&Grant>) {
+    /// The late completion's answer is recorded, and a completion of the attempt that took over is lost.
+    async fn assert_late_answer_stands(&self, operation: Operation, taker: Option<&Grant>) {
         let store = &*self.stores[0];
-        operation.replays(store, LATE).await;
+        operation.replays(store, LATE_ANSWER).await;
         if let Some(grant) = taker {
             let completed = operation.complete(store, grant, "the taker's").await.unwrap();
             assert!(matches!(completed, Completed::Lost(_)), "{completed:?}");
-            operation.replays(store, LATE).await;
+            operation.replays(store, LATE_ANSWER).await;
         }
     }
 
-    async fn race(&self, round: usize, key: usize, (operation, former): (Operation, Grant)) -> (usize, Ended) {
-        let racers = (0..RACERS).map(|racer| self.takes_over(round, racer, operation));
-        let late: BoxFuture<'_, bool> = Box::pin(self.asks_late(operation, former, late(round, key)));
+    async fn race(&self, round: usize, key: usize, (operation, former): (Operation, Grant)) -> (usize, RaceOutcome) {
+        let racers = (0..RACERS).map(|racer| self.take_over(round, racer, operation));
+        let late: BoxFuture<'_, bool> = Box::pin(self.call_late(operation, former, late_call(round, key)));
         let (granted, kept) = if key.is_multiple_of(2) {
             tokio::join!(biased; join_all(racers), late)
         } else {
             let (kept, granted) = tokio::join!(biased; late, join_all(racers));
             (granted, kept)
         };
-        (key, Ended { granted: granted.into_iter().flatten().collect(), kept })
+        (key, RaceOutcome { granted: granted.into_iter().flatten().collect(), kept })
     }
 
-    async fn takes_over(&self, round: usize, racer: usize, operation: Operation) -> Option<Grant> {
+    async fn take_over(&self, round: usize, racer: usize, operation: Operation) -> Option<Grant> {
         let mut owner = [0; 16];
         owner[0] = u8::try_from(round).unwrap();
         owner[1] = u8::try_from(racer).unwrap();
         let ask = Begin { on_lapse: Lapse::Retry, ..operation.ask(Owner(owner)) };
         let store = &*self.stores[racer % 2];
-        match stubbornly(|| async { Protocol::over(store).begin(&ask).await }).await {
+        match retry(|| async { Protocol::over(store).begin(&ask).await }).await {
             Begun::Granted(grant) | Begun::Mine(grant) => Some(grant),
             Begun::Busy(_) | Begun::Replay(_) => None,
             other @ (Begun::Mismatch | Begun::Indeterminate(_) | Begun::Dead) => panic!("{operation:?}: {other:?}"),
         }
     }
 
-    /// Whether it is still the one's who had it.
-    async fn asks_late(&self, operation: Operation, former: Grant, late: Late) -> bool {
+    /// Makes the former holder's late call. Returns whether the holder still owns the record.
+    async fn call_late(&self, operation: Operation, former: Grant, late: LateCall) -> bool {
         let (store, rk) = (&*self.stores[1], operation.0.record_key());
         match late {
-            Late::Renewal => {
+            LateCall::Renewal => {
                 let claim = Claim::from(&former);
-                match stubbornly(|| async { Protocol::over(store).renew(&rk, &claim).await }).await {
+                match retry(|| async { Protocol::over(store).renew(&rk, &claim).await }).await {
                     Renewed::Yes => true,
                     Renewed::Lost => false,
                     Renewed::Gone => panic!("{operation:?}: the record is gone"),
                 }
             }
-            Late::Completion => match stubbornly(|| operation.complete(store, &former, LATE)).await {
+            LateCall::Completion => match retry(|| operation.complete(store, &former, LATE_ANSWER)).await {
                 Completed::Done | Completed::Already => true,
                 Completed::Lost(_) => false,
                 other @ (Completed::Recreated | Completed::Gone) => panic!("{operation:?}: {other:?}"),
             },
-            Late::Nothing => false,
+            LateCall::Nothing => false,
         }
     }
 }
 
-/// Asks until there is an answer, and never takes an error for one.
-async fn stubbornly<T, F>(mut call: impl FnMut() -> F) -> T
+/// Repeats the call until it succeeds.
+async fn retry<T, F>(mut call: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T>>,
 {
     loop {
-        match patiently(PATIENCE, call()).await {
+        match with_timeout(CALL_TIMEOUT, call()).await {
             Some(Ok(answer)) => return answer,
             Some(Err(error)) => assert!(matches!(error.kind(), Unknown | NotApplied), "{error:?}"),
             None => {}

@@ -1,4 +1,4 @@
-//! How the suite sets SQLite up.
+//! The suite's setup of SQLite.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,14 +7,15 @@ use async_trait::async_trait;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use hapax_stores::Sqlite;
-use hapax_testkit::{Backend, Capability, ManualClock, Setup, Step};
+use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
 pub(crate) fn backend() -> Backend {
-    Backend::new("sqlite", || async { Box::new(SqliteSetup::new()) as Box<dyn Setup> })
-        .sequences(100)
-        .lacking(&[(Capability::RoomToComplete, "a full disk refuses completions as well; the gate keeps them")])
+    Backend::new("sqlite", || async { Box::new(SqliteSetup::new()) as Box<dyn Setup> }).sequences(100).lacking(&[(
+        Capability::RoomToComplete,
+        "a full disk refuses completions too; the gate keeps them in its journal",
+    )])
 }
 
 struct SqliteSetup {
@@ -29,14 +30,14 @@ impl SqliteSetup {
         let directory = tempfile::tempdir().expect("a directory for the file");
         let path = directory.path().join("hapax.db");
         let clock = Arc::new(ManualClock::new());
-        let store = Sqlite::open(&path, Arc::clone(&clock) as _).expect("the file can be made");
+        let store = Sqlite::open(&path, Arc::clone(&clock) as _).expect("the file can be created");
         Self { path, clock, store: Arc::new(store), _directory: directory }
     }
 
-    fn meddle(&self, sql: &str, parameters: impl rusqlite::Params) {
-        let connection = Connection::open(&self.path).expect("the file is there");
+    fn execute(&self, sql: &str, parameters: impl rusqlite::Params) {
+        let connection = Connection::open(&self.path).expect("the file exists");
         let changed = connection.execute(sql, parameters).expect("the statement fits the schema");
-        assert_eq!(changed, 1, "the meddling met one row");
+        assert_eq!(changed, 1, "the statement changes exactly one row");
     }
 }
 
@@ -60,18 +61,18 @@ impl Setup for SqliteSetup {
         self.clock.forward(seen.life_left);
     }
 
-    async fn step_clock(&self, step: Step) {
+    async fn step_clock(&self, step: ClockStep) {
         match step {
-            Step::Forward(by) => self.clock.forward(by),
-            Step::Back(by) => self.clock.back(by),
+            ClockStep::Forward(by) => self.clock.forward(by),
+            ClockStep::Back(by) => self.clock.back(by),
         }
     }
 
     async fn corrupt(&self, rk: &RecordKey) {
-        self.meddle("update hapax_record set fingerprint = x'00' where rk = ?1", [rk.as_bytes()]);
+        self.execute("update hapax_record set fingerprint = x'00' where rk = ?1", [rk.as_bytes()]);
     }
 
     async fn put_golden(&self) {
-        self.meddle(include_str!("golden_v1.sql"), []);
+        self.execute(include_str!("golden_v1.sql"), []);
     }
 }

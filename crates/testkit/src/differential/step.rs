@@ -3,21 +3,21 @@ use std::time::Duration;
 use hapax_core::Owner;
 use hapax_core::machine::Lapse;
 
-/// What is done to both stores.
+/// A step that is run on both stores.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
-    Ask(Ask),
-    /// Until the lease of a record is over.
+pub(super) enum DifferentialStep {
+    Call(ProtocolCall),
+    /// Move the clocks until the lease of this key's record has expired.
     Lapse(usize),
-    /// Until its life is.
+    /// Move the clocks until this key's record has expired.
     Expire(usize),
     Forward(Duration),
     Back(Duration),
 }
 
-/// What both are asked. Keys, grants and tokens are numbers: each store has its own.
+/// A call of the protocol. Keys, grants and tokens are indices, because each store has its own.
 #[derive(Clone, Debug)]
-pub(super) enum Ask {
+pub(super) enum ProtocolCall {
     Begin { key: usize, owner: Owner, payload: u8, on_lapse: Lapse },
     Renew { grant: usize },
     Complete { grant: usize, answer: u8, is_old: bool },
@@ -31,15 +31,15 @@ pub(super) enum Ask {
     Reopen { key: usize, token: usize },
 }
 
-/// Everything that is left to chance, from a seed.
-pub(super) struct Draw {
+/// Draws steps from a seed.
+pub(super) struct SeededRandom {
     state: u64,
-    /// Whether records expire in this sequence. A clock that steps back may bring those to life again that have not been swept, so
-    /// there it does not.
+    /// Whether records expire in this sequence. If they do, the clock never steps back: that would bring expired
+    /// records back.
     expires: bool,
 }
 
-impl Draw {
+impl SeededRandom {
     pub(super) fn new(seed: u64) -> Self {
         Self { state: seed, expires: seed.is_multiple_of(2) }
     }
@@ -63,51 +63,51 @@ impl Draw {
         Owner([u8::try_from(self.between(1, 3)).expect("a small number"); 16])
     }
 
-    /// Mostly one of the later ones: that is where the life is.
+    /// An index, mostly one of the latest: older grants and tokens rarely change anything.
     fn recent(&mut self, count: usize) -> usize {
         if self.below(3) == 0 { self.below(count) } else { count.saturating_sub(1 + self.below(2)) }
     }
 
-    /// The next step, where there are so many grants and tokens to choose from.
-    pub(super) fn step(&mut self, grants: usize, tokens: [usize; 2]) -> Step {
+    /// Draws the next step, given the numbers of grants and tokens so far.
+    pub(super) fn step(&mut self, grants: usize, tokens: [usize; 2]) -> DifferentialStep {
         let key = self.below(2);
         match self.below(100) {
-            0..6 => Step::Lapse(key),
-            6..9 if self.expires => Step::Expire(key),
-            6..9 => Step::Back(Duration::from_secs(3600)),
-            9..14 => Step::Forward(Duration::from_secs(10)),
-            14..45 => Step::Ask(self.begin(key)),
-            45..54 if tokens[key] > 0 => Step::Ask(self.of_operator(key, tokens[key])),
-            _ if grants > 0 => Step::Ask(self.of_holder(key, grants)),
-            _ => Step::Ask(self.begin(key)),
+            0..6 => DifferentialStep::Lapse(key),
+            6..9 if self.expires => DifferentialStep::Expire(key),
+            6..9 => DifferentialStep::Back(Duration::from_secs(3600)),
+            9..14 => DifferentialStep::Forward(Duration::from_secs(10)),
+            14..45 => DifferentialStep::Call(self.begin(key)),
+            45..54 if tokens[key] > 0 => DifferentialStep::Call(self.operator_call(key, tokens[key])),
+            _ if grants > 0 => DifferentialStep::Call(self.holder_call(key, grants)),
+            _ => DifferentialStep::Call(self.begin(key)),
         }
     }
 
-    fn begin(&mut self, key: usize) -> Ask {
+    fn begin(&mut self, key: usize) -> ProtocolCall {
         let payload = u8::from(self.below(8) == 0);
         let on_lapse = if self.below(2) == 0 { Lapse::Retry } else { Lapse::Hold };
-        Ask::Begin { key, owner: self.owner(), payload, on_lapse }
+        ProtocolCall::Begin { key, owner: self.owner(), payload, on_lapse }
     }
 
-    fn of_holder(&mut self, key: usize, grants: usize) -> Ask {
+    fn holder_call(&mut self, key: usize, grants: usize) -> ProtocolCall {
         let grant = self.recent(grants);
         match self.below(20) {
-            0..5 => Ask::Renew { grant },
-            5..10 => Ask::Complete { grant, answer: self.answer(), is_old: self.below(6) == 0 },
-            10..13 => Ask::Release { grant },
-            13..15 => Ask::Cancel { key, owner: self.owner() },
-            15..18 => Ask::Abandon { grant },
-            _ => Ask::Bury { grant },
+            0..5 => ProtocolCall::Renew { grant },
+            5..10 => ProtocolCall::Complete { grant, answer: self.answer(), is_old: self.below(6) == 0 },
+            10..13 => ProtocolCall::Release { grant },
+            13..15 => ProtocolCall::Cancel { key, owner: self.owner() },
+            15..18 => ProtocolCall::Abandon { grant },
+            _ => ProtocolCall::Bury { grant },
         }
     }
 
-    fn of_operator(&mut self, key: usize, tokens: usize) -> Ask {
+    fn operator_call(&mut self, key: usize, tokens: usize) -> ProtocolCall {
         let token = self.recent(tokens);
         match self.below(4) {
-            0 => Ask::Hold { key, token },
-            1 => Ask::ResolveDone { key, token, answer: self.answer() },
-            2 => Ask::ResolveNotDone { key, token },
-            _ => Ask::Reopen { key, token },
+            0 => ProtocolCall::Hold { key, token },
+            1 => ProtocolCall::ResolveDone { key, token, answer: self.answer() },
+            2 => ProtocolCall::ResolveNotDone { key, token },
+            _ => ProtocolCall::Reopen { key, token },
         }
     }
 
@@ -116,10 +116,11 @@ impl Draw {
     }
 }
 
-/// 16 bytes that these numbers lead to, and hardly any others.
-pub(super) fn mixed(numbers: &[u64]) -> [u8; 16] {
-    let mut draw = Draw::new(numbers.iter().fold(0, |state, number| Draw::new(state ^ number).next()));
+/// Hashes the numbers to 16 bytes.
+pub(super) fn hash_numbers(numbers: &[u64]) -> [u8; 16] {
+    let mut random =
+        SeededRandom::new(numbers.iter().fold(0, |state, number| SeededRandom::new(state ^ number).next()));
     let mut bytes = [0; 16];
-    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&draw.next().to_be_bytes()));
+    bytes.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.next().to_be_bytes()));
     bytes
 }

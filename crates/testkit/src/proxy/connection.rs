@@ -1,4 +1,4 @@
-//! One connection: two sockets, and the bytes between them.
+//! Forwards one connection: the bytes between two sockets, with the faults that apply.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,30 +12,30 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::fault::Direction;
-use super::rules::{Course, Ending, Rules, Verdict};
+use super::rules::{ConnectionEnd, DirectionState, FaultRules, PiecePlan};
 
-/// The largest piece that is read at once.
+/// The largest number of bytes that is read at once.
 const PIECE: usize = 16 * 1024;
 
-/// How many portions may be on their way in one direction.
-const UNDER_WAY: usize = 1024;
+/// How many scheduled writes may wait in one direction.
+const MAX_SCHEDULED: usize = 1024;
 
-/// What is on its way, in order.
-enum Order {
+/// A write at a given time, or the end of the connection. Their order is kept.
+enum ScheduledWrite {
     Bytes(Instant, Vec<u8>),
-    End(Ending),
+    End(ConnectionEnd),
 }
 
-/// Carries a connection to its end.
-pub(super) async fn carry(
+/// Forwards a connection until it ends.
+pub(super) async fn forward(
     mut client: TcpStream,
     target: SocketAddr,
-    rules: Arc<Rules>,
+    rules: Arc<FaultRules>,
     mut resets: watch::Receiver<()>,
 ) {
-    // Only what is told from now on is about this connection.
+    // Earlier resets do not apply to this connection.
     resets.mark_unchanged();
-    if rules.rejects() {
+    if rules.reject_connection() {
         return reset(&client);
     }
     let server = TcpStream::connect(target).await;
@@ -46,20 +46,20 @@ pub(super) async fn carry(
         biased;
         _ = resets.changed() => {
             rules.count(|counts| counts.resets += 1);
-            Ending::Reset
+            ConnectionEnd::Reset
         }
         ending = exchange(&rules, &mut client, &mut server) => ending,
     };
     match ending {
-        Ending::Closed => {}
-        Ending::Reset => {
+        ConnectionEnd::Closed => {}
+        ConnectionEnd::Reset => {
             reset(&client);
             reset(&server);
         }
-        Ending::ClientReset => {
+        ConnectionEnd::ClientReset => {
             reset(&client);
             drop(client);
-            // The server's socket is not closed before the server has read everything: unread bytes would be thrown away.
+            // Close the server's socket only after the server has read everything: closing it discards unread bytes.
             tokio::select! {
                 biased;
                 _ = resets.changed() => {}
@@ -69,9 +69,9 @@ pub(super) async fn carry(
     }
 }
 
-/// Makes a socket that is closed next send a reset.
+/// Makes the socket send a reset when it is closed.
 fn reset(stream: &TcpStream) {
-    // A socket that cannot be reset has ended in another way.
+    // If this fails, the socket is already closed.
     let _ = stream.set_zero_linger();
 }
 
@@ -80,68 +80,76 @@ async fn drain(server: &mut TcpStream) -> io::Result<u64> {
     copy(server, &mut sink()).await
 }
 
-async fn exchange(rules: &Rules, client: &mut TcpStream, server: &mut TcpStream) -> Ending {
+async fn exchange(rules: &FaultRules, client: &mut TcpStream, server: &mut TcpStream) -> ConnectionEnd {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let answer_is_lost = AtomicBool::new(false);
-    let course = |direction| Course::new(rules, direction, &answer_is_lost);
+    let state = |direction| DirectionState::new(rules, direction, &answer_is_lost);
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     let both = tokio::try_join!(
-        hand_on(from_client, to_server, course(Direction::ToServer)),
-        hand_on(from_server, to_client, course(Direction::ToClient)),
+        forward_direction(from_client, to_server, state(Direction::ToServer)),
+        forward_direction(from_server, to_client, state(Direction::ToClient)),
     );
-    both.err().unwrap_or(Ending::Closed)
+    both.err().unwrap_or(ConnectionEnd::Closed)
 }
 
-async fn hand_on(from: ReadHalf<'_>, to: WriteHalf<'_>, course: Course<'_>) -> Result<(), Ending> {
-    let (orders, received) = mpsc::channel(UNDER_WAY);
-    tokio::try_join!(read(from, orders, course), write(to, received)).map(drop)
+async fn forward_direction(
+    from: ReadHalf<'_>,
+    to: WriteHalf<'_>,
+    state: DirectionState<'_>,
+) -> Result<(), ConnectionEnd> {
+    let (writes, scheduled) = mpsc::channel(MAX_SCHEDULED);
+    tokio::try_join!(read(from, writes, state), write(to, scheduled)).map(drop)
 }
 
-/// Reads on while earlier pieces are held up: what is late does not make what follows later still.
-async fn read(mut from: ReadHalf<'_>, orders: mpsc::Sender<Order>, mut course: Course<'_>) -> Result<(), Ending> {
+/// Reads pieces while earlier ones are delayed, so that delays do not add up.
+async fn read(
+    mut from: ReadHalf<'_>,
+    writes: mpsc::Sender<ScheduledWrite>,
+    mut state: DirectionState<'_>,
+) -> Result<(), ConnectionEnd> {
     let mut buffer = vec![0; PIECE];
     let mut last_due = Instant::now();
     loop {
-        let length = from.read(&mut buffer).await.map_err(|_| Ending::Reset)?;
+        let length = from.read(&mut buffer).await.map_err(|_| ConnectionEnd::Reset)?;
         if length == 0 {
-            return if course.is_deaf() { std::future::pending().await } else { Ok(()) };
+            return if state.drops_bytes() { std::future::pending().await } else { Ok(()) };
         }
-        let verdict = course.judge(&buffer[..length]);
-        let bytes = [&verdict.ahead, &buffer[..verdict.bytes]].concat();
-        for order in timetable(&verdict, &bytes, &mut last_due) {
-            orders.send(order).await.map_err(|_| Ending::Reset)?;
+        let plan = state.plan_piece(&buffer[..length]);
+        let bytes = [&plan.ahead, &buffer[..plan.bytes]].concat();
+        for write in schedule(&plan, &bytes, &mut last_due) {
+            writes.send(write).await.map_err(|_| ConnectionEnd::Reset)?;
         }
-        if verdict.end.is_some() {
-            // The other end of the orders ends the connection, once it has come there.
+        if plan.end.is_some() {
+            // The writer ends the connection when it reaches this entry.
             return std::future::pending().await;
         }
     }
 }
 
-fn timetable(verdict: &Verdict, bytes: &[u8], last_due: &mut Instant) -> Vec<Order> {
-    *last_due = (*last_due).max(Instant::now() + verdict.delay);
-    let (size, every) = verdict.portions.unwrap_or((PIECE, std::time::Duration::ZERO));
+fn schedule(plan: &PiecePlan, bytes: &[u8], last_due: &mut Instant) -> Vec<ScheduledWrite> {
+    *last_due = (*last_due).max(Instant::now() + plan.delay);
+    let (size, every) = plan.portions.unwrap_or((PIECE, std::time::Duration::ZERO));
     let portions = bytes.chunks(size).map(|portion| {
         *last_due += every;
-        Order::Bytes(*last_due, portion.to_owned())
+        ScheduledWrite::Bytes(*last_due, portion.to_owned())
     });
-    portions.chain(verdict.end.map(Order::End)).collect()
+    portions.chain(plan.end.map(ScheduledWrite::End)).collect()
 }
 
-async fn write(mut to: WriteHalf<'_>, mut orders: mpsc::Receiver<Order>) -> Result<(), Ending> {
-    while let Some(order) = orders.recv().await {
-        match order {
-            Order::Bytes(due, bytes) => {
+async fn write(mut to: WriteHalf<'_>, mut scheduled: mpsc::Receiver<ScheduledWrite>) -> Result<(), ConnectionEnd> {
+    while let Some(write) = scheduled.recv().await {
+        match write {
+            ScheduledWrite::Bytes(due, bytes) => {
                 if due > Instant::now() {
                     sleep_until(due).await;
                 }
-                to.write_all(&bytes).await.map_err(|_| Ending::Reset)?;
+                to.write_all(&bytes).await.map_err(|_| ConnectionEnd::Reset)?;
             }
-            Order::End(ending) => return Err(ending),
+            ScheduledWrite::End(ending) => return Err(ending),
         }
     }
-    // A peer that has gone needs no end.
+    // A failed shutdown means that the peer has already closed the connection.
     let _ = to.shutdown().await;
     Ok(())
 }

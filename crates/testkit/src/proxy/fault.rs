@@ -1,107 +1,109 @@
 use std::time::Duration;
 
-/// Which way bytes go.
+/// The direction of a byte stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// What the client sends.
+    /// From the client to the server.
     ToServer,
-    /// What the server sends.
+    /// From the server to the client.
     ToClient,
 }
 
-/// How far a request comes before its connection is lost.
+/// How far a request gets before its connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// It never reaches the server, and the client is not told: the connection stays open, and what the client sends on it is lost.
+pub enum CutPoint {
+    /// The request never reaches the server. The connection stays open and loses everything that the client sends.
     Silently,
-    /// It never reaches the server, and the connection is reset.
+    /// The request never reaches the server, and the connection is reset.
     Unsent,
-    /// It is sent, and the client's connection is reset at once: the server carries it out now or later.
+    /// The request is sent, and the client's connection is reset at once. The server executes it now or later.
     Sent,
-    /// The server has answered; the answer is lost, and the connection reset. If others are under way on the same connection, it may
-    /// have answered one of those.
+    /// The server has replied; the reply is lost, and the connection reset. If several requests are in flight on the
+    /// connection, the reply may belong to another one.
     Answered,
 }
 
-/// What goes wrong.
+/// A network fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Each piece arrives this much later, more or less by up to `jitter`, and in order. It hits pieces.
+pub enum NetworkFault {
+    /// Each piece is delayed, and the order is kept. Counts per piece.
     Latency {
-        /// How much later.
+        /// The delay.
         delay: Duration,
-        /// How much more or less.
+        /// The largest random deviation from the delay.
         jitter: Duration,
     },
-    /// Each piece arrives in portions of so many bytes, one each time. It hits pieces.
+    /// Each piece arrives in portions, one after the other. Counts per piece.
     Drip {
         /// The size of a portion, 1 or more.
         bytes: usize,
-        /// The time before each.
+        /// The time before each portion.
         every: Duration,
     },
-    /// What is sent in this direction is lost while the connection stays open, also after the fault is gone. It hits connections.
+    /// Bytes in this direction are lost while the connection stays open, even after the fault is removed. Counts per
+    /// connection.
     HalfOpen(Direction),
-    /// So many more bytes arrive in this direction, then the connection is reset. It hits connections.
+    /// The connection is reset after this many more bytes in this direction. Counts per connection.
     ResetAfter {
         /// The direction that is counted.
         direction: Direction,
-        /// How many bytes arrive.
+        /// The number of bytes that still arrive.
         bytes: u64,
     },
-    /// The connection is lost on the request in which these bytes are. It hits pieces with them, once each.
+    /// The connection is cut at a request that contains these bytes. Counts once for each piece with these bytes.
     Cut {
-        /// How far the request comes.
-        at: Moment,
-        /// Bytes of the request; none are in every request.
+        /// How far the request gets.
+        at: CutPoint,
+        /// Bytes of the request. An empty list matches every request.
         matching: Vec<u8>,
     },
-    /// These bytes, which nobody sent, reach the client ahead of a piece. It hits pieces of what the server sends.
+    /// The client receives these bytes, which the server did not send, ahead of a piece from the server. Counts per
+    /// piece.
     Stray(Vec<u8>),
-    /// A new connection is accepted, and reset at once. It hits connections.
+    /// A new connection is accepted and reset at once. Counts per connection.
     Reject,
 }
 
-impl Fault {
-    /// Loses the connection on a request with these bytes.
-    pub fn cut(at: Moment, matching: impl AsRef<[u8]>) -> Self {
+impl NetworkFault {
+    /// Cuts the connection at a request that contains these bytes.
+    pub fn cut(at: CutPoint, matching: impl AsRef<[u8]>) -> Self {
         Self::Cut { at, matching: matching.as_ref().to_owned() }
     }
 
-    /// Hits so often at most.
-    pub fn times(self, times: usize) -> Rule {
-        Rule::from(self).times(times)
+    /// Limits how often the fault takes effect.
+    pub fn times(self, times: usize) -> FaultRule {
+        FaultRule::from(self).times(times)
     }
 
-    /// Lets so many go by first.
-    pub fn after(self, skipped: usize) -> Rule {
-        Rule::from(self).after(skipped)
+    /// Skips this many pieces or connections first.
+    pub fn after(self, skipped: usize) -> FaultRule {
+        FaultRule::from(self).after(skipped)
     }
 }
 
-/// A fault, and when it hits; without more, always.
+/// A fault, and how often it takes effect: always, unless limited.
 #[derive(Clone, Debug)]
-pub struct Rule {
-    pub(super) fault: Fault,
+pub struct FaultRule {
+    pub(super) fault: NetworkFault,
     pub(super) skip: usize,
     pub(super) left: Option<usize>,
 }
 
-impl Rule {
-    /// Hits so often at most.
+impl FaultRule {
+    /// Limits how often the fault takes effect.
     #[must_use]
     pub fn times(self, times: usize) -> Self {
         Self { left: Some(times), ..self }
     }
 
-    /// Lets so many go by first.
+    /// Skips this many pieces or connections first.
     #[must_use]
     pub fn after(self, skipped: usize) -> Self {
         Self { skip: skipped, ..self }
     }
 
-    /// Whether it hits this time.
-    pub(super) fn hits(&mut self) -> bool {
+    /// Counts one occasion. Returns whether the fault takes effect on it.
+    pub(super) fn apply(&mut self) -> bool {
         if self.left == Some(0) {
             return false;
         }
@@ -114,29 +116,29 @@ impl Rule {
     }
 }
 
-impl From<Fault> for Rule {
-    fn from(fault: Fault) -> Self {
+impl From<NetworkFault> for FaultRule {
+    fn from(fault: NetworkFault) -> Self {
         Self { fault, skip: 0, left: None }
     }
 }
 
-/// What has happened.
+/// How often each fault has taken effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Connections that were accepted.
+pub struct FaultCounts {
+    /// Accepted connections.
     pub connections: u64,
-    /// Of these, rejected by [`Fault::Reject`].
+    /// Connections rejected by [`NetworkFault::Reject`].
     pub rejected: u64,
-    /// Of these, reset because the server could not be reached.
+    /// Connections reset because the server could not be reached.
     pub unreachable: u64,
     /// Connections reset by [`Proxy::reset`](super::Proxy::reset).
     pub resets: u64,
-    /// Connections lost by [`Fault::Cut`] and [`Fault::ResetAfter`].
+    /// Connections cut by [`NetworkFault::Cut`] and [`NetworkFault::ResetAfter`].
     pub cuts: u64,
-    /// Directions of connections that became deaf by [`Fault::HalfOpen`].
+    /// Directions of connections that lose all bytes by [`NetworkFault::HalfOpen`].
     pub half_open: u64,
-    /// Pieces with strange bytes ahead by [`Fault::Stray`].
+    /// Pieces preceded by extra bytes by [`NetworkFault::Stray`].
     pub strays: u64,
-    /// Pieces held up by [`Fault::Latency`] and [`Fault::Drip`].
+    /// Pieces delayed by [`NetworkFault::Latency`] and [`NetworkFault::Drip`].
     pub held_up: u64,
 }

@@ -1,72 +1,73 @@
-//! What becomes of each piece of bytes.
+//! Decides how each piece of bytes is forwarded.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::fault::{Counts, Direction, Fault, Moment, Rule};
+use parking_lot::Mutex;
 
-/// The faults there are now, and what they did; for all connections.
+use super::fault::{CutPoint, Direction, FaultCounts, FaultRule, NetworkFault};
+
+/// The active faults and their counts, for all connections.
 #[derive(Debug, Default)]
-pub(super) struct Rules(Mutex<State>);
+pub(super) struct FaultRules(Mutex<RulesState>);
 
 #[derive(Debug, Default)]
-struct State {
-    /// By number, in the order in which they came.
-    rules: BTreeMap<u64, Rule>,
+struct RulesState {
+    /// By number, in the order in which they were added.
+    rules: BTreeMap<u64, FaultRule>,
     last_number: u64,
-    counts: Counts,
+    counts: FaultCounts,
 }
 
-impl Rules {
-    pub(super) fn add(&self, rule: Rule) {
-        let mut state = self.lock();
+impl FaultRules {
+    pub(super) fn add(&self, rule: FaultRule) {
+        let mut state = self.0.lock();
         state.last_number += 1;
         let number = state.last_number;
         state.rules.insert(number, rule);
     }
 
     pub(super) fn clear(&self) {
-        self.lock().rules.clear();
+        self.0.lock().rules.clear();
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        self.lock().counts
+    pub(super) fn counts(&self) -> FaultCounts {
+        self.0.lock().counts
     }
 
-    pub(super) fn count(&self, count: impl FnOnce(&mut Counts)) {
-        count(&mut self.lock().counts);
+    pub(super) fn count(&self, count: impl FnOnce(&mut FaultCounts)) {
+        count(&mut self.0.lock().counts);
     }
 
-    /// Whether a new connection is rejected.
-    pub(super) fn rejects(&self) -> bool {
-        let mut state = self.lock();
+    /// Counts a new connection. Returns whether to reject it.
+    pub(super) fn reject_connection(&self) -> bool {
+        let mut state = self.0.lock();
         state.counts.connections += 1;
-        let rejects = state.rules.values_mut().any(|rule| rule.fault == Fault::Reject && rule.hits());
+        let rejects = state.rules.values_mut().any(|rule| rule.fault == NetworkFault::Reject && rule.apply());
         state.counts.rejected += u64::from(rejects);
         rejects
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// What becomes of a piece: so many of its bytes go on, in portions, perhaps behind others, and then perhaps the connection ends.
+/// How one piece is forwarded.
 #[derive(Debug, PartialEq)]
-pub(super) struct Verdict {
+pub(super) struct PiecePlan {
+    /// Extra bytes before the piece.
     pub(super) ahead: Vec<u8>,
+    /// How many bytes of the piece are forwarded.
     pub(super) bytes: usize,
     pub(super) delay: Duration,
+    /// The size of the portions, and the time before each.
     pub(super) portions: Option<(usize, Duration)>,
-    pub(super) end: Option<Ending>,
+    /// How the connection ends after the piece, if it does.
+    pub(super) end: Option<ConnectionEnd>,
 }
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum ConnectionEnd {
     /// Both sides have closed it.
     Closed,
     /// Both sides are reset.
@@ -75,36 +76,37 @@ pub(super) enum Ending {
     ClientReset,
 }
 
-/// What a rule does to a piece.
-enum Effect {
+/// The effect of a rule on a piece.
+enum RuleEffect {
     Late(Duration),
     Stray(Vec<u8>),
     InPortions(usize, Duration),
     HalfOpen,
     Silence,
-    /// After so many of its bytes.
-    End(usize, Ending),
+    /// The connection ends after this many bytes of the piece.
+    End(usize, ConnectionEnd),
 }
 
-impl Effect {
-    fn on(self, verdict: &mut Verdict, counts: &mut Counts) {
+impl RuleEffect {
+    /// Changes the plan, and counts the effect.
+    fn apply(self, plan: &mut PiecePlan, counts: &mut FaultCounts) {
         let counted = match self {
             Self::Late(delay) => {
-                verdict.delay += delay;
+                plan.delay += delay;
                 &mut counts.held_up
             }
             Self::InPortions(bytes, every) => {
-                verdict.portions = Some((bytes, every));
+                plan.portions = Some((bytes, every));
                 &mut counts.held_up
             }
             Self::Stray(bytes) => {
-                verdict.ahead.extend(bytes);
+                plan.ahead.extend(bytes);
                 &mut counts.strays
             }
             Self::HalfOpen => &mut counts.half_open,
             Self::Silence => &mut counts.cuts,
             Self::End(bytes, ending) => {
-                (verdict.bytes, verdict.end) = (bytes, Some(ending));
+                (plan.bytes, plan.end) = (bytes, Some(ending));
                 &mut counts.cuts
             }
         };
@@ -112,116 +114,121 @@ impl Effect {
     }
 }
 
-/// One direction of one connection.
-pub(super) struct Course<'a> {
-    rules: &'a Rules,
+/// The state of one direction of one connection.
+pub(super) struct DirectionState<'a> {
+    rules: &'a FaultRules,
     direction: Direction,
-    /// Of the connection: what the server sends next is lost.
+    /// Shared by both directions: the server's next reply is lost.
     answer_is_lost: &'a AtomicBool,
-    is_deaf: bool,
-    /// Bytes that came so far.
+    drops_bytes: bool,
+    /// Bytes received so far.
     seen: u64,
-    /// How many had come when a rule was first met, by the number of the rule; nothing once it let this connection go by.
+    /// For each rule, the value of `seen` when the rule first applied; `None` if the rule skipped this connection.
     met: BTreeMap<u64, Option<u64>>,
-    /// The last bytes before this piece.
+    /// The last bytes before the current piece.
     tail: Vec<u8>,
 }
 
-/// A request is looked for over pieces for this many bytes.
+/// How many earlier bytes are kept to find a match that spans two pieces.
 const TAIL: usize = 256;
 
-impl<'a> Course<'a> {
-    pub(super) fn new(rules: &'a Rules, direction: Direction, answer_is_lost: &'a AtomicBool) -> Self {
+impl<'a> DirectionState<'a> {
+    pub(super) fn new(rules: &'a FaultRules, direction: Direction, answer_is_lost: &'a AtomicBool) -> Self {
         let (met, tail) = (BTreeMap::new(), Vec::new());
-        Self { rules, direction, answer_is_lost, is_deaf: false, seen: 0, met, tail }
+        Self { rules, direction, answer_is_lost, drops_bytes: false, seen: 0, met, tail }
     }
 
-    /// Whether the end of what was sent is lost as well.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.is_deaf
+    /// Whether this direction loses all bytes, and the sender's close as well.
+    pub(super) fn drops_bytes(&self) -> bool {
+        self.drops_bytes
     }
 
-    pub(super) fn judge(&mut self, piece: &[u8]) -> Verdict {
-        let mut state = self.rules.lock();
-        let State { rules, counts, .. } = &mut *state;
-        let mut verdict =
-            Verdict { ahead: Vec::new(), bytes: piece.len(), delay: Duration::ZERO, portions: None, end: None };
+    /// Decides how to forward a piece.
+    pub(super) fn plan_piece(&mut self, piece: &[u8]) -> PiecePlan {
+        let mut state = self.rules.0.lock();
+        let RulesState { rules, counts, .. } = &mut *state;
+        let mut plan =
+            PiecePlan { ahead: Vec::new(), bytes: piece.len(), delay: Duration::ZERO, portions: None, end: None };
         if self.direction == Direction::ToClient && self.answer_is_lost.load(Ordering::Relaxed) {
-            Effect::End(0, Ending::Reset).on(&mut verdict, counts);
+            RuleEffect::End(0, ConnectionEnd::Reset).apply(&mut plan, counts);
         }
         for (number, rule) in rules {
-            if verdict.end.is_none() && !self.is_deaf {
+            if plan.end.is_none() && !self.drops_bytes {
                 let effect = self.effect(*number, rule, piece);
-                self.is_deaf = matches!(effect, Some(Effect::HalfOpen | Effect::Silence));
+                self.drops_bytes = matches!(effect, Some(RuleEffect::HalfOpen | RuleEffect::Silence));
                 if let Some(effect) = effect {
-                    effect.on(&mut verdict, counts);
+                    effect.apply(&mut plan, counts);
                 }
             }
         }
         drop(state);
-        if self.is_deaf {
-            verdict.bytes = 0;
+        if self.drops_bytes {
+            plan.bytes = 0;
         }
         self.seen += piece.len() as u64;
         self.remember(piece);
-        verdict
+        plan
     }
 
-    /// What a rule does to this piece, if it hits.
-    fn effect(&mut self, number: u64, rule: &mut Rule, piece: &[u8]) -> Option<Effect> {
+    /// The effect of a rule on this piece, if it has one.
+    fn effect(&mut self, number: u64, rule: &mut FaultRule, piece: &[u8]) -> Option<RuleEffect> {
         match &rule.fault {
-            Fault::Reject => None,
-            &Fault::Latency { delay, jitter } => rule.hits().then(|| Effect::Late(around(delay, jitter))),
-            &Fault::Drip { bytes, every } => rule.hits().then_some(Effect::InPortions(bytes.max(1), every)),
-            Fault::Stray(bytes) => {
+            NetworkFault::Reject => None,
+            &NetworkFault::Latency { delay, jitter } => {
+                rule.apply().then(|| RuleEffect::Late(with_jitter(delay, jitter)))
+            }
+            &NetworkFault::Drip { bytes, every } => rule.apply().then_some(RuleEffect::InPortions(bytes.max(1), every)),
+            NetworkFault::Stray(bytes) => {
                 let bytes = bytes.clone();
-                (self.direction == Direction::ToClient && rule.hits()).then_some(Effect::Stray(bytes))
+                (self.direction == Direction::ToClient && rule.apply()).then_some(RuleEffect::Stray(bytes))
             }
-            &Fault::HalfOpen(direction) => {
+            &NetworkFault::HalfOpen(direction) => {
                 let applies = direction == self.direction && self.left(number, 0).is_some();
-                (applies && self.is_hit(number, rule)).then_some(Effect::HalfOpen)
+                (applies && self.apply_to_connection(number, rule)).then_some(RuleEffect::HalfOpen)
             }
-            &Fault::ResetAfter { direction, bytes } => {
+            &NetworkFault::ResetAfter { direction, bytes } => {
                 let left = self.left(number, bytes).filter(|_| direction == self.direction)?;
                 let left = usize::try_from(left).unwrap_or(usize::MAX);
-                (piece.len() > left && self.is_hit(number, rule)).then_some(Effect::End(left, Ending::Reset))
+                (piece.len() > left && self.apply_to_connection(number, rule))
+                    .then_some(RuleEffect::End(left, ConnectionEnd::Reset))
             }
-            Fault::Cut { at, matching } => {
-                let (at, applies) = (*at, self.direction == Direction::ToServer && self.has(piece, matching));
-                (applies && rule.hits()).then(|| self.cut(at, piece)).flatten()
+            NetworkFault::Cut { at, matching } => {
+                let (at, applies) = (*at, self.direction == Direction::ToServer && self.contains(piece, matching));
+                (applies && rule.apply()).then(|| self.cut(at, piece)).flatten()
             }
         }
     }
 
-    fn cut(&self, at: Moment, piece: &[u8]) -> Option<Effect> {
+    fn cut(&self, at: CutPoint, piece: &[u8]) -> Option<RuleEffect> {
         match at {
-            Moment::Silently => Some(Effect::Silence),
-            Moment::Unsent => Some(Effect::End(0, Ending::Reset)),
-            Moment::Sent => Some(Effect::End(piece.len(), Ending::ClientReset)),
-            Moment::Answered => {
-                // It has its effect when the answer is there.
+            CutPoint::Silently => Some(RuleEffect::Silence),
+            CutPoint::Unsent => Some(RuleEffect::End(0, ConnectionEnd::Reset)),
+            CutPoint::Sent => Some(RuleEffect::End(piece.len(), ConnectionEnd::ClientReset)),
+            CutPoint::Answered => {
+                // The cut takes effect when the reply arrives.
                 self.answer_is_lost.store(true, Ordering::Relaxed);
                 None
             }
         }
     }
 
-    /// How many of so many bytes are left since a rule about connections was met; nothing once it has let this one go by.
+    /// How many of `bytes` are left since the rule first applied; `None` if the rule skipped this connection.
     fn left(&mut self, number: u64, bytes: u64) -> Option<u64> {
         let met = *self.met.entry(number).or_insert(Some(self.seen));
         met.map(|met| bytes.saturating_sub(self.seen - met))
     }
 
-    fn is_hit(&mut self, number: u64, rule: &mut Rule) -> bool {
-        let hits = rule.hits();
-        if !hits {
+    /// Applies a rule that counts connections. Remembers if the rule skips this connection.
+    fn apply_to_connection(&mut self, number: u64, rule: &mut FaultRule) -> bool {
+        let applies = rule.apply();
+        if !applies {
             self.met.insert(number, None);
         }
-        hits
+        applies
     }
 
-    /// Whether these bytes end in this piece.
-    fn has(&self, piece: &[u8], matching: &[u8]) -> bool {
+    /// Whether a match of these bytes ends in this piece.
+    fn contains(&self, piece: &[u8], matching: &[u8]) -> bool {
         if matching.is_empty() {
             return true;
         }
@@ -236,8 +243,8 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Somewhere between `length - jitter` and `length + jitter`.
-fn around(length: Duration, jitter: Duration) -> Duration {
+/// A random duration between `length - jitter` and `length + jitter`.
+fn with_jitter(length: Duration, jitter: Duration) -> Duration {
     let span = u64::try_from(2 * jitter.as_nanos()).unwrap_or(u64::MAX);
     let random = RandomState::new().hash_one(span) % span.saturating_add(1).max(1);
     (length + Duration::from_nanos(random)).saturating_sub(jitter)

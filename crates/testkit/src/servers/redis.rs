@@ -1,4 +1,4 @@
-//! Redis, and Valkey, which is told apart only by who made it.
+//! Redis and Valkey servers. Valkey is a fork of Redis and is driven in the same way.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,42 +6,42 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{env, ffi::OsStr};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::resp::{Connection, Reply};
+use super::resp::{RespConnection, RespValue};
 use super::starter;
-use crate::{Step, ports};
+use crate::{ClockStep, ports};
 
-/// After this a server has failed, however slow the machine.
+/// A server that takes longer has failed, even on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often a server that is to start or to end is asked.
+/// The interval at which a starting or ending server is polled.
 const POLL: Duration = Duration::from_millis(2);
 
-/// So many times another port is tried, if another process was quicker.
+/// How many ports are tried if other processes take them first.
 const PORTS: usize = 8;
 
-/// Which server.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RedisKind {
     /// Redis.
     Redis,
     /// Valkey.
     Valkey,
 }
 
-impl Kind {
+impl RedisKind {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Redis, Self::Valkey];
 
-    /// Its name as a service, for [`required`](super::required).
+    /// The name of the service, for [`required`](super::required).
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -50,66 +50,66 @@ impl Kind {
     }
 }
 
-/// How a server is started.
+/// The options of a server.
 #[derive(Clone, Debug)]
-pub struct Options {
-    kind: Kind,
+pub struct RedisServerOptions {
+    kind: RedisKind,
     password: Option<String>,
     arguments: Vec<String>,
     steps_clock: bool,
 }
 
-impl Options {
-    /// In memory only, on a free port of this machine alone and on a socket in its folder.
-    pub fn new(kind: Kind) -> Self {
+impl RedisServerOptions {
+    /// A server without persistence, on a free loopback port and a socket in its folder.
+    pub fn new(kind: RedisKind) -> Self {
         Self { kind, password: None, arguments: Vec::new(), steps_clock: true }
     }
 
-    /// More arguments of the server; they go before those of [`new`](Self::new).
+    /// Adds arguments, which override those of [`new`](Self::new).
     #[must_use]
     pub fn with_args(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         self
     }
 
-    /// The password of the default user, also in [`RedisServer::url`].
+    /// Sets the password of the default user. [`RedisServer::url`] contains it.
     #[must_use]
     pub fn with_password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// The machine's own clock, which costs the server less to read: for measurements.
+    /// Uses the machine's clock, which cannot be stepped but is cheaper to read: for measurements.
     #[must_use]
-    pub fn with_clock_of_the_machine(mut self) -> Self {
+    pub fn with_system_clock(mut self) -> Self {
         self.steps_clock = false;
         self
     }
 }
 
-/// A server with data of its own. It ends when it is dropped, and with this process at the latest.
+/// A server with its own data. It ends when it is dropped, and at the latest with this process.
 #[derive(Debug)]
 pub struct RedisServer {
-    options: Options,
+    options: RedisServerOptions,
     address: SocketAddr,
     folder: TempDir,
-    /// By how many microseconds its clock is off; the file says it to the server.
+    /// The offset of the server's clock in microseconds. The server reads it from `skew_file`.
     skew: Mutex<i64>,
     skew_file: File,
     child: Mutex<Option<Child>>,
 }
 
 impl RedisServer {
-    /// Starts it, and waits until it answers.
+    /// Starts a server and waits until it replies.
     ///
     /// # Errors
     ///
-    /// It did not start; the error has what it said.
+    /// If the server did not start. The error contains its log.
     ///
     /// # Cancel safety
     ///
-    /// A server that was started is ended.
-    pub async fn start(options: Options) -> io::Result<Self> {
+    /// If the future is dropped, the server is killed.
+    pub async fn start(options: RedisServerOptions) -> io::Result<Self> {
         let home = env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into());
         let folder = tempfile::Builder::new().prefix("hapax-").tempdir_in(home)?;
         let skew_file = File::create(folder.path().join("skew"))?;
@@ -125,44 +125,44 @@ impl RedisServer {
         server.launch().await.map(|()| server)
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The URL of the first database, with the password if there is one.
+    /// The URL of database 0, with the password if there is one.
     pub fn url(&self) -> String {
         let password = self.options.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
         format!("redis://{password}{}/0", self.address)
     }
 
-    /// Its socket: no TLS, no proxy.
+    /// The Unix socket: without TLS and proxy.
     pub fn socket_path(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// The folder with its data, and with its log in the file `log`.
+    /// The folder with its data and its log file, `log`.
     pub fn data_folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The process, while it runs.
+    /// The process id, while the server runs.
     pub fn pid(&self) -> Option<u32> {
         self.child().as_ref().map(Child::id)
     }
 
-    /// Asks the server itself, over its socket, as an operator would.
+    /// Sends a command over the server's socket, as an operator would.
     ///
     /// # Errors
     ///
-    /// No answer. What the server refuses is an answer.
+    /// If there is no reply. An error reply of the server is a reply.
     ///
     /// # Cancel safety
     ///
-    /// The server may have carried it out.
-    pub async fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> io::Result<Reply> {
+    /// If the future is dropped, the server may or may not execute the command.
+    pub async fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> io::Result<RespValue> {
         let exchange = async {
-            let mut connection = Connection::new(UnixStream::connect(self.socket_path()).await?);
+            let mut connection = RespConnection::new(UnixStream::connect(self.socket_path()).await?);
             if let Some(password) = &self.options.password {
                 connection.command(&["AUTH", password]).await?;
             }
@@ -171,82 +171,83 @@ impl RedisServer {
         timeout(DEADLINE, exchange).await.map_err(io::Error::from)?
     }
 
-    /// Ends it at once (SIGKILL).
+    /// Kills the server (SIGKILL).
     pub fn kill(&self) {
         if let Some(mut child) = self.child().take() {
-            // One that has already ended cannot be killed, and that is what was wanted.
+            // An error means that the server has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Asks it to end (SIGTERM), and waits until it has.
+    /// Asks the server to end (SIGTERM), and waits until it has.
     ///
     /// # Errors
     ///
-    /// It does not run, or does not end.
+    /// If it is not running, or does not end.
     ///
     /// # Cancel safety
     ///
-    /// It ends nevertheless.
+    /// The server ends even if the future is dropped.
     pub async fn terminate(&self) -> io::Result<ExitStatus> {
         self.signal(Signal::TERM)?;
-        let status = timeout(DEADLINE, self.ended()).await.map_err(io::Error::from)??;
+        let status = timeout(DEADLINE, self.wait_until_ended()).await.map_err(io::Error::from)??;
         *self.child() = None;
         Ok(status)
     }
 
-    /// Stops it where it stands (SIGSTOP): the system still accepts connections, and nobody answers them.
+    /// Pauses the server (SIGSTOP): the kernel still accepts connections, and the server does not reply.
     ///
     /// # Errors
     ///
-    /// It does not run.
+    /// If it is not running.
     pub fn pause(&self) -> io::Result<()> {
         let pid = self.signal(Signal::STOP)?;
-        // The signal takes effect a little later.
+        // The signal takes effect asynchronously.
         waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         Ok(())
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Resumes the server (SIGCONT).
     ///
     /// # Errors
     ///
-    /// It does not run.
+    /// If it is not running.
     pub fn resume(&self) -> io::Result<()> {
         self.signal(Signal::CONT).map(drop)
     }
 
-    /// Starts it again where it was, with its arguments and what it kept of its data; kills it first if it runs.
+    /// Starts the server again on the same port, with the same arguments and its persisted data. Kills it first if it
+    /// is running.
     ///
     /// # Errors
     ///
-    /// It did not start.
+    /// If it did not start.
     ///
     /// # Cancel safety
     ///
-    /// It is left down, or starting.
+    /// If the future is dropped, the server is down or starting.
     pub async fn restart(&self) -> io::Result<()> {
         self.kill();
         self.launch().await
     }
 
-    /// Steps its wall clock, also across restarts.
+    /// Steps the server's wall clock. The offset survives restarts.
     ///
     /// # Errors
     ///
-    /// It goes by the clock of the machine, or the step is too long for 64 bits of microseconds.
-    pub fn step_clock(&self, step: Step) -> io::Result<()> {
+    /// If the server uses the machine's clock, or the step in microseconds exceeds 64 bits.
+    pub fn step_clock(&self, step: ClockStep) -> io::Result<()> {
         if !self.options.steps_clock {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "it goes by the clock of the machine"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the server uses the machine's clock"));
         }
         let micros = |length: Duration| i64::try_from(length.as_micros()).map_err(io::Error::other);
         let step = match step {
-            Step::Forward(length) => micros(length)?,
-            Step::Back(length) => -micros(length)?,
+            ClockStep::Forward(length) => micros(length)?,
+            ClockStep::Back(length) => -micros(length)?,
         };
-        let mut skew = self.skew.lock().unwrap_or_else(PoisonError::into_inner);
-        *skew = skew.checked_add(step).ok_or_else(|| io::Error::other("too far"))?;
+        let mut skew = self.skew.lock();
+        *skew = skew.checked_add(step).ok_or_else(|| io::Error::other("the clock step is too long"))?;
         self.skew_file.write_all_at(&skew.to_ne_bytes(), 0)
     }
 
@@ -258,13 +259,13 @@ impl RedisServer {
             command.env("HAPAX_SKEW", self.folder.path().join("skew"));
         }
         *self.child() = Some(starter::start(command)?);
-        // By the socket in its folder: on the port, a server of another process might answer.
+        // Wait for a reply on the socket in the server's folder: on the port, another process's server might reply.
         tokio::select! {
             biased;
-            up = timeout(DEADLINE, self.up()) => up.map_err(|_| self.failure("it does not answer")),
-            ended = self.ended() => {
+            up = timeout(DEADLINE, self.wait_until_up()) => up.map_err(|_| self.failure("the server does not reply")),
+            ended = self.wait_until_ended() => {
                 *self.child() = None;
-                Err(self.failure(&format!("it ended: {}", ended?)))
+                Err(self.failure(&format!("the server ended: {}", ended?)))
             }
         }
     }
@@ -282,21 +283,21 @@ impl RedisServer {
         arguments
     }
 
-    /// Waits until it answers, and has its data.
-    async fn up(&self) {
+    /// Waits until the server replies and has loaded its data.
+    async fn wait_until_up(&self) {
         let mut poll = poll();
         loop {
             poll.tick().await;
             match self.command(&["PING"]).await {
-                Ok(Reply::Error(error)) if error.starts_with("LOADING") => {}
+                Ok(RespValue::Error(error)) if error.starts_with("LOADING") => {}
                 Ok(_) => return,
                 Err(_) => {}
             }
         }
     }
 
-    /// Waits until the process is gone.
-    async fn ended(&self) -> io::Result<ExitStatus> {
+    /// Waits until the process has ended.
+    async fn wait_until_ended(&self) -> io::Result<ExitStatus> {
         let mut poll = poll();
         loop {
             poll.tick().await;
@@ -326,7 +327,7 @@ impl RedisServer {
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+        self.child.lock()
     }
 }
 
@@ -343,5 +344,5 @@ fn poll() -> tokio::time::Interval {
 }
 
 fn not_running() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the server does not run")
+    io::Error::new(io::ErrorKind::NotConnected, "the server is not running")
 }

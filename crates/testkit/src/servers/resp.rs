@@ -1,4 +1,4 @@
-//! As much of the protocol of Redis as it takes to ask a server what an operator would.
+//! A minimal client of the Redis protocol, for an operator's commands.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use hapax_core::runtime::BoxFuture;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-/// What a server answered.
+/// A value in the Redis protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum RespValue {
     /// A status, such as `OK`.
     Status(String),
     /// An error, with its code in front.
@@ -19,14 +19,14 @@ pub enum Reply {
     Integer(i64),
     /// Bytes.
     Bulk(Bytes),
-    /// Nothing.
+    /// The nil value.
     Nil,
-    /// Several.
+    /// A list of values.
     Array(Vec<Self>),
 }
 
-impl Reply {
-    /// Its text, whatever form it has; of several and of nothing an empty one.
+impl RespValue {
+    /// The value as text. Empty for a list and for nil.
     pub fn text(&self) -> String {
         match self {
             Self::Status(text) | Self::Error(text) => text.clone(),
@@ -38,14 +38,14 @@ impl Reply {
 }
 
 /// One connection.
-pub(super) struct Connection(BufReader<UnixStream>);
+pub(super) struct RespConnection(BufReader<UnixStream>);
 
-impl Connection {
+impl RespConnection {
     pub(super) fn new(stream: UnixStream) -> Self {
         Self(BufReader::new(stream))
     }
 
-    pub(super) async fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Reply> {
+    pub(super) async fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<RespValue> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words.iter().map(AsRef::as_ref) {
             request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -56,21 +56,21 @@ impl Connection {
         self.reply().await
     }
 
-    fn reply(&mut self) -> BoxFuture<'_, io::Result<Reply>> {
+    fn reply(&mut self) -> BoxFuture<'_, io::Result<RespValue>> {
         async {
             let line = self.line().await?;
             let (kind, rest) = line.split_at_checked(1).unwrap_or_default();
             Ok(match kind {
-                "+" => Reply::Status(rest.to_owned()),
-                "-" => Reply::Error(rest.to_owned()),
-                ":" => Reply::Integer(number(rest)?),
+                "+" => RespValue::Status(rest.to_owned()),
+                "-" => RespValue::Error(rest.to_owned()),
+                ":" => RespValue::Integer(number(rest)?),
                 "$" => match usize::try_from(number(rest)?) {
                     Ok(length) => self.bulk(length).await?,
-                    Err(_) => Reply::Nil,
+                    Err(_) => RespValue::Nil,
                 },
                 "*" => match usize::try_from(number(rest)?) {
                     Ok(length) => self.array(length).await?,
-                    Err(_) => Reply::Nil,
+                    Err(_) => RespValue::Nil,
                 },
                 _ => return Err(invalid(&line)),
             })
@@ -78,19 +78,19 @@ impl Connection {
         .boxed()
     }
 
-    async fn bulk(&mut self, length: usize) -> io::Result<Reply> {
+    async fn bulk(&mut self, length: usize) -> io::Result<RespValue> {
         let mut bytes = vec![0; length + 2];
         self.0.read_exact(&mut bytes).await?;
         bytes.truncate(length);
-        Ok(Reply::Bulk(bytes.into()))
+        Ok(RespValue::Bulk(bytes.into()))
     }
 
-    async fn array(&mut self, length: usize) -> io::Result<Reply> {
+    async fn array(&mut self, length: usize) -> io::Result<RespValue> {
         let mut replies = Vec::new();
         for _ in 0..length {
             replies.push(self.reply().await?);
         }
-        Ok(Reply::Array(replies))
+        Ok(RespValue::Array(replies))
     }
 
     async fn line(&mut self) -> io::Result<String> {
@@ -106,32 +106,32 @@ fn number(text: &str) -> io::Result<i64> {
 }
 
 fn invalid(line: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("no reply begins with {line:?}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected reply {line:?}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    async fn read(answer: &[u8]) -> io::Result<Reply> {
+    async fn read(answer: &[u8]) -> io::Result<RespValue> {
         let (ours, mut theirs) = UnixStream::pair()?;
         theirs.write_all(answer).await?;
         theirs.shutdown().await?;
-        Connection::new(ours).reply().await
+        RespConnection::new(ours).reply().await
     }
 
     #[tokio::test]
     async fn every_form_of_reply_is_read() {
         let answer = b"*6\r\n+OK\r\n-ERR no\r\n:-7\r\n$4\r\na\r\nb\r\n$-1\r\n*-1\r\n";
         let expected = [
-            Reply::Status("OK".into()),
-            Reply::Error("ERR no".into()),
-            Reply::Integer(-7),
-            Reply::Bulk("a\r\nb".into()),
-            Reply::Nil,
-            Reply::Nil,
+            RespValue::Status("OK".into()),
+            RespValue::Error("ERR no".into()),
+            RespValue::Integer(-7),
+            RespValue::Bulk("a\r\nb".into()),
+            RespValue::Nil,
+            RespValue::Nil,
         ];
-        assert_eq!(read(answer).await.unwrap(), Reply::Array(expected.into()));
+        assert_eq!(read(answer).await.unwrap(), RespValue::Array(expected.into()));
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hapax_core::ErrorKind;
 use hapax_sim::outcome::{EffectPolicy, HandlerOutcome};
 use hapax_sweeps::Sweep;
-use hapax_testkit::{Fault, When};
+use hapax_testkit::{CopyDelay, StoreFault};
 
 use crate::handler::HandlerScript;
 use crate::scenario::{FaultPlan, RunScenario, Scenario};
@@ -33,23 +33,27 @@ pub(crate) const FRESH: Scenario = Scenario {
 };
 
 /// Each fault that can happen to one store call. A request is lost for good within one lease.
-pub(crate) fn faults(GateSetup { lease, timeout, .. }: GateSetup) -> Vec<Fault> {
+pub(crate) fn faults(GateSetup { lease, timeout, .. }: GateSetup) -> Vec<StoreFault> {
     let instant = Duration::from_millis(1);
     let mut faults = vec![
-        Fault::FailBefore(ErrorKind::NotApplied),
-        Fault::FailBefore(ErrorKind::Unknown),
-        Fault::FailBefore(ErrorKind::Damaged),
-        Fault::FailAfter(ErrorKind::Unknown),
-        Fault::SwallowBefore,
-        Fault::SwallowAfter,
-        Fault::CarryOutLate(timeout.min(lease) - instant),
-        Fault::AnswerLate(timeout / 2),
-        Fault::AnswerLate(timeout - instant),
+        StoreFault::FailBefore(ErrorKind::NotApplied),
+        StoreFault::FailBefore(ErrorKind::Unknown),
+        StoreFault::FailBefore(ErrorKind::Damaged),
+        StoreFault::FailAfter(ErrorKind::Unknown),
+        StoreFault::SwallowBefore,
+        StoreFault::SwallowAfter,
+        StoreFault::CarryOutLate(timeout.min(lease) - instant),
+        StoreFault::AnswerLate(timeout / 2),
+        StoreFault::AnswerLate(timeout - instant),
     ];
-    let calls = (0..4).map(When::Calls);
-    let times = [instant, lease / 2, lease - instant].map(When::Time);
+    let calls = (0..4).map(CopyDelay::Calls);
+    let times = [instant, lease / 2, lease - instant].map(CopyDelay::Time);
     for when in calls.chain(times) {
-        faults.extend([Fault::FailThenApply(when), Fault::SwallowThenApply(when), Fault::ApplyTwice(when)]);
+        faults.extend([
+            StoreFault::FailThenApply(when),
+            StoreFault::SwallowThenApply(when),
+            StoreFault::ApplyTwice(when),
+        ]);
     }
     faults
 }
@@ -122,17 +126,17 @@ fn fail_every_call(name: &'static str, setup: GateSetup) {
 }
 
 /// So many store calls in a row meet the same fault.
-fn outages() -> Vec<(usize, Fault)> {
+fn outages() -> Vec<(usize, StoreFault)> {
     let mut outages = Vec::new();
     for calls in [2, 6, 20] {
         outages.extend([
-            (calls, Fault::FailBefore(ErrorKind::NotApplied)),
-            (calls, Fault::FailBefore(ErrorKind::Unknown)),
-            (calls, Fault::FailAfter(ErrorKind::Unknown)),
-            (calls, Fault::SwallowBefore),
-            (calls, Fault::SwallowAfter),
-            (calls, Fault::ApplyTwice(When::Calls(0))),
-            (calls, Fault::FailThenApply(When::Calls(1))),
+            (calls, StoreFault::FailBefore(ErrorKind::NotApplied)),
+            (calls, StoreFault::FailBefore(ErrorKind::Unknown)),
+            (calls, StoreFault::FailAfter(ErrorKind::Unknown)),
+            (calls, StoreFault::SwallowBefore),
+            (calls, StoreFault::SwallowAfter),
+            (calls, StoreFault::ApplyTwice(CopyDelay::Calls(0))),
+            (calls, StoreFault::FailThenApply(CopyDelay::Calls(1))),
         ]);
     }
     outages
@@ -183,7 +187,7 @@ fn an_outage_of_any_length_starts_at_every_store_call() {
     for scenario in [HOLD, RETRY, RESOLVE, TIGHT].into_iter().flat_map(scenarios).filter(outlasts_lease) {
         for call in 0..sweep.points(&scenario, |coverage| coverage.calls) {
             for calls in 1..=20 {
-                for fault in [Fault::FailBefore(ErrorKind::NotApplied), Fault::SwallowAfter] {
+                for fault in [StoreFault::FailBefore(ErrorKind::NotApplied), StoreFault::SwallowAfter] {
                     sweep.run(&scenario, &FaultPlan::of((call..call + calls).map(|call| (call, fault))));
                 }
             }
@@ -200,7 +204,7 @@ fn a_fault_at_every_store_call_and_an_outage_after_it() {
         for call in 0..sweep.points(&scenario, |coverage| coverage.calls) {
             for fault in faults(scenario.setup) {
                 for calls in [10, 60] {
-                    let down = |call| (call, Fault::FailBefore(ErrorKind::NotApplied));
+                    let down = |call| (call, StoreFault::FailBefore(ErrorKind::NotApplied));
                     let outage = (call + 1..=call + calls).map(down);
                     sweep.run(&scenario, &FaultPlan::of(outage.chain([(call, fault)])));
                 }

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use hapax_core::gate::Attempt;
 use hapax_core::runtime::Runtime;
 use hapax_sim::outcome::{HandlerOutcome, HandlerResult};
-use hapax_testkit::{Process, turn};
+use hapax_testkit::{Process, yield_now};
 
 use crate::oracle::{KeyOracle, RunningHandler};
 
@@ -99,10 +99,10 @@ impl HandlerScript {
 
     /// Each turn lets other tasks run, so that a sweep finds a step before and after the wait.
     async fn wait(self, time: Duration, process: &Process) {
-        turn().await;
+        yield_now().await;
         if !time.is_zero() {
             process.sleep(time).await;
         }
-        turn().await;
+        yield_now().await;
     }
 }

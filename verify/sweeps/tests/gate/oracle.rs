@@ -16,7 +16,7 @@ use hapax_core::store::Memory;
 use hapax_core::{BoxError, OperationId, Phase, RecordKey, State, Store, Token};
 use hapax_sim::outcome::{CallerOutcome, EffectPolicy, HandlerOutcome, HandlerResult};
 use hapax_sim::rules;
-use hapax_testkit::turn;
+use hapax_testkit::yield_now;
 
 use crate::setup::GateSetup;
 use history::{AttemptHistory, KeyHistory, TraceEvent, answer_under};
@@ -208,7 +208,7 @@ fn is_recorded(seen: &Observed, answer: &str) -> bool {
 #[async_trait]
 impl Probe for KeyOracle {
     async fn probe(&self, _: OperationId) -> Result<Found, BoxError> {
-        turn().await;
+        yield_now().await;
         let found = {
             let history = self.lock();
             match history.attempts.iter().find(|attempt| attempt.had_effect) {
@@ -218,7 +218,7 @@ impl Probe for KeyOracle {
             }
         };
         self.note(format!("the probe finds {found:?}"));
-        turn().await;
+        yield_now().await;
         Ok(found)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hapax_core::ErrorKind;
 use hapax_sweeps::{Interruption, Sweep};
-use hapax_testkit::Fault;
+use hapax_testkit::StoreFault;
 
 use crate::faults::{FRESH, HOLD, LEASE};
 use crate::handler::HandlerScript;
@@ -12,15 +12,15 @@ use crate::scenario::{FaultPlan, RunScenario, Scenario};
 
 const WITH_JOURNAL: Scenario = Scenario { name: "with a journal", setup: HOLD, journal: true, ..FRESH };
 
-const OUTAGES: [Fault; 4] = [
-    Fault::FailBefore(ErrorKind::NotApplied),
-    Fault::FailAfter(ErrorKind::Unknown),
-    Fault::SwallowBefore,
-    Fault::SwallowAfter,
+const OUTAGES: [StoreFault; 4] = [
+    StoreFault::FailBefore(ErrorKind::NotApplied),
+    StoreFault::FailAfter(ErrorKind::Unknown),
+    StoreFault::SwallowBefore,
+    StoreFault::SwallowAfter,
 ];
 
 /// So many store calls fail, from this call on.
-fn outage(from: usize, calls: usize, fault: Fault) -> FaultPlan {
+fn outage(from: usize, calls: usize, fault: StoreFault) -> FaultPlan {
     FaultPlan::of((from..from + calls).map(|call| (call, fault)))
 }
 

@@ -10,7 +10,7 @@ use hapax_core::machine::{Begin, Claim, Complete, Lapse, Verdict};
 use hapax_core::store::{Memory, MemorySettings, Protocol};
 use hapax_core::{Millis, Owner, Record, Result, Seconds, Store, Token};
 use hapax_sweeps::Sweep;
-use hapax_testkit::{Fault, Faulty, Process, Started, VirtualTime};
+use hapax_testkit::{Faulty, Process, StoreFault, TaskHandle, VirtualTime};
 
 use crate::faults::{HOLD, LEASE, faults};
 use crate::world::call;
@@ -138,7 +138,7 @@ impl Fixture {
         let time = VirtualTime::new(1);
         let (server, client) = (time.process(), time.process());
         let memory = Arc::new(Memory::new(Arc::clone(&server) as _, MemorySettings::default()));
-        let faulty = Faulty::over(Arc::clone(&memory) as _, server, LEASE);
+        let faulty = Faulty::new(Arc::clone(&memory) as _, server, LEASE);
         let nobody = Claim { owner: ME, token: Token(7) };
         let mut fixture = Self { time, client, memory, faulty, first: nobody, newest: nobody };
         for step in steps {
@@ -167,7 +167,7 @@ impl Fixture {
         seen.expect("memory answers at once").expect("memory always answers").record
     }
 
-    fn start(&self, step: Operation) -> Started<Result<String>> {
+    fn start(&self, step: Operation) -> TaskHandle<Result<String>> {
         let store = Arc::clone(&self.faulty) as Arc<dyn Store>;
         self.client.start(step.run(store, self.first, self.newest))
     }
@@ -208,7 +208,7 @@ fn every_operation_with_a_fault_at_every_store_call_is_repeated() {
         sweep.add_points(calls);
         for (call, fault) in (0..calls).flat_map(|call| faults(HOLD).into_iter().map(move |fault| (call, fault))) {
             let fixture = Fixture::after(before);
-            fixture.faulty.meet(call, fault);
+            fixture.faulty.inject(call, fault);
             let started = fixture.start(operation);
             while fixture.time.step() {}
             started.cancel();
@@ -248,7 +248,7 @@ fn a_late_copy_of_every_store_call_changes_nothing() {
         let good = Fixture::after(before).finish(operation);
         for call in 0..4 {
             let fixture = Fixture::after(before);
-            fixture.faulty.meet(call, Fault::ApplyTwice(hapax_testkit::When::Calls(usize::MAX / 2)));
+            fixture.faulty.inject(call, StoreFault::ApplyTwice(hapax_testkit::CopyDelay::Calls(usize::MAX / 2)));
             let started = fixture.start(operation);
             while fixture.time.step() {}
             assert!(started.output().is_some_and(|reply| reply.is_ok()));

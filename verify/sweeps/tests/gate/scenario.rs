@@ -8,7 +8,7 @@ use hapax_core::journal::{Journal, MemoryJournal};
 use hapax_sim::outcome::CallerOutcome;
 use hapax_sim::rules;
 use hapax_sweeps::{Interruption, Sweep};
-use hapax_testkit::Fault;
+use hapax_testkit::StoreFault;
 
 use crate::handler::HandlerScript;
 use crate::oracle::{FaultLevel, TASKS_DROPPED};
@@ -38,7 +38,7 @@ pub(crate) struct Scenario {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultPlan {
     /// Faults, each with the number of the store call that it happens to.
-    pub(crate) faults: Vec<(usize, Fault)>,
+    pub(crate) faults: Vec<(usize, StoreFault)>,
     /// An interruption of the first process, with the step of the world at which it happens.
     pub(crate) interruption: Option<(usize, Interruption)>,
     /// Whether the callers retry only after all faults have ended.
@@ -46,14 +46,14 @@ pub(crate) struct FaultPlan {
 }
 
 impl FaultPlan {
-    pub(crate) fn of(faults: impl IntoIterator<Item = (usize, Fault)>) -> Self {
+    pub(crate) fn of(faults: impl IntoIterator<Item = (usize, StoreFault)>) -> Self {
         Self { faults: faults.into_iter().collect(), ..Self::default() }
     }
 
     fn level(&self, setup: GateSetup) -> FaultLevel {
         let retry_fits_into_lease = 2 * setup.timeout < setup.lease;
         // The gate does not repeat a call whose error is definite.
-        let is_definite = |fault| matches!(fault, Fault::FailBefore(ErrorKind::NotApplied | ErrorKind::Damaged));
+        let is_definite = |fault| matches!(fault, StoreFault::FailBefore(ErrorKind::NotApplied | ErrorKind::Damaged));
         match (&*self.faults, self.interruption) {
             (_, Some((_, Interruption::Abort))) => FaultLevel::Many,
             ([], _) => FaultLevel::None,
@@ -113,8 +113,8 @@ fn play(world: &mut World, scenario: &Scenario, plan: &FaultPlan) -> Coverage {
         crash_earlier_process(world, handler);
     }
     for (call, fault) in &plan.faults {
-        world.faulty.meet(*call, *fault);
-        if *fault == Fault::FailBefore(ErrorKind::Damaged) {
+        world.faulty.inject(*call, *fault);
+        if *fault == StoreFault::FailBefore(ErrorKind::Damaged) {
             world.oracle.excuse("the store reports a damaged record");
         }
     }

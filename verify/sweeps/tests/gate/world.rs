@@ -7,7 +7,7 @@ use hapax_core::runtime::Runtime;
 use hapax_core::store::{Memory, MemorySettings};
 use hapax_core::{Call, Gate, Identity, Journal, Key, Rule, Scope, Store};
 use hapax_sim::outcome::CallerOutcome;
-use hapax_testkit::{Faulty, Process, Started, VirtualTime};
+use hapax_testkit::{Faulty, Process, TaskHandle, VirtualTime};
 
 use crate::handler::HandlerScript;
 use crate::oracle::{FaultLevel, KeyOracle};
@@ -45,7 +45,7 @@ impl World {
         let server = time.process();
         let memory = Arc::new(Memory::new(Arc::clone(&server) as _, MemorySettings::default()));
         let oracle = KeyOracle::new(call().record_key(), Arc::clone(&memory), setup, level);
-        let faulty = Faulty::over(Arc::clone(&memory) as _, server, setup.lease);
+        let faulty = Faulty::new(Arc::clone(&memory) as _, server, setup.lease);
         Self { time, memory, faulty, oracle, processes: Vec::new(), setup, calls: 0 }
     }
 
@@ -63,7 +63,12 @@ impl World {
     }
 
     /// Calls a process after a delay.
-    pub(crate) fn send(&mut self, process: usize, handler: HandlerScript, delay: Duration) -> Started<CallerOutcome> {
+    pub(crate) fn send(
+        &mut self,
+        process: usize,
+        handler: HandlerScript,
+        delay: Duration,
+    ) -> TaskHandle<CallerOutcome> {
         let GateProcess { process, gate, .. } = &self.processes[process];
         let (gate, oracle) = (gate.clone(), Arc::clone(&self.oracle));
         let (inside, number) = (Arc::clone(process), self.calls);

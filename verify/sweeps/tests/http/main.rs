@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hapax_core::ErrorKind;
 use hapax_sweeps::{Interruption, Sweep};
-use hapax_testkit::{Fault, When};
+use hapax_testkit::{CopyDelay, StoreFault};
 
 use crate::service::ServiceScript;
 use crate::world::{LEASE, RequestFaults, RunRequest};
@@ -88,17 +88,17 @@ fn an_interruption_at_every_step_and_a_fault_at_every_store_call() {
     sweep.finish(500, 1000);
 }
 
-fn faults() -> [Fault; 10] {
+fn faults() -> [StoreFault; 10] {
     [
-        Fault::FailBefore(ErrorKind::NotApplied),
-        Fault::FailBefore(ErrorKind::Unknown),
-        Fault::FailAfter(ErrorKind::Unknown),
-        Fault::SwallowBefore,
-        Fault::SwallowAfter,
-        Fault::FailThenApply(When::Calls(0)),
-        Fault::FailThenApply(When::Time(LEASE / 2)),
-        Fault::SwallowThenApply(When::Calls(1)),
-        Fault::ApplyTwice(When::Calls(0)),
-        Fault::ApplyTwice(When::Time(LEASE - Duration::from_millis(1))),
+        StoreFault::FailBefore(ErrorKind::NotApplied),
+        StoreFault::FailBefore(ErrorKind::Unknown),
+        StoreFault::FailAfter(ErrorKind::Unknown),
+        StoreFault::SwallowBefore,
+        StoreFault::SwallowAfter,
+        StoreFault::FailThenApply(CopyDelay::Calls(0)),
+        StoreFault::FailThenApply(CopyDelay::Time(LEASE / 2)),
+        StoreFault::SwallowThenApply(CopyDelay::Calls(1)),
+        StoreFault::ApplyTwice(CopyDelay::Calls(0)),
+        StoreFault::ApplyTwice(CopyDelay::Time(LEASE - Duration::from_millis(1))),
     ]
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hapax_core::BoxError;
 use hapax_http::RequestBody;
-use hapax_testkit::turn;
+use hapax_testkit::yield_now;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
@@ -73,14 +73,14 @@ pub(crate) async fn serve(
     request: Request<RequestBody<ChunkedBody>>,
     effects: Arc<AtomicUsize>,
 ) -> Result<Response<ChunkedBody>, BoxError> {
-    turn().await;
+    yield_now().await;
     drop(request);
-    turn().await;
+    yield_now().await;
     if script.has_effect() {
         effects.fetch_add(1, Ordering::Relaxed);
     }
-    turn().await;
-    turn().await;
+    yield_now().await;
+    yield_now().await;
     Ok(script.response())
 }
 

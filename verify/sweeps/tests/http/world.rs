@@ -10,7 +10,7 @@ use hapax_core::{BoxError, Gate, Identity, Settings};
 use hapax_http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
 use hapax_sim::rules;
 use hapax_sweeps::{Interruption, Sweep};
-use hapax_testkit::{Fault, Faulty, Process, Started, VirtualTime};
+use hapax_testkit::{Faulty, Process, StoreFault, TaskHandle, VirtualTime};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt, service_fn};
@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(300);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestFaults {
     /// A fault, with the number of the store call that it happens to.
-    pub(crate) fault: Option<(usize, Fault)>,
+    pub(crate) fault: Option<(usize, StoreFault)>,
     /// An interruption of the first server, with the step of the world at which it happens.
     pub(crate) interruption: Option<(usize, Interruption)>,
     /// Whether the client retries only after all faults have ended.
@@ -73,7 +73,7 @@ impl World {
         let time = VirtualTime::new(1);
         let server = time.process();
         let memory = Memory::new(Arc::clone(&server) as _, MemorySettings::default());
-        let faulty = Faulty::over(Arc::new(memory), server, LEASE);
+        let faulty = Faulty::new(Arc::new(memory), server, LEASE);
         let mut world = Self {
             time,
             faulty,
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// Sends the request to a server.
-    fn send(&self, server: usize, script: ServiceScript) -> Started<ClientResponse> {
+    fn send(&self, server: usize, script: ServiceScript) -> TaskHandle<ClientResponse> {
         let (process, layer) = &self.servers[server];
         let (effects, runs) = (Arc::clone(&self.effects), Arc::clone(&self.runs));
         let service = layer.layer(service_fn(move |request: Request<RequestBody<ChunkedBody>>| {
@@ -178,7 +178,7 @@ fn name_of(problem: &[u8]) -> String {
 fn run_request(script: ServiceScript, plan: &RequestFaults) -> (usize, usize, Option<String>) {
     let mut world = World::new();
     if let Some((call, fault)) = plan.fault {
-        world.faulty.meet(call, fault);
+        world.faulty.inject(call, fault);
     }
     let (steps, crashed) = first_request(&mut world, script, plan.interruption);
     let servers = if crashed { [1, 1] } else { [0, 1] };

@@ -1,25 +1,27 @@
-//! A swap writes over what was seen, and over nothing else.
+//! Swaps: a swap replaces only the record that was read.
 
 use hapax_core::machine::{
     Cancelled, Change, Completed, Decision, Grant, Observed, Renewed, Resolved, Settled, first_grant, release,
 };
 use hapax_core::store::Swapped;
 
-use super::bench::*;
+use super::assertions::*;
+use super::clock::*;
+use super::operation::*;
 use crate::setup::Setup;
 
 pub(super) async fn swap_notices_renewal(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
     let seen = operation.read().await;
     forward(setup, WHILE).await;
     assert_eq!(operation.renew(&grant).await, Renewed::Yes);
     let before = operation.read().await;
     let change = released(&seen, &grant);
     assert_eq!(operation.swap(&seen, &change).await, Swapped::Changed);
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 
-    // Nothing changed since this was seen, though time went by.
+    // Time has passed since the read, but the record is unchanged.
     forward(setup, WHILE).await;
     assert_eq!(operation.swap(&before, &change).await, Swapped::Yes);
     assert_eq!(operation.record().await, change.record);
@@ -27,41 +29,41 @@ pub(super) async fn swap_notices_renewal(setup: &dyn Setup) {
 }
 
 pub(super) async fn swap_changed_is_noticed(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
+    let operation = SuiteOperation::new(setup);
     let absent = operation.read().await;
-    let (change, _) = first_grant(&operation.ask(SECOND), &absent);
-    let grant = operation.granted(FIRST).await;
+    let (change, _) = first_grant(&operation.hold_begin(SECOND), &absent);
+    let grant = operation.grant(FIRST).await;
     assert_eq!(operation.swap(&absent, &change).await, Swapped::Changed);
 
     let held = operation.read().await;
     let change = released(&held, &grant);
     assert_eq!(operation.swap(&held, &change).await, Swapped::Yes);
     let again = operation.swap(&held, &change).await;
-    assert_eq!(again, Swapped::Changed, "a swap that got through");
+    assert_eq!(again, Swapped::Changed, "the first swap changed the record");
 
-    let grant = operation.granted(FIRST).await;
+    let grant = operation.grant(FIRST).await;
     let held = operation.read().await;
     let done = operation.complete(&grant, "the answer").await;
     assert_eq!(done, Completed::Done);
     let before = operation.read().await;
     let change = released(&held, &grant);
     assert_eq!(operation.swap(&held, &change).await, Swapped::Changed);
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 
     setup.expire(&operation.rk()).await;
     let expired = operation.read().await;
-    let (change, _) = first_grant(&operation.ask(SECOND), &expired);
-    operation.granted(FIRST).await;
+    let (change, _) = first_grant(&operation.hold_begin(SECOND), &expired);
+    operation.grant(FIRST).await;
     let before = operation.read().await;
     assert_eq!(operation.swap(&expired, &change).await, Swapped::Changed);
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 }
 
 pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 13);
+    let operations = SuiteOperation::many(setup, 13);
     let mut grants = Vec::new();
     for operation in &operations {
-        grants.push(operation.granted(FIRST).await);
+        grants.push(operation.grant(FIRST).await);
     }
     let marked = &operations[9..=10];
     lapse_all(setup, marked).await;
@@ -74,7 +76,7 @@ pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
 
     let (at, by) = (&operations, &grants);
     assert_eq!(at[0].read().await.live(), None);
-    assert_eq!(at[0].granted(SECOND).await.attempt, 1);
+    assert_eq!(at[0].grant(SECOND).await.attempt, 1);
     assert_eq!(at[1].renew(&by[1]).await, Renewed::Gone);
     let completed = at[2].complete(&by[2], "the answer").await;
     assert_eq!(completed, Completed::Recreated);
@@ -84,14 +86,14 @@ pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
     assert_eq!(at[6].bury(&by[6]).await, Settled::Lost);
     assert_eq!(at[7].hold(by[7].token).await, Resolved::Stale);
     let seen = at[8].read().await;
-    let (change, grant) = first_grant(&at[8].ask(SECOND), &seen);
+    let (change, grant) = first_grant(&at[8].hold_begin(SECOND), &seen);
     assert_eq!(at[8].swap(&seen, &change).await, Swapped::Yes);
     assert_eq!(at[8].record().await.token, grant.token);
     assert_eq!(at[9].resolve_not_done(by[9].token).await, Resolved::Stale);
     let done = at[10].resolve_done(by[10].token, "the answer").await;
     assert_eq!(done, Resolved::Stale);
     assert_eq!(at[11].reopen(by[11].token).await, Resolved::Stale);
-    // Seen alive, and gone since.
+    // The record was read while it was live, and has expired since.
     let change = released(&lived, &by[12]);
     assert_eq!(at[12].swap(&lived, &change).await, Swapped::Changed);
     sweep_all(setup).await;
@@ -101,7 +103,7 @@ pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
     }
 }
 
-/// The change that a release of this grant is.
+/// The change that releases this grant.
 fn released(seen: &Observed, grant: &Grant) -> Change {
     let Decision::Change(change, Settled::Yes) = release(seen, &grant.into(), RELEASED) else {
         panic!("the grant can be released");

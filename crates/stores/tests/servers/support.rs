@@ -1,4 +1,4 @@
-//! What the tests are written with: a server, a store on it, and the operations of one key.
+//! Helpers of the tests: servers, stores on them, and the operations on one key.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use hapax_core::store::Protocol;
 use hapax_core::{Call, Error, Identity, Key, Millis, Owner, Result, Rule, Scope, Seconds, Store};
 use hapax_stores::Redis;
 use hapax_testkit::proxy::Proxy;
-use hapax_testkit::servers::{self, Kind, Options, RedisServer, Reply};
+use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, RespValue};
 use libtest_mimic::Trial;
 use tokio::time::{Instant, timeout};
 
-/// After this a test has failed, however slow the machine.
+/// A test that takes longer has failed, even on a slow machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const LEASE: Millis = Millis(30_000);
@@ -24,21 +24,23 @@ pub(crate) const DAY: Seconds = Seconds(24 * 3600);
 pub(crate) const FIRST: Owner = Owner([1; 16]);
 pub(crate) const SECOND: Owner = Owner([2; 16]);
 
-/// A test that ends, one way or the other.
-#[expect(clippy::disallowed_methods, reason = "a test ends by the clock of whoever runs it")]
+/// A test with a deadline.
+#[expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 pub(crate) fn test<F, T>(name: &str, service: &'static str, body: F) -> Trial
 where
     F: FnOnce() -> T + Send + 'static,
     T: Future<Output = ()>,
 {
-    servers::test(name, service, || async { timeout(DEADLINE, body()).await.expect("it ends in time") })
+    servers::test(name, service, || async {
+        timeout(DEADLINE, body()).await.expect("the test ends before its deadline");
+    })
 }
 
-pub(crate) async fn start(kind: Kind, arguments: &[&str]) -> RedisServer {
-    RedisServer::start(Options::new(kind).with_args(arguments)).await.expect("the server starts")
+pub(crate) async fn start(kind: RedisKind, arguments: &[&str]) -> RedisServer {
+    RedisServer::start(RedisServerOptions::new(kind).with_args(arguments)).await.expect("the server starts")
 }
 
-/// A store that has not connected yet.
+/// Creates a store, which connects at its first call.
 pub(crate) fn store(url: &str) -> Arc<Redis> {
     Arc::new(open(url).expect("the store opens"))
 }
@@ -47,17 +49,17 @@ pub(crate) fn open(url: &str) -> Result<Redis> {
     Redis::open(&url.parse()?, Arc::new(Tokio::current()))
 }
 
-/// A store on a server, by way of a proxy.
-pub(crate) async fn behind(server: &RedisServer) -> (Proxy, Arc<Redis>) {
+/// Starts a proxy in front of the server, and a store that connects through it.
+pub(crate) async fn store_behind_proxy(server: &RedisServer) -> (Proxy, Arc<Redis>) {
     let proxy = Proxy::start(server.address()).await.expect("a port is free");
     let store = store(&format!("redis://{}", proxy.address()));
     (proxy, store)
 }
 
-/// Asks the server as an operator, who is not refused.
-pub(crate) async fn ask<W: AsRef<[u8]>>(server: &RedisServer, words: &[W]) -> Reply {
+/// Sends a command to the server as an operator. An error reply fails the test.
+pub(crate) async fn ask<W: AsRef<[u8]>>(server: &RedisServer, words: &[W]) -> RespValue {
     let reply = server.command(words).await.expect("the server answers");
-    assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+    assert!(!matches!(reply, RespValue::Error(_)), "{reply:?}");
     reply
 }
 
@@ -65,38 +67,38 @@ pub(crate) async fn config(server: &RedisServer, name: &str, value: &str) {
     ask(server, &["CONFIG", "SET", name, value]).await;
 }
 
-/// A field of what the server says of itself.
+/// A field of the server's `INFO`.
 pub(crate) async fn info(server: &RedisServer, field: &str) -> String {
     let info = ask(server, &["INFO", "everything"]).await.text();
     let found = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     found.unwrap_or_default().to_owned()
 }
 
-/// How often the server has carried out a command.
-pub(crate) async fn carried_out(server: &RedisServer, command: &str) -> u64 {
+/// How often the server has executed a command.
+pub(crate) async fn executions(server: &RedisServer, command: &str) -> u64 {
     let stats = info(server, &format!("cmdstat_{command}")).await;
     let calls = stats.strip_prefix("calls=").and_then(|calls| calls.split(',').next()?.parse().ok());
     calls.unwrap_or(0)
 }
 
-/// Looks again and again until it is so.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut look: impl FnMut() -> F) {
+/// Polls until the condition holds.
+pub(crate) async fn until<F: Future<Output = bool>>(condition: &str, mut check: impl FnMut() -> F) {
     let begun = Instant::now();
-    while !look().await {
-        assert!(begun.elapsed() < DEADLINE, "waited in vain until {what}");
+    while !check().await {
+        assert!(begun.elapsed() < DEADLINE, "timed out waiting until {condition}");
         tokio::task::yield_now().await;
     }
 }
 
-/// A call that its caller gives up after this time counts as unanswered.
-#[expect(clippy::disallowed_methods, reason = "a test ends by the clock of whoever runs it")]
-pub(crate) async fn patiently<T>(patience: Duration, call: impl Future<Output = T>) -> Option<T> {
-    timeout(patience, call).await.ok()
+/// Cancels the call after this time; `None` if it was cancelled.
+#[expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
+pub(crate) async fn with_timeout<T>(limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+    timeout(limit, call).await.ok()
 }
 
-/// The error of what must fail.
-pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T>) -> Error {
-    result.expect_err("it is refused")
+/// The error of a call that must fail.
+pub(crate) fn expect_error<T: std::fmt::Debug>(result: Result<T>) -> Error {
+    result.expect_err("the call must fail")
 }
 
 /// One operation of a test.
@@ -111,7 +113,7 @@ impl Operation {
         Self(call.fingerprint(identity.fingerprint(Rule(1), &[b"the payload"])))
     }
 
-    /// The key of its record, as the design has it.
+    /// The Redis key of the record.
     pub(crate) fn name(self) -> Vec<u8> {
         [b"hx:", &self.0.record_key().as_bytes()[..]].concat()
     }
@@ -124,11 +126,11 @@ impl Operation {
         Protocol::over(store).begin(&self.ask(owner)).await
     }
 
-    /// Begins, and is granted it, now or by a begin whose reply was lost.
+    /// Begins, and must be granted by this begin, or by an earlier one whose reply was lost.
     pub(crate) async fn granted(self, store: &dyn Store, owner: Owner) -> Grant {
         match self.begin(store, owner).await {
             Ok(Begun::Granted(grant) | Begun::Mine(grant)) => grant,
-            other => panic!("it was to be granted, not {other:?}"),
+            other => panic!("expected a grant, got {other:?}"),
         }
     }
 
@@ -136,22 +138,23 @@ impl Operation {
         Protocol::over(store).complete(&self.0.record_key(), &completion(grant, answer)).await
     }
 
+    /// A begin by another owner must replay this answer.
     pub(crate) async fn replays(self, store: &dyn Store, answer: &str) {
         match self.begin(store, Owner([9; 16])).await {
             Ok(Begun::Replay(completion)) => assert_eq!(completion.answer, answer),
-            other => panic!("it was to be replayed, not {other:?}"),
+            other => panic!("expected a replay, got {other:?}"),
         }
     }
 
-    /// From begin to replay.
+    /// Begins, completes and replays.
     pub(crate) async fn cycle(self, store: &dyn Store) {
         let grant = self.granted(store, FIRST).await;
         assert!(matches!(self.complete(store, &grant, "done").await, Ok(Completed::Done)));
         self.replays(store, "done").await;
     }
 
-    /// What the server holds for it: the value, and when it expires.
-    pub(crate) async fn held(self, server: &RedisServer) -> (Reply, Reply) {
+    /// The stored value and its expiry.
+    pub(crate) async fn stored_value(self, server: &RedisServer) -> (RespValue, RespValue) {
         let name = self.name();
         (ask(server, &[b"GET", &name[..]]).await, ask(server, &[b"PEXPIRETIME", &name[..]]).await)
     }

@@ -1,4 +1,4 @@
-//! Tokens grow with every grant, whatever happens to the record and to the clock.
+//! Tokens grow with every grant, even if the record expires or the clock steps.
 
 use std::time::Duration;
 
@@ -6,26 +6,28 @@ use hapax_core::machine::{Change, Renewed, Settled};
 use hapax_core::store::Swapped;
 use hapax_core::{Holding, Phase, Record, State, Token};
 
-use super::bench::*;
+use super::assertions::*;
+use super::clock::*;
+use super::operation::*;
 use crate::setup::Setup;
 
 const LONG: Duration = Duration::from_secs(60 * 24 * 3600);
 
 pub(super) async fn token_grows_on_takeover(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
-    let second = operation.taken_over(setup, SECOND).await;
-    let third = operation.taken_over(setup, THIRD).await;
-    assert!(first.token > Token(0), "zero is no token");
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
+    let second = operation.take_over(setup, SECOND).await;
+    let third = operation.take_over(setup, THIRD).await;
+    assert!(first.token > Token(0), "zero is not a token");
     assert!(second.token > first.token && third.token > second.token);
     assert_eq!(operation.record().await.token, third.token);
 }
 
 pub(super) async fn token_grows_across_release(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
+    let operation = SuiteOperation::new(setup);
     let mut before = Token(0);
     for owner in [FIRST, SECOND, FIRST, THIRD] {
-        let grant = operation.granted(owner).await;
+        let grant = operation.grant(owner).await;
         assert!(grant.token > before, "{grant:?} after {before:?}");
         assert_eq!(operation.release(&grant).await, Settled::Yes);
         assert_eq!(operation.record().await.token, grant.token);
@@ -34,82 +36,82 @@ pub(super) async fn token_grows_across_release(setup: &dyn Setup) {
 }
 
 pub(super) async fn token_grows_across_expiry(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 2);
+    let operations = SuiteOperation::many(setup, 2);
     let mut olds = Vec::new();
     for operation in &operations {
-        olds.push(operation.completed(FIRST, "the answer").await.token);
+        olds.push(operation.grant_and_complete(FIRST, "the answer").await.token);
     }
     expire_all(setup, &operations).await;
-    let grant = operations[0].granted(SECOND).await;
-    assert!(grant.token > olds[0], "the expired record is still there");
+    let grant = operations[0].grant(SECOND).await;
+    assert!(grant.token > olds[0], "the expired record was not swept yet");
 
     sweep_all(setup).await;
     assert_eq!(operations[1].read().await.record, None);
-    let grant = operations[1].granted(SECOND).await;
-    assert!(grant.token > olds[1], "the record was swept away");
+    let grant = operations[1].grant(SECOND).await;
+    assert!(grant.token > olds[1], "the record was swept");
 }
 
 pub(super) async fn token_grows_when_record_is_gone_and_clock_steps_back(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let old = operation.completed(FIRST, "the answer").await.token;
+    let operation = SuiteOperation::new(setup);
+    let old = operation.grant_and_complete(FIRST, "the answer").await.token;
     setup.expire(&operation.rk()).await;
     sweep_all(setup).await;
     back(setup, LONG).await;
-    let grant = operation.granted(SECOND).await;
+    let grant = operation.grant(SECOND).await;
     assert!(grant.token > old, "{grant:?} after {old:?}");
 }
 
 pub(super) async fn token_grows_when_clock_steps_back(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     back(setup, LONG).await;
-    // Seen by a begin, the record is in step with the clock again and can lapse.
+    // This begin renews the lease under the new clock, so that it can expire.
     busy(operation.begin(SECOND).await);
-    let second = operation.taken_over(setup, SECOND).await;
+    let second = operation.take_over(setup, SECOND).await;
     assert!(second.token > first.token, "{second:?} after {first:?}");
 
     back(setup, LONG).await;
     busy(operation.begin(THIRD).await);
-    let third = operation.taken_over(setup, THIRD).await;
+    let third = operation.take_over(setup, THIRD).await;
     assert!(third.token > second.token, "{third:?} after {second:?}");
 }
 
 pub(super) async fn token_grows_over_all_keys(setup: &dyn Setup) {
-    let first = Operation::on(setup).granted(FIRST).await;
+    let first = SuiteOperation::new(setup).grant(FIRST).await;
     back(setup, LONG).await;
-    let other = Operation::nth(setup, 1);
-    let second = other.granted(FIRST).await;
-    assert!(second.token > first.token, "the mark tells the past: {second:?} after {first:?}");
+    let other = SuiteOperation::nth(setup, 1);
+    let second = other.grant(FIRST).await;
+    assert!(second.token > first.token, "the mark keeps tokens growing: {second:?} after {first:?}");
 
     assert_eq!(other.renew(&second).await, Renewed::Yes);
     back(setup, LONG).await;
-    let third = Operation::nth(setup, 2).granted(FIRST).await;
+    let third = SuiteOperation::nth(setup, 2).grant(FIRST).await;
     assert!(third.token > second.token, "{third:?} after {second:?}");
 }
 
 pub(super) async fn token_exact_above_2_pow_50(setup: &dyn Setup) {
-    // Above what a double holds, above what a signed integer holds, and nearly the last.
+    // Above the exact range of a double, above the range of a signed integer, and near the maximum.
     let tokens = [(1 << 53) + 1, (1 << 63) + 1, u64::MAX - 9];
     for (n, token) in (0..).zip(tokens.map(Token)) {
-        let operation = Operation::nth(setup, n);
+        let operation = SuiteOperation::nth(setup, n);
         let seen = operation.read().await;
         let change = in_progress_under(token);
         assert_eq!(operation.swap(&seen, &change).await, Swapped::Yes);
         assert_eq!(operation.record().await, change.record);
-        let next = operation.taken_over(setup, SECOND).await;
+        let next = operation.take_over(setup, SECOND).await;
         assert!(next.token > token, "{next:?} after {token:?}");
     }
 }
 
 pub(super) async fn token_mark_is_raised_by_every_write(setup: &dyn Setup) {
     for (n, token) in (0..).zip([(1 << 53) + 1, (1 << 63) + 1].map(Token)) {
-        let operation = Operation::nth(setup, n);
+        let operation = SuiteOperation::nth(setup, n);
         let seen = operation.read().await;
         assert_eq!(operation.swap(&seen, &in_progress_under(token)).await, Swapped::Yes);
         let seen = operation.read().await;
         assert!(seen.token_high_water >= token, "the mark was not raised: {seen:?}");
-        let other = Operation::nth(setup, 10 + n).granted(FIRST).await;
-        assert!(other.token > token, "the mark counts for all keys");
+        let other = SuiteOperation::nth(setup, 10 + n).grant(FIRST).await;
+        assert!(other.token > token, "the mark applies to all keys");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A known effect beats everything but a recorded answer.
+//! Completions: a known effect overrides every state but a recorded answer.
 
 use std::time::Duration;
 
@@ -7,95 +7,97 @@ use hapax_core::machine::{Cancelled, Complete, Completed, Renewed, Resolved, Set
 use hapax_core::store::Inserted;
 use hapax_core::{ErrorKind, Seconds, State};
 
-use super::bench::*;
+use super::assertions::*;
+use super::clock::*;
+use super::operation::*;
 use crate::setup::Setup;
 
 pub(super) async fn complete_then_replay(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
     let completion = operation.completion(&grant, "the answer");
     let mut stranger = operation.completion(&grant, "a stranger's answer");
     stranger.claim.owner = SECOND;
     let before = operation.record().await;
     let lost = operation.complete_as(&stranger).await;
-    assert_eq!(lost, Completed::Lost(before), "the token alone is no claim");
-    // The store's own step, which needs no second one here.
+    assert_eq!(lost, Completed::Lost(before), "a claim needs the owner as well as the token");
+    // Calls the store's own operation: in this state it needs no further step of the protocol.
     let rk = operation.rk();
     let completed = operation.store().complete(&rk, &completion).await;
-    let completed = completed.expect("a completion is answered");
+    let completed = completed.expect("the completion succeeds");
     assert_eq!(completed, Completed::Done);
     let record = operation.record().await;
     assert_eq!(record.token, grant.token);
     assert_eq!(record.fingerprint, grant.fingerprint);
-    operation.replays("the answer").await;
+    operation.assert_replays("the answer").await;
 }
 
 pub(super) async fn complete_twice_same_already(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.completed(FIRST, "the answer").await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant_and_complete(FIRST, "the answer").await;
     forward(setup, WHILE).await;
     let before = operation.read().await;
     let again = operation.complete(&grant, "the answer").await;
     assert_eq!(again, Completed::Already);
     let other = operation.complete(&grant, "another answer").await;
     assert_eq!(other, Completed::Already);
-    operation.is_as(&before).await;
-    operation.replays("the answer").await;
+    operation.assert_unchanged(&before).await;
+    operation.assert_replays("the answer").await;
 }
 
 pub(super) async fn complete_twice_other_lost_returns_canonical(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
-    let second = operation.taken_over(setup, SECOND).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
+    let second = operation.take_over(setup, SECOND).await;
     let earlier = operation.complete(&first, "the first answer").await;
     assert_eq!(earlier, Completed::Done);
     forward(setup, WHILE).await;
     let before = operation.read().await;
     let later = operation.complete(&second, "the second answer").await;
     assert_eq!(canonical(later), "the first answer");
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 }
 
 pub(super) async fn complete_after_lapse_without_takeover_ok(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
     setup.lapse(&operation.rk()).await;
     let late = operation.complete(&grant, "the answer").await;
     assert_eq!(late, Completed::Done);
-    operation.replays("the answer").await;
+    operation.assert_replays("the answer").await;
 
-    let operation = Operation::nth(setup, 1);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::nth(setup, 1);
+    let grant = operation.grant(FIRST).await;
     assert_eq!(operation.abandon(&grant).await, Settled::Yes);
     let late = operation.complete(&grant, "the answer").await;
-    assert_eq!(late, Completed::Done, "abandoned, and it knows better");
+    assert_eq!(late, Completed::Done, "an abandoned grant can still be completed");
 }
 
 pub(super) async fn complete_after_takeover_lost(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
-    let second = operation.taken_over(setup, SECOND).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
+    let second = operation.take_over(setup, SECOND).await;
     let earlier = operation.complete(&second, "the second answer").await;
     assert_eq!(earlier, Completed::Done);
     let late = operation.complete(&first, "the first answer").await;
     assert_eq!(canonical(late), "the second answer");
-    operation.replays("the second answer").await;
+    operation.assert_replays("the second answer").await;
 }
 
 pub(super) async fn complete_heals_indeterminate(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
-    operation.marked_unknown(setup, SECOND).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
+    operation.lapse_and_hold(setup, SECOND).await;
     let late = operation.complete(&grant, "the answer").await;
     assert_eq!(late, Completed::Done);
-    operation.replays("the answer").await;
+    operation.assert_replays("the answer").await;
 }
 
 pub(super) async fn complete_missing_recreates(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 2);
+    let operations = SuiteOperation::many(setup, 2);
     let mut grants = Vec::new();
     for operation in &operations {
-        grants.push(operation.granted(FIRST).await);
+        grants.push(operation.grant(FIRST).await);
     }
     expire_all(setup, &operations).await;
     sweep_all(setup).await;
@@ -113,13 +115,13 @@ pub(super) async fn complete_missing_recreates(setup: &dyn Setup) {
     assert_eq!(operations[1].record().await.token, grants[1].token);
     let seen = operations[1].read().await;
     assert!(seen.token_high_water >= grants[1].token, "{seen:?}");
-    operations[1].replays("the answer").await;
+    operations[1].assert_replays("the answer").await;
 }
 
 pub(super) async fn complete_never_downgrades(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
-    let second = operation.taken_over(setup, SECOND).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
+    let second = operation.take_over(setup, SECOND).await;
     let done = operation.complete(&second, "the answer").await;
     assert_eq!(done, Completed::Done);
     forward(setup, WHILE).await;
@@ -139,12 +141,12 @@ pub(super) async fn complete_never_downgrades(setup: &dyn Setup) {
     }
     let late = operation.complete(&first, "another answer").await;
     assert_eq!(canonical(late), "the answer");
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 }
 
 pub(super) async fn complete_without_retention(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 2);
-    let grant = operations[0].granted(FIRST).await;
+    let operations = SuiteOperation::many(setup, 2);
+    let grant = operations[0].grant(FIRST).await;
     let fleeting = Complete { retention: Seconds(0), ..operations[0].completion(&grant, "the answer") };
     let mut stranger = fleeting.clone();
     stranger.claim.owner = SECOND;
@@ -152,7 +154,7 @@ pub(super) async fn complete_without_retention(setup: &dyn Setup) {
     assert_eq!(operations[0].complete_as(&stranger).await, Completed::Lost(before));
     assert_eq!(operations[0].complete_as(&fleeting).await, Completed::Done);
 
-    let grant = operations[1].granted(FIRST).await;
+    let grant = operations[1].grant(FIRST).await;
     expire_all(setup, &operations).await;
     assert_eq!(operations[0].read().await.live(), None);
     let late = Complete { retention: Seconds(0), ..operations[1].completion(&grant, "the answer") };
@@ -161,27 +163,27 @@ pub(super) async fn complete_without_retention(setup: &dyn Setup) {
 
 pub(super) async fn complete_sets_result_retention(setup: &dyn Setup) {
     for (n, retention) in [(0, Seconds(60)), (1, RETENTION), (2, Seconds(90 * 24 * 3600))] {
-        let operation = Operation::nth(setup, n);
-        let grant = operation.granted(FIRST).await;
+        let operation = SuiteOperation::nth(setup, n);
+        let grant = operation.grant(FIRST).await;
         let completion = Complete { retention, ..operation.completion(&grant, "the answer") };
         assert_eq!(operation.complete_as(&completion).await, Completed::Done);
         let seen = operation.read().await;
         assert_left(seen.life_left, retention);
-        let shown = replayed(operation.begin(SECOND).await).expiry;
+        let expiry = replayed(operation.begin(SECOND).await).expiry;
         let expected = seen.now.plus(retention.into()).seconds();
-        assert!(shown.abs_diff(expected) <= 5, "{shown}, not {expected}");
+        assert!(expiry.abs_diff(expected) <= 5, "{expiry}, not {expected}");
     }
 }
 
 pub(super) async fn complete_when_store_full_succeeds(setup: &dyn Setup) {
-    let early = Operation::many(setup, 8);
+    let early = SuiteOperation::many(setup, 8);
     let mut grants = Vec::new();
     for operation in &early {
-        grants.push(operation.granted(FIRST).await);
+        grants.push(operation.grant(FIRST).await);
     }
     let filler = Bytes::from(vec![0x5A; 256 << 10]);
     let refused = fill(setup, &filler).await;
-    assert_eq!(refused.read().await.record, None, "a refused begin is none");
+    assert_eq!(refused.read().await.record, None, "a refused begin stores no record");
 
     for (operation, grant) in early.iter().zip(&grants) {
         let completion = operation.completion(grant, filler.slice(..4096));
@@ -191,97 +193,98 @@ pub(super) async fn complete_when_store_full_succeeds(setup: &dyn Setup) {
     }
 }
 
-/// Begins and completes until a begin is refused, and gives the one that was.
-async fn fill(setup: &dyn Setup, answer: &Bytes) -> Operation {
+/// Begins and completes until a begin is refused. Returns the refused operation.
+async fn fill(setup: &dyn Setup, answer: &Bytes) -> SuiteOperation {
     for n in 1000..2000 {
-        let operation = Operation::nth(setup, n);
-        match operation.store().begin(&operation.ask(FIRST)).await {
+        let operation = SuiteOperation::nth(setup, n);
+        match operation.store().begin(&operation.hold_begin(FIRST)).await {
             Ok(Inserted::Granted(grant)) => {
                 let completion = operation.completion(&grant, answer.clone());
                 assert_eq!(operation.complete_as(&completion).await, Completed::Done);
             }
             Err(error) if error.kind() == ErrorKind::Full => return operation,
-            begun => panic!("a grant or a refusal was expected, not {begun:?}"),
+            begun => panic!("expected a grant or a refusal, got {begun:?}"),
         }
     }
-    panic!("the store took 250 MiB and is not full; give its set-up less room");
+    panic!("the store accepted 250 MiB and is not full; configure a smaller limit in its setup");
 }
 
 pub(super) async fn complete_empty_body(setup: &dyn Setup) {
-    comes_back(setup, Bytes::new()).await;
+    assert_round_trip(setup, Bytes::new()).await;
 }
 
 pub(super) async fn complete_binary_body_with_nul(setup: &dyn Setup) {
-    comes_back(setup, Bytes::from_static(b"\0a\0\xFF\xFE\x80'\"\\\n\r\0")).await;
+    assert_round_trip(setup, Bytes::from_static(b"\0a\0\xFF\xFE\x80'\"\\\n\r\0")).await;
 }
 
 pub(super) async fn complete_1_mib_body(setup: &dyn Setup) {
     let body: Vec<u8> = (0..1u32 << 20).map(|n| n.wrapping_mul(0x9E37_79B1).to_be_bytes()[0]).collect();
-    comes_back(setup, body.into()).await;
+    assert_round_trip(setup, body.into()).await;
 }
 
-async fn comes_back(setup: &dyn Setup, answer: Bytes) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+/// The answer is replayed and read with the same bytes.
+async fn assert_round_trip(setup: &dyn Setup, answer: Bytes) {
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
     let completion = operation.completion(&grant, answer.clone());
     assert_eq!(operation.complete_as(&completion).await, Completed::Done);
     let replay = replayed(operation.begin(SECOND).await).answer;
-    assert!(replay == answer, "{} bytes came back altered", replay.len());
+    assert!(replay == answer, "{} replayed bytes differ from the answer", replay.len());
     let State::Completed(read) = operation.record().await.state else {
-        panic!("a completed record was expected");
+        panic!("expected a completed record");
     };
-    assert!(read.answer == answer, "a read shows the same bytes");
+    assert!(read.answer == answer, "the read answer differs");
     assert_eq!(operation.complete_as(&completion).await, Completed::Already);
 }
 
 pub(super) async fn complete_beats_released(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     assert_eq!(operation.release(&first).await, Settled::Yes);
-    let second = operation.granted(SECOND).await;
+    let second = operation.grant(SECOND).await;
     assert_eq!(operation.release(&second).await, Settled::Yes);
 
     let late = operation.complete(&first, "the answer").await;
     assert_eq!(late, Completed::Done);
     assert_eq!(operation.record().await.token, first.token);
-    operation.replays("the answer").await;
+    operation.assert_replays("the answer").await;
 
-    // Under its own token too: who knows better heals its own release.
-    let operation = Operation::nth(setup, 1);
-    let own = operation.granted(FIRST).await;
+    // Under its own token too: an attempt can complete after its own release.
+    let operation = SuiteOperation::nth(setup, 1);
+    let own = operation.grant(FIRST).await;
     assert_eq!(operation.release(&own).await, Settled::Yes);
     let late = operation.complete(&own, "the answer").await;
     assert_eq!(late, Completed::Done);
 }
 
 pub(super) async fn complete_beats_dead(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
-    let second = operation.taken_over(setup, SECOND).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
+    let second = operation.take_over(setup, SECOND).await;
     assert_eq!(operation.bury(&second).await, Settled::Yes);
     let before = operation.record().await;
     let own = operation.complete(&second, "no answer").await;
-    assert_eq!(own, Completed::Lost(before), "who buried it stays dead");
+    assert_eq!(own, Completed::Lost(before), "the attempt that buried the record cannot complete it");
 
     let late = operation.complete(&first, "the answer").await;
     assert_eq!(late, Completed::Done);
     assert_eq!(operation.record().await.token, first.token);
-    operation.replays("the answer").await;
+    operation.assert_replays("the answer").await;
 }
 
 pub(super) async fn complete_beats_running(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
-    let second = operation.taken_over(setup, SECOND).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
+    let second = operation.take_over(setup, SECOND).await;
     let late = operation.complete(&first, "the answer").await;
     assert_eq!(late, Completed::Done);
     assert_eq!(operation.record().await.token, first.token);
     assert_eq!(operation.renew(&second).await, Renewed::Lost);
-    operation.replays("the answer").await;
+    operation.assert_replays("the answer").await;
 
-    // Not so for another payload: that is another effect.
-    let operation = Operation::nth(setup, 1);
-    let first = operation.granted(FIRST).await;
+    // A record for another payload is another operation, which a completion does not override.
+    let operation = SuiteOperation::nth(setup, 1);
+    let first = operation.grant(FIRST).await;
     setup.expire(&operation.rk()).await;
     granted(operation.other_payload(SECOND).await);
     let before = operation.record().await;

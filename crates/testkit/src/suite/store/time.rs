@@ -1,4 +1,4 @@
-//! Only the store's clock counts, and it may step.
+//! Clocks: only the store's clock decides, and it may step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,81 +8,85 @@ use hapax_core::gate::{Provenance, Reason, Refused};
 use hapax_core::machine::{Begin, Begun, Cancelled, Renewed, Settled};
 use hapax_core::{Gate, Millis, Seconds, Settings};
 
-use super::bench::*;
+use super::assertions::*;
+use super::clock::*;
+use super::operation::*;
+use super::parallel::*;
 use crate::clock::ManualClock;
 use crate::setup::Setup;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 pub(super) async fn lapse_uses_store_clock_not_client(setup: &dyn Setup) {
-    let operations = Operation::many(setup, INSTANCES);
-    let grants = each(&operations, |operation| async move { operation.granted(FIRST).await });
+    let operations = SuiteOperation::many(setup, INSTANCES);
+    let grants = each(&operations, |operation| async move { operation.grant(FIRST).await });
     grants.await;
     let client = Arc::new(ManualClock::new());
     let gate = gate(setup, &client);
 
     client.forward(HOUR);
-    for told in run_all(&gate, &operations).await {
-        assert!(matches!(told, Err(Refused { reason: Reason::Busy { .. }, .. })), "{told:?}");
+    for result in run_all(&gate, &operations).await {
+        assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
     }
     client.back(24 * HOUR);
     lapse_all(setup, &operations).await;
-    for told in run_all(&gate, &operations).await {
-        let unknown = matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. }));
-        assert!(unknown, "{told:?}");
+    for result in run_all(&gate, &operations).await {
+        let is_unknown = matches!(result, Err(Refused { reason: Reason::Indeterminate { .. }, .. }));
+        assert!(is_unknown, "{result:?}");
     }
 }
 
-/// Runs every operation through the gate at once; no handler is to be reached.
-async fn run_all(gate: &Gate, operations: &[Operation]) -> Vec<Result<(), Refused<String>>> {
+/// Runs all operations through the gate concurrently. No handler may run.
+async fn run_all(gate: &Gate, operations: &[SuiteOperation]) -> Vec<Result<(), Refused<String>>> {
     let ran = each(operations, |operation| {
         let gate = gate.clone();
         async move {
             let ran = gate.run(operation.call(), |_| async { Ok(String::from("run twice")) });
-            ran.await.map(|ran| panic!("nothing was to run: {ran:?}"))
+            ran.await.map(|ran| panic!("a handler ran: {ran:?}"))
         }
     });
     ran.await
 }
 
 pub(super) async fn client_clock_plus_1h(setup: &dyn Setup) {
-    runs_once(setup, |client| client.forward(HOUR)).await;
+    assert_runs_once(setup, |client| client.forward(HOUR)).await;
 }
 
 pub(super) async fn client_clock_minus_1h(setup: &dyn Setup) {
-    runs_once(setup, |client| client.back(HOUR)).await;
+    assert_runs_once(setup, |client| client.back(HOUR)).await;
 }
 
-/// A gate whose clock differs from the store's runs an operation once, tells its twin so, and replays.
-async fn runs_once(setup: &dyn Setup, skew: impl FnOnce(&ManualClock)) {
+/// A gate whose clock differs from the store's runs an operation once, refuses a concurrent copy with Busy, and replays
+/// the answer.
+async fn assert_runs_once(setup: &dyn Setup, skew: impl FnOnce(&ManualClock)) {
     let client = Arc::new(ManualClock::new());
     skew(&client);
-    let (gate, operation) = (gate(setup, &client), Operation::on(setup));
-    let (twin, call) = (gate.clone(), operation.call());
+    let (gate, operation) = (gate(setup, &client), SuiteOperation::new(setup));
+    let (copy_gate, call) = (gate.clone(), operation.call());
     let ran = gate.run(call, move |_| async move {
-        let told = twin.run(call, |_| async { Ok(String::from("the twin's")) });
-        let Err(Refused { reason: Reason::Busy { retry_after }, .. }) = told.await else {
-            panic!("the twin was to be told that it runs");
+        let copy = copy_gate.run(call, |_| async { Ok(String::from("the copy's answer")) });
+        let Err(Refused { reason: Reason::Busy { retry_after }, .. }) = copy.await else {
+            panic!("the concurrent copy must be refused with Busy");
         };
         assert_left(retry_after, LEASE);
         Ok(String::from("the answer"))
     });
-    let ran = ran.await.expect("it ran");
+    let ran = ran.await.expect("the handler ran");
     assert_eq!((ran.answer.as_str(), ran.provenance), ("the answer", Provenance::Fresh));
 
     let again = gate.run(call, |_| async { Ok(String::from("another answer")) });
-    let again = again.await.expect("it is replayed");
+    let again = again.await.expect("the answer is replayed");
     assert_eq!((again.answer, again.provenance), (ran.answer, Provenance::Replayed));
     let seen = operation.read().await;
     assert_left(seen.life_left, RETENTION);
-    let shown = replayed(operation.begin(SECOND).await).expiry;
+    let expiry = replayed(operation.begin(SECOND).await).expiry;
     let expected = seen.now.plus(RETENTION.into()).seconds();
-    assert!(shown.abs_diff(expected) <= 5, "the store's clock tells it");
+    assert!(expiry.abs_diff(expected) <= 5, "the expiry must follow the store's clock");
 }
 
 fn gate(setup: &dyn Setup, client: &Arc<ManualClock>) -> Gate {
     let mut settings = Settings::default();
-    // No case is about a slow store; on a busy machine none is to be taken for one.
+    // A generous timeout: on a busy machine a slow call must not count as a timeout.
     settings.store_timeout = Duration::from_secs(30);
     settings.policy.lease = LEASE.into();
     settings.policy.retention = RETENTION.into();
@@ -91,8 +95,8 @@ fn gate(setup: &dyn Setup, client: &Arc<ManualClock>) -> Gate {
 }
 
 pub(super) async fn store_clock_back_unsticks_within_one_lease(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     back(setup, HOUR).await;
     assert_left(busy(operation.retry(SECOND).await), LEASE);
     assert_left(operation.read().await.lease_left, LEASE);
@@ -102,8 +106,8 @@ pub(super) async fn store_clock_back_unsticks_within_one_lease(setup: &dyn Setup
 }
 
 pub(super) async fn store_clock_forward_fences_old_holder(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     forward(setup, HOUR).await;
     let second = granted(operation.retry(SECOND).await);
     assert!(second.takeover && second.token > first.token, "{second:?}");
@@ -116,12 +120,13 @@ pub(super) async fn store_clock_forward_fences_old_holder(setup: &dyn Setup) {
     assert_eq!(operation.abandon(&first).await, Settled::Lost);
     assert_eq!(operation.bury(&first).await, Settled::Lost);
     busy(operation.begin(FIRST).await);
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 }
 
 pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
-    let operations = Operation::many(setup, INSTANCES);
-    let completed = each(&operations, |operation| async move { operation.completed(FIRST, "the answer").await });
+    let operations = SuiteOperation::many(setup, INSTANCES);
+    let completed =
+        each(&operations, |operation| async move { operation.grant_and_complete(FIRST, "the answer").await });
     let completed = completed.await;
     forward(setup, Duration::from(RETENTION) - HOUR).await;
     let early = each(&operations, |operation| async move {
@@ -146,12 +151,12 @@ pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
 }
 
 pub(super) async fn retention_config_change_does_not_bend_age(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    operation.grant(FIRST).await;
     let under = |lease, retention| Begin {
         lease: Millis(lease),
         unknown_retention: Seconds(retention),
-        ..operation.ask_retry(SECOND)
+        ..operation.retry_begin(SECOND)
     };
     let (short, long) = (under(1_000, 2), under(3_600_000, 365 * 24 * 3600));
     forward(setup, WHILE).await;
@@ -163,37 +168,37 @@ pub(super) async fn retention_config_change_does_not_bend_age(setup: &dyn Setup)
 
     forward(setup, left).await;
     let grant = granted(operation.begin_as(&long).await);
-    assert!(grant.takeover, "the record's lease is over: {grant:?}");
+    assert!(grant.takeover, "the record's own lease has expired: {grant:?}");
     assert_left(operation.read().await.lease_left, Duration::from_secs(3600));
 
-    let other = Operation::nth(setup, 1);
-    other.granted(FIRST).await;
-    let since = other.marked_unknown(setup, SECOND).await;
+    let other = SuiteOperation::nth(setup, 1);
+    other.grant(FIRST).await;
+    let since = other.lapse_and_hold(setup, SECOND).await;
     forward(setup, HOUR).await;
-    let ask = Begin { unknown_retention: Seconds(120), ..other.ask(THIRD) };
+    let ask = Begin { unknown_retention: Seconds(120), ..other.hold_begin(THIRD) };
     assert_same_time(indeterminate(other.begin_as(&ask).await), since);
     let life_left = Duration::from(UNKNOWN) - HOUR;
     assert_left(other.read().await.life_left, life_left);
 }
 
 pub(super) async fn cancel_by_owner_after_ambiguous_begin(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
+    let operation = SuiteOperation::new(setup);
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Gone);
-    let first = operation.granted(FIRST).await;
+    let first = operation.grant(FIRST).await;
     assert_eq!(operation.cancel(SECOND).await, Cancelled::Gone);
     busy(operation.begin(SECOND).await);
 
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Yes);
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Yes);
-    let second = operation.granted(SECOND).await;
+    let second = operation.grant(SECOND).await;
     assert!(second.token > first.token && second.attempt == 2);
     forward(setup, WHILE).await;
     let before = operation.read().await;
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Gone);
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 
-    // A grant by takeover that is cancelled leaves the attempt before it unknown.
-    let third = operation.taken_over(setup, THIRD).await;
+    // Cancelling a takeover leaves the outcome of the earlier attempt unknown.
+    let third = operation.take_over(setup, THIRD).await;
     assert_eq!(operation.cancel(THIRD).await, Cancelled::Yes);
     assert_eq!(operation.renew(&third).await, Renewed::Lost);
     indeterminate(operation.begin(FIRST).await);

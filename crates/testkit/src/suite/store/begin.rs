@@ -1,16 +1,19 @@
-//! Who is granted, and what everybody else is shown.
+//! Begins: which one is granted, and the reply of all others.
 
 use futures_util::future::join_all;
 use hapax_core::machine::{Begun, Completed, Grant, Settled};
 use hapax_core::store::Inserted;
 use hapax_core::{Phase, State};
 
-use super::bench::*;
+use super::assertions::*;
+use super::clock::*;
+use super::operation::*;
+use super::parallel::*;
 use crate::setup::Setup;
 
 pub(super) async fn begin_grants_absent(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
 
     let seen = operation.read().await;
     let record = seen.live().expect("the record lives");
@@ -29,25 +32,25 @@ pub(super) async fn begin_grants_absent(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_busy_live(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    operation.grant(FIRST).await;
     forward(setup, WHILE).await;
     let before = operation.read().await;
 
-    for ask in [operation.ask(SECOND), operation.ask_retry(SECOND)] {
+    for ask in [operation.hold_begin(SECOND), operation.retry_begin(SECOND)] {
         busy(operation.begin_as(&ask).await);
         let inserted = operation.store().begin(&ask).await;
         let Ok(Inserted::Found(found)) = inserted else {
-            panic!("the record was to be found, not {inserted:?}");
+            panic!("expected the stored record, got {inserted:?}");
         };
         assert_eq!(found.record, before.record);
     }
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 }
 
 pub(super) async fn begin_busy_reports_remaining_lease(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    operation.grant(FIRST).await;
     assert_left(busy(operation.begin(SECOND).await), LEASE);
     forward(setup, WHILE).await;
     let left = busy(operation.begin(SECOND).await);
@@ -56,8 +59,8 @@ pub(super) async fn begin_busy_reports_remaining_lease(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_same_owner_is_mine(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
     let record = operation.record().await;
 
     assert_eq!(mine(operation.begin(FIRST).await), grant);
@@ -68,8 +71,8 @@ pub(super) async fn begin_same_owner_is_mine(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_mine_rearms_lease(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    operation.grant(FIRST).await;
     forward(setup, WHILE).await;
     mine(operation.begin(FIRST).await);
     let seen = operation.read().await;
@@ -78,8 +81,8 @@ pub(super) async fn begin_mine_rearms_lease(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_replays_completed_bytes_exact(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
     let answer: Vec<u8> = (0..=255).rev().chain(0..=255).collect();
     let completion = operation.completion(&grant, answer.clone());
     assert_eq!(operation.complete_as(&completion).await, Completed::Done);
@@ -90,49 +93,49 @@ pub(super) async fn begin_replays_completed_bytes_exact(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_mismatch_when_live(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    operation.granted(FIRST).await;
-    mismatches(setup, &operation).await;
+    let operation = SuiteOperation::new(setup);
+    operation.grant(FIRST).await;
+    assert_mismatches(setup, &operation).await;
 }
 
 pub(super) async fn begin_mismatch_when_completed(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    operation.completed(FIRST, "the answer").await;
-    mismatches(setup, &operation).await;
+    let operation = SuiteOperation::new(setup);
+    operation.grant_and_complete(FIRST, "the answer").await;
+    assert_mismatches(setup, &operation).await;
 }
 
 pub(super) async fn begin_mismatch_when_released(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let grant = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant(FIRST).await;
     assert_eq!(operation.release(&grant).await, Settled::Yes);
-    mismatches(setup, &operation).await;
+    assert_mismatches(setup, &operation).await;
 }
 
-/// Another payload is told so, whoever asks, and changes nothing.
-async fn mismatches(setup: &dyn Setup, operation: &Operation) {
+/// A begin for another payload is a mismatch for every owner, and changes nothing.
+async fn assert_mismatches(setup: &dyn Setup, operation: &SuiteOperation) {
     forward(setup, WHILE).await;
     let before = operation.read().await;
     for owner in [FIRST, SECOND] {
         assert_eq!(operation.other_payload(owner).await, Begun::Mismatch);
     }
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 }
 
 pub(super) async fn begin_mismatch_beats_busy(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    operation.grant(FIRST).await;
     busy(operation.begin(SECOND).await);
     assert_eq!(operation.other_payload(SECOND).await, Begun::Mismatch);
 
     setup.lapse(&operation.rk()).await;
-    mismatches(setup, &operation).await;
+    assert_mismatches(setup, &operation).await;
     indeterminate(operation.begin(SECOND).await);
-    mismatches(setup, &operation).await;
+    assert_mismatches(setup, &operation).await;
 }
 
 pub(super) async fn begin_lapsed_retry_takes_over(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     setup.lapse(&operation.rk()).await;
     let second = granted(operation.retry(SECOND).await);
 
@@ -147,8 +150,8 @@ pub(super) async fn begin_lapsed_retry_takes_over(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_lapsed_indeterminate_marks(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     setup.lapse(&operation.rk()).await;
     let lapsed = operation.read().await;
     let since = indeterminate(operation.begin(SECOND).await);
@@ -166,22 +169,22 @@ pub(super) async fn begin_lapsed_indeterminate_marks(setup: &dyn Setup) {
         assert_same_time(indeterminate(operation.begin(owner).await), since);
         assert_same_time(indeterminate(operation.retry(owner).await), since);
     }
-    operation.is_as(&before).await;
+    operation.assert_unchanged(&before).await;
 }
 
 pub(super) async fn begin_after_release_grants_higher_token(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     assert_eq!(operation.release(&first).await, Settled::Yes);
-    let second = operation.granted(SECOND).await;
+    let second = operation.grant(SECOND).await;
     assert!(second.token > first.token, "{second:?}");
     assert_eq!((second.attempt, second.takeover), (2, false));
 }
 
 pub(super) async fn begin_expired_ignores_old_fp(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 2);
-    operations[0].granted(FIRST).await;
-    operations[1].completed(FIRST, "the answer").await;
+    let operations = SuiteOperation::many(setup, 2);
+    operations[0].grant(FIRST).await;
+    operations[1].grant_and_complete(FIRST, "the answer").await;
     expire_all(setup, &operations).await;
     for operation in operations {
         let grant = granted(operation.other_payload(SECOND).await);
@@ -191,7 +194,7 @@ pub(super) async fn begin_expired_ignores_old_fp(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_100_racers_one_grant(setup: &dyn Setup) {
-    for operation in Operation::many(setup, 4) {
+    for operation in SuiteOperation::many(setup, 4) {
         let begun = race(&operation, 100, |operation, owner| async move { operation.begin(owner).await });
         let grant = only_grant(begun.await);
         assert_eq!((grant.attempt, grant.takeover), (1, false));
@@ -200,8 +203,8 @@ pub(super) async fn begin_100_racers_one_grant(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_takeover_100_racers_one_winner(setup: &dyn Setup) {
-    for operation in Operation::many(setup, 4) {
-        let first = operation.granted(FIRST).await;
+    for operation in SuiteOperation::many(setup, 4) {
+        let first = operation.grant(FIRST).await;
         setup.lapse(&operation.rk()).await;
         let begun = race(&operation, 100, |operation, owner| async move { operation.retry(owner).await });
         let grant = only_grant(begun.await);
@@ -211,7 +214,7 @@ pub(super) async fn begin_takeover_100_racers_one_winner(setup: &dyn Setup) {
     }
 }
 
-/// The one grant among racers of whom everybody else is told that another runs.
+/// Returns the only grant; all other racers must get Busy.
 fn only_grant(begun: Vec<Begun>) -> Grant {
     let mut grants = Vec::new();
     for begun in begun {
@@ -228,25 +231,25 @@ fn only_grant(begun: Vec<Begun>) -> Grant {
 pub(super) async fn begin_batch_equals_singles(setup: &dyn Setup) {
     let mut singles = Vec::new();
     for n in 0..BATCH {
-        singles.push(told(&begin_in_some_state(setup, n).await));
+        singles.push(describe(&begin_in_varied_state(setup, n).await));
     }
-    let batch = (BATCH..2 * BATCH).map(|n| begin_in_some_state(setup, n));
-    let batch: Vec<_> = soon(join_all(batch)).await.iter().map(told).collect();
+    let batch = (BATCH..2 * BATCH).map(|n| begin_in_varied_state(setup, n));
+    let batch: Vec<_> = with_deadline(join_all(batch)).await.iter().map(describe).collect();
     assert_eq!(batch, singles);
     assert!(batch.contains(&String::from("granted, attempt 2")));
 }
 
 const BATCH: u32 = 60;
 
-/// Brings the n-th operation to one of six states and begins it.
-async fn begin_in_some_state(setup: &dyn Setup, n: u32) -> Begun {
-    let operation = Operation::nth(setup, n);
+/// Brings the n-th operation into one of six states, and begins it.
+async fn begin_in_varied_state(setup: &dyn Setup, n: u32) -> Begun {
+    let operation = SuiteOperation::nth(setup, n);
     match n % 6 {
         0 => {}
-        1 | 2 => drop(operation.granted(FIRST).await),
-        3 | 4 => drop(operation.completed(FIRST, &format!("answer {}", n % BATCH)).await),
+        1 | 2 => drop(operation.grant(FIRST).await),
+        3 | 4 => drop(operation.grant_and_complete(FIRST, &format!("answer {}", n % BATCH)).await),
         _ => {
-            let grant = operation.granted(FIRST).await;
+            let grant = operation.grant(FIRST).await;
             assert_eq!(operation.release(&grant).await, Settled::Yes);
         }
     }
@@ -257,8 +260,8 @@ async fn begin_in_some_state(setup: &dyn Setup, n: u32) -> Begun {
     }
 }
 
-/// A reply without what differs from key to key.
-fn told(begun: &Begun) -> String {
+/// Describes a reply without its token and times.
+fn describe(begun: &Begun) -> String {
     match begun {
         Begun::Granted(grant) => format!("granted, attempt {}", grant.attempt),
         Begun::Mine(grant) => format!("mine, attempt {}", grant.attempt),
@@ -271,33 +274,33 @@ fn told(begun: &Begun) -> String {
 }
 
 pub(super) async fn begin_batch_duplicate_keys_in_batch(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 8);
-    let asks = (0..64).map(|n| operations[n as usize % 8].ask(racer(n)));
-    let asks: Vec<_> = asks.collect();
+    let operations = SuiteOperation::many(setup, 8);
+    let begins = (0..64).map(|n| operations[n as usize % 8].hold_begin(racer(n)));
+    let begins: Vec<_> = begins.collect();
     let store = setup.store();
-    let inserted = soon(join_all(asks.iter().map(|ask| store.begin(ask)))).await;
+    let inserted = with_deadline(join_all(begins.iter().map(|begin| store.begin(begin)))).await;
 
     let mut grants = Vec::new();
-    for (ask, inserted) in asks.iter().zip(inserted) {
-        match inserted.expect("a begin is answered") {
+    for (begin, inserted) in begins.iter().zip(inserted) {
+        match inserted.expect("the begin succeeds") {
             Inserted::Granted(grant) => {
-                assert_eq!((grant.rk, grant.owner), (ask.call.record_key(), ask.owner));
+                assert_eq!((grant.rk, grant.owner), (begin.call.record_key(), begin.owner));
                 grants.push(grant.rk);
             }
             Inserted::Found(seen) => {
-                let record = seen.live().expect("what is found lives");
-                assert_ne!(in_progress(record).owner, ask.owner);
+                let record = seen.live().expect("a found record is live");
+                assert_ne!(in_progress(record).owner, begin.owner);
             }
         }
     }
     grants.sort();
-    let mut every: Vec<_> = operations.iter().map(Operation::rk).collect();
-    every.sort();
-    assert_eq!(grants, every, "one grant for each key");
+    let mut all_keys: Vec<_> = operations.iter().map(SuiteOperation::rk).collect();
+    all_keys.sort();
+    assert_eq!(grants, all_keys, "one grant for each key");
 }
 
 pub(super) async fn begin_batches_opposite_order_no_deadlock(setup: &dyn Setup) {
-    let operations = Operation::many(setup, INSTANCES);
+    let operations = SuiteOperation::many(setup, INSTANCES);
     let batches = (0..8).map(|n| {
         let mut operations = operations.clone();
         if n % 2 == 1 {
@@ -310,20 +313,20 @@ pub(super) async fn begin_batches_opposite_order_no_deadlock(setup: &dyn Setup) 
             begun.iter().filter(is_grant).count()
         }
     });
-    let grants: usize = at_once(batches).await.into_iter().sum();
+    let grants: usize = run_concurrently(batches).await.into_iter().sum();
     assert_eq!(grants, operations.len(), "one grant for each key");
 }
 
 pub(super) async fn begin_row_vanishes_mid_way(setup: &dyn Setup) {
-    let operations = Operation::many(setup, 50);
-    let olds = each(&operations, |operation| async move { operation.completed(FIRST, "the answer").await });
+    let operations = SuiteOperation::many(setup, 50);
+    let olds = each(&operations, |operation| async move { operation.grant_and_complete(FIRST, "the answer").await });
     let olds = olds.await;
     expire_all(setup, &operations).await;
 
     let inspect = setup.inspect();
     let sweeps = tokio::spawn(async move {
         for _ in 0..100 {
-            inspect.sweep(1).await.expect("a sweep is answered");
+            inspect.sweep(1).await.expect("the sweep succeeds");
             tokio::task::yield_now().await;
         }
     });
@@ -332,7 +335,7 @@ pub(super) async fn begin_row_vanishes_mid_way(setup: &dyn Setup) {
         only_grant(join_all(begins).await)
     });
     let news = news.await;
-    soon(sweeps).await.expect("the sweeps end");
+    with_deadline(sweeps).await.expect("the sweeps finish");
 
     for ((operation, old), new) in operations.iter().zip(olds).zip(news) {
         assert!(new.token > old.token, "{new:?}");
@@ -341,8 +344,8 @@ pub(super) async fn begin_row_vanishes_mid_way(setup: &dyn Setup) {
 }
 
 pub(super) async fn begin_own_abandoned_is_not_mine(setup: &dyn Setup) {
-    let operation = Operation::on(setup);
-    let first = operation.granted(FIRST).await;
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
     assert_eq!(operation.abandon(&first).await, Settled::Yes);
     let again = granted(operation.retry(FIRST).await);
     assert!(again.takeover && again.token > first.token, "{again:?}");

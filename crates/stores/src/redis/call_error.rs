@@ -1,0 +1,344 @@
+//! Maps errors of the driver, the connection and the server to the kinds of [`Error`]: was the call applied or not?
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use hapax_core::{Error, ErrorKind};
+use redis::{ErrorKind as Cause, RedisError, ServerErrorKind};
+use rustls::AlertDescription;
+
+/// Why a call failed, and how far it had come.
+#[derive(Debug)]
+pub(super) enum RedisCallError {
+    /// The error already has its kind.
+    Judged(Error),
+    /// The call was not sent because no connection could be opened.
+    NotConnected(RedisError, Transport),
+    /// The call was not sent because the connection broke.
+    NotSent(RedisError),
+    /// The call was sent, or may have been.
+    Sent(RedisError),
+}
+
+/// How the URL says to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Plain,
+    Tls,
+}
+
+/// The error codes with which a server refuses a command *before* it changes anything; each with its kind and a
+/// message.
+const REFUSALS: [(&str, ErrorKind, &str); 20] = [
+    ("ASK", ErrorKind::NotApplied, CLUSTER),
+    ("BUSY", ErrorKind::NotApplied, "a long-running script blocks the server"),
+    ("CLUSTERDOWN", ErrorKind::NotApplied, CLUSTER),
+    ("CROSSSLOT", ErrorKind::NotApplied, CLUSTER),
+    (
+        "DENIED",
+        ErrorKind::Unusable,
+        "the server is in protected mode and accepts only connections from its own host; give it a password",
+    ),
+    ("EXECABORT", ErrorKind::NotApplied, "the server refused one command of a transaction, and therefore all of them"),
+    ("LOADING", ErrorKind::NotApplied, "the server is still loading its data"),
+    ("MASTERDOWN", ErrorKind::NotApplied, "the server is a replica that has lost its primary"),
+    ("MISCONF", ErrorKind::Full, "the server cannot write to its disk and refuses writes"),
+    ("MOVED", ErrorKind::NotApplied, CLUSTER),
+    ("NOAUTH", ErrorKind::Unusable, PASSWORD),
+    ("NOPERM", ErrorKind::Unusable, PERMISSIONS),
+    ("NOREPLICAS", ErrorKind::Full, "the server has fewer replicas than it demands for a write"),
+    ("NOSCRIPT", ErrorKind::NotApplied, "the server does not have the script any more"),
+    ("OOM", ErrorKind::Full, "the server's memory is full; give it more memory, or shorten the retention"),
+    ("READONLY", ErrorKind::NotApplied, "the server is a replica; use the URL of the primary"),
+    ("TRYAGAIN", ErrorKind::NotApplied, CLUSTER),
+    ("UNKILLABLE", ErrorKind::NotApplied, "a long-running script blocks the server"),
+    ("WRONGPASS", ErrorKind::Unusable, "the server rejects this user or password"),
+    (
+        "WRONGTYPE",
+        ErrorKind::Damaged,
+        "a record's key holds another type: another program writes keys with the prefix hx:",
+    ),
+];
+
+const CLUSTER: &str = "the server is part of a cluster, which is not supported yet";
+
+const PASSWORD: &str = "the server asks for a password; put it in the URL, or name its file by ?password-file=";
+
+const PERMISSIONS: &str = "the user lacks a permission; it needs ~hx:* and +set +get +getrange +exists +pexpiretime \
+    +pexpire +time +info +eval +evalsha, and +select for any database but 0";
+
+/// Refusals without a code of their own, by their first words. A script stops at a command that it may not run, and its
+/// only write is its last command, so nothing was written before.
+const REFUSALS_BY_TEXT: [(&str, ErrorKind, &str); 7] = [
+    ("ACL failure in script", ErrorKind::Unusable, PERMISSIONS),
+    ("Authentication required", ErrorKind::Unusable, PASSWORD),
+    ("DB index is out of range", ErrorKind::Unusable, "the server has no database with the number in the URL"),
+    ("The user executing the script", ErrorKind::Unusable, PERMISSIONS),
+    (
+        "max number of clients reached",
+        ErrorKind::NotApplied,
+        "the server has reached its limit of connections; raise its maxclients, or let other clients open fewer",
+    ),
+    (
+        "syntax error",
+        ErrorKind::Unusable,
+        "the server does not know SET with NX and GET; use Redis 7.0 or later, or any Valkey",
+    ),
+    (
+        UNKNOWN_COMMAND,
+        ErrorKind::Unusable,
+        "the server lacks a command that every Redis since 7.0 has, or has it renamed",
+    ),
+];
+
+const UNKNOWN_COMMAND: &str = "unknown command";
+
+impl RedisCallError {
+    /// Whether the server lacks the script, and so did not run it.
+    pub(super) fn is_unknown_script(&self) -> bool {
+        matches!(self, Self::Sent(error) if error.kind() == Cause::Server(ServerErrorKind::NoScript))
+    }
+
+    /// Whether the server replied, even if only to refuse: then the connection works.
+    pub(super) fn is_server_reply(&self) -> bool {
+        matches!(self, Self::Sent(error) if error.code().is_some())
+    }
+
+    /// Whether the server accepts no writes now. It refuses such a command before it reads the record.
+    pub(super) fn is_write_refusal(&self) -> bool {
+        matches!(self, Self::Sent(error) if matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS")))
+    }
+
+    /// Whether the server is a replica. The same host name may lead to the primary.
+    pub(super) fn is_from_replica(&self) -> bool {
+        matches!(self, Self::Sent(error) if matches!(error.code(), Some("READONLY" | "MASTERDOWN")))
+    }
+}
+
+impl From<RedisCallError> for Error {
+    fn from(error: RedisCallError) -> Self {
+        let (kind, message, error) = match error {
+            RedisCallError::Judged(error) => return error,
+            RedisCallError::NotSent(error) => {
+                let (kind, message) = refusal(&error).unwrap_or((ErrorKind::NotApplied, "the connection broke"));
+                (kind, message, error)
+            }
+            RedisCallError::NotConnected(error, transport) => {
+                let (kind, message) = refusal(&error).unwrap_or_else(|| connect_error(&error, transport));
+                // The server repeats the command of the handshake, and that may contain a password.
+                if error.detail().is_some_and(|detail| detail.starts_with(UNKNOWN_COMMAND)) {
+                    return Self::new(kind, message);
+                }
+                (kind, message, error)
+            }
+            RedisCallError::Sent(error) => {
+                let (kind, message) =
+                    refusal(&error).unwrap_or_else(|| (ErrorKind::Unknown, ambiguous_message(&error)));
+                (kind, message, error)
+            }
+        };
+        Self::new(kind, message).caused_by(DriverError(error))
+    }
+}
+
+/// An error of the driver. The driver's error repeats its own text as its source; this wrapper skips that repetition.
+#[derive(Debug)]
+pub(super) struct DriverError(pub(super) RedisError);
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for DriverError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source()?.source()
+    }
+}
+
+/// Why no connection could be opened.
+fn connect_error(error: &RedisError, transport: Transport) -> (ErrorKind, &'static str) {
+    if let Some(message) = certificate_message(error) {
+        return (ErrorKind::Unusable, message);
+    }
+    match (error.kind(), error.code()) {
+        (Cause::RESP3NotSupported, _) => {
+            (ErrorKind::Unusable, "the server is too old; use Redis 7.0 or later, or any Valkey")
+        }
+        (_, Some(_)) => (ErrorKind::NotApplied, "the server refuses the handshake"),
+        (_, None) => (ErrorKind::NotApplied, no_handshake_message(error, transport)),
+    }
+}
+
+/// What may be wrong with a server that does not reply to the handshake.
+fn no_handshake_message(error: &RedisError, transport: Transport) -> &'static str {
+    match transport {
+        _ if error.is_connection_refusal() => UNREACHED,
+        Transport::Tls if error.is_timeout() || error.is_connection_dropped() || is_not_tls(error) => {
+            "the server cannot be reached by TLS; if its port does not speak TLS, write redis://"
+        }
+        Transport::Plain if error.is_connection_dropped() => {
+            "the server closes the connection during the handshake; if its port speaks TLS, write rediss://, \
+             and if it has reached its limit of connections, raise its maxclients"
+        }
+        Transport::Plain | Transport::Tls => UNREACHED,
+    }
+}
+
+/// Whether the reply could not be read as TLS.
+fn is_not_tls(error: &RedisError) -> bool {
+    io_error(error).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
+}
+
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?.downcast_ref()
+}
+
+const UNREACHED: &str = "the server cannot be reached";
+
+/// The message for a failed TLS handshake: one side does not trust the other's certificate.
+fn certificate_message(error: &RedisError) -> Option<&'static str> {
+    let tls_error = io_error(error)?.get_ref()?.downcast_ref()?;
+    if matches!(tls_error, rustls::Error::InvalidCertificate(_)) {
+        return Some("the server's certificate is not trusted; name the authority that signed it with ?ca=");
+    }
+    let rustls::Error::AlertReceived(alert) = tls_error else { return None };
+    CERTIFICATE_ALERTS
+        .contains(alert)
+        .then_some("the server demands a client certificate that it trusts; name one with ?cert= and ?key=")
+}
+
+/// The alerts of a server that got no client certificate, or one that it does not trust.
+const CERTIFICATE_ALERTS: [AlertDescription; 4] = [
+    AlertDescription::CertificateRequired,
+    AlertDescription::UnknownCA,
+    AlertDescription::BadCertificate,
+    AlertDescription::DecryptError,
+];
+
+/// The message for an error after which the call may or may not have been applied.
+fn ambiguous_message(error: &RedisError) -> &'static str {
+    match (error.kind(), error.code()) {
+        // The server repeats the raw bytes of a command that it does not know; the driver cannot parse them.
+        (Cause::Parse, _) => {
+            "the server's reply cannot be read; it may lack SET, EVAL or EVALSHA, or have them renamed"
+        }
+        (_, Some(_)) => "the server replied with an error that does not tell whether the call was applied",
+        (_, None) => "the server did not reply",
+    }
+}
+
+/// The kind and message of a refusal; `None` for an error after which the call may have been applied.
+fn refusal(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
+    let code = error.code().unwrap_or_default();
+    let by_code = REFUSALS.iter().find(|(known, _, _)| *known == code);
+    let detail = error.detail().unwrap_or_default();
+    let by_text = || REFUSALS_BY_TEXT.iter().find(|(begins, _, _)| detail.starts_with(begins));
+    by_code.or_else(by_text).map(|(_, kind, message)| (*kind, *message))
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_core::ErrorKind::{Damaged, Full, NotApplied, Unknown, Unusable};
+
+    use super::*;
+
+    /// Parses an error reply as the driver does.
+    fn error(line: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        reply.extract_error().unwrap_err()
+    }
+
+    fn kind(error: RedisCallError) -> ErrorKind {
+        Error::from(error).kind()
+    }
+
+    /// Errors as servers word them. The tests in `tests/servers` produce most of them on a real server.
+    const ERRORS: [(&str, ErrorKind); 31] = [
+        ("ASK 1234 127.0.0.1:6379", NotApplied),
+        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", NotApplied),
+        ("CLUSTERDOWN The cluster is down", NotApplied),
+        ("CROSSSLOT Keys in request don't hash to the same slot", NotApplied),
+        ("DENIED Redis is running in protected mode because protected mode is enabled", Unusable),
+        ("EXECABORT Transaction discarded because of previous errors.", NotApplied),
+        ("LOADING Redis is loading the dataset in memory", NotApplied),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", NotApplied),
+        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", Full),
+        ("MOVED 1234 127.0.0.1:6379", NotApplied),
+        ("NOAUTH Authentication required.", Unusable),
+        ("NOPERM this user has no permissions to run the 'set' command", Unusable),
+        ("NOREPLICAS Not enough good replicas to write.", Full),
+        ("NOSCRIPT No matching script. Please use EVAL.", NotApplied),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Full),
+        ("READONLY You can't write against a read only replica.", NotApplied),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", NotApplied),
+        ("UNKILLABLE Sorry the script already executed write commands against the dataset.", NotApplied),
+        ("WRONGPASS invalid username-password pair or user is disabled.", Unusable),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", Damaged),
+        ("ERR DB index is out of range", Unusable),
+        ("ERR max number of clients reached", NotApplied),
+        ("ERR syntax error", Unusable),
+        ("ERR unknown command 'EVALSHA', with args beginning with:", Unusable),
+        ("ERR The user executing the script can't run this command or subcommand script: 1f", Unusable),
+        ("ERR ACL failure in script: User some has no permissions to run the 'get' command", Unusable),
+        ("ERR Authentication required.", Unusable),
+        ("ERR Error running script (call to 1f): @user_script:1: oh", Unknown),
+        ("ERR something new", Unknown),
+        ("BUSYKEY Target key name already exists.", Unknown),
+        ("NEWCODE something new", Unknown),
+    ];
+
+    #[test]
+    fn each_server_error_has_its_kind() {
+        for (line, expected) in ERRORS {
+            assert_eq!(kind(RedisCallError::Sent(error(line))), expected, "{line}");
+            let sent = RedisCallError::Sent(error(line));
+            assert!(sent.is_server_reply(), "{line}");
+            let from_replica = line.starts_with("READONLY") || line.starts_with("MASTERDOWN");
+            assert_eq!(sent.is_from_replica(), from_replica, "{line}");
+            let refuses_writes = ["OOM", "MISCONF", "NOREPLICAS"].iter().any(|code| line.starts_with(code));
+            assert_eq!(sent.is_write_refusal(), refuses_writes, "{line}");
+            assert_eq!(sent.is_unknown_script(), line.starts_with("NOSCRIPT"), "{line}");
+        }
+        let has_example = |code: &str| ERRORS.iter().any(|(line, _)| line.split(' ').next() == Some(code));
+        assert!(REFUSALS.iter().all(|(code, _, _)| has_example(code)));
+        assert!(REFUSALS_BY_TEXT.iter().all(|(text, _, _)| ERRORS.iter().any(|(line, _)| line[4..].starts_with(text))));
+    }
+
+    #[test]
+    fn a_call_that_was_not_sent_was_not_applied() {
+        for (line, expected) in ERRORS {
+            // Even an unknown error cannot make the outcome unknown here: nothing was sent.
+            let expected = if expected == Unknown { NotApplied } else { expected };
+            for transport in [Transport::Plain, Transport::Tls] {
+                assert_eq!(kind(RedisCallError::NotConnected(error(line), transport)), expected, "{line}");
+            }
+            assert_eq!(kind(RedisCallError::NotSent(error(line))), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_leaves_the_outcome_of_sent_calls_unknown() {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
+        for broken in [BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof] {
+            let error = || RedisError::from(io::Error::from(broken));
+            assert_eq!(kind(RedisCallError::Sent(error())), Unknown, "{broken}");
+            assert!(!RedisCallError::Sent(error()).is_server_reply(), "{broken}");
+            assert_eq!(kind(RedisCallError::NotSent(error())), NotApplied, "{broken}");
+            assert_eq!(kind(RedisCallError::NotConnected(error(), Transport::Plain)), NotApplied, "{broken}");
+        }
+    }
+
+    #[test]
+    fn an_unreadable_reply_leaves_the_outcome_unknown() {
+        let parse = redis::parse_redis_value(b"-ERR unknown command 'SET', with args beginning with: '\xff'\r\n");
+        let error = parse.unwrap_err();
+        assert_eq!(error.kind(), Cause::Parse);
+        assert!(Error::from(RedisCallError::Sent(error.clone())).to_string().contains("renamed"));
+        assert_eq!(kind(RedisCallError::Sent(error.clone())), Unknown);
+        assert!(!RedisCallError::Sent(error).is_server_reply());
+    }
+}

@@ -1,0 +1,138 @@
+//! Reads the server's version, role and settings from its `INFO`, and finds what endangers the guarantee.
+
+use hapax_core::store::{Finding, Severity};
+
+/// The reply to `INFO`.
+pub(super) struct ServerInfo<'a>(&'a str);
+
+impl<'a> ServerInfo<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self(text)
+    }
+
+    fn field(&self, name: &str) -> Option<&'a str> {
+        self.0.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.field(name).and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    }
+
+    fn has(&self, name: &str, value: &str) -> bool {
+        self.field(name) == Some(value)
+    }
+
+    /// The product's name and version.
+    fn product(&self) -> (&'static str, &'a str) {
+        match self.field("valkey_version") {
+            Some(version) => ("Valkey", version),
+            None => ("Redis", self.field("redis_version").unwrap_or("without a version")),
+        }
+    }
+
+    fn is_too_old(&self) -> bool {
+        let (product, version) = self.product();
+        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        product == "Redis" && major.is_none_or(|major| major < 7)
+    }
+
+    /// The random id that each server process has.
+    pub(super) fn run_id(&self) -> Option<&'a str> {
+        self.field("run_id")
+    }
+
+    /// Lists every setting and condition that endangers the guarantee.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
+        let (product, version) = self.product();
+        let (used, most) = (self.number("used_memory"), self.number("maxmemory"));
+        let refusals = [
+            (
+                self.is_too_old(),
+                format!("{product} {version} is too old: Redis 7.0 or later, or any Valkey, is needed"),
+            ),
+            (
+                policy != "noeviction",
+                format!(
+                    "the server evicts records when its memory is full ({policy}), and the operation \
+                     of an evicted record runs again; set maxmemory-policy noeviction"
+                ),
+            ),
+            (self.has("role", "slave"), "the server is a replica; use the URL of its primary".into()),
+            (self.has("cluster_enabled", "1"), "the server is part of a cluster, which is not supported yet".into()),
+        ];
+        let warnings = [
+            (
+                self.has("aof_enabled", "0"),
+                "the server has no append-only file: a restart loses records, and their operations may run again; \
+                 set appendonly yes"
+                    .into(),
+            ),
+            (
+                self.has("aof_last_write_status", "err") || self.has("rdb_last_bgsave_status", "err"),
+                "the server cannot write to its disk".into(),
+            ),
+            (
+                self.has("min_slaves_good_slaves", "0"),
+                "the server demands replicas for each write and none is connected and current, so new keys are \
+                 refused; repair the replicas, or set min-replicas-to-write 0"
+                    .into(),
+            ),
+            (
+                most > 0 && used / 4 > most / 5,
+                "more than 80 % of the server's memory is in use; when it is full, new keys are refused".into(),
+            ),
+        ];
+        let to_finding =
+            |severity| move |(found, message): (bool, String)| found.then_some(Finding { severity, message });
+        let refused = refusals.into_iter().filter_map(to_finding(Severity::Refuse));
+        refused.chain(warnings.into_iter().filter_map(to_finding(Severity::Warn))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEALTHY: &str = "# Server\r\nredis_version:7.0.15\r\n# Memory\r\nused_memory:79\r\nmaxmemory:100\r\n\
+        maxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\naof_last_write_status:ok\r\n\
+        rdb_last_bgsave_status:ok\r\n# Replication\r\nrole:master\r\n# Cluster\r\ncluster_enabled:0\r\n";
+
+    fn findings(from: &str, to: &str) -> Vec<(Severity, String)> {
+        let info = HEALTHY.replace(from, to);
+        assert!(from.is_empty() || info != HEALTHY, "{from} is not in the sample");
+        ServerInfo::new(&info).findings().into_iter().map(|finding| (finding.severity, finding.message)).collect()
+    }
+
+    #[test]
+    fn a_healthy_server_has_no_findings() {
+        assert_eq!(findings("", ""), []);
+        assert_eq!(
+            findings("redis_version:7.0.15", "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1"),
+            []
+        );
+        assert_eq!(findings("redis_version:7.0.15", "redis_version:10.0.0"), []);
+        assert_eq!(findings("maxmemory:100", "maxmemory:0"), [], "a server without a memory limit");
+    }
+
+    #[test]
+    fn each_finding_names_its_remedy() {
+        for (from, to, severity, expected) in [
+            ("redis_version:7.0.15", "redis_version:6.2.14", Severity::Refuse, "Redis 6.2.14 is too old"),
+            ("policy:noeviction", "policy:allkeys-lru", Severity::Refuse, "allkeys-lru"),
+            ("policy:noeviction", "policy:volatile-ttl", Severity::Refuse, "set maxmemory-policy noeviction"),
+            ("role:master", "role:slave", Severity::Refuse, "URL of its primary"),
+            ("cluster_enabled:0", "cluster_enabled:1", Severity::Refuse, "cluster"),
+            ("aof_enabled:1", "aof_enabled:0", Severity::Warn, "set appendonly yes"),
+            ("write_status:ok", "write_status:err", Severity::Warn, "disk"),
+            ("bgsave_status:ok", "bgsave_status:err", Severity::Warn, "disk"),
+            ("role:master", "role:master\r\nmin_slaves_good_slaves:0", Severity::Warn, "set min-replicas-to-write 0"),
+            ("used_memory:79", "used_memory:85", Severity::Warn, "80 %"),
+        ] {
+            let findings = findings(from, to);
+            let [(found, message)] = findings.as_slice() else { panic!("{to}: {findings:?}") };
+            assert_eq!(*found, severity, "{to}");
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Watches the server itself: whether it lost its data, was replaced by another process, or has a different clock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::runtime::{self, Runtime};
+use hapax_core::{Timestamp, telemetry};
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, cmd, pipe};
+
+use super::server_info::ServerInfo;
+use super::value;
+
+/// A key with a random value, written once and without expiry. If its value changes, the server has lost its data.
+pub(super) const SENTINEL: &str = "hx:amnesia";
+
+/// While the server's clock differs by less than this, first tokens are drawn from this host's clock.
+const MAX_SKEW: Duration = Duration::from_secs(1);
+
+/// What this process knows of the server. All connections share it.
+pub(super) struct ServerMonitor {
+    runtime: Arc<dyn Runtime>,
+    sentinel: LastValue,
+    /// The server's run id: it changes with a restart, and when a replica takes over from its primary.
+    process: LastValue,
+    /// How many observations have begun.
+    observations: AtomicU64,
+    has_skew: AtomicBool,
+    /// Whether the server's clock was ever compared with this host's.
+    is_clock_known: AtomicBool,
+    /// Why the sentinel cannot detect a loss of data, if it cannot.
+    sentinel_problem: Mutex<Option<&'static str>>,
+    pub(super) data_losses: EventCounter,
+    pub(super) process_changes: EventCounter,
+}
+
+/// The last observed value, and the number of the observation that read it.
+#[derive(Default)]
+struct LastValue(Mutex<(u64, Option<Bytes>)>);
+
+impl LastValue {
+    /// Stores the value and returns whether it differs from the one before. Ignores an observation that is older than
+    /// the last.
+    fn has_changed(&self, observation: u64, value: Bytes) -> bool {
+        let mut last = self.0.lock();
+        if observation < last.0 {
+            return false;
+        }
+        let (_, before) = std::mem::replace(&mut *last, (observation, Some(value.clone())));
+        before.is_some_and(|before| before != value)
+    }
+}
+
+/// Counts an event that one check reports once.
+#[derive(Default)]
+pub(super) struct EventCounter {
+    count: AtomicU64,
+    reported: AtomicU64,
+}
+
+impl EventCounter {
+    fn increment(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the count if it has grown since the last call, and marks it as reported.
+    pub(super) fn take_unreported(&self) -> Option<u64> {
+        let count = self.count.load(Ordering::Relaxed);
+        (self.reported.swap(count, Ordering::Relaxed) < count).then_some(count)
+    }
+}
+
+impl ServerMonitor {
+    pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
+        Self {
+            runtime,
+            sentinel: LastValue::default(),
+            process: LastValue::default(),
+            observations: AtomicU64::default(),
+            has_skew: AtomicBool::default(),
+            is_clock_known: AtomicBool::default(),
+            sentinel_problem: Mutex::default(),
+            data_losses: EventCounter::default(),
+            process_changes: EventCounter::default(),
+        }
+    }
+
+    pub(super) fn wall_now(&self) -> Timestamp {
+        self.runtime.wall_now()
+    }
+
+    /// Waits for the future, at most `limit`.
+    pub(super) async fn timeout<T>(&self, limit: Duration, future: impl Future<Output = T> + Send) -> Option<T> {
+        runtime::timeout(&*self.runtime, limit, future).await
+    }
+
+    /// Whether the server's clock was ever read in a round trip short enough to compare it.
+    pub(super) fn is_clock_known(&self) -> bool {
+        self.is_clock_known.load(Ordering::Acquire)
+    }
+
+    /// Whether the server's clock was far from this host's clock when they were last compared.
+    pub(super) fn has_skew(&self) -> bool {
+        self.has_skew.load(Ordering::Relaxed)
+    }
+
+    /// Reads the run id, the sentinel and the clock: on every new connection, and at every check. A command that the
+    /// server refuses is ignored here; the checks report it.
+    pub(super) async fn observe(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+        let mut commands = pipe();
+        commands.ignore_errors().cmd("INFO").arg("server").get(SENTINEL).cmd("TIME");
+        let observation = self.observations.fetch_add(1, Ordering::Relaxed);
+        let (before, sent) = (self.wall_now(), self.runtime.boottime_now());
+        let mut replies = connection.send_packed_commands(&commands, 0, 3).await?;
+        let trip = self.runtime.boottime_now().saturating_sub(sent);
+        // In a longer round trip the server may have read its clock at any moment of it, so nothing can be compared.
+        if let Some(theirs) = replies.pop().and_then(|time| value::parse_time(time).ok()).filter(|_| trip <= MAX_SKEW) {
+            let now = before.plus(trip / 2);
+            let skew = theirs.since(now).max(now.since(theirs));
+            self.has_skew.store(skew > MAX_SKEW, Ordering::Relaxed);
+            self.is_clock_known.store(true, Ordering::Release);
+        }
+        if let Some(found) = replies.pop() {
+            let sentinel = self.ensure_sentinel(found, connection).await?;
+            *self.sentinel_problem.lock() = sentinel_problem(&sentinel);
+            self.compare_sentinel(sentinel, observation);
+        }
+        let info = replies.pop().and_then(|info| value::reply_bytes(info).ok()).flatten().unwrap_or_default();
+        if let Some(run_id) = ServerInfo::new(&String::from_utf8_lossy(&info)).run_id()
+            && self.process.has_changed(observation, Bytes::copy_from_slice(run_id.as_bytes()))
+        {
+            self.process_changes.increment();
+        }
+        Ok(())
+    }
+
+    /// Why a loss of data would go unnoticed, if it would.
+    pub(super) fn sentinel_problem(&self) -> Option<&'static str> {
+        *self.sentinel_problem.lock()
+    }
+
+    fn compare_sentinel(&self, sentinel: Value, observation: u64) {
+        if let Ok(Some(value)) = value::reply_bytes(sentinel)
+            && self.sentinel.has_changed(observation, value)
+        {
+            self.data_losses.increment();
+            telemetry::store_forgot();
+        }
+    }
+
+    /// Returns the reply to `GET`, or writes a new sentinel if there was none and returns that.
+    async fn ensure_sentinel(&self, found: Value, connection: &mut MultiplexedConnection) -> Result<Value, RedisError> {
+        if found != Value::Nil {
+            return Ok(found);
+        }
+        let mut ours = [0; 16];
+        self.runtime.fill_random(&mut ours);
+        let mut set = cmd("SET");
+        set.arg(SENTINEL).arg(&ours).arg("NX").arg("GET");
+        // The reply is nil unless another process wrote its sentinel first.
+        let theirs = connection.send_packed_command(&set).await?;
+        Ok(if theirs == Value::Nil { Value::BulkString(ours.into()) } else { theirs })
+    }
+}
+
+/// Why the sentinel cannot be used. A server that refuses writes for now is no such reason.
+fn sentinel_problem(sentinel: &Value) -> Option<&'static str> {
+    let Value::ServerError(error) = sentinel else { return None };
+    match error.code() {
+        "WRONGTYPE" => Some(WRONG_TYPE),
+        "NOPERM" => Some(NO_PERMISSION),
+        _ => None,
+    }
+}
+
+const WRONG_TYPE: &str =
+    "the key hx:amnesia is of another type, so a server that loses its records would go unnoticed; delete the key";
+
+const NO_PERMISSION: &str = "the user may not read and write the key hx:amnesia, so a server that loses its records would \
+    go unnoticed; give the user ~hx:* with +get and +set";
+
+impl fmt::Debug for ServerMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerMonitor")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_observation_is_ignored() {
+        let (last, value) = (LastValue::default(), |name: &'static str| Bytes::from_static(name.as_bytes()));
+        assert!(!last.has_changed(0, value("first")));
+        assert!(last.has_changed(2, value("second")));
+        assert!(!last.has_changed(1, value("first")), "observation 1 is older than observation 2");
+        assert!(!last.has_changed(3, value("second")));
+        assert!(last.has_changed(4, value("first")));
+    }
+}
