@@ -9,8 +9,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::post;
-use hapax_core::runtime::Tokio;
-use hapax_core::store::{Memory, MemorySettings};
+use hapax_core::store::Memory;
 use hapax_core::{Gate, Identity, Settings};
 use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
 use http_body_util::{BodyExt, Collected};
@@ -34,7 +33,7 @@ pub(crate) fn app(before: Before) -> anyhow::Result<Router> {
         Before::Nothing => app,
         Before::Collecting => app.layer(from_fn(collecting)),
         Before::Idempotency => {
-            let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+            let store = Memory::new();
             let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
             let scope = TenantScope::new("bench", Tenant::Authorization, Identity::plain())?;
             app.layer(IdempotencyLayer::new(gate).scope(scope))

@@ -47,7 +47,7 @@ fn on_one_core<F: Future<Output = anyhow::Result<()>>>(all: impl FnOnce() -> F) 
 }
 
 async fn gated() -> anyhow::Result<()> {
-    let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let store = Memory::new();
     let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
     let workers = (0..AT_ONCE).map(|worker| {
         let gate = gate.clone();
@@ -69,7 +69,7 @@ async fn gated() -> anyhow::Result<()> {
 /// Any such call without a gate, with the store's two steps or without.
 async fn bare(with_store: bool) -> anyhow::Result<()> {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
-    let store = with_store.then(|| Arc::new(Memory::new(Arc::clone(&runtime), MemorySettings::default())));
+    let store = with_store.then(|| Arc::new(Memory::with(Arc::clone(&runtime), MemorySettings::default())));
     let workers = (0..AT_ONCE).map(|worker| {
         let (runtime, store) = (Arc::clone(&runtime), store.clone());
         tokio::spawn(async move {

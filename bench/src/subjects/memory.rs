@@ -18,7 +18,7 @@ pub(crate) fn store_alone() -> Subject {
     let clock = runtime.block_on(async { Tokio::current() });
     let mut calls = Calls::new();
     let run = move || {
-        let store = Memory::new(Arc::new(clock.clone()), MemorySettings::default());
+        let store = Memory::with(Arc::new(clock.clone()), MemorySettings::default());
         let calls = calls.take(OPERATIONS);
         let answer = Bytes::from_static(b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}");
         per_second(OPERATIONS, || {

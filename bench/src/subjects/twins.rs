@@ -8,8 +8,7 @@ use anyhow::{Context, bail, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
-use hapax_core::runtime::Tokio;
-use hapax_core::store::{Inserted, Memory, MemorySettings, Swapped};
+use hapax_core::store::{Inserted, Memory, Swapped};
 use hapax_core::{Gate, OnBusy, RecordKey, Result, Settings, Store};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -77,7 +76,7 @@ fn gate(store: Arc<dyn Store>) -> anyhow::Result<Gate> {
 }
 
 async fn answered(begins: Arc<AtomicUsize>) -> anyhow::Result<()> {
-    let inner = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let inner = Memory::new();
     let gate = gate(Arc::new(Counted { inner: Arc::new(inner), begins }))?;
     let call = Calls::new().take_one();
     let door = Arc::new(Semaphore::new(0));
@@ -103,7 +102,7 @@ async fn answered(begins: Arc<AtomicUsize>) -> anyhow::Result<()> {
 
 /// Resident memory per call, of copies of one key or of calls with a key each, while all are held at a door.
 async fn bytes_each(one_key: bool) -> anyhow::Result<f64> {
-    let gate = gate(Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default())))?;
+    let gate = gate(Arc::new(Memory::new()))?;
     let mut calls = Calls::new();
     let first = calls.take_one();
     let door = Arc::new(Semaphore::new(0));

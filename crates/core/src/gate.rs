@@ -47,11 +47,10 @@ pub use reason::Reason;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::sync::Arc;
-/// use hapax_core::runtime::Tokio;
-/// use hapax_core::store::{Memory, MemorySettings};
+/// use hapax_core::store::Memory;
 /// use hapax_core::{Gate, Identity, Key, Scope, Settings};
 ///
-/// let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// let store = Memory::new();
 /// let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
 /// let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
 ///
@@ -88,10 +87,9 @@ impl fmt::Debug for Gate {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// # use std::sync::Arc;
-/// # use hapax_core::runtime::Tokio;
-/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::store::Memory;
 /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
-/// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+/// # let store = Arc::new(Memory::new());
 /// use hapax_core::journal::MemoryJournal;
 ///
 /// // A service uses a `FileJournal`, in a folder of its own for each store.
@@ -175,10 +173,9 @@ impl Gate {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::store::Memory;
     /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
-    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+    /// # let store = Arc::new(Memory::new());
     /// use std::time::Duration;
     /// use hapax_core::{OnBusy, Policy};
     ///
@@ -228,10 +225,9 @@ impl Gate {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::store::Memory;
     /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
-    /// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+    /// # let store = Arc::new(Memory::new());
     /// # let gate = Gate::builder(store, Settings::default()).build()?;
     /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
     /// use hapax_core::gate::{Provenance, Reason};

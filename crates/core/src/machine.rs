@@ -144,10 +144,8 @@ pub enum Lapse {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> hapax_core::Result<()> {
-/// # use std::sync::Arc;
-/// # use hapax_core::runtime::Tokio;
-/// # use hapax_core::store::{Memory, MemorySettings};
-/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// # use hapax_core::store::Memory;
+/// # let store = Memory::new();
 /// use hapax_core::machine::{Begin, Begun, Lapse};
 /// use hapax_core::store::Protocol;
 /// use hapax_core::{Call, Millis, Owner, RecordKey, Seconds};

@@ -36,10 +36,9 @@ pub use protocol::Protocol;
 /// use std::sync::Arc;
 /// use hapax_core::Store;
 /// use hapax_core::machine::{Claim, Renewed};
-/// use hapax_core::runtime::Tokio;
-/// use hapax_core::store::{Inserted, Memory, MemorySettings};
+/// use hapax_core::store::{Inserted, Memory};
 ///
-/// let store: Arc<dyn Store> = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+/// let store: Arc<dyn Store> = Arc::new(Memory::new());
 /// let Inserted::Granted(grant) = store.begin(&ask).await? else { panic!("the store was empty") };
 /// assert_eq!(store.renew(&grant.rk, &Claim::from(&grant)).await?, Renewed::Yes);
 /// assert!(store.read(&grant.rk).await?.runs());
@@ -113,12 +112,10 @@ pub enum Inserted {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> hapax_core::Result<()> {
-/// # use std::sync::Arc;
 /// # use hapax_core::Store;
-/// # use hapax_core::runtime::Tokio;
-/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::store::Memory;
 /// # let (ask, grant, _) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
-/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// # let store = Memory::new();
 /// use hapax_core::machine::first_grant;
 /// use hapax_core::store::Swapped;
 ///
@@ -146,10 +143,8 @@ pub enum Swapped {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// # use std::sync::Arc;
-/// # use hapax_core::runtime::Tokio;
-/// # use hapax_core::store::{Memory, MemorySettings};
-/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// # use hapax_core::store::Memory;
+/// # let store = Memory::new();
 /// use hapax_core::Inspect;
 ///
 /// for finding in store.check().await? {

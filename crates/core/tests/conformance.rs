@@ -34,7 +34,7 @@ impl MemorySetup {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
         let settings = MemorySettings::default().max_bytes(8 << 20);
-        Self { store: Arc::new(Memory::new(Arc::clone(&clock) as _, settings)), clock }
+        Self { store: Arc::new(Memory::with(Arc::clone(&clock) as _, settings)), clock }
     }
 }
 

@@ -4,11 +4,10 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! use std::sync::Arc;
-//! use hapax::runtime::Tokio;
-//! use hapax::store::{Memory, MemorySettings};
+//! use hapax::store::Memory;
 //! use hapax::{Gate, Identity, Key, Scope, Settings};
 //!
-//! let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+//! let store = Memory::new();
 //! let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
 //! let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
 //!

@@ -37,12 +37,11 @@ use crate::service::Idempotency;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use hapax_core::runtime::Tokio;
-/// use hapax_core::store::{Memory, MemorySettings};
+/// use hapax_core::store::Memory;
 /// use hapax_core::{Gate, Identity, Settings};
 /// use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
 ///
-/// let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// let store = Memory::new();
 /// let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
 /// let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
 /// let idempotency = IdempotencyLayer::new(gate).scope(scope);
@@ -69,11 +68,10 @@ pub struct IdempotencyLayer {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// # use std::sync::Arc;
-/// # use hapax_core::runtime::Tokio;
-/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::store::Memory;
 /// # use hapax_core::{Gate, Identity, Settings};
 /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
-/// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+/// # let store = Memory::new();
 /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
 /// use hapax_core::Scope;
 /// use hapax_http::CallerUnknown;
@@ -168,11 +166,10 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::store::Memory;
     /// # use hapax_core::{Gate, Identity, Settings};
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
-    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
     /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
     /// use bytes::Bytes;
@@ -209,11 +206,10 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::store::Memory;
     /// # use hapax_core::{Gate, Identity, Settings};
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
-    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
     /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
     /// use http::Method;
@@ -238,11 +234,10 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::store::Memory;
     /// # use hapax_core::{Gate, Identity, Settings};
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
-    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
     /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
     /// use http::HeaderName;
@@ -279,11 +274,10 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::store::Memory;
     /// # use hapax_core::{Gate, Identity, Settings};
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
-    /// # let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
     /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
     /// assert_eq!(layer.page().json()["retention"]["seconds"], 86_400);

@@ -59,7 +59,7 @@ struct ReferenceStore {
 impl ReferenceStore {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
-        let store = Memory::new(Arc::clone(&clock) as _, MemorySettings::default());
+        let store = Memory::with(Arc::clone(&clock) as _, MemorySettings::default());
         Self { clock, store: Arc::new(store) }
     }
 }

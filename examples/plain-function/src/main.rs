@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hapax::gate::{Attempt, Failure, Reason, Refused};
-use hapax::runtime::Tokio;
-use hapax::store::{Memory, MemorySettings};
+use hapax::store::Memory;
 use hapax::{Call, Gate, Identity, Key, Rule, Scope, Settings};
 
 /// What the card was charged, in this process.
@@ -33,7 +32,7 @@ fn order(key: &str, cents: u64) -> hapax::Result<Call> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let store = Memory::new();
     let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
 
     for (key, cents) in [("order-7", 500), ("order-7", 500), ("order-7", 600)] {

@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use hapax::gate::Attempt;
 use hapax::http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
-use hapax::runtime::Tokio;
-use hapax::store::{Memory, MemorySettings};
+use hapax::store::Memory;
 use hapax::{Gate, Identity, Settings};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -39,7 +38,7 @@ async fn order(request: Request<RequestBody<Incoming>>) -> Result<Response<Full<
 }
 
 fn idempotency() -> hapax::Result<IdempotencyLayer> {
-    let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let store = Memory::new();
     let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
     let scope = TenantScope::new("orders", Tenant::Authorization, Identity::plain())?;
     Ok(IdempotencyLayer::new(gate).scope(scope))

@@ -48,7 +48,7 @@ impl Shelf {
 }
 
 fn empty(server: &Arc<Process>) -> Arc<Memory> {
-    Arc::new(Memory::new(Arc::clone(server) as _, MemorySettings::default()))
+    Arc::new(Memory::with(Arc::clone(server) as _, MemorySettings::default()))
 }
 
 /// The operation of a request, and who asks.

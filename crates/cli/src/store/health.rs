@@ -211,7 +211,7 @@ mod tests {
 
     fn watch() -> StoreHealth {
         let runtime = Arc::new(Tokio::current());
-        let store = Arc::new(Memory::new(Arc::clone(&runtime) as _, MemorySettings::default()));
+        let store = Arc::new(Memory::with(Arc::clone(&runtime) as _, MemorySettings::default()));
         let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build().unwrap();
         let (inspect, store): (Arc<dyn Inspect>, Arc<dyn Store>) = (Arc::clone(&store) as _, store);
         let (namespace, timeout) = ("test".to_owned(), Duration::from_secs(60));

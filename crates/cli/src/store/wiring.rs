@@ -100,7 +100,7 @@ impl StoreUrl {
 /// Opens the store.
 pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedStore, Failure> {
     match url {
-        StoreUrl::Memory => Ok(OpenedStore::new(Memory::new(runtime, MemorySettings::default()))),
+        StoreUrl::Memory => Ok(OpenedStore::new(Memory::with(runtime, MemorySettings::default()))),
         #[cfg(feature = "redis")]
         #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Redis(url) => {

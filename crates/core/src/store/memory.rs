@@ -53,7 +53,8 @@ impl MemorySettings {
 /// use hapax_core::runtime::Tokio;
 /// use hapax_core::store::{Memory, MemorySettings};
 ///
-/// let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default().max_bytes(64 << 20));
+/// let store = Memory::new();
+/// let small = Memory::with(Arc::new(Tokio::current()), MemorySettings::default().max_bytes(64 << 20));
 /// # Ok(())
 /// # }
 /// ```
@@ -75,8 +76,18 @@ const SWEPT_BY_A_BEGIN: usize = 2;
 const RECORD_BYTES: usize = 2 * (size_of::<(RecordKey, StoredRecord)>() + size_of::<(Timestamp, RecordKey)>());
 
 impl Memory {
-    /// An empty store.
-    pub fn new(runtime: Arc<dyn Runtime>, settings: MemorySettings) -> Self {
+    /// An empty store with the default settings, on the current tokio runtime.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    #[expect(clippy::new_without_default, reason = "a default value that needs a running runtime would surprise")]
+    pub fn new() -> Self {
+        Self::with(Arc::new(crate::runtime::Tokio::current()), MemorySettings::default())
+    }
+
+    /// An empty store with these settings, on the clock of this runtime.
+    pub fn with(runtime: Arc<dyn Runtime>, settings: MemorySettings) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self { shards, runtime, settings, used: AtomicUsize::new(0), mark: AtomicU64::new(0) }
     }

@@ -22,10 +22,9 @@ const TRIES: usize = 8;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// # use std::sync::Arc;
-/// # use hapax_core::runtime::Tokio;
-/// # use hapax_core::store::{Memory, MemorySettings};
+/// # use hapax_core::store::Memory;
 /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
-/// # let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+/// # let store = Arc::new(Memory::new());
 /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
 /// use hapax_core::machine::{Resolved, Verdict};
 /// use hapax_core::store::Protocol;

@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use hapax_core::gate::{Detail, Failure, Provenance, Reason, Recorded, Refused};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::{Begin, Cancelled, Lapse};
-use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol};
+use hapax_core::runtime::Runtime;
+use hapax_core::store::{Inserted, Memory, Protocol};
 use hapax_core::{
     BoxError, Call, Error, ErrorKind, Found, Gate, Identity, Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown,
     OperationId, Owner, Phase, Probe, Repeatable, Rule, Scope, Seconds, State, Store,
@@ -545,7 +545,7 @@ async fn a_takeover_that_applied_nothing_leaves_the_key_unknown() {
 fn a_blocked_executor_does_not_lose_its_lease() {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     executor.block_on(async {
-        let store = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+        let store = Arc::new(Memory::new());
         let gate = Gate::builder(Arc::clone(&store) as _, settings(OnLapse::Hold)).build().unwrap();
         let ran = gate.run(call(), |_| async {
             let started = Instant::now();

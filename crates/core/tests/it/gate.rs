@@ -61,7 +61,7 @@ impl World {
 
     pub(crate) fn under(on_lapse: OnLapse) -> Self {
         let time = Stepped::new();
-        let store = Arc::new(Faulty::over(Memory::new(Arc::clone(&time) as _, MemorySettings::default())));
+        let store = Arc::new(Faulty::over(Memory::with(Arc::clone(&time) as _, MemorySettings::default())));
         Self { gate: gate_over(&store, &time, settings(on_lapse)), store, time, runs: Arc::default() }
     }
 
@@ -343,7 +343,7 @@ async fn fifty_twins_run_the_handler_once() {
 fn fifty_twins_on_two_threads_run_the_handler_once() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async {
-        let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+        let store = Memory::new();
         let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
         let runs = Arc::<AtomicU32>::default();
         let answer = |_| async { Ok(String::from("the answer")) };
@@ -503,7 +503,7 @@ fn a_runtime_that_ends_releases_nothing() {
     let outer = runtime();
     let _in_outer = outer.enter();
     let time = Stepped::new();
-    let store = Arc::new(Memory::new(Arc::clone(&time) as _, MemorySettings::default()));
+    let store = Arc::new(Memory::with(Arc::clone(&time) as _, MemorySettings::default()));
     let gate = |runtime: Arc<dyn Runtime>| {
         let store = Arc::clone(&store);
         Gate::builder(store as _, settings(OnLapse::Hold)).runtime(runtime).build().unwrap()
@@ -855,7 +855,7 @@ impl Store for Silent {
 
 #[tokio::test]
 async fn settings_that_contradict_each_other_are_refused() {
-    let store = || Arc::new(Memory::new(Stepped::new(), MemorySettings::default()));
+    let store = || Arc::new(Memory::with(Stepped::new(), MemorySettings::default()));
     let refused = |change: fn(&mut Settings)| {
         let mut settings = Settings::default();
         change(&mut settings);

@@ -13,7 +13,7 @@ const LIFE: Seconds = Seconds(60);
 fn small() -> (Memory, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::new());
     let settings = MemorySettings::default().max_bytes(64 << 10);
-    (Memory::new(Arc::clone(&clock) as _, settings), clock)
+    (Memory::with(Arc::clone(&clock) as _, settings), clock)
 }
 
 async fn begin(store: &Memory, n: u32) -> Result<Inserted> {

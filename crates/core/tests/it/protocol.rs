@@ -37,7 +37,7 @@ struct Contended {
 impl Contended {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
-        let inner = Memory::new(Arc::clone(&clock) as _, MemorySettings::default());
+        let inner = Memory::with(Arc::clone(&clock) as _, MemorySettings::default());
         Self { inner, clock, changes: AtomicU32::new(0) }
     }
 

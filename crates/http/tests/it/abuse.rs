@@ -170,7 +170,7 @@ async fn an_answer_of_five_mebibytes_is_passed_on_whole_h19() {
 #[tokio::test]
 async fn a_store_without_room_refuses_what_is_new_and_takes_answers_h28() {
     let settings = MemorySettings::default().max_bytes(4096);
-    let world = World::on(Arc::new(Memory::new(Arc::new(Tokio::current()), settings)));
+    let world = World::on(Arc::new(Memory::with(Arc::new(Tokio::current()), settings)));
     let mut refused = 0;
     for number in 0..30 {
         let got = world.send(post(&format!("order-{number}"), "{}"), || created("1")).await;

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hapax_core::runtime::Tokio;
-use hapax_core::store::{Memory, MemorySettings};
+use hapax_core::store::Memory;
 use hapax_core::{BoxError, Gate, Identity, Settings, Store};
 use hapax_http::{IdempotencyLayer, RequestBody, ResponseBody, Tenant, TenantScope};
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -161,7 +160,7 @@ async fn got(response: Response<ResponseBody<Scripted>>) -> Got {
 
 /// An empty store.
 pub(crate) fn memory() -> Arc<Memory> {
-    Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()))
+    Arc::new(Memory::new())
 }
 
 /// A protected request of one tenant.

@@ -137,7 +137,7 @@ impl Fixture {
     fn after(steps: &[Operation]) -> Self {
         let time = VirtualTime::new(1);
         let (server, client) = (time.process(), time.process());
-        let memory = Arc::new(Memory::new(Arc::clone(&server) as _, MemorySettings::default()));
+        let memory = Arc::new(Memory::with(Arc::clone(&server) as _, MemorySettings::default()));
         let faulty = Faulty::new(Arc::clone(&memory) as _, server, LEASE);
         let nobody = Claim { owner: ME, token: Token(7) };
         let mut fixture = Self { time, client, memory, faulty, first: nobody, newest: nobody };

@@ -43,7 +43,7 @@ impl World {
     pub(crate) fn new(setup: GateSetup, level: FaultLevel) -> Self {
         let time = VirtualTime::new(1);
         let server = time.process();
-        let memory = Arc::new(Memory::new(Arc::clone(&server) as _, MemorySettings::default()));
+        let memory = Arc::new(Memory::with(Arc::clone(&server) as _, MemorySettings::default()));
         let oracle = KeyOracle::new(call().record_key(), Arc::clone(&memory), setup, level);
         let faulty = Faulty::new(Arc::clone(&memory) as _, server, setup.lease);
         Self { time, memory, faulty, oracle, processes: Vec::new(), setup, calls: 0 }

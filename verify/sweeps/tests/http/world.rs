@@ -72,7 +72,7 @@ impl World {
     fn new() -> Self {
         let time = VirtualTime::new(1);
         let server = time.process();
-        let memory = Memory::new(Arc::clone(&server) as _, MemorySettings::default());
+        let memory = Memory::with(Arc::clone(&server) as _, MemorySettings::default());
         let faulty = Faulty::new(Arc::new(memory), server, LEASE);
         let mut world = Self {
             time,

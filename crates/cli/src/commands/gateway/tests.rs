@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use hapax::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
-use hapax::store::{Finding, Inserted, Memory, MemorySettings, Severity, Swapped};
+use hapax::store::{Finding, Inserted, Memory, Severity, Swapped};
 use hapax::{Error, ErrorKind, Identity, Inspect, RecordKey, Result, Store};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,7 +35,7 @@ struct Moody {
 
 impl Moody {
     fn new(mood: Mood) -> Arc<Self> {
-        let memory = Arc::new(Memory::new(Arc::new(Tokio::current()), MemorySettings::default()));
+        let memory = Arc::new(Memory::new());
         Arc::new(Self { memory, mood: Mutex::new(mood), findings: Mutex::default() })
     }
 

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use hapax::http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
-use hapax::runtime::Tokio;
-use hapax::store::{Memory, MemorySettings};
+use hapax::store::Memory;
 use hapax::{Gate, Identity, Settings};
 use http_body_util::{BodyExt, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +21,7 @@ const PATIENT: Limits = Limits { connections: 100, idle: LONG, handshake: LONG, 
 async fn served(limits: Limits) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let store = Memory::new(Arc::new(Tokio::current()), MemorySettings::default());
+    let store = Memory::new();
     let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
     let scope = TenantScope::new("test", Tenant::None, Identity::plain()).unwrap();
     let service = IdempotencyLayer::new(gate).scope(scope).layer(tower::service_fn(read_all));

@@ -23,7 +23,7 @@ impl Pair {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
         let world = World::starting_at(clock.wall_now());
-        Self { store: Memory::new(Arc::clone(&clock) as _, MemorySettings::default()), clock, world }
+        Self { store: Memory::with(Arc::clone(&clock) as _, MemorySettings::default()), clock, world }
     }
 
     async fn ask(&mut self, ask: &Ask) {
