@@ -1,89 +1,78 @@
-//! Published bugs, built in on request, to prove that the harnesses can see them.
+//! Mutants: known bugs that can be switched on, to prove that the test harnesses detect them.
 //!
-//! With the feature `chaos`, `HAPAX_CHAOS=<name>` turns one of them on for the whole process. Without the feature none of this is
-//! compiled in. `cargo xtask mutants` runs the harnesses against each.
+//! With the feature `chaos`, `HAPAX_CHAOS=<name>` switches one mutant on for the whole process. Without the feature no mutant
+//! is compiled. `cargo xtask mutants` runs the harnesses against each mutant.
 
-/// Each bug by its name, with what it does and where it was found: a pattern in circulation, or a rule of the engine left out.
-///
-/// ```
-/// for (name, what_it_does) in hapax_core::chaos::MUTANTS {
-///     println!("HAPAX_CHAOS={name}: {what_it_does}");
-/// }
-/// ```
+/// The name of each mutant, what it does and, after the colon, the published pattern that has this bug.
 #[cfg(feature = "chaos")]
-#[rustfmt::skip] // One a line: the list is read by `cargo xtask mutants`, too.
+#[rustfmt::skip] // One a line: `cargo xtask mutants` reads this list.
 pub const MUTANTS: &[(&str, &str)] = &[
-    ("release_on_unknown", "an unknown error gives the key back: every pattern that deletes its lock on any exception"),
-    ("answer_before_record", "the answer is given before it is recorded: completion on the response's finish event"),
-    ("complete_unfenced", "a completion overwrites whatever stands there: a plain SET"),
-    ("complete_needs_lease", "a completion is refused once its lease lapsed, though nobody took over: the result is thrown away"),
-    ("complete_needs_record", "a completion is thrown away when the store forgot the record"),
-    ("release_unfenced", "a release deletes whatever stands there: a plain DEL"),
-    ("renew_unfenced", "a renewal extends whoever holds the key now: a plain EXPIRE"),
-    ("renew_revives_abandoned", "a late renewal brings an abandoned grant back to life"),
-    ("lease_is_life", "the record lives as long as its lease: a key whose TTL is the lock timeout"),
-    ("mine_is_busy", "an attempt takes its own lost begin for somebody else's: a lock without an owner"),
-    ("mine_when_abandoned", "an attempt that gave up is granted again as its own"),
-    ("payload_ignored", "the same key with another payload gets the first one's answer"),
-    ("mismatch_after_replay", "the payload is compared only while the first runs"),
+    ("release_on_unknown", "an unknown error releases the key: patterns that delete their lock on any exception"),
+    ("answer_before_record", "the answer is sent before it is recorded: completion on the response's finish event"),
+    ("complete_unfenced", "a completion overwrites any record: a plain SET"),
+    ("complete_needs_lease", "a completion after the lease is refused although no attempt took over: the result is discarded"),
+    ("complete_needs_record", "a completion is discarded when the store forgot the record"),
+    ("release_unfenced", "a release deletes any record: a plain DEL"),
+    ("renew_unfenced", "a renewal extends the lease of whichever attempt holds the key: a plain EXPIRE"),
+    ("renew_revives_abandoned", "a late renewal revives an abandoned grant"),
+    ("lease_is_life", "the record lives only as long as its lease: a key whose TTL is the lock timeout"),
+    ("mine_is_busy", "an attempt does not recognise its own begin whose reply was lost: a lock without an owner"),
+    ("mine_when_abandoned", "an attempt that abandoned its grant gets the same grant again"),
+    ("payload_ignored", "the same key with another payload gets the first payload's answer"),
+    ("mismatch_after_replay", "the payload is compared only while the first attempt runs"),
     ("tenant_ignored", "two tenants share a key: the key is the client's header alone"),
-    ("token_stands_still", "a takeover gets no higher token: a UUID taken for a fencing token"),
-    ("takeover_under_hold", "a lapsed record is run again although its outcome is unknown: a lock that just expires"),
-    ("takeover_released", "a takeover that applied nothing frees the key, though the attempt before it may have applied it"),
-    ("clock_back_sticks", "a clock that stepped back leaves the key locked for the whole step"),
-    ("swap_ignores_renewal", "a change is written over a renewal that came in between"),
-    ("handler_dies_with_caller", "a client that hangs up cancels the handler in the middle"),
-    ("no_heartbeat", "a handler that is slower than its lease loses it"),
-    ("drop_releases", "a dropped handler gives the key back: a guard that frees on drop"),
-    ("lost_gives_own_answer", "an attempt that lost its grant gives its own answer all the same"),
-    ("no_cancel", "a begin that arrives after its caller gave up holds the key for nobody"),
-    ("twin_runs_too", "a copy that comes while the first runs is let through"),
-    ("known_effect_refused", "a known effect is thrown away because the record is released or dead by now"),
-    ("takeover_token_by_caller", "a takeover's token is its caller's clock, an hour slow: a lease judged by client time"),
+    ("token_stands_still", "a takeover gets no higher token: a UUID used as fencing token"),
+    ("takeover_under_hold", "an operation with an expired lease runs again although its outcome is unknown: a lock that just expires"),
+    ("takeover_released", "a takeover that applied nothing releases the key, though the attempt before it may have applied the effect"),
+    ("clock_back_sticks", "after the clock stepped back, the key stays locked for the whole step"),
+    ("swap_ignores_renewal", "a change overwrites a renewal that came between read and write"),
+    ("handler_dies_with_caller", "a client that disconnects cancels the running handler"),
+    ("no_heartbeat", "a handler that takes longer than its lease loses the lease"),
+    ("drop_releases", "a dropped handler releases the key: a guard that releases on drop"),
+    ("lost_gives_own_answer", "an attempt that lost its grant returns its own answer"),
+    ("no_cancel", "a begin that arrives after its caller gave up holds the key for no attempt"),
+    ("twin_runs_too", "a copy that arrives while the first attempt runs is run too"),
+    ("known_effect_refused", "a known effect is discarded because the record was released or is dead"),
+    ("takeover_token_by_caller", "the token of a takeover is the caller's clock, one hour slow: a lease judged by client time"),
     ("expired_is_live", "a record past its life still counts: items that a sweeper has not deleted yet"),
-    ("renew_shortens_answer", "a late renewal cuts the life of the recorded answer: EXPIRE on a stored result"),
-    ("hold_does_not_compare", "a hold is written over whatever stands there by then: an UPDATE by the key alone"),
-    ("mark_by_begin_alone", "only first begins raise the mark: a token handed out by a takeover comes back after the record's life"),
-    ("resolve_any_token", "a verdict on one attempt is written on a later one's record"),
-    ("reopen_keeps_token", "a dead record is opened under the token that its last attempt still has"),
-    ("cancel_once", "a begin that arrives after its cancellation holds the key for nobody"),
-    ("release_without_cancel", "a first begin that arrives after its own attempt's release holds the key for nobody"),
-    ("retry_with_new_owner", "a begin that was not answered is repeated as somebody else's: its own first one keeps it out"),
-    ("abandon_races_renewal", "a grant is given back while its last renewal is still under way"),
-    ("heartbeat_stops_early", "the heartbeat ends with the handler, before the answer is recorded"),
-    ("twin_told_early", "a copy is given the leader's answer before it is recorded"),
-    ("spill_ignores_expiry", "an answer from the journal comes back although it is past its retention"),
-    ("error_is_absent", "a store that cannot be asked counts as a key that is new: an error dropped on the way"),
-    ("panic_is_not_applied", "a panic gives the key back"),
-    ("breaker_blocks_completion", "an open breaker refuses completions, too"),
+    ("renew_shortens_answer", "a late renewal shortens the life of the recorded answer: EXPIRE on a stored result"),
+    ("hold_does_not_compare", "a hold overwrites any record that was written since the read: an UPDATE by the key alone"),
+    ("mark_by_begin_alone", "only first begins raise the high-water mark: the token of a takeover is minted again after the record's life"),
+    ("resolve_any_token", "a verdict on one attempt is written to a later attempt's record"),
+    ("reopen_keeps_token", "a dead record is reopened under the token that its last attempt still has"),
+    ("cancel_once", "a begin that arrives after its cancellation holds the key for no attempt"),
+    ("release_without_cancel", "a first begin that arrives after its own attempt's release holds the key for no attempt"),
+    ("retry_with_new_owner", "a begin without a reply is repeated under a new owner: its own first begin then blocks it"),
+    ("abandon_races_renewal", "a grant is given back while its last renewal is still in flight"),
+    ("heartbeat_stops_early", "the heartbeat stops with the handler, before the answer is recorded"),
+    ("twin_told_early", "a follower gets the leader's answer before it is recorded"),
+    ("spill_ignores_expiry", "an answer from the journal is recorded although it is past its retention"),
+    ("error_is_absent", "a store error counts as a new key: an error that is dropped"),
+    ("panic_is_not_applied", "a panic releases the key"),
+    ("breaker_blocks_completion", "an open breaker refuses completions too"),
     ("deadline_by_reply", "a lease is counted from the reply to the renewal instead of from its sending"),
     ("never_too_long", "a handler that hangs keeps its lease for ever"),
-    ("lost_goes_unheard", "a handler is not told that its grant was lost"),
-    ("spill_forgets", "an answer that the store does not take is given, and kept nowhere"),
+    ("lost_goes_unheard", "a handler gets no signal that its grant was lost"),
+    ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),
 ];
 
-/// Whether this bug is turned on.
+/// Whether this mutant is switched on.
 ///
 /// # Panics
-/// If `HAPAX_CHAOS` names no bug of the list: a harness must not pass because of a slip of the pen.
+/// If `HAPAX_CHAOS` names no mutant of the list. A harness must not pass because of a typing error.
 #[cfg(feature = "chaos")]
 pub(crate) fn on(name: &str) -> bool {
     static CHOSEN: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| {
         let chosen = std::env::var("HAPAX_CHAOS").ok()?;
-        assert!(MUTANTS.iter().any(|(name, _)| *name == chosen), "HAPAX_CHAOS={chosen} names no bug of the list");
+        assert!(MUTANTS.iter().any(|(name, _)| *name == chosen), "HAPAX_CHAOS={chosen} names no mutant of the list");
         Some(chosen)
     });
     debug_assert!(MUTANTS.iter().any(|(listed, _)| *listed == name), "{name} is not in the list");
     CHOSEN.as_deref() == Some(name)
 }
 
-/// Never, without the feature `chaos`.
+/// Always false without the feature `chaos`.
 #[cfg(not(feature = "chaos"))]
 pub(crate) const fn on(_name: &str) -> bool {
     false
 }
-
-#[cfg(feature = "chaos")]
-mod machine;
-#[cfg(feature = "chaos")]
-pub(crate) use machine::{begin, complete, granted, release, renew, reopen, resolve};

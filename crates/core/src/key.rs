@@ -160,6 +160,11 @@ impl Identity {
         Self { secret: Some(secret) }
     }
 
+    /// Whether ids are derived under a secret.
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.secret.is_some()
+    }
+
     /// The record key of a key within its scope.
     pub fn record_key(&self, scope: &Scope, key: &Key) -> RecordKey {
         let tenant: &[u8] = if chaos::on("tenant_ignored") { b"" } else { &scope.tenant };

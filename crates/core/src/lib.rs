@@ -23,7 +23,19 @@ mod error;
 mod key;
 mod record;
 
+#[cfg(not(feature = "chaos"))]
 pub mod machine;
+#[cfg(feature = "chaos")]
+#[path = "chaos/machine.rs"]
+pub mod machine;
+/// `machine.rs` itself, behind the functions that apply a mutant.
+#[cfg(feature = "chaos")]
+#[path = "."]
+mod unaltered {
+    #[expect(unreachable_pub, reason = "the functions with mutants take the public names")]
+    pub mod machine;
+}
+
 pub mod store;
 
 mod lease;

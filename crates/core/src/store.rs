@@ -41,7 +41,7 @@ pub use protocol::Protocol;
 /// let store: Arc<dyn Store> = Arc::new(Memory::new());
 /// let Inserted::Granted(grant) = store.begin(&ask).await? else { panic!("the store was empty") };
 /// assert_eq!(store.renew(&grant.rk, &Claim::from(&grant)).await?, Renewed::Yes);
-/// assert!(store.read(&grant.rk).await?.runs());
+/// assert!(store.read(&grant.rk).await?.is_running());
 /// # Ok(())
 /// # }
 /// ```
@@ -219,7 +219,7 @@ pub enum Severity {
 ///
 /// let now = Timestamp(1_800_000_000_000_000);
 /// let row = StoredRecord::at(now, &change);
-/// assert!(!row.expired(now.plus(Duration::from_secs(3599))) && row.expired(now.plus(Duration::from_secs(3600))));
+/// assert!(!row.is_expired(now.plus(Duration::from_secs(3599))) && row.is_expired(now.plus(Duration::from_secs(3600))));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRecord {
@@ -238,7 +238,7 @@ impl StoredRecord {
     }
 
     /// Whether its life ended.
-    pub fn expired(&self, now: Timestamp) -> bool {
+    pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at <= now
     }
 }
@@ -249,24 +249,24 @@ impl StoredRecord {
 /// ```
 /// use std::collections::HashMap;
 /// use hapax_core::machine::{Change, Observed};
-/// use hapax_core::store::{StoredRecord, Swapped, unchanged};
+/// use hapax_core::store::{StoredRecord, Swapped, is_unchanged};
 /// use hapax_core::{RecordKey, Timestamp};
 ///
 /// fn swap(rows: &mut HashMap<RecordKey, StoredRecord>, rk: RecordKey, seen: &Observed, next: &Change, now: Timestamp) -> Swapped {
-///     if !unchanged(rows.get(&rk), seen, now) {
+///     if !is_unchanged(rows.get(&rk), seen, now) {
 ///         return Swapped::Changed;
 ///     }
 ///     rows.insert(rk, StoredRecord::at(now, next));
 ///     Swapped::Yes
 /// }
 /// ```
-pub fn unchanged(stored: Option<&StoredRecord>, seen: &Observed, now: Timestamp) -> bool {
+pub fn is_unchanged(stored: Option<&StoredRecord>, seen: &Observed, now: Timestamp) -> bool {
     match (stored, seen.live()) {
         (None, None) => true,
-        (Some(armed), None) => armed.expired(now) && seen.record.as_ref() == Some(&armed.record),
+        (Some(armed), None) => armed.is_expired(now) && seen.record.as_ref() == Some(&armed.record),
         (Some(armed), Some(record)) => {
             let same_life = armed.expires_at == seen.now.plus(seen.life_left) || chaos::on("swap_ignores_renewal");
-            !armed.expired(now) && same_life && armed.record == *record
+            !armed.is_expired(now) && same_life && armed.record == *record
         }
         (None, Some(_)) => false,
     }
@@ -294,8 +294,13 @@ pub fn observe(armed: Option<&StoredRecord>, now: Timestamp, token_high_water: T
     Observed {
         record: armed.map(|armed| armed.record.clone()),
         lease_left: lease_left.unwrap_or_default(),
-        life_left: armed.map(|armed| armed.expires_at.since(now)).unwrap_or_default(),
+        life_left: armed.map(|armed| life_left(armed, now)).unwrap_or_default(),
         now,
         token_high_water,
     }
+}
+
+fn life_left(stored: &StoredRecord, now: Timestamp) -> Duration {
+    let left = stored.expires_at.since(now);
+    if chaos::on("expired_is_live") { left.max(Duration::from_micros(1)) } else { left }
 }

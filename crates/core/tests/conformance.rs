@@ -11,7 +11,7 @@ use bytes::Bytes;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{
-    Finding, Inserted, Inspect, Memory, MemorySettings, StoredRecord, Swapped, observe, unchanged,
+    Finding, Inserted, Inspect, Memory, MemorySettings, StoredRecord, Swapped, is_unchanged, observe,
 };
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
 use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup};
@@ -158,7 +158,7 @@ impl Store for Values {
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let now = self.clock.wall_now();
         let mut kept = self.kept.lock().unwrap();
-        if !unchanged(kept.armed(rk)?.as_ref(), seen, now) {
+        if !is_unchanged(kept.armed(rk)?.as_ref(), seen, now) {
             return Ok(Swapped::Changed);
         }
         kept.write(rk, now, next);

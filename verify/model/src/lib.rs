@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Nothing of the protocol is written here: records are judged by `hapax_core::machine`, and swaps by
-//! `hapax_core::store::unchanged`. What is written here are the engine's rules, as `hapax_core::gate` follows them, the network and
+//! `hapax_core::store::is_unchanged`. What is written here are the engine's rules, as `hapax_core::gate` follows them, the network and
 //! time.
 //!
 //! It is meaner than the world: a lease ends at any moment and as often as it likes, nobody heeds a deadline, a swap is refused only

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::machine::{Change, Observed};
-use hapax_core::store::{StoredRecord, unchanged};
+use hapax_core::store::{StoredRecord, is_unchanged};
 use hapax_core::{Record, Seconds, Timestamp, Token};
 
 use crate::ask::Reply;
@@ -111,7 +111,7 @@ impl Slot {
             now: then,
             token_high_water: Token(0),
         };
-        unchanged(stored.as_ref(), &seen, now)
+        is_unchanged(stored.as_ref(), &seen, now)
     }
 
     /// Writes a record, and arms its lease and its life.

@@ -38,7 +38,7 @@ async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
     let seen = timeout(outside, limit, protocol.read(rk)).await?.ok()?;
     let record = seen.live()?;
     match record.state {
-        State::Open(Phase::InProgress, _) if !seen.runs() => {}
+        State::Open(Phase::InProgress, _) if !seen.is_running() => {}
         State::Open(Phase::Indeterminate, _) => {}
         State::Completed(_) | State::Open(Phase::InProgress | Phase::Released | Phase::Dead, _) => return None,
     }

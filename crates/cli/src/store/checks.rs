@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use bytes::Bytes;
-use hapax::machine::{Begin, Begun, Claim, Complete, Grant, Lapse};
+use hapax::machine::{Begin, Begun, Claim, Complete, Grant, Lapse, Pinned};
 use hapax::runtime::Runtime;
 use hapax::store::{Finding, Protocol, Severity};
 use hapax::{Call, Error, ErrorKind, Identity, Inspect, Key, Millis, Owner, Scope, Seconds, Store};
@@ -63,10 +63,7 @@ impl StoreChecks {
         if let Some(refusal) = findings.iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(CheckFailure::Refused(anyhow!("{}", refusal.message)));
         }
-        match &self.secret {
-            Some(secret) => self.pin(secret).await?,
-            None => self.is_without_secret().await?,
-        }
+        self.pin().await?;
         self.try_a_record().await?;
         Ok(findings)
     }
@@ -90,43 +87,39 @@ impl StoreChecks {
         timeout(self.timeout, asked).await.unwrap_or_else(silent)
     }
 
-    async fn is_without_secret(&self) -> Result<(), CheckFailure> {
-        let pin = Identity::plain().pin(&self.namespace);
-        let seen = self.in_time(Protocol::over(&*self.store).read(pin.record_key())).await?;
-        if seen.live().is_some_and(|record| !pin.accepts(record.fingerprint)) {
-            let what = anyhow!(
-                "the namespace {} has a secret; name its file by --secrets, or take another namespace",
-                self.namespace
-            );
-            return Err(CheckFailure::Refused(what));
-        }
-        Ok(())
-    }
-
-    /// A namespace has one secret for ever: under another one every retry would look new.
-    async fn pin(&self, secret: &Identity) -> Result<(), CheckFailure> {
-        let begun = self.begin(secret.pin(&self.namespace)).await?;
+    /// Compares the secret of the namespace with the one in use: under another one every retry would look new.
+    async fn pin(&self) -> Result<(), CheckFailure> {
+        let identity = self.secret.clone().unwrap_or_default();
+        let (protocol, owner) = (Protocol::over(&*self.store), self.new_owner());
+        let pinned = self.in_time(protocol.pin(&self.namespace, &identity, owner)).await?;
         let namespace = &self.namespace;
-        match begun {
-            Begun::Granted(grant) | Begun::Mine(grant) => Ok(self.record(&grant, PINNED).await?),
-            Begun::Replay(_) => Ok(()),
-            Begun::Busy(_) => Err(CheckFailure::Unreachable(anyhow!(
+        match (pinned, &self.secret) {
+            (Pinned::Yes, _) => Ok(()),
+            (Pinned::Busy(_), _) => Err(CheckFailure::Unreachable(anyhow!(
                 "another process is just recording the secret of the namespace {namespace}"
             ))),
-            Begun::Mismatch => Err(CheckFailure::Refused(anyhow!(
+            (Pinned::OtherSecret, Some(_)) => Err(CheckFailure::Refused(anyhow!(
                 "the namespace {namespace} has another secret than the one in --secrets; give it that one, or take another namespace"
             ))),
-            Begun::Indeterminate(_) | Begun::Dead => Err(CheckFailure::Refused(anyhow!(
-                "the secret of {namespace} could not be compared with the one in use: {begun:?}"
+            (Pinned::OtherSecret, None) => Err(CheckFailure::Refused(anyhow!(
+                "the namespace {namespace} has a secret; name its file by --secrets, or take another namespace"
+            ))),
+            (Pinned::Unreadable, _) => Err(CheckFailure::Refused(anyhow!(
+                "the record of the secret of the namespace {namespace} is indeterminate or dead; take another namespace"
             ))),
         }
+    }
+
+    fn new_owner(&self) -> Owner {
+        let mut owner = Owner([0; 16]);
+        self.runtime.fill_random(&mut owner.0);
+        owner
     }
 
     async fn begin(&self, call: Call) -> Result<Begun, Error> {
-        let mut owner = Owner([0; 16]);
-        self.runtime.fill_random(&mut owner.0);
-        // To write the same once more does no harm.
-        let ask = Begin { call, owner, lease: WRITING, unknown_retention: PINNED, on_lapse: Lapse::Retry };
+        // Retry: writing the same trial twice is harmless.
+        let (owner, on_lapse) = (self.new_owner(), Lapse::Retry);
+        let ask = Begin { call, owner, lease: TRIAL_LEASE, unknown_retention: TRIAL, on_lapse };
         self.in_time(Protocol::over(&*self.store).begin(&ask)).await
     }
 
@@ -149,8 +142,5 @@ pub(crate) fn trial(runtime: &dyn Runtime, namespace: &str) -> Result<Call, Erro
 /// How long the record of a trial lives.
 pub(crate) const TRIAL: Seconds = Seconds(60);
 
-/// How long another process may take over the record that it writes.
-const WRITING: Millis = Millis(30_000);
-
-/// 20 years: longer than any record lives under it.
-const PINNED: Seconds = Seconds(20 * 366 * 24 * 3600);
+/// How long the lease of a trial lasts.
+const TRIAL_LEASE: Millis = Millis(30_000);

@@ -111,7 +111,7 @@ impl Gate {
             pause = (pause * 2).min(LONGEST_PAUSE);
             let seen = leases.call_store(|protocol| protocol.read(call.record_key())).await;
             // A failed read is ignored: the next one may succeed within the budget.
-            if seen.is_ok_and(|seen| !seen.runs()) {
+            if seen.is_ok_and(|seen| !seen.is_running()) {
                 let begun = claim.begin().await?;
                 if !matches!(begun, Begun::Busy(_)) {
                     return Ok(begun);

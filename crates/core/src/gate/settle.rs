@@ -11,8 +11,8 @@ use crate::gate::reason::Reason;
 use crate::gate::spill::is_permanent;
 use crate::journal::Spilled;
 use crate::lease::{Cancellation, GiveBack, Granted, Heartbeat, LeaseTerms};
-use crate::machine::{Claim, Complete, Completed};
-use crate::record::{Record, Seconds, State};
+use crate::machine::{self, Claim, Complete, Completed};
+use crate::record::{Record, Seconds};
 use crate::telemetry;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -173,12 +173,9 @@ impl GrantGuard {
     /// The handler had its effect, but the record belongs to another attempt.
     fn lost_result<A: Answer>(&self, other: Record) -> Result<RunResult<A>, Refused<A>> {
         telemetry::divergent(self.granted.grant.rk, self.granted.grant.token.0, &other);
-        match other.state {
-            // A store that forgot the record may hold the answer of another payload, which is not for this caller.
-            State::Completed(completion) if other.fingerprint == self.granted.grant.fingerprint => {
-                RunResult::from_record(completion, Provenance::Canonical)
-            }
-            State::Completed(_) | State::Open(..) => Err(unknown("the grant was lost before the answer was recorded")),
+        match machine::recorded_answer(&other, self.granted.grant.fingerprint) {
+            Some(completion) => RunResult::from_record(completion.clone(), Provenance::Canonical),
+            None => Err(unknown("the grant was lost before the answer was recorded")),
         }
     }
 

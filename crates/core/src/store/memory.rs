@@ -1,8 +1,9 @@
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
@@ -10,7 +11,7 @@ use crate::key::RecordKey;
 use crate::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use crate::record::{State, Timestamp, Token};
 use crate::runtime::Runtime;
-use crate::store::{Finding, Inserted, Inspect, Severity, Store, StoredRecord, Swapped, observe, unchanged};
+use crate::store::{Finding, Inserted, Inspect, Severity, Store, StoredRecord, Swapped, is_unchanged, observe};
 
 /// Settings of the [`Memory`] store.
 ///
@@ -93,8 +94,7 @@ impl Memory {
     }
 
     fn shard(&self, rk: &RecordKey) -> MutexGuard<'_, Shard> {
-        // A shard is never left half-changed by a panic: each change is a few infallible calls.
-        self.shards[usize::from(rk.as_bytes()[15]) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[usize::from(rk.as_bytes()[15]) % SHARDS].lock()
     }
 
     fn mark(&self) -> Token {
@@ -176,7 +176,7 @@ impl Store for Memory {
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let mut shard = self.shard(rk);
         let now = self.runtime.wall_now();
-        if !unchanged(shard.slots.get(rk), seen, now) {
+        if !is_unchanged(shard.slots.get(rk), seen, now) {
             return Ok(Swapped::Changed);
         }
         self.write(&mut shard, rk, now, next);
@@ -190,8 +190,7 @@ impl Inspect for Memory {
         let now = self.runtime.wall_now();
         let mut swept = 0;
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            swept += self.sweep_shard(&mut shard, now, limit - swept);
+            swept += self.sweep_shard(&mut shard.lock(), now, limit - swept);
         }
         Ok(swept)
     }

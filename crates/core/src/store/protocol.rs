@@ -1,14 +1,25 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::RecordKey;
+use crate::key::{Identity, RecordKey};
 use crate::machine::{
-    self, Begin, Begun, Cancelled, Claim, Complete, Completed, Decision, Observed, Renewed, Resolved, Settled, Verdict,
+    self, Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Decision, Lapse, Observed, Pinned, Renewed,
+    Resolved, Settled, Verdict,
 };
-use crate::record::{Owner, Phase, Seconds, State, Token};
+use crate::record::{Millis, Owner, Phase, Seconds, State, Token};
 use crate::store::{Inserted, Store, Swapped};
 
 /// How often a record may change under an operation before it gives up.
 const TRIES: usize = 8;
+
+/// How long one process may take to write the pin of a namespace.
+const PIN_LEASE: Millis = Millis(30_000);
+
+/// 20 years: longer than any record in the namespace.
+const PIN_RETENTION: Seconds = Seconds(20 * 366 * 24 * 3600);
 
 /// The operations of the protocol over a store: one conditional step where the store has one, else read → machine → swap.
 ///
@@ -28,7 +39,7 @@ const TRIES: usize = 8;
 /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
 /// use hapax_core::machine::{Resolved, Verdict};
 /// use hapax_core::store::Protocol;
-/// use hapax_core::{Seconds, Phase, State};
+/// use hapax_core::{Seconds, State};
 ///
 /// # let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build()?;
 /// # let lost = std::io::Error::other("the connection broke");
@@ -158,6 +169,54 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::resolve(seen, expected, verdict)).await
     }
 
+    /// Ties a namespace to an identity. Call it at start-up, before the first begin, with a new random `owner`.
+    ///
+    /// Under another secret every retry would look like a new operation, so a process must not start unless this returns
+    /// [`Pinned::Yes`]. An identity with a secret writes a record, the pin, that lives for 20 years. An identity without one
+    /// only reads it.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> hapax_core::Result<()> {
+    /// use hapax_core::machine::Pinned;
+    /// use hapax_core::store::{Memory, Protocol};
+    /// use hapax_core::{Identity, Owner};
+    ///
+    /// let store = Memory::new();
+    /// let protocol = Protocol::over(&store);
+    /// assert_eq!(protocol.pin("shop", &Identity::keyed([7; 32]), Owner([1; 16])).await?, Pinned::Yes);
+    /// // A process with another secret, or with none, must not start.
+    /// assert_eq!(protocol.pin("shop", &Identity::keyed([8; 32]), Owner([2; 16])).await?, Pinned::OtherSecret);
+    /// assert_eq!(protocol.pin("shop", &Identity::plain(), Owner([3; 16])).await?, Pinned::OtherSecret);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn pin(self, namespace: &str, identity: &Identity, owner: Owner) -> Result<Pinned> {
+        let call = identity.pin(namespace);
+        if !identity.is_keyed() {
+            let seen = self.read(call.record_key()).await?;
+            return Ok(machine::pin_of_plain(&seen, &call));
+        }
+        // Retry: writing the same pin twice is harmless, so an expired lease needs no operator.
+        let ask = Begin { call, owner, lease: PIN_LEASE, unknown_retention: PIN_RETENTION, on_lapse: Lapse::Retry };
+        let begun = self.begin(&ask).await?;
+        if let Begun::Granted(grant) | Begun::Mine(grant) = &begun {
+            let completion = Complete {
+                claim: Claim::from(grant),
+                fingerprint: grant.fingerprint,
+                answer: Bytes::new(),
+                retention: PIN_RETENTION,
+                age: Duration::ZERO,
+            };
+            // Another process that completed it first wrote the same pin.
+            self.complete(&grant.rk, &completion).await?;
+        }
+        Ok(machine::pin_of_keyed(&begun))
+    }
+
     /// Opens a dead record again.
     ///
     /// # Errors
@@ -181,19 +240,19 @@ impl<'a> Protocol<'a> {
     async fn carry_out<R>(self, rk: &RecordKey, seen: &Observed, decision: Decision<R>) -> Result<Option<R>> {
         match decision {
             Decision::Reply(reply) => Ok(Some(reply)),
-            Decision::Change(next, reply) => {
-                if chaos::on("hold_does_not_compare")
-                    && matches!(next.record.state, State::Open(Phase::Indeterminate, _))
-                {
-                    while self.store.swap(rk, &self.store.read(rk).await?, &next).await? == Swapped::Changed {}
-                    return Ok(Some(reply));
-                }
-                match self.store.swap(rk, seen, &next).await? {
-                    Swapped::Yes => Ok(Some(reply)),
-                    Swapped::Changed => Ok(None),
-                }
-            }
+            Decision::Change(next, reply) => match self.swap(rk, seen, &next).await? {
+                Swapped::Yes => Ok(Some(reply)),
+                Swapped::Changed => Ok(None),
+            },
         }
+    }
+
+    async fn swap(self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
+        if chaos::on("hold_does_not_compare") && next.record.state.phase() == Some(Phase::Indeterminate) {
+            while self.store.swap(rk, &self.store.read(rk).await?, next).await? == Swapped::Changed {}
+            return Ok(Swapped::Yes);
+        }
+        self.store.swap(rk, seen, next).await
     }
 }
 

@@ -569,7 +569,9 @@ fn lapsed_within(store: &Memory, time: Duration) -> bool {
     let started = Instant::now();
     while started.elapsed() < time {
         let seen = futures_util::FutureExt::now_or_never(store.read(&call().record_key())).unwrap().unwrap();
-        if matches!(seen.live().map(|record| &record.state), Some(State::Open(Phase::InProgress, _))) && !seen.runs() {
+        if matches!(seen.live().map(|record| &record.state), Some(State::Open(Phase::InProgress, _)))
+            && !seen.is_running()
+        {
             return true;
         }
         std::thread::yield_now();

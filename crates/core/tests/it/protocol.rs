@@ -143,7 +143,7 @@ async fn a_hold_is_not_written_over_a_renewal_that_came_in_between() {
     store.change_before(1);
     let held = Protocol::over(&store).hold(&RK, grant.token, LIFE).await.unwrap();
     assert_eq!(held, Resolved::Stale);
-    assert!(store.inner.read(&RK).await.unwrap().runs());
+    assert!(store.inner.read(&RK).await.unwrap().is_running());
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use hapax_core::machine::{self, Begin, Change, Decision, Observed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{Inserted, StoredRecord, Swapped, observe, unchanged};
+use hapax_core::store::{Inserted, StoredRecord, Swapped, is_unchanged, observe};
 use hapax_core::{ErrorKind, RecordKey, Timestamp, Token};
 use rusqlite::{Connection, OptionalExtension};
 
@@ -149,7 +149,7 @@ impl StepContext<'_> {
     }
 
     pub(super) fn swap(&mut self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped, StepError> {
-        if !unchanged(self.find(rk)?.0.as_ref(), seen, self.now) {
+        if !is_unchanged(self.find(rk)?.0.as_ref(), seen, self.now) {
             return Ok(Swapped::Changed);
         }
         self.put(include_str!("write.sql"), rk, next)?;

@@ -72,7 +72,7 @@ async fn run(store: &Arc<Redis>, outcome: HandlerOutcome, injected: Option<(usiz
     let rk = operation.0.record_key();
     // The gate retries in the background what it could not write in time.
     let is_held = matches!(ran, Err(Refused { reason: Reason::Unknown { .. }, .. }));
-    until(&name, || async { is_held || !store.read(&rk).await.unwrap().runs() }).await;
+    until(&name, || async { is_held || !store.read(&rk).await.unwrap().is_running() }).await;
     let seen = store.read(&rk).await.unwrap();
     let happened = effects.load(Ordering::SeqCst);
     let state = seen.live().map(|record| record.state.clone());

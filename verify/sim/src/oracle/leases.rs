@@ -186,7 +186,7 @@ impl Oracle {
 
 /// Whether the store believes a grant.
 fn holds(grant: &Grant, seen: &Observed) -> bool {
-    seen.runs() && seen.live().is_some_and(|record| record.token == grant.token)
+    seen.is_running() && seen.live().is_some_and(|record| record.token == grant.token)
 }
 
 impl Known {

@@ -131,7 +131,7 @@ impl KeyOracle {
     fn check_given_back(&self, history: &mut KeyHistory, call: usize, seen: &Observed) {
         let own = history.attempts.iter().find(|attempt| attempt.call == call);
         let token = own.map(AttemptHistory::token);
-        let is_held = seen.runs() && seen.live().map(|record| record.token) == token;
+        let is_held = seen.is_running() && seen.live().map(|record| record.token) == token;
         let no_fault = self.level == FaultLevel::None;
         history.check(!is_held || !no_fault, "a caller received an outcome before its grant was given back");
     }
@@ -157,7 +157,7 @@ impl KeyOracle {
         if matches!(seen.live().map(|record| &record.state), Some(State::Completed(_))) {
             return;
         }
-        let token = seen.live().filter(|_| seen.runs()).map(|record| record.token);
+        let token = seen.live().filter(|_| seen.is_running()).map(|record| record.token);
         let is_lapsed = |one: &&AttemptHistory| !one.ended && Some(one.token()) != token;
         let many_faults = self.level == FaultLevel::Many;
         let none_lapsed = !history.attempts.iter().any(|one| is_lapsed(&one));
@@ -244,7 +244,7 @@ impl RunningHandler {
         history.effects += 1;
         history.attempts[self.number].had_effect = true;
         history.push(TraceEvent::Effect { token: self.token });
-        let granted = seen.runs() && seen.live().is_some_and(|record| record.token == self.token);
+        let granted = seen.is_running() && seen.live().is_some_and(|record| record.token == self.token);
         history.check(granted || !careful, rules::EFFECT_WITHOUT_GRANT);
     }
 
