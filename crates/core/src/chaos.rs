@@ -1,7 +1,7 @@
 //! Mutants: known bugs that can be switched on, to prove that the test harnesses detect them.
 //!
-//! With the feature `chaos`, `HAPAX_CHAOS=<name>` switches one mutant on for the whole process. Without the feature no mutant
-//! is compiled. `cargo xtask mutants` runs the harnesses against each mutant.
+//! With the feature `chaos`, `HAPAX_CHAOS=<name>` switches one mutant on for the whole process. Without the feature no
+//! mutant is compiled. `cargo xtask mutants` runs the harnesses against each mutant.
 
 /// The name of each mutant, what it does and, after the colon, the published pattern that has this bug.
 #[cfg(feature = "chaos")]
@@ -10,7 +10,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("release_on_unknown", "an unknown error releases the key: patterns that delete their lock on any exception"),
     ("answer_before_record", "the answer is sent before it is recorded: completion on the response's finish event"),
     ("complete_unfenced", "a completion overwrites any record: a plain SET"),
-    ("complete_needs_lease", "a completion after the lease is refused although no attempt took over: the result is discarded"),
+    ("complete_needs_lease", "a completion after the lease is refused although no attempt took over"),
     ("complete_needs_record", "a completion is discarded when the store forgot the record"),
     ("release_unfenced", "a release deletes any record: a plain DEL"),
     ("renew_unfenced", "a renewal extends the lease of whichever attempt holds the key: a plain EXPIRE"),
@@ -22,27 +22,27 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("mismatch_after_replay", "the payload is compared only while the first attempt runs"),
     ("tenant_ignored", "two tenants share a key: the key is the client's header alone"),
     ("token_stands_still", "a takeover gets no higher token: a UUID used as fencing token"),
-    ("takeover_under_hold", "an operation with an expired lease runs again although its outcome is unknown: a lock that just expires"),
-    ("takeover_released", "a takeover that applied nothing releases the key, though the attempt before it may have applied the effect"),
+    ("takeover_under_hold", "after the lease an operation with an unknown outcome runs again: a lock that expires"),
+    ("takeover_released", "a takeover that applied nothing releases the key, though the earlier attempt may have"),
     ("clock_back_sticks", "after the clock stepped back, the key stays locked for the whole step"),
     ("swap_ignores_renewal", "a change overwrites a renewal that came between read and write"),
     ("handler_dies_with_caller", "a client that disconnects cancels the running handler"),
     ("no_heartbeat", "a handler that takes longer than its lease loses the lease"),
     ("drop_releases", "a dropped handler releases the key: a guard that releases on drop"),
     ("lost_gives_own_answer", "an attempt that lost its grant returns its own answer"),
-    ("no_cancel", "a begin that arrives after its caller gave up holds the key for no attempt"),
+    ("no_cancel", "a begin that arrives after its caller gave up blocks the key"),
     ("twin_runs_too", "a copy that arrives while the first attempt runs is run too"),
     ("known_effect_refused", "a known effect is discarded because the record was released or is dead"),
-    ("takeover_token_by_caller", "the token of a takeover is the caller's clock, one hour slow: a lease judged by client time"),
+    ("takeover_token_by_caller", "the token of a takeover is the caller's clock, one hour slow"),
     ("expired_is_live", "a record past its life still counts: items that a sweeper has not deleted yet"),
-    ("renew_shortens_answer", "a late renewal shortens the life of the recorded answer: EXPIRE on a stored result"),
-    ("hold_does_not_compare", "a hold overwrites any record that was written since the read: an UPDATE by the key alone"),
-    ("mark_by_begin_alone", "only first begins raise the high-water mark: the token of a takeover is minted again after the record's life"),
+    ("renew_shortens_answer", "a late renewal shortens the life of an answer: EXPIRE on a stored result"),
+    ("hold_does_not_compare", "a hold overwrites what was written since the read: an UPDATE by the key alone"),
+    ("mark_by_begin_alone", "only first begins raise the high-water mark, so a takeover's token is minted again"),
     ("resolve_any_token", "a verdict on one attempt is written to a later attempt's record"),
     ("reopen_keeps_token", "a dead record is reopened under the token that its last attempt still has"),
-    ("cancel_once", "a begin that arrives after its cancellation holds the key for no attempt"),
-    ("release_without_cancel", "a first begin that arrives after its own attempt's release holds the key for no attempt"),
-    ("retry_with_new_owner", "a begin without a reply is repeated under a new owner: its own first begin then blocks it"),
+    ("cancel_once", "a begin that arrives after its cancellation blocks the key"),
+    ("release_without_cancel", "a first begin that arrives after its attempt's release blocks the key"),
+    ("retry_with_new_owner", "a begin without a reply is repeated under a new owner, which its first begin blocks"),
     ("abandon_races_renewal", "a grant is given back while its last renewal is still in flight"),
     ("heartbeat_stops_early", "the heartbeat stops with the handler, before the answer is recorded"),
     ("twin_told_early", "a follower gets the leader's answer before it is recorded"),

@@ -1,54 +1,52 @@
-//! The one error of this crate: few kinds, each a different thing for the caller to do.
+//! The one error of this crate. Each kind asks the caller for a different action.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What the caller should do about an [`Error`].
+/// What a caller should do about an [`Error`].
 ///
 /// ```
 /// use hapax_core::ErrorKind;
 ///
-/// /// What to do after an operation of a store has failed.
 /// fn advice(kind: ErrorKind) -> &'static str {
 ///     match kind {
-///         ErrorKind::NotApplied => "ask again, in this way or another",
-///         ErrorKind::Unknown => "ask for the very same thing again",
-///         ErrorKind::Full => "make room",
+///         ErrorKind::NotApplied => "make this call or another one",
+///         ErrorKind::Unknown => "repeat exactly this call",
+///         ErrorKind::Full => "free space in the store",
 ///         ErrorKind::Damaged | ErrorKind::Unusable => "call an operator",
-///         _ => "mend what was asked",
+///         _ => "correct the input or the setting",
 ///     }
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The input or a setting is wrong: mend it. Nothing happened.
+    /// Nothing was written: the input or a setting is wrong. Correct it.
     Invalid,
-    /// Nothing happened: the same call, or a new one, may be made again.
+    /// Nothing was written. The same call or another one may be made.
     NotApplied,
-    /// Nothing happened, because the store takes nothing new, most often for want of room: what it holds can still be read. Make
-    /// room, or see why it does not write.
+    /// Nothing was written: the store accepts no new record, most often because it is full. Reads still work. Free
+    /// space, or find out why the store does not write.
     Full,
-    /// It may have happened: only the very same call may be repeated.
+    /// The call may have been carried out. Only exactly the same call may be repeated.
     Unknown,
-    /// A stored record cannot be read, or is not ours: an operator must look. It is never taken for absent.
+    /// A stored record cannot be read, or belongs to another key. It never counts as absent; an operator has to look at
+    /// it.
     Damaged,
-    /// The store cannot be used as it stands (not a database, a newer schema, no right to write): mend the set-up and start again.
+    /// The store cannot be used (not a database, a newer schema, no right to write). Correct the set-up and start
+    /// again.
     Unusable,
 }
 
-/// An error with its kind, a message and, where there is one, the cause.
+/// An error with its kind, a message and, where known, its cause.
 ///
 /// ```
 /// use hapax_core::{Error, ErrorKind};
 ///
-/// fn may_be_repeated(error: &Error) -> bool {
-///     error.kind() == ErrorKind::NotApplied
-/// }
-///
-/// let lost = std::io::Error::other("the connection broke");
-/// assert!(!may_be_repeated(&Error::new(ErrorKind::Unknown, "the store did not answer").caused_by(lost)));
+/// let cause = std::io::Error::other("the connection broke");
+/// let error = Error::new(ErrorKind::Unknown, "the store did not answer").caused_by(cause);
+/// assert_eq!(error.kind(), ErrorKind::Unknown);
 /// ```
 pub struct Error {
     kind: ErrorKind,
@@ -57,45 +55,31 @@ pub struct Error {
 }
 
 /// Any error that can cross threads.
-///
-/// ```
-/// let error: hapax_core::BoxError = "the connection broke".into();
-/// assert_eq!(error.to_string(), "the connection broke");
-/// ```
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A result with this crate's [`Error`].
-///
-/// ```
-/// use hapax_core::{Key, Scope};
-///
-/// fn named(tenant: &str, order: &str) -> hapax_core::Result<(Scope, Key)> {
-///     Ok((Scope::tenant("shop", tenant)?, Key::new(order)?))
-/// }
-/// # named("acme", "order-7").unwrap();
-/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error without a deeper cause.
+    /// An error without a cause.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), source: None }
     }
 
-    /// Keeps the cause.
+    /// The same error with this cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What to do about it.
+    /// The kind, which says what to do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 }
 
-/// The message alone; the cause is reached by `source()`.
+/// Prints the message alone. `source()` returns the cause.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

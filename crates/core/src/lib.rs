@@ -1,19 +1,20 @@
-//! The protocol of Hapax, true for all transports and backends.
+//! The protocol of Hapax, independent of transports and backends.
 //!
 //! ```text
-//! key.rs      who asks for what: Scope, Key, Identity → RecordKey, Fingerprint, Call
-//! record.rs   what is stored for a record key, and its form as one value
-//! machine.rs  the whole protocol, pure: what was observed + what is asked → reply or change
-//! store.rs    what a backend must be able to do: five operations, each one conditional step
+//! key.rs      names an operation: Scope, Key, Identity → RecordKey, Fingerprint, Call
+//! record.rs   the record of an operation, and its form as one stored value
+//! machine.rs  the whole protocol as pure functions: observation + request → reply or change
+//! store.rs    the five operations of a backend, each one conditional step
 //! lease.rs    gets grants, keeps their leases renewed, and gives them back
 //! gate.rs     layer 1: begin → run → complete → answer
-//! journal.rs  where unconfirmed completions are kept
-//! runtime.rs  every clock, spawn and random byte
-//! settings.rs what can be set, and the parts that a policy brings
-//! telemetry.rs every event and metric
+//! journal.rs  keeps completions that the store has not confirmed
+//! runtime.rs  every clock, spawned task and random byte
+//! settings.rs the settings and policies
+//! telemetry.rs the name of every event and metric
+//! error.rs    the one error, and what a caller does about each kind
 //! ```
 //!
-//! There is no HTTP type, driver or broker name in here.
+//! This crate contains no HTTP type, no driver and no name of a broker.
 
 #[cfg(feature = "chaos")]
 pub mod chaos;

@@ -1,7 +1,8 @@
 //! The whole protocol as pure functions: from what a store observed and what a caller asks, to a reply or a change.
 //!
-//! One function an operation, one arm a row of the table below; each arm names its row. The functions do not wait, read no
-//! clock and draw no random bytes. Stores carry out the changes, each as one conditional step; no other code decides.
+//! One function an operation, one arm a row of the table below; each arm names its row. The functions do not wait, read
+//! no clock and draw no random bytes. Stores carry out the changes, each as one conditional step; no other code
+//! decides.
 //!
 //! ```text
 //!           begin: absent                          begin: Released
@@ -173,10 +174,11 @@ pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
     }
 }
 
-/// The answer of the record that a completion lost to, if the caller of the losing attempt may be given it: rows G1 to G3.
+/// The answer of the record that a completion lost to, if the caller of the losing attempt may be given it: rows G1 to
+/// G3.
 ///
-/// `fingerprint` is that of the losing attempt's grant. A store that forgot the record may have granted the same key to another
-/// payload since; the answer to that payload is not for this caller.
+/// `fingerprint` is that of the losing attempt's grant. A store that forgot the record may have granted the same key to
+/// another payload since; the answer to that payload is not for this caller.
 pub fn recorded_answer(record: &Record, fingerprint: Fingerprint) -> Option<&Completion> {
     match &record.state {
         State::Completed(completion) if record.fingerprint == fingerprint => Some(completion), // G1
@@ -262,7 +264,8 @@ pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Dec
 /// seen.record = Some(held.record);
 /// let done = Verdict::Done { answer: "charged".into(), retention: Seconds(24 * 3600) };
 /// let resolved = resolve(&seen, grant.token, &done);
-/// assert!(matches!(resolved, Decision::Change(next, Resolved::Yes) if matches!(next.record.state, State::Completed(_))));
+/// let Decision::Change(change, Resolved::Yes) = resolved else { panic!("the record is indeterminate") };
+/// assert!(matches!(change.record.state, State::Completed(_)));
 /// ```
 pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<Resolved> {
     let Some(record) = seen.live() else {

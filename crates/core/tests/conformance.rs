@@ -1,10 +1,8 @@
-//! The suite against the memory store, and against one that keeps records in their form as one value.
-
-#![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
+//! The conformance suite against the memory store, and against a store of encoded records.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,12 +13,13 @@ use hapax_core::store::{
 };
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
 use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup};
+use parking_lot::Mutex;
 
 fn main() -> ExitCode {
     let memory = Backend::new("memory", || async { Box::new(MemorySetup::new()) as Box<dyn Setup> });
     let values = Backend::new("values", || async { Box::new(ValuesSetup::new()) as Box<dyn Setup> });
     hapax_testkit::main(&[
-        memory.lacking(&[(Capability::StoredForm, "records lie in memory as values, in no stored form")]),
+        memory.lacking(&[(Capability::StoredForm, "the memory store keeps records unencoded")]),
         values.lacking(&[(Capability::RoomToComplete, "it is never full")]),
     ])
 }
@@ -74,51 +73,52 @@ impl Setup for MemorySetup {
     }
 }
 
-/// The least that a store can be: each record as one encoded value, and one lock around every step.
+/// The simplest store: each record as one encoded value, and one lock around every step.
 #[derive(Debug)]
 struct Values {
     clock: Arc<ManualClock>,
-    kept: Mutex<Kept>,
+    records: Mutex<EncodedRecords>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    values: HashMap<RecordKey, Value>,
+struct EncodedRecords {
+    values: HashMap<RecordKey, EncodedRecord>,
     mark: Token,
 }
 
 #[derive(Debug)]
-struct Value {
+struct EncodedRecord {
     bytes: Bytes,
-    since: Timestamp,
-    expires: Timestamp,
+    armed_at: Timestamp,
+    expires_at: Timestamp,
 }
 
-impl Kept {
-    fn armed(&self, rk: &RecordKey) -> Result<Option<StoredRecord>> {
+impl EncodedRecords {
+    fn find(&self, rk: &RecordKey) -> Result<Option<StoredRecord>> {
         let Some(value) = self.values.get(rk) else {
             return Ok(None);
         };
         let record = Record::decode(rk, &value.bytes)?;
-        Ok(Some(StoredRecord { record, armed_at: value.since, expires_at: value.expires }))
+        Ok(Some(StoredRecord { record, armed_at: value.armed_at, expires_at: value.expires_at }))
     }
 
     fn write(&mut self, rk: &RecordKey, now: Timestamp, change: &Change) {
         self.mark = self.mark.max(change.record.token);
-        let armed = StoredRecord::at(now, change);
-        let value = Value { bytes: armed.record.encode(rk), since: armed.armed_at, expires: armed.expires_at };
+        let stored = StoredRecord::at(now, change);
+        let value =
+            EncodedRecord { bytes: stored.record.encode(rk), armed_at: stored.armed_at, expires_at: stored.expires_at };
         self.values.insert(*rk, value);
     }
 }
 
 impl Values {
-    fn step<R>(&self, rk: &RecordKey, judge: impl FnOnce(&Observed) -> Decision<R>) -> Result<R> {
+    fn step<R>(&self, rk: &RecordKey, decide: impl FnOnce(&Observed) -> Decision<R>) -> Result<R> {
         let now = self.clock.wall_now();
-        let mut kept = self.kept.lock().unwrap();
-        match judge(&observe(kept.armed(rk)?.as_ref(), now, kept.mark)) {
+        let mut records = self.records.lock();
+        match decide(&observe(records.find(rk)?.as_ref(), now, records.mark)) {
             Decision::Reply(reply) => Ok(reply),
             Decision::Change(change, reply) => {
-                kept.write(rk, now, &change);
+                records.write(rk, now, &change);
                 Ok(reply)
             }
         }
@@ -142,7 +142,7 @@ impl Store for Values {
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        // No more than a store must: what stands under another token is left to a read and a swap.
+        // The least that the contract demands: a record under another token is left to read and swap.
         self.step(rk, |seen| match (machine::complete(seen, ask), seen.live()) {
             (Decision::Change(..), Some(other)) if other.token != ask.claim.token => {
                 Decision::Reply(Completed::Lost(other.clone()))
@@ -157,11 +157,11 @@ impl Store for Values {
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let now = self.clock.wall_now();
-        let mut kept = self.kept.lock().unwrap();
-        if !is_unchanged(kept.armed(rk)?.as_ref(), seen, now) {
+        let mut records = self.records.lock();
+        if !is_unchanged(records.find(rk)?.as_ref(), seen, now) {
             return Ok(Swapped::Changed);
         }
-        kept.write(rk, now, next);
+        records.write(rk, now, next);
         Ok(Swapped::Yes)
     }
 
@@ -174,10 +174,10 @@ impl Store for Values {
 impl Inspect for Values {
     async fn sweep(&self, _limit: usize) -> Result<usize> {
         let now = self.clock.wall_now();
-        let mut kept = self.kept.lock().unwrap();
-        let before = kept.values.len();
-        kept.values.retain(|_, value| value.expires > now);
-        Ok(before - kept.values.len())
+        let mut records = self.records.lock();
+        let before = records.values.len();
+        records.values.retain(|_, value| value.expires_at > now);
+        Ok(before - records.values.len())
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
@@ -189,11 +189,11 @@ struct ValuesSetup(Arc<Values>);
 
 impl ValuesSetup {
     fn new() -> Self {
-        Self(Arc::new(Values { clock: Arc::new(ManualClock::new()), kept: Mutex::default() }))
+        Self(Arc::new(Values { clock: Arc::new(ManualClock::new()), records: Mutex::default() }))
     }
 }
 
-/// Completed in January 2027 under a token of that time, as version 1 writes it.
+/// A record in format version 1, completed in January 2027 under a token of that time.
 const GOLDEN: &str =
     "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b2380e2b388a92bdf3889676f6c64656e20616e73776572";
 
@@ -225,8 +225,8 @@ impl Setup for ValuesSetup {
     }
 
     async fn corrupt(&self, rk: &RecordKey) {
-        let mut kept = self.0.kept.lock().unwrap();
-        let value = kept.values.get_mut(rk).expect("there is a record to damage");
+        let mut records = self.0.records.lock();
+        let value = records.values.get_mut(rk).expect("there is a record to damage");
         let mut bytes = value.bytes.to_vec();
         bytes[10] ^= 1;
         value.bytes = bytes.into();
@@ -235,8 +235,8 @@ impl Setup for ValuesSetup {
     async fn put_golden(&self) {
         let digit = |at: usize| u8::from_str_radix(&GOLDEN[at..at + 2], 16).expect("the golden record is hexadecimal");
         let bytes: Bytes = (0..GOLDEN.len()).step_by(2).map(digit).collect();
-        let (since, expires) = (self.0.clock.wall_now(), Timestamp(u64::MAX));
+        let (armed_at, expires_at) = (self.0.clock.wall_now(), Timestamp(u64::MAX));
         let rk = hapax_testkit::golden_call().record_key();
-        self.0.kept.lock().unwrap().values.insert(rk, Value { bytes, since, expires });
+        self.0.records.lock().values.insert(rk, EncodedRecord { bytes, armed_at, expires_at });
     }
 }

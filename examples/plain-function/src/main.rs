@@ -39,7 +39,7 @@ async fn main() -> anyhow::Result<()> {
         match gate.run(order(key, cents)?, move |attempt| charge(attempt, cents)).await {
             Ok(ran) => println!("{key}: {} ({:?})", ran.answer, ran.provenance),
             Err(Refused { reason: Reason::Mismatch, .. }) => {
-                println!("{key}: not for {cents} cents, the key was used for another amount")
+                println!("{key}: not for {cents} cents, the key was used for another amount");
             }
             // Each of the others is a different thing to tell the caller.
             Err(refused) => return Err(refused.into()),

@@ -1,6 +1,8 @@
-//! The machine with its mutants: each function applies the chosen mutant, or calls the function of the same name in `machine.rs`.
+//! The machine with its mutants: each function applies the chosen mutant, or calls the function of the same name in
+//! `machine.rs`.
 //!
-//! Under the feature `chaos` this module is `hapax_core::machine`. What it does not define itself is that of `machine.rs`.
+//! Under the feature `chaos` this module is `hapax_core::machine`. What it does not define itself is that of
+//! `machine.rs`.
 
 use crate::chaos::on;
 use crate::record::{Holding, Millis, Owner, Phase, Record, Seconds, State, Token};

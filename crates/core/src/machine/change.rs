@@ -46,7 +46,8 @@ pub(super) fn grant_of(rk: RecordKey, record: &Record, holding: &Holding) -> Gra
     }
 }
 
-/// A token above the record's token, above the store's high-water mark, and not below the store's clock in microseconds.
+/// A token above the record's token, above the store's high-water mark, and not below the store's clock in
+/// microseconds.
 ///
 /// The clock keeps tokens growing where a store forgot both the record and the mark.
 pub(super) fn mint(seen: &Observed) -> Token {

@@ -58,7 +58,8 @@ pub struct Complete {
     pub answer: Bytes,
     /// How long the recorded answer lives.
     pub retention: Seconds,
-    /// How long ago the attempt ended, by its own clock. An answer older than its retention is not written to an absent record.
+    /// How long ago the attempt ended, by its own clock. An answer older than its retention is not written to an absent
+    /// record.
     pub age: Duration,
 }
 

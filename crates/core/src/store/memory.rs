@@ -14,17 +14,10 @@ use crate::runtime::Runtime;
 use crate::store::{Finding, Inserted, Inspect, Severity, Store, StoredRecord, Swapped, is_unchanged, observe};
 
 /// Settings of the [`Memory`] store.
-///
-/// ```
-/// use hapax_core::store::MemorySettings;
-///
-/// let settings = MemorySettings::default().max_bytes(64 << 20);
-/// assert_eq!(settings.max_bytes, 64 << 20);
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemorySettings {
-    /// How many bytes of records to keep, about; a begin beyond it is refused with `Full`. 1 GiB.
+    /// About how many bytes of records to keep. Beyond it a begin fails with `Full`. Default: 1 GiB.
     pub max_bytes: usize,
 }
 
@@ -43,7 +36,7 @@ impl MemorySettings {
     }
 }
 
-/// Records in this process's memory: the fastest store, and one that forgets everything when the process ends.
+/// A store in this process's memory. It is the fastest store, and it loses every record when the process ends.
 ///
 /// Its clock is the runtime's wall clock.
 ///
@@ -70,10 +63,11 @@ pub struct Memory {
 
 const SHARDS: usize = 64;
 
-/// How many expired records a begin removes on its way: more than it adds, so that the store never outgrows what lives.
+/// How many expired records a begin removes: more than it adds, so that expired records do not accumulate.
 const SWEPT_BY_A_BEGIN: usize = 2;
 
-/// What a record takes beside its answer: its slot in the map, which is seldom full, and its place among the expiries.
+/// The memory of a record without its answer: its slot in the map, which is about half full, and its entry in the
+/// expiries.
 const RECORD_BYTES: usize = 2 * (size_of::<(RecordKey, StoredRecord)>() + size_of::<(Timestamp, RecordKey)>());
 
 impl Memory {
@@ -105,13 +99,13 @@ impl Memory {
         if !(chaos::on("mark_by_begin_alone") && change.record.state.holding().is_none_or(|held| held.attempt > 1)) {
             self.mark.fetch_max(change.record.token.0, Ordering::AcqRel);
         }
-        let armed = StoredRecord::at(now, change);
-        self.used.fetch_add(size(&armed), Ordering::Relaxed);
-        let before = shard.put(rk, armed);
+        let stored = StoredRecord::at(now, change);
+        self.used.fetch_add(size(&stored), Ordering::Relaxed);
+        let before = shard.put(rk, stored);
         self.used.fetch_sub(before.as_ref().map_or(0, size), Ordering::Relaxed);
     }
 
-    /// Carries out what the machine decides, while the shard is locked.
+    /// Lets the machine decide and writes its change, under one lock of the shard.
     fn decide<R>(&self, rk: &RecordKey, judge: impl FnOnce(&Observed) -> Decision<R>) -> R {
         let mut shard = self.shard(rk);
         let now = self.runtime.wall_now();
@@ -204,16 +198,16 @@ impl Inspect for Memory {
 
 #[derive(Debug, Default)]
 struct Shard {
-    // The standard map's keyed hash: record keys of a plain identity can be ground out by a client.
+    // With the standard map's keyed hash: a client can search for record keys of a plain identity that collide.
     slots: HashMap<RecordKey, StoredRecord>,
     expiries: BTreeSet<(Timestamp, RecordKey)>,
 }
 
 impl Shard {
-    fn put(&mut self, rk: &RecordKey, armed: StoredRecord) -> Option<StoredRecord> {
-        self.expiries.insert((armed.expires_at, *rk));
-        let next_expiry = armed.expires_at;
-        let before = self.slots.insert(*rk, armed);
+    fn put(&mut self, rk: &RecordKey, stored: StoredRecord) -> Option<StoredRecord> {
+        self.expiries.insert((stored.expires_at, *rk));
+        let next_expiry = stored.expires_at;
+        let before = self.slots.insert(*rk, stored);
         if let Some(before) = before.as_ref().filter(|before| before.expires_at != next_expiry) {
             self.expiries.remove(&(before.expires_at, *rk));
         }
@@ -230,8 +224,8 @@ impl Shard {
     }
 }
 
-fn size(armed: &StoredRecord) -> usize {
-    let answer = match &armed.record.state {
+fn size(stored: &StoredRecord) -> usize {
+    let answer = match &stored.record.state {
         State::Completed(completion) => completion.answer.len(),
         State::Open(..) => 0,
     };

@@ -12,7 +12,7 @@ use crate::machine::{
 use crate::record::{Millis, Owner, Phase, Seconds, State, Token};
 use crate::store::{Inserted, Store, Swapped};
 
-/// How often a record may change under an operation before it gives up.
+/// How many times an operation reads, decides and swaps before it gives up on a record that keeps changing.
 const TRIES: usize = 8;
 
 /// How long one process may take to write the pin of a namespace.
@@ -21,13 +21,14 @@ const PIN_LEASE: Millis = Millis(30_000);
 /// 20 years: longer than any record in the namespace.
 const PIN_RETENTION: Seconds = Seconds(20 * 366 * 24 * 3600);
 
-/// The operations of the protocol over a store: one conditional step where the store has one, else read → machine → swap.
+/// The operations of the protocol over a store. `begin`, `renew` and `complete` use the store's own step where that
+/// suffices; all others read, let the machine decide, and swap.
 ///
-/// Every operation is safe to repeat, also after an error of kind `Unknown`. A record that changed under each of 8 tries makes
-/// `begin` answer `Busy` and every other operation fail with `NotApplied`.
+/// Every operation is safe to repeat, also after an error of kind `Unknown`. If the record changes during each of 8
+/// tries, `begin` returns `Busy` and every other operation fails with `NotApplied`.
 ///
 /// # Cancel safety
-/// A dropped future means *unknown*; repeat the operation.
+/// Dropping the future of an operation leaves its outcome unknown; repeat the operation.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -44,9 +45,9 @@ const PIN_RETENTION: Seconds = Seconds(20 * 366 * 24 * 3600);
 /// # let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build()?;
 /// # let lost = std::io::Error::other("the connection broke");
 /// # gate.run(call, |_| async { Err::<String, _>(lost.into()) }).await.unwrap_err();
-/// // Somebody has found out that it happened: hold the record that lapsed, and then record the answer.
+/// // An operator found out that the charge happened: hold the record, then record the answer.
 /// let (protocol, rk) = (Protocol::over(&*store), call.record_key());
-/// let token = protocol.read(rk).await?.live().expect("an attempt ended without a word").token;
+/// let token = protocol.read(rk).await?.live().expect("the attempt left a record").token;
 /// assert_eq!(protocol.hold(&rk, token, Seconds(3600)).await?, Resolved::Yes);
 /// let happened = Verdict::Done { answer: "charged".into(), retention: Seconds(3600) };
 /// assert_eq!(protocol.resolve(&rk, token, &happened).await?, Resolved::Yes);
@@ -65,10 +66,10 @@ impl<'a> Protocol<'a> {
         Self { store }
     }
 
-    /// Asks for a grant.
+    /// Asks for a grant: [`machine::begin`](crate::machine::begin()).
     ///
     /// # Errors
-    /// The store's own, as every operation here.
+    /// Those of the store, as for every operation here.
     pub async fn begin(self, ask: &Begin) -> Result<Begun> {
         let rk = ask.call.record_key();
         for _ in 0..TRIES {
@@ -76,7 +77,7 @@ impl<'a> Protocol<'a> {
                 Inserted::Granted(grant) => return Ok(Begun::Granted(grant)),
                 Inserted::Found(seen) => seen,
             };
-            // Boxed: most begins are granted at once, and need no room for more.
+            // Boxed, because most begins are granted at once; their future stays small.
             if let Some(begun) = Box::pin(self.carry_out(&rk, &seen, machine::begin(&seen, ask))).await? {
                 return Ok(begun);
             }
@@ -84,7 +85,7 @@ impl<'a> Protocol<'a> {
         Ok(Begun::Busy(ask.lease.into()))
     }
 
-    /// Shows the record.
+    /// Returns the record, expired or not.
     ///
     /// # Errors
     /// See [`Protocol::begin`].
@@ -92,7 +93,7 @@ impl<'a> Protocol<'a> {
         self.store.read(&rk).await
     }
 
-    /// Arms the lease anew.
+    /// Starts the lease again: [`machine::renew`](crate::machine::renew()).
     ///
     /// # Errors
     /// See [`Protocol::begin`].
@@ -100,7 +101,7 @@ impl<'a> Protocol<'a> {
         self.store.renew(rk, claim).await
     }
 
-    /// Records an answer.
+    /// Records an answer: [`machine::complete`](crate::machine::complete()).
     ///
     /// # Errors
     /// See [`Protocol::begin`], and `NotApplied` after 8 tries.
@@ -110,6 +111,7 @@ impl<'a> Protocol<'a> {
             let Completed::Lost(record) = &found else {
                 return Ok(found);
             };
+            // No completion overrides a recorded answer, so there is nothing to try.
             if matches!(record.state, State::Completed(_)) {
                 return Ok(found);
             }
@@ -121,7 +123,7 @@ impl<'a> Protocol<'a> {
         Err(contended())
     }
 
-    /// Gives a grant back: known not applied.
+    /// Gives a grant back, "known not applied": [`machine::release`](crate::machine::release()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -129,7 +131,8 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::release(seen, claim, lifetime)).await
     }
 
-    /// Cancels an attempt whose begin was ambiguous and whose handler was not started.
+    /// Cancels an attempt whose begin was ambiguous and whose handler was not started:
+    /// [`machine::cancel`](crate::machine::cancel()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -137,7 +140,7 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::cancel(seen, owner, lifetime)).await
     }
 
-    /// Ends a lease for good: the outcome is unknown.
+    /// Ends a lease for good, because the outcome is unknown: [`machine::abandon`](crate::machine::abandon()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -145,7 +148,7 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::abandon(seen, claim)).await
     }
 
-    /// Closes a record after its last attempt.
+    /// Closes a record after its last attempt: [`machine::bury`](crate::machine::bury()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -153,7 +156,8 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::bury(seen, claim, lifetime)).await
     }
 
-    /// Makes a lapsed record indeterminate, so that finding out can begin.
+    /// Makes a record with an expired lease indeterminate, so that it can be resolved:
+    /// [`machine::hold`](crate::machine::hold()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -161,7 +165,7 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::hold(seen, expected, unknown_retention)).await
     }
 
-    /// Records what was found out about an indeterminate record.
+    /// Writes a verdict on an indeterminate record: [`machine::resolve`](crate::machine::resolve()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -171,9 +175,9 @@ impl<'a> Protocol<'a> {
 
     /// Ties a namespace to an identity. Call it at start-up, before the first begin, with a new random `owner`.
     ///
-    /// Under another secret every retry would look like a new operation, so a process must not start unless this returns
-    /// [`Pinned::Yes`]. An identity with a secret writes a record, the pin, that lives for 20 years. An identity without one
-    /// only reads it.
+    /// Under another secret every retry would look like a new operation, so a process must not start unless this
+    /// returns [`Pinned::Yes`]. An identity with a secret writes a record, the pin, that lives for 20 years. An
+    /// identity without one only reads it.
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -217,7 +221,7 @@ impl<'a> Protocol<'a> {
         Ok(machine::pin_of_keyed(&begun))
     }
 
-    /// Opens a dead record again.
+    /// Opens a dead record again: [`machine::reopen`](crate::machine::reopen()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].
@@ -225,10 +229,10 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::reopen(seen, expected, lifetime)).await
     }
 
-    async fn change<R>(self, rk: &RecordKey, judge: impl Fn(&Observed) -> Decision<R> + Send) -> Result<R> {
+    async fn change<R>(self, rk: &RecordKey, decide: impl Fn(&Observed) -> Decision<R> + Send) -> Result<R> {
         for _ in 0..TRIES {
             let seen = self.store.read(rk).await?;
-            let decision = judge(&seen);
+            let decision = decide(&seen);
             if let Some(reply) = self.carry_out(rk, &seen, decision).await? {
                 return Ok(reply);
             }
@@ -236,7 +240,7 @@ impl<'a> Protocol<'a> {
         Err(contended())
     }
 
-    /// The reply, or nothing if the record changed since it was seen.
+    /// Carries out a decision. Returns `None` if the record changed since it was read.
     async fn carry_out<R>(self, rk: &RecordKey, seen: &Observed, decision: Decision<R>) -> Result<Option<R>> {
         match decision {
             Decision::Reply(reply) => Ok(Some(reply)),
@@ -257,5 +261,5 @@ impl<'a> Protocol<'a> {
 }
 
 fn contended() -> Error {
-    Error::new(ErrorKind::NotApplied, "the record changed under each of 8 tries; try again")
+    Error::new(ErrorKind::NotApplied, "the record changed during each of 8 tries; try again")
 }

@@ -1,4 +1,4 @@
-//! What is peculiar to the memory store.
+//! The behaviour that only the memory store has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn begin(store: &Memory, n: u32) -> Result<Inserted> {
     store.begin(&ask).await
 }
 
-/// How many begins are granted until one is refused.
+/// The number of begins that are granted before the store is full.
 async fn granted(store: &Memory, first: u32) -> u32 {
     for n in 0..10_000 {
         if let Err(error) = begin(store, first + n).await {
@@ -41,26 +41,26 @@ async fn granted(store: &Memory, first: u32) -> u32 {
 }
 
 #[tokio::test]
-async fn room_comes_back_when_records_expire() {
+async fn expired_records_make_room_for_new_ones() {
     let (store, clock) = small();
     let first = granted(&store, 0).await;
     assert!(first > 10, "{first} records in 64 KiB");
     assert_eq!(granted(&store, 100_000).await, 0, "it stays full");
     clock.forward(LIFE.into());
-    // A begin sweeps a little more than it adds; the sweeper need not have come by.
+    // Each begin removes more expired records than it adds records, so no sweep is needed.
     let again = granted(&store, 200_000).await;
     assert!(again.abs_diff(first) <= 2, "{first}, then {again}");
 }
 
 #[tokio::test]
-async fn a_sweep_removes_as_many_expired_records_as_it_may() {
+async fn a_sweep_removes_at_most_its_limit_of_expired_records() {
     let (store, clock) = small();
     for n in 0..30 {
         begin(&store, n).await.unwrap();
     }
-    assert_eq!(store.sweep(100).await.unwrap(), 0, "all of them live");
+    assert_eq!(store.sweep(100).await.unwrap(), 0, "no record is expired");
     clock.forward(Duration::from(LIFE) - Duration::from_micros(1));
-    assert_eq!(store.sweep(100).await.unwrap(), 0, "to the last moment");
+    assert_eq!(store.sweep(100).await.unwrap(), 0, "no record is expired one microsecond before its end");
     clock.forward(Duration::from_micros(1));
     assert_eq!(store.sweep(20).await.unwrap(), 20);
     assert_eq!(store.sweep(20).await.unwrap(), 10);
@@ -68,7 +68,7 @@ async fn a_sweep_removes_as_many_expired_records_as_it_may() {
 }
 
 #[tokio::test]
-async fn a_check_warns_that_it_forgets() {
+async fn a_check_warns_that_records_are_lost_with_the_process() {
     let (store, _) = small();
     let findings = store.check().await.unwrap();
     assert_eq!(findings.len(), 1);

@@ -1,4 +1,4 @@
-//! What the protocol does while a record changes under it.
+//! The operations of `Protocol` on a record that changes between read and swap, and the pin of a namespace.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::machine::{
-    Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Renewed, Resolved, Settled,
+    Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Pinned, Renewed, Resolved, Settled,
 };
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
-use hapax_core::{Call, ErrorKind, Millis, Owner, RecordKey, Result, Seconds, Store};
+use hapax_core::{Call, ErrorKind, Identity, Millis, Owner, RecordKey, Result, Seconds, Store};
 use hapax_testkit::ManualClock;
 
 const RK: RecordKey = RecordKey::from_bytes([5; 16]);
@@ -26,7 +26,7 @@ fn ask(owner: u8) -> Begin {
     }
 }
 
-/// A store whose record somebody arms anew before each of so many swaps.
+/// A store that renews the record before each of the next `changes` swaps.
 #[derive(Debug)]
 struct Contended {
     inner: Memory,
@@ -57,7 +57,7 @@ impl Contended {
         self.changes.store(swaps, Ordering::SeqCst);
     }
 
-    async fn arm_anew(&self) {
+    async fn rearm(&self) {
         self.clock.forward(Duration::from_millis(1));
         let seen = self.inner.read(&RK).await.unwrap();
         let change = Change { record: seen.record.clone().unwrap(), lifetime: LIFE };
@@ -76,7 +76,7 @@ impl Store for Contended {
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        // No more than a store must: what is held under another token is left to a read and a swap.
+        // The least that the contract demands: a record under another token is left to read and swap.
         let seen = self.inner.read(rk).await?;
         match seen.live() {
             Some(record) if record.token != ask.claim.token => Ok(Completed::Lost(record.clone())),
@@ -92,7 +92,7 @@ impl Store for Contended {
         let left = self.changes.load(Ordering::SeqCst);
         if left > 0 {
             self.changes.store(left - 1, Ordering::SeqCst);
-            self.arm_anew().await;
+            self.rearm().await;
         }
         self.inner.swap(rk, seen, next).await
     }
@@ -103,7 +103,7 @@ impl Store for Contended {
 }
 
 #[tokio::test]
-async fn an_operation_gets_through_at_the_eighth_try() {
+async fn an_operation_succeeds_at_the_eighth_try() {
     let store = Contended::new();
     let grant = store.granted(1).await;
     store.change_before(7);
@@ -114,7 +114,7 @@ async fn an_operation_gets_through_at_the_eighth_try() {
 }
 
 #[tokio::test]
-async fn an_operation_whose_record_changes_under_eight_tries_is_not_applied() {
+async fn an_operation_fails_with_not_applied_when_the_record_changes_during_eight_tries() {
     let store = Contended::new();
     let grant = store.granted(1).await;
     store.change_before(8);
@@ -125,7 +125,7 @@ async fn an_operation_whose_record_changes_under_eight_tries_is_not_applied() {
 }
 
 #[tokio::test]
-async fn a_begin_whose_record_changes_under_eight_tries_is_busy() {
+async fn a_begin_is_busy_when_the_record_changes_during_eight_tries() {
     let store = Contended::new();
     let grant = store.granted(1).await;
     let released = Protocol::over(&store).release(&RK, &Claim::from(&grant), LIFE).await;
@@ -136,7 +136,7 @@ async fn a_begin_whose_record_changes_under_eight_tries_is_busy() {
 }
 
 #[tokio::test]
-async fn a_hold_is_not_written_over_a_renewal_that_came_in_between() {
+async fn a_hold_does_not_overwrite_a_renewal_between_read_and_swap() {
     let store = Contended::new();
     let grant = store.granted(1).await;
     store.clock.forward(LEASE.into());
@@ -147,8 +147,8 @@ async fn a_hold_is_not_written_over_a_renewal_that_came_in_between() {
 }
 
 #[tokio::test]
-async fn a_completion_by_swap_gets_through_at_the_eighth_try_and_no_later() {
-    for (changes, gets_through) in [(7, true), (8, false)] {
+async fn a_completion_by_swap_succeeds_at_the_eighth_try_and_fails_after_it() {
+    for (changes, succeeds) in [(7, true), (8, false)] {
         let store = Contended::new();
         let first = store.granted(1).await;
         store.clock.forward(LEASE.into());
@@ -163,8 +163,37 @@ async fn a_completion_by_swap_gets_through_at_the_eighth_try_and_no_later() {
         };
         let completed = Protocol::over(&store).complete(&RK, &completion).await;
         match completed {
-            Ok(completed) => assert!(gets_through && completed == Completed::Done, "{completed:?}"),
-            Err(error) => assert!(!gets_through && error.kind() == ErrorKind::NotApplied, "{error:?}"),
+            Ok(completed) => assert!(succeeds && completed == Completed::Done, "{completed:?}"),
+            Err(error) => assert!(!succeeds && error.kind() == ErrorKind::NotApplied, "{error:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_namespace_keeps_the_secret_that_it_was_pinned_to() {
+    let clock = Arc::new(ManualClock::new());
+    let store = Memory::with(Arc::clone(&clock) as _, MemorySettings::default());
+    let pin = async |secret: Option<u8>, owner: u8| {
+        let identity = secret.map_or_else(Identity::plain, |byte| Identity::keyed([byte; 32]));
+        Protocol::over(&store).pin("shop", &identity, Owner([owner; 16])).await.unwrap()
+    };
+    assert_eq!(pin(None, 1).await, Pinned::Yes, "no process has pinned the namespace yet");
+    assert_eq!(pin(Some(7), 2).await, Pinned::Yes);
+    clock.forward(Duration::from_secs(19 * 365 * 24 * 3600));
+    assert_eq!(pin(Some(7), 3).await, Pinned::Yes);
+    assert_eq!(pin(Some(8), 4).await, Pinned::OtherSecret);
+    assert_eq!(pin(None, 5).await, Pinned::OtherSecret);
+}
+
+#[tokio::test]
+async fn a_pin_is_busy_while_another_process_writes_it() {
+    let store = Contended::new();
+    let call = Identity::keyed([7; 32]).pin("shop");
+    store.begin(&Begin { call, ..ask(1) }).await.unwrap();
+    let pinned = Protocol::over(&store).pin("shop", &Identity::keyed([7; 32]), Owner([2; 16])).await.unwrap();
+    assert_eq!(pinned, Pinned::Busy(LEASE.into()));
+    // The process that began it has stopped. The next one takes over after the lease.
+    store.clock.forward(LEASE.into());
+    let pinned = Protocol::over(&store).pin("shop", &Identity::keyed([7; 32]), Owner([2; 16])).await.unwrap();
+    assert_eq!(pinned, Pinned::Yes);
 }
