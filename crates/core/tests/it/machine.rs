@@ -46,7 +46,7 @@ const TAKEN_OVER: Holding = Holding { attempt: 2, takeover: true, ..HELD };
 const ABANDONED: Holding = Holding { lease: Millis(0), ..HELD };
 
 const ANNS: Claim = Claim { owner: ANN, token: TOKEN };
-/// Claims that are not that of the record: each by one field, or both.
+/// Claims that differ from the record's in the owner, in the token, or in both.
 const NOT_ANNS: [Claim; 3] =
     [Claim { owner: BOB, token: TOKEN }, Claim { owner: ANN, token: OTHER }, Claim { owner: BOB, token: OTHER }];
 
@@ -58,7 +58,7 @@ fn answered(answer: &'static str) -> State {
     State::Completed(Completion { answer: Bytes::from_static(answer.as_bytes()), expiry: 6_000 })
 }
 
-/// Half of its lease and of its life are left.
+/// A record with half of its lease and half of its life left.
 fn live(state: State) -> Observed {
     let lifetime = state.holding().map_or(RETENTION, |holding| holding.lifetime);
     let lease_left = match &state {
@@ -81,7 +81,7 @@ fn absent() -> Observed {
     Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now: NOW, token_high_water: TOKEN }
 }
 
-/// Every way in which there is no record.
+/// Every observation that counts as absent.
 fn absences() -> Vec<Observed> {
     let mut absences: Vec<_> = states(HELD).into_iter().map(expired).collect();
     absences.push(absent());
@@ -98,7 +98,7 @@ fn states(holding: Holding) -> [State; 5] {
     ]
 }
 
-/// Everything there can be while a record lives.
+/// Every state of a live record, with and without lease left.
 fn presences() -> Vec<Observed> {
     let mut presences = Vec::new();
     for holding in [HELD, TAKEN_OVER, ABANDONED] {

@@ -1,5 +1,5 @@
-//! The machine under random sequences of everything that three attempts, an operator and a clock can do to one record; and
-//! the memory store beside it, reply by reply.
+//! The machine under random sequences of the operations of three attempts and an operator, and of steps of the clock; and the
+//! memory store under the same sequences, compared reply by reply.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ mod memory;
 
 const RK: RecordKey = RecordKey::from_bytes([5; 16]);
 
-/// Short lives and long steps, so that everything runs out now and then.
+/// Short lifetimes and long time steps, so that leases and lives often end.
 const LEASE: Millis = Millis(10_000);
 const UNKNOWN: Seconds = Seconds(60);
 const RETENTION: Seconds = Seconds(40);
@@ -32,7 +32,7 @@ fn payload(n: u8) -> Fingerprint {
     Fingerprint::from_parts(Rule(1), [n; 12])
 }
 
-/// One operation, before it is known what it meets: attempts and tokens are picked among those there have been.
+/// One operation; attempts and tokens are indices into those that occurred so far.
 #[derive(Clone, Debug)]
 enum Plan {
     Begin { owner: u8, payload: u8, retry: bool },
@@ -47,9 +47,9 @@ enum Plan {
     Reopen(Index),
 }
 
-/// What time does.
+/// A step of the clock, or a sweep.
 #[derive(Clone, Debug)]
-enum Pass {
+enum TimeStep {
     Forward(u32),
     Back(u32),
     Lapse,
@@ -60,9 +60,9 @@ enum Pass {
 #[derive(Clone, Debug)]
 enum Step {
     Do(Plan),
-    /// Between its look at the record and its swap, another operation is carried out and time passes.
-    Interleaved(Plan, Plan, Vec<Pass>),
-    Time(Pass),
+    /// Between its look at the record and its swap, another operation is carried out and time time_steps.
+    Interleaved(Plan, Plan, Vec<TimeStep>),
+    Time(TimeStep),
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
@@ -83,27 +83,27 @@ fn plan() -> impl Strategy<Value = Plan> {
     ]
 }
 
-fn pass() -> impl Strategy<Value = Pass> {
+fn time_step() -> impl Strategy<Value = TimeStep> {
     prop_oneof![
-        3 => (1..15_000u32).prop_map(Pass::Forward),
-        1 => (15_000..70_000u32).prop_map(Pass::Forward),
-        1 => (1..70_000u32).prop_map(Pass::Back),
-        3 => Just(Pass::Lapse),
-        1 => Just(Pass::Expire),
-        1 => Just(Pass::Sweep),
+        3 => (1..15_000u32).prop_map(TimeStep::Forward),
+        1 => (15_000..70_000u32).prop_map(TimeStep::Forward),
+        1 => (1..70_000u32).prop_map(TimeStep::Back),
+        3 => Just(TimeStep::Lapse),
+        1 => Just(TimeStep::Expire),
+        1 => Just(TimeStep::Sweep),
     ]
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => plan().prop_map(Step::Do),
-        2 => (plan(), plan(), prop::collection::vec(pass(), 0..3)).prop_map(|(one, other, passes)| Step::Interleaved(one, other, passes)),
-        2 => pass().prop_map(Step::Time),
+        2 => (plan(), plan(), prop::collection::vec(time_step(), 0..3)).prop_map(|(one, other, time_steps)| Step::Interleaved(one, other, time_steps)),
+        2 => time_step().prop_map(Step::Time),
     ];
     prop::collection::vec(step, 1..40)
 }
 
-/// One operation as it is asked.
+/// One operation with its arguments.
 #[derive(Clone, Debug)]
 enum Ask {
     Begin(Begin),
@@ -119,7 +119,7 @@ enum Ask {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Reply {
+enum MachineReply {
     Begun(Begun),
     Renewed(Renewed),
     Completed(Completed),
@@ -129,40 +129,39 @@ enum Reply {
 }
 
 impl Ask {
-    fn judge(&self, seen: &Observed) -> Decision<Reply> {
-        fn wrap<R>(decision: Decision<R>, reply: fn(R) -> Reply) -> Decision<Reply> {
-            match decision {
-                Decision::Reply(told) => Decision::Reply(reply(told)),
-                Decision::Change(change, told) => Decision::Change(change, reply(told)),
-            }
+    fn decide(&self, seen: &Observed) -> Decision<MachineReply> {
+        fn wrap<R>(decision: Decision<R>, reply: fn(R) -> MachineReply) -> Decision<MachineReply> {
+            decision.map(reply)
         }
         match self {
-            Self::Begin(ask) => wrap(machine::begin(seen, ask), Reply::Begun),
-            Self::Renew(claim) => wrap(machine::renew(seen, claim), Reply::Renewed),
-            Self::Complete(ask) => wrap(machine::complete(seen, ask), Reply::Completed),
-            Self::Release(claim) => wrap(machine::release(seen, claim, RELEASED), Reply::Settled),
-            Self::Cancel(owner) => wrap(machine::cancel(seen, *owner, RELEASED), Reply::Cancelled),
-            Self::Abandon(claim) => wrap(machine::abandon(seen, claim), Reply::Settled),
-            Self::Bury(claim) => wrap(machine::bury(seen, claim, DEAD), Reply::Settled),
-            Self::Hold(expected) => wrap(machine::hold(seen, *expected, UNKNOWN), Reply::Resolved),
-            Self::Resolve(expected, verdict) => wrap(machine::resolve(seen, *expected, verdict), Reply::Resolved),
-            Self::Reopen(expected) => wrap(machine::reopen(seen, *expected, RELEASED), Reply::Resolved),
+            Self::Begin(ask) => wrap(machine::begin(seen, ask), MachineReply::Begun),
+            Self::Renew(claim) => wrap(machine::renew(seen, claim), MachineReply::Renewed),
+            Self::Complete(ask) => wrap(machine::complete(seen, ask), MachineReply::Completed),
+            Self::Release(claim) => wrap(machine::release(seen, claim, RELEASED), MachineReply::Settled),
+            Self::Cancel(owner) => wrap(machine::cancel(seen, *owner, RELEASED), MachineReply::Cancelled),
+            Self::Abandon(claim) => wrap(machine::abandon(seen, claim), MachineReply::Settled),
+            Self::Bury(claim) => wrap(machine::bury(seen, claim, DEAD), MachineReply::Settled),
+            Self::Hold(expected) => wrap(machine::hold(seen, *expected, UNKNOWN), MachineReply::Resolved),
+            Self::Resolve(expected, verdict) => {
+                wrap(machine::resolve(seen, *expected, verdict), MachineReply::Resolved)
+            }
+            Self::Reopen(expected) => wrap(machine::reopen(seen, *expected, RELEASED), MachineReply::Resolved),
         }
     }
 }
 
-/// A record and when it was armed, as the interpreter keeps it.
+/// The record of the reference store, and when it was armed and expires.
 #[derive(Clone, Debug, PartialEq)]
-struct Slot {
+struct StoredSlot {
     record: Record,
-    since: Timestamp,
-    expires: Timestamp,
+    armed_at: Timestamp,
+    expires_at: Timestamp,
 }
 
-/// The least store that there can be, with its clock, and all that was ever granted.
+/// A reference store for one record with its clock, and every grant and token so far.
 #[derive(Debug)]
 struct World {
-    slot: Option<Slot>,
+    slot: Option<StoredSlot>,
     now: Timestamp,
     token_high_water: Token,
     claims: Vec<(Claim, Fingerprint)>,
@@ -171,7 +170,7 @@ struct World {
 
 impl World {
     fn starting_at(now: Timestamp) -> Self {
-        // A claim and a token that never were, so that there is something to pick from.
+        // A claim and a token that were never granted, so that the lists are not empty.
         let claim = Claim { owner: owner(9), token: Token(3) };
         Self { slot: None, now, token_high_water: Token(0), claims: vec![(claim, payload(1))], tokens: vec![Token(3)] }
     }
@@ -209,7 +208,7 @@ impl World {
         }
     }
 
-    /// One of the last few, and mostly the last: those are the ones that matter.
+    /// One of the latest four, most often the latest: older ones rarely matter.
     fn pick<T: Copy>(&self, all: &[T], pick: &Index) -> T {
         const WEIGHTS: [usize; 8] = [0, 0, 0, 0, 1, 1, 2, 3];
         let back = WEIGHTS[pick.index(WEIGHTS.len())];
@@ -220,7 +219,7 @@ impl World {
         let slot = self.slot.as_ref();
         let left = |end: Timestamp| end.since(self.now);
         let lease_left = slot.map_or(Duration::ZERO, |slot| match &slot.record.state {
-            State::Open(Phase::InProgress, holding) => left(slot.since.plus(holding.lease.into())),
+            State::Open(Phase::InProgress, holding) => left(slot.armed_at.plus(holding.lease.into())),
             State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => {
                 Duration::ZERO
             }
@@ -228,35 +227,35 @@ impl World {
         Observed {
             record: slot.map(|slot| slot.record.clone()),
             lease_left,
-            life_left: slot.map_or(Duration::ZERO, |slot| left(slot.expires)),
+            life_left: slot.map_or(Duration::ZERO, |slot| left(slot.expires_at)),
             now: self.now,
             token_high_water: self.token_high_water,
         }
     }
 
-    /// The slot, unless its life ended.
-    fn live(&self) -> Option<&Slot> {
-        self.slot.as_ref().filter(|slot| slot.expires > self.now)
+    /// The slot, unless it is expired.
+    fn live(&self) -> Option<&StoredSlot> {
+        self.slot.as_ref().filter(|slot| slot.expires_at > self.now)
     }
 
     fn apply(&mut self, change: &Change) {
-        let (record, since) = (change.record.clone(), self.now);
+        let (record, armed_at) = (change.record.clone(), self.now);
         self.token_high_water = self.token_high_water.max(record.token);
         if self.tokens.last() != Some(&record.token) {
             self.tokens.push(record.token);
         }
-        self.slot = Some(Slot { record, since, expires: since.plus(change.lifetime.into()) });
+        self.slot = Some(StoredSlot { record, armed_at, expires_at: armed_at.plus(change.lifetime.into()) });
     }
 
-    fn note(&mut self, reply: &Reply) {
-        if let Reply::Begun(Begun::Granted(grant)) = reply {
+    fn note(&mut self, reply: &MachineReply) {
+        if let MachineReply::Begun(Begun::Granted(grant)) = reply {
             self.claims.push((Claim::from(grant), grant.fingerprint));
         }
     }
 
-    /// The operation in one step.
-    fn carry_out(&mut self, ask: &Ask) -> Reply {
-        let reply = match ask.judge(&self.observe()) {
+    /// Decides and applies an operation in one step.
+    fn carry_out(&mut self, ask: &Ask) -> MachineReply {
+        let reply = match ask.decide(&self.observe()) {
             Decision::Reply(reply) => reply,
             Decision::Change(change, reply) => {
                 self.apply(&change);
@@ -267,8 +266,8 @@ impl World {
         reply
     }
 
-    /// Whether a swap writes over what was seen so: if it lived it must be the same and live, else there must still be nothing.
-    fn is_still(&self, seen: &Observed, slot: Option<&Slot>) -> bool {
+    /// Whether a swap of what was read still writes: a live record must be unchanged and live, an absent one must still be absent.
+    fn is_still(&self, seen: &Observed, slot: Option<&StoredSlot>) -> bool {
         if seen.live().is_some() {
             self.live() == slot
         } else {
@@ -276,27 +275,27 @@ impl World {
         }
     }
 
-    fn pass(&mut self, pass: &Pass) {
+    fn advance(&mut self, time_step: &TimeStep) {
         let ms = |ms: &u32| u64::from(*ms) * 1_000;
         let seen = self.observe();
-        match pass {
-            Pass::Forward(by) => self.now.0 += ms(by),
-            Pass::Back(by) => self.now.0 -= ms(by),
-            Pass::Lapse => self.now = self.now.plus(seen.lease_left),
-            Pass::Expire => self.now = self.now.plus(seen.life_left),
-            Pass::Sweep => self.slot = self.live().cloned(),
+        match time_step {
+            TimeStep::Forward(by) => self.now.0 += ms(by),
+            TimeStep::Back(by) => self.now.0 -= ms(by),
+            TimeStep::Lapse => self.now = self.now.plus(seen.lease_left),
+            TimeStep::Expire => self.now = self.now.plus(seen.life_left),
+            TimeStep::Sweep => self.slot = self.live().cloned(),
         }
     }
 }
 
-/// Looks at every operation before and after it is carried out.
+/// Checks the invariants of each operation, before and after it is carried out.
 #[derive(Debug, Default)]
-struct Judge {
+struct Invariants {
     largest_grant: Token,
     ranks: HashMap<Token, u8>,
 }
 
-/// How far a record has come under its token.
+/// The order in which a record passes through its states under one token.
 fn rank(state: &State) -> u8 {
     match state {
         State::Open(Phase::InProgress, holding) if !holding.abandoned() => 0,
@@ -307,29 +306,29 @@ fn rank(state: &State) -> u8 {
     }
 }
 
-impl Judge {
-    fn carry_out(&mut self, world: &mut World, ask: &Ask) -> Reply {
+impl Invariants {
+    fn carry_out(&mut self, world: &mut World, ask: &Ask) -> MachineReply {
         let before = world.live().cloned();
         let reply = world.carry_out(ask);
         let after = world.live().cloned();
-        self.tokens_grow(&reply);
-        self.nothing_returns(before.as_ref(), after.as_ref());
-        answers_stand(before.as_ref(), after.as_ref());
-        mismatch_comes_first(ask, before.as_ref(), after.as_ref(), &reply);
-        strangers_change_nothing(ask, before.as_ref(), after.as_ref());
-        self.repeated_it_is_the_same(world, ask, &reply);
+        self.assert_tokens_grow(&reply);
+        self.assert_no_state_returns(before.as_ref(), after.as_ref());
+        assert_answers_stay(before.as_ref(), after.as_ref());
+        assert_mismatch_comes_first(ask, before.as_ref(), after.as_ref(), &reply);
+        assert_other_attempts_change_nothing(ask, before.as_ref(), after.as_ref());
+        self.assert_repetition_changes_nothing(world, ask, &reply);
         reply
     }
 
-    fn tokens_grow(&mut self, reply: &Reply) {
-        if let Reply::Begun(Begun::Granted(grant)) = reply {
+    fn assert_tokens_grow(&mut self, reply: &MachineReply) {
+        if let MachineReply::Begun(Begun::Granted(grant)) = reply {
             assert!(grant.token > self.largest_grant, "{grant:?} after {:?}", self.largest_grant);
             self.largest_grant = grant.token;
         }
     }
 
-    /// Under one token a record only goes on. An answer that was forgotten may be recorded anew: no swap writes over an answer.
-    fn nothing_returns(&mut self, before: Option<&Slot>, after: Option<&Slot>) {
+    /// Under one token a record never returns to an earlier state. Only a completion may write a forgotten answer again.
+    fn assert_no_state_returns(&mut self, before: Option<&StoredSlot>, after: Option<&StoredSlot>) {
         let Some(record) = after.map(|slot| &slot.record) else {
             return;
         };
@@ -347,20 +346,22 @@ impl Judge {
         }
     }
 
-    /// The same operation by the same attempt at once gives the same reply, or the one that says that it was done already,
-    /// and changes nothing but the arming.
-    fn repeated_it_is_the_same(&mut self, world: &mut World, ask: &Ask, reply: &Reply) {
+    /// An operation that is repeated at once returns the same reply, or the one for "already done", and does not change the
+    /// record, except for starting its lease again.
+    fn assert_repetition_changes_nothing(&mut self, world: &mut World, ask: &Ask, reply: &MachineReply) {
         let before = world.live().map(|slot| slot.record.clone());
         let (claims, tokens) = (world.claims.len(), world.tokens.len());
         let expected = match reply {
-            Reply::Begun(Begun::Granted(grant)) => Reply::Begun(Begun::Mine(*grant)),
-            Reply::Completed(Completed::Done | Completed::Recreated) => Reply::Completed(Completed::Already),
-            Reply::Begun(_)
-            | Reply::Renewed(_)
-            | Reply::Completed(_)
-            | Reply::Settled(_)
-            | Reply::Cancelled(_)
-            | Reply::Resolved(_) => reply.clone(),
+            MachineReply::Begun(Begun::Granted(grant)) => MachineReply::Begun(Begun::Mine(*grant)),
+            MachineReply::Completed(Completed::Done | Completed::Recreated) => {
+                MachineReply::Completed(Completed::Already)
+            }
+            MachineReply::Begun(_)
+            | MachineReply::Renewed(_)
+            | MachineReply::Completed(_)
+            | MachineReply::Settled(_)
+            | MachineReply::Cancelled(_)
+            | MachineReply::Resolved(_) => reply.clone(),
         };
         assert_eq!(world.carry_out(ask), expected, "{ask:?} repeated");
         assert_eq!(world.live().map(|slot| slot.record.clone()), before, "{ask:?} repeated");
@@ -368,25 +369,30 @@ impl Judge {
     }
 }
 
-fn answers_stand(before: Option<&Slot>, after: Option<&Slot>) {
+fn assert_answers_stay(before: Option<&StoredSlot>, after: Option<&StoredSlot>) {
     if let Some(before) = before.filter(|slot| matches!(slot.record.state, State::Completed(_))) {
-        assert_eq!(after, Some(before), "a recorded answer stands as long as it lives");
+        assert_eq!(after, Some(before), "a recorded answer does not change during its life");
     }
 }
 
-fn mismatch_comes_first(ask: &Ask, before: Option<&Slot>, after: Option<&Slot>, reply: &Reply) {
+fn assert_mismatch_comes_first(
+    ask: &Ask,
+    before: Option<&StoredSlot>,
+    after: Option<&StoredSlot>,
+    reply: &MachineReply,
+) {
     let (Ask::Begin(ask), Some(slot)) = (ask, before) else {
         return;
     };
     let differs = !ask.call.accepts(slot.record.fingerprint);
-    assert_eq!(*reply == Reply::Begun(Begun::Mismatch), differs, "{ask:?} of {slot:?}");
+    assert_eq!(*reply == MachineReply::Begun(Begun::Mismatch), differs, "{ask:?} of {slot:?}");
     if differs {
         assert_eq!(after, before);
     }
 }
 
-/// Apart from a begin and a known effect, who does not hold the record changes nothing.
-fn strangers_change_nothing(ask: &Ask, before: Option<&Slot>, after: Option<&Slot>) {
+/// Except for a begin and a completion, an attempt that does not hold the record changes nothing.
+fn assert_other_attempts_change_nothing(ask: &Ask, before: Option<&StoredSlot>, after: Option<&StoredSlot>) {
     let holder = before.and_then(|slot| slot.record.state.holding()).map(|holding| holding.owner);
     let token = before.map(|slot| slot.record.token);
     let holds = |claim: &Claim| (Some(claim.owner), Some(claim.token)) == (holder, token);
@@ -406,27 +412,27 @@ const START: Timestamp = Timestamp(1_000_000_000_000_000);
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// See [`Judge`] for what holds after each step.
+    /// [`Invariants`] has the checks after each step.
     #[test]
-    fn the_machine_keeps_its_promises(steps in steps()) {
-        let (mut world, mut judge) = (World::starting_at(START), Judge::default());
+    fn the_machine_keeps_its_invariants(steps in steps()) {
+        let (mut world, mut invariants) = (World::starting_at(START), Invariants::default());
         for step in &steps {
             match step {
-                Step::Time(pass) => world.pass(pass),
+                Step::Time(time_step) => world.advance(time_step),
                 Step::Do(plan) => {
                     let ask = world.ask(plan);
-                    judge.carry_out(&mut world, &ask);
+                    invariants.carry_out(&mut world, &ask);
                 }
-                Step::Interleaved(plan, meanwhile, passes) => {
+                Step::Interleaved(plan, meanwhile, time_steps) => {
                     let ask = world.ask(plan);
                     let (seen, slot) = (world.observe(), world.slot.clone());
-                    let decision = ask.judge(&seen);
+                    let decision = ask.decide(&seen);
                     let meanwhile = world.ask(meanwhile);
-                    judge.carry_out(&mut world, &meanwhile);
-                    for pass in passes {
- world.pass(pass);
+                    invariants.carry_out(&mut world, &meanwhile);
+                    for time_step in time_steps {
+                        world.advance(time_step);
                     }
-                    // What is absent is granted by a store's begin, in one step and never by a swap.
+                    // A store grants an absent record in one step, never by a swap.
                     let by_swap = seen.live().is_some() || !matches!(ask, Ask::Begin(_));
                     match decision {
                         Decision::Change(change, reply) if by_swap && world.is_still(&seen, slot.as_ref()) => {
@@ -434,12 +440,12 @@ proptest! {
                             world.apply(&change);
                             world.note(&reply);
                             let after = world.live().cloned();
-                            judge.tokens_grow(&reply);
-                            judge.nothing_returns(before.as_ref(), after.as_ref());
-                            answers_stand(before.as_ref(), after.as_ref());
-                            strangers_change_nothing(&ask, before.as_ref(), after.as_ref());
+                            invariants.assert_tokens_grow(&reply);
+                            invariants.assert_no_state_returns(before.as_ref(), after.as_ref());
+                            assert_answers_stay(before.as_ref(), after.as_ref());
+                            assert_other_attempts_change_nothing(&ask, before.as_ref(), after.as_ref());
                         }
-                        Decision::Change(..) => drop(judge.carry_out(&mut world, &ask)),
+                        Decision::Change(..) => drop(invariants.carry_out(&mut world, &ask)),
                         Decision::Reply(_) => {}
                     }
                 }

@@ -1,4 +1,4 @@
-//! Which answer the caller of an attempt is given that lost its grant.
+//! The rows of `recorded_answer`.
 
 use super::*;
 

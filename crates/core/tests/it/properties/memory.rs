@@ -1,4 +1,4 @@
-//! The memory store beside the interpreter.
+//! The memory store compared with the reference store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use hapax_core::{Result, Store};
 use hapax_testkit::ManualClock;
 use proptest::prelude::*;
 
-use super::{Ask, DEAD, Pass, RELEASED, RK, Reply, Step, UNKNOWN, World, steps};
+use super::{Ask, DEAD, MachineReply, RELEASED, RK, Step, TimeStep, UNKNOWN, World, steps};
 
-/// The store, its clock, and the interpreter, which is asked the same.
+/// The memory store, its clock, and the reference store; both get the same operations.
 struct Pair {
     store: Memory,
     clock: Arc<ManualClock>,
@@ -27,13 +27,13 @@ impl Pair {
     }
 
     async fn ask(&mut self, ask: &Ask) {
-        let told = told(&self.store, ask).await.expect("the memory store answers");
-        assert_eq!(told, self.world.carry_out(ask), "{ask:?}");
-        self.same().await;
+        let reply = carry_out(&self.store, ask).await.expect("the memory store answers");
+        assert_eq!(reply, self.world.carry_out(ask), "{ask:?}");
+        self.assert_same().await;
     }
 
-    /// What is live is seen alike; what expired may be swept away on either side.
-    async fn same(&self) {
+    /// Live records are equal. An expired record may be swept on one side only.
+    async fn assert_same(&self) {
         let (seen, expected) = (self.store.read(&RK).await.unwrap(), self.world.observe());
         assert_eq!((seen.now, seen.token_high_water), (expected.now, expected.token_high_water));
         assert_eq!(seen.live(), expected.live());
@@ -42,27 +42,27 @@ impl Pair {
         }
     }
 
-    async fn pass(&mut self, pass: &Pass) {
-        self.world.pass(pass);
-        if matches!(pass, Pass::Sweep) {
+    async fn advance(&mut self, time_step: &TimeStep) {
+        self.world.advance(time_step);
+        if matches!(time_step, TimeStep::Sweep) {
             while self.store.sweep(10).await.unwrap() > 0 {}
         }
         self.clock.set(|_| self.world.now);
-        self.same().await;
+        self.assert_same().await;
     }
 
     async fn step(&mut self, step: &Step) {
         match step {
-            Step::Time(pass) => self.pass(pass).await,
+            Step::Time(time_step) => self.advance(time_step).await,
             Step::Do(plan) => self.ask(&self.world.ask(plan)).await,
-            Step::Interleaved(plan, meanwhile, passes) => {
+            Step::Interleaved(plan, meanwhile, time_steps) => {
                 let ask = self.world.ask(plan);
                 let seen = self.store.read(&RK).await.unwrap();
                 let (expected, slot) = (self.world.observe(), self.world.slot.clone());
-                let decision = ask.judge(&seen);
+                let decision = ask.decide(&seen);
                 self.ask(&self.world.ask(meanwhile)).await;
-                for pass in passes {
-                    self.pass(pass).await;
+                for time_step in time_steps {
+                    self.advance(time_step).await;
                 }
                 let Decision::Change(change, reply) = decision else {
                     return;
@@ -75,25 +75,25 @@ impl Pair {
                 } else {
                     assert_eq!(swapped, Swapped::Changed, "it was {seen:?}");
                 }
-                self.same().await;
+                self.assert_same().await;
             }
         }
     }
 }
 
-async fn told(store: &Memory, ask: &Ask) -> Result<Reply> {
+async fn carry_out(store: &Memory, ask: &Ask) -> Result<MachineReply> {
     let protocol = Protocol::over(store);
     Ok(match ask {
-        Ask::Begin(ask) => Reply::Begun(protocol.begin(ask).await?),
-        Ask::Renew(claim) => Reply::Renewed(protocol.renew(&RK, claim).await?),
-        Ask::Complete(ask) => Reply::Completed(protocol.complete(&RK, ask).await?),
-        Ask::Release(claim) => Reply::Settled(protocol.release(&RK, claim, RELEASED).await?),
-        Ask::Cancel(owner) => Reply::Cancelled(protocol.cancel(&RK, *owner, RELEASED).await?),
-        Ask::Abandon(claim) => Reply::Settled(protocol.abandon(&RK, claim).await?),
-        Ask::Bury(claim) => Reply::Settled(protocol.bury(&RK, claim, DEAD).await?),
-        Ask::Hold(expected) => Reply::Resolved(protocol.hold(&RK, *expected, UNKNOWN).await?),
-        Ask::Resolve(expected, verdict) => Reply::Resolved(protocol.resolve(&RK, *expected, verdict).await?),
-        Ask::Reopen(expected) => Reply::Resolved(protocol.reopen(&RK, *expected, RELEASED).await?),
+        Ask::Begin(ask) => MachineReply::Begun(protocol.begin(ask).await?),
+        Ask::Renew(claim) => MachineReply::Renewed(protocol.renew(&RK, claim).await?),
+        Ask::Complete(ask) => MachineReply::Completed(protocol.complete(&RK, ask).await?),
+        Ask::Release(claim) => MachineReply::Settled(protocol.release(&RK, claim, RELEASED).await?),
+        Ask::Cancel(owner) => MachineReply::Cancelled(protocol.cancel(&RK, *owner, RELEASED).await?),
+        Ask::Abandon(claim) => MachineReply::Settled(protocol.abandon(&RK, claim).await?),
+        Ask::Bury(claim) => MachineReply::Settled(protocol.bury(&RK, claim, DEAD).await?),
+        Ask::Hold(expected) => MachineReply::Resolved(protocol.hold(&RK, *expected, UNKNOWN).await?),
+        Ask::Resolve(expected, verdict) => MachineReply::Resolved(protocol.resolve(&RK, *expected, verdict).await?),
+        Ask::Reopen(expected) => MachineReply::Resolved(protocol.reopen(&RK, *expected, RELEASED).await?),
     })
 }
 
@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_memory_store_is_the_machine(steps in steps()) {
+    fn the_memory_store_replies_like_the_machine(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut pair = Pair::new();
@@ -112,30 +112,30 @@ proptest! {
     }
 }
 
-/// Two looks at one record, between which its life ended: the second finds nothing, so there is nothing to write over.
+/// The record expires between read and swap. The swap then finds no record, so it must not write.
 #[tokio::test]
-async fn a_swap_of_what_expired_since_it_was_seen_is_changed() {
+async fn a_swap_of_a_record_that_expired_after_the_read_is_changed() {
     let mut pair = Pair::new();
     let begin = pair.world.ask(&super::Plan::Begin { owner: 1, payload: 1, retry: false });
     pair.ask(&begin).await;
     let seen = pair.store.read(&RK).await.unwrap();
     let claim = pair.world.claims.last().unwrap().0;
-    let Decision::Change(change, _) = Ask::Release(claim).judge(&seen) else { panic!("it can be released") };
-    pair.pass(&Pass::Expire).await;
+    let Decision::Change(change, _) = Ask::Release(claim).decide(&seen) else { panic!("it can be released") };
+    pair.advance(&TimeStep::Expire).await;
     assert_eq!(pair.store.swap(&RK, &seen, &change).await.unwrap(), Swapped::Changed);
     assert_eq!(pair.store.read(&RK).await.unwrap().live(), None);
 }
 
-/// A record seen as expired lives again once the clock stepped back: what was seen as absent is no longer absent.
+/// A record read as expired is live again after the clock stepped back, so it is no longer absent.
 #[tokio::test]
-async fn a_swap_of_what_was_expired_and_lives_again_is_changed() {
+async fn a_swap_of_an_expired_record_that_is_live_again_is_changed() {
     let mut pair = Pair::new();
     let begin = pair.world.ask(&super::Plan::Begin { owner: 1, payload: 1, retry: false });
     pair.ask(&begin).await;
-    pair.pass(&Pass::Expire).await;
+    pair.advance(&TimeStep::Expire).await;
     let seen = pair.store.read(&RK).await.unwrap();
     let other = pair.world.ask(&super::Plan::Begin { owner: 2, payload: 2, retry: false });
-    let Decision::Change(change, _) = other.judge(&seen) else { panic!("it would be granted") };
+    let Decision::Change(change, _) = other.decide(&seen) else { panic!("it would be granted") };
     pair.clock.back(Duration::from_secs(1));
     let before = pair.store.read(&RK).await.unwrap();
     assert!(before.live().is_some());
