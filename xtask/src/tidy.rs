@@ -18,10 +18,10 @@ use crate::source_tree::SourceTree;
 pub(crate) use width::wide_lines;
 
 /// A function from the tree to the violations that break a rule, and what to do about them.
-type Rule = (fn(&SourceTree) -> Vec<Violation>, &'static str);
+type TidyRule = (fn(&SourceTree) -> Vec<Violation>, &'static str);
 
 #[rustfmt::skip]
-const RULES: &[Rule] = &[
+const RULES: &[TidyRule] = &[
     (walls::core_depends_on_no_transport_driver_or_broker, "core serves all of them: move the code into an adapter"),
     (walls::core_takes_little_from_tokio, "core uses tokio's `sync` and macros only: use `Runtime` for the rest"),
     (walls::core_selects_in_order, "start it with `biased;`, so that the simulation can replay it"),

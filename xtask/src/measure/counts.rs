@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::Source;
+use super::items::Item;
 use crate::rust::TokenKind;
 use crate::source_tree::SourceTree;
 use crate::tidy;
@@ -17,12 +18,15 @@ pub(super) fn report(tree: &SourceTree, sources: &[Source<'_>]) -> String {
         let functions = Spread::of(part().flat_map(|source| function_lengths(source)));
         report += &format!("lines a file, {name}: {files}\nlines a function, {name}: {functions}\n");
     }
-    let (documented, public) = sources.iter().map(documented).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let public: usize = sources.iter().map(|source| public_items(source).len()).sum();
+    let undocumented: Vec<String> = sources.iter().flat_map(|source| undocumented_items(source)).collect();
+    let documented = public - undocumented.len();
     let (comments, all) = sources.iter().map(comments).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let (examples, lines) = sources.iter().map(examples).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let machine = tree.text("crates/core/src/machine.rs").unwrap_or_default().lines().count();
     let wide = tidy::wide_lines(tree);
     report += &format!("public items documented: {documented} of {public} ({} %)\n", percent(documented, public));
+    undocumented.iter().for_each(|item| report += &format!("  without: {item}\n"));
     report += &format!("lines over 120 characters (see the tidy rule): {}\n", wide.len());
     report += &format!("lines of crates/core/src/machine.rs: {machine}\n");
     report += &format!("comment lines inside functions: {comments} of {all} lines ({} %)\n", percent(comments, all));
@@ -76,16 +80,21 @@ fn function_lengths(source: &Source<'_>) -> Vec<usize> {
     functions.map(|item| item.lines.1 - item.lines.0 + 1).collect()
 }
 
-/// How many public items have documentation, and how many there are. Modules are documented in their own file and do not count.
-fn documented(source: &Source<'_>) -> (usize, usize) {
+/// The public items. Modules are documented in their own file and do not count.
+fn public_items<'s, 'a>(source: &'s Source<'a>) -> Vec<&'s Item<'a>> {
+    source.items().filter(|item| item.is_public && item.keyword != "mod").collect()
+}
+
+/// The public items without documentation before their attributes.
+fn undocumented_items(source: &Source<'_>) -> Vec<String> {
     let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
     let is_documented = |first: usize| {
         let before = lines[..first - 1].iter().rev();
         let mut attributes = before.skip_while(|line| line.starts_with("#[") || line.ends_with(']'));
         attributes.next().is_some_and(|line| line.starts_with("///") || line.starts_with("#[doc"))
     };
-    let public: Vec<_> = source.items().filter(|item| item.is_public && item.keyword != "mod").collect();
-    (public.iter().filter(|item| is_documented(item.lines.0)).count(), public.len())
+    let undocumented = public_items(source).into_iter().filter(|item| !is_documented(item.lines.0));
+    undocumented.map(|item| format!("{}:{} {} {}", source.file, item.lines.0, item.keyword, item.name)).collect()
 }
 
 /// The lines inside functions that hold only a comment, and all lines of the file.
@@ -169,7 +178,7 @@ mod tests {
     fn documentation_may_stand_before_attributes() {
         let source =
             Source::read("a.rs", "/// Yes.\n#[derive(Debug)]\npub struct A;\npub struct B;\n/// Yes.\npub fn c() {}\n");
-        assert_eq!(documented(&source), (2, 3));
+        assert_eq!(undocumented_items(&source), ["a.rs:4 struct B"]);
     }
 
     #[test]
