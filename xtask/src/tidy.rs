@@ -32,6 +32,7 @@ const RULES: &[TidyRule] = &[
     (habits::tests_do_not_sleep, "poll with a deadline, or step the clock of the testkit"),
     (habits::nothing_is_left_for_later, "do it now or leave it out"),
     (habits::documents_name_what_exists, "name a path that exists"),
+    (habits::the_map_is_true, "draw the map as the tree is"),
     (habits::clauses_are_shown_by_tests, "end the name of a test that shows the clause with its number"),
     (habits::root_documents_exist, "write it: every reader looks for it"),
 ];

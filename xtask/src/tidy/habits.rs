@@ -95,6 +95,30 @@ pub(super) fn documents_name_what_exists(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
+/// The block ` ```map ` of ARCHITECTURE.md: a line without indentation names a folder, and indented lines name what is in it. A
+/// line whose text begins with `future:` names what does not exist yet.
+pub(super) fn the_map_is_true(tree: &SourceTree) -> Vec<Violation> {
+    let document = "ARCHITECTURE.md";
+    let mut violations = Vec::new();
+    let mut folder = "";
+    let text = tree.text(document).unwrap_or_default();
+    let inside = lines(text).skip_while(|(_, line)| *line != "```map").skip(1).take_while(|(_, line)| *line != "```");
+    for (number, line) in inside {
+        // Names and text are in columns, with at least two blanks between them.
+        let columns: Vec<&str> = line.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
+        let Some((text, names)) = columns.split_last() else { continue };
+        let is_future = text.starts_with("future: ");
+        if !line.starts_with(' ') {
+            folder = names.first().copied().unwrap_or_default();
+        }
+        let base = if line.starts_with(' ') { folder } else { "" };
+        let wrong = names.iter().map(|name| format!("{base}{name}")).filter(|path| tree.has(path) == is_future);
+        let state = if is_future { "exists" } else { "does not exist" };
+        violations.extend(wrong.map(|path| Violation::new(document, number, format!("`{path}` {state}"))));
+    }
+    violations
+}
+
 /// The lines outside fenced blocks.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
