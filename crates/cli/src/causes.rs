@@ -1,15 +1,16 @@
 use std::error::Error;
 
-/// An error with its causes, each said once: some libraries repeat their cause in their own words.
+/// The message of an error followed by those of its causes. A cause that the message before already ends with is left out, because some
+/// libraries repeat their cause.
 pub(crate) fn in_words(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
-    let mut said: Vec<String> = Vec::new();
+    let mut messages: Vec<String> = Vec::new();
     for cause in causes.map(ToString::to_string) {
-        if said.last().is_none_or(|last| !last.ends_with(&cause)) {
-            said.push(cause);
+        if messages.last().is_none_or(|last| !last.ends_with(&cause)) {
+            messages.push(cause);
         }
     }
-    said.join(": ")
+    messages.join(": ")
 }
 
 #[cfg(test)]
@@ -18,7 +19,7 @@ mod tests {
     use anyhow::anyhow;
 
     #[test]
-    fn a_cause_that_was_said_already_is_not_said_again() {
+    fn a_repeated_cause_is_left_out() {
         let refused = || anyhow!("connection refused");
         for (error, words) in [
             (refused().context("connection refused").context("no server"), "no server: connection refused"),

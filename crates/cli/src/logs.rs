@@ -1,4 +1,4 @@
-//! What the process writes to standard error.
+//! The log of the process on standard error.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +10,14 @@ use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-/// What they trace has keys and credentials in it, whatever level somebody asks for.
-const LOGS_SECRETS: [&str; 4] = ["h2=warn", "hyper=warn", "hyper_util=warn", "rustls=warn"];
+/// Libraries whose debug logs contain keys and credentials: they stay at `warn` whatever HAPAX_LOG says.
+const LEAKY_LIBRARIES: [&str; 4] = ["h2=warn", "hyper=warn", "hyper_util=warn", "rustls=warn"];
 
-/// For people on a terminal, as JSON for machines otherwise.
+/// Starts the log: text on a terminal, JSON otherwise.
 pub(crate) fn start() {
     let mut level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    for library in LOGS_SECRETS {
-        level = level.add_directive(library.parse().expect("a directive"));
+    for library in LEAKY_LIBRARIES {
+        level = level.add_directive(library.parse().expect("a valid directive"));
     }
     let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let logs = match std::io::stderr().is_terminal() {
@@ -27,15 +27,15 @@ pub(crate) fn start() {
     tracing_subscriber::registry().with(logs.with_filter(StoreErrorLimit)).with(level).init();
 }
 
-/// Of the line that says why the store refused a request, the first of each second is written, and the others are counted: in an outage
-/// there is one for every request. Each request has its line in the access log.
+/// Logs one store error per second and counts the rest: in an outage every request causes one. The access log has an entry for each
+/// request anyway.
 struct StoreErrorLimit;
 
-/// The module that writes such lines, and no others.
-const REFUSALS: &str = "hapax_http::answer";
+/// The module that logs store errors, at the level `ERROR`.
+const STORE_ERROR_TARGET: &str = "hapax_http::answer";
 
-/// Those of this second, with the one that was written.
-static REFUSED: AtomicU64 = AtomicU64::new(0);
+/// Store errors of the current second, including the one that was logged.
+static STORE_ERRORS: AtomicU64 = AtomicU64::new(0);
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -45,18 +45,19 @@ impl<S: Subscriber> Filter<S> for StoreErrorLimit {
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        let is_refusal = event.metadata().target() == REFUSALS && *event.metadata().level() == Level::ERROR;
-        !is_refusal || REFUSED.fetch_add(1, Ordering::Relaxed) == 0
+        let is_store_error =
+            event.metadata().target() == STORE_ERROR_TARGET && *event.metadata().level() == Level::ERROR;
+        !is_store_error || STORE_ERRORS.fetch_add(1, Ordering::Relaxed) == 0
     }
 }
 
-/// Says every second how many lines were not written. Goes on until the process ends.
-pub(crate) async fn count_what_is_held_back() {
+/// Logs each second how many store errors were left out, until the process ends.
+pub(crate) async fn report_omitted_errors() {
     loop {
         sleep(SECOND).await;
-        let more = REFUSED.swap(0, Ordering::Relaxed).saturating_sub(1);
+        let more = STORE_ERRORS.swap(0, Ordering::Relaxed).saturating_sub(1);
         if more > 0 {
-            tracing::error!(more, "the store cannot be used: more requests were refused");
+            tracing::error!(more, "the store cannot be used: more requests failed");
         }
     }
 }

@@ -1,10 +1,9 @@
-//! The binary `hapax`: a table of contents. Each command is a file in `commands/`.
+//! The binary `hapax`. Each command is a file in `commands/`.
 
 mod causes;
 mod commands;
 mod config;
 mod gateway;
-mod hex;
 mod logs;
 mod ops;
 mod store;
@@ -15,11 +14,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A request makes and frees dozens of small things, on one thread and on another.
+/// A request allocates and frees dozens of small objects, often on different threads. mimalloc is faster at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A request may arrive many times; its effect happens once, and every copy gets the same answer.
+/// Makes retries safe: a request may arrive many times, its effect happens once, and every copy gets the same answer.
 #[derive(Parser)]
 #[command(name = "hapax", version = VERSION, propagate_version = true, after_help = EXIT_CODES)]
 struct Cli {
@@ -31,11 +30,11 @@ struct Cli {
 enum Command {
     /// Stand in front of an HTTP API and make its POST and PATCH requests safe to retry.
     Gateway(Box<commands::gateway::GatewayArgs>),
-    /// Watch a hostile client, crashes and retries do no harm, and what they do without the gateway.
+    /// Run a hostile client, crashes and retries against a service with the gateway and without it, and audit the result.
     Demo(commands::demo::DemoArgs),
 }
 
-/// A build that can be told to misbehave says so.
+/// A build with the feature `chaos` can be made to misbehave, so its version shows it.
 const VERSION: &str =
     if cfg!(feature = "chaos") { concat!(env!("CARGO_PKG_VERSION"), "+chaos") } else { env!("CARGO_PKG_VERSION") };
 
@@ -44,7 +43,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
 Logs go to standard error; HAPAX_LOG sets their level (error, warn, info, debug).";
 
 fn main() -> ExitCode {
-    do_without_huge_pages();
+    disable_huge_pages();
     let cli = Cli::parse();
     logs::start();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -52,22 +51,21 @@ fn main() -> ExitCode {
         Err(error) => return commands::Failure::cannot_start(anyhow::Error::new(error)).report(),
     };
     let ended = runtime.block_on(async {
-        tokio::spawn(logs::count_what_is_held_back());
+        tokio::spawn(logs::report_omitted_errors());
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
             Command::Demo(args) => commands::demo::run(args).await,
         }
     });
-    // What still runs has had its time to drain; a task that hangs does not keep the process.
+    // The command has waited for its tasks. One that hangs must not keep the process alive.
     runtime.shutdown_background();
     ended.unwrap_or_else(|failure| failure.report())
 }
 
-/// A page of 2 MiB stays for as long as anything in it is used: of what a thousand connections took, and most have given back, little
-/// would return to the system.
-fn do_without_huge_pages() {
+/// Huge pages keep freed connection memory resident, because a page of 2 MiB stays as long as any byte of it is used.
+fn disable_huge_pages() {
     #[cfg(target_os = "linux")]
-    // A kernel that has none refuses, and nothing is lost.
+    // Fails on a kernel without huge pages, where it is not needed.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
@@ -77,7 +75,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! TLS on both sides, by rustls with the one provider `ring`.
+//! TLS for clients and for the API: rustls with the provider `ring`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,22 +17,24 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Takes connections of clients with this certificate (its chain, PEM) and its key.
+/// Accepts client connections with this certificate chain and private key, both PEM.
 pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, anyhow::Error> {
     let chain = certificates(certificate)?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).with_context(|| format!("{} holds no private key in PEM", key.display()))?;
+    let private = PrivateKeyDer::from_pem_file(key)
+        .with_context(|| format!("{} contains no private key in PEM", key.display()))?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, private)
-        .with_context(|| format!("{} does not fit {}", key.display(), certificate.display()))?;
+        .with_context(|| {
+            format!("the key {} does not belong to the certificate {}", key.display(), certificate.display())
+        })?;
     config.alpn_protocols = vec![H2.to_vec(), HTTP_11.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Trusts the authorities in this file alone, or those of the system.
-pub(crate) fn client(authorities: Option<&Path>) -> Result<ClientConfig, anyhow::Error> {
+/// Trusts only the authorities in this file, or those of the system if there is none.
+pub(crate) fn client_config(authorities: Option<&Path>) -> Result<ClientConfig, anyhow::Error> {
     let mut roots = RootCertStore::empty();
     let found = match authorities {
         Some(file) => certificates(file)?,
@@ -40,14 +42,14 @@ pub(crate) fn client(authorities: Option<&Path>) -> Result<ClientConfig, anyhow:
     };
     let (taken, ignored) = roots.add_parsable_certificates(found);
     match (authorities, ignored) {
-        (Some(file), 1..) => bail!("{} holds a certificate that is no authority", file.display()),
-        (None, _) if taken == 0 => bail!("this system knows no authorities; name a file of them with --upstream-ca"),
+        (Some(file), 1..) => bail!("{} contains a certificate that is not an authority", file.display()),
+        (None, _) if taken == 0 => bail!("the system has no trusted authorities; name a file with --upstream-ca"),
         _ => client_that_trusts(roots),
     }
 }
 
-/// For an API that is spoken to without TLS.
-pub(crate) fn unused() -> Result<ClientConfig, anyhow::Error> {
+/// For an API without TLS.
+pub(crate) fn unused_config() -> Result<ClientConfig, anyhow::Error> {
     client_that_trusts(RootCertStore::empty())
 }
 
@@ -58,9 +60,9 @@ fn client_that_trusts(roots: RootCertStore) -> Result<ClientConfig, anyhow::Erro
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, anyhow::Error> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = read.with_context(|| format!("{} holds no certificate in PEM", file.display()))?;
+    let found = read.with_context(|| format!("{} contains no certificate in PEM", file.display()))?;
     if found.is_empty() {
-        bail!("{} holds no certificate in PEM", file.display());
+        bail!("{} contains no certificate in PEM", file.display());
     }
     Ok(found)
 }

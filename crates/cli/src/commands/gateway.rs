@@ -15,15 +15,15 @@ use http::uri::Scheme;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tower_layer::Layer;
 
 use crate::commands::Failure;
 use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
+use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::headers::ProtectedFields;
+use crate::gateway::ingress::request_body::ClientBody;
 use crate::gateway::limits::Limits;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
-use crate::gateway::routing::published::Published;
 use crate::gateway::routing::{RouteLayer, Routes};
 use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::metrics;
@@ -70,14 +70,14 @@ async fn serve(
     pace: CheckIntervals,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
-    let runtime = ExecutorRuntime::or_here();
+    let runtime = ExecutorRuntime::with_current_fallback();
     let start_up = start_up(config, &opened, &runtime);
-    let passed = start_up.pass().await;
+    let passed = start_up.run().await;
     if let Err(CheckFailure::Refused(error)) = passed {
         return Err(Failure::cannot_start(error));
     }
     // A store that cannot be asked yet: requests are answered as if it were down, and nothing begins before it has been looked at.
-    let guard = passed.is_err().then(|| Arc::new(UnverifiedStore::over(Arc::clone(&opened.store))));
+    let guard = passed.is_err().then(|| Arc::new(UnverifiedStore::new(Arc::clone(&opened.store))));
     let journal = open_journal(config, &runtime)?;
     let store = guard.clone().map_or(opened.store, |guard| guard as _);
     let mut gate = Gate::builder(store, config.settings.clone()).runtime(runtime);
@@ -85,13 +85,13 @@ async fn serve(
         gate = gate.journal(Arc::clone(journal) as _);
     }
     let gate = gate.build().map_err(Failure::cannot_start)?;
-    let watch = Arc::new(StoreHealth::new(start_up, gate.clone(), guard));
-    watch.began(passed);
-    let watching = Arc::clone(&watch);
-    tokio::spawn(async move { watching.go_on(pace).await });
+    let health = Arc::new(StoreHealth::new(start_up, gate.clone(), guard));
+    health.record_start(passed);
+    let repeated = Arc::clone(&health);
+    tokio::spawn(async move { repeated.run(pace).await });
     tokio::spawn(admin::sweep(opened.inspect));
-    let access = AdminAccess::of(config.admin_token.as_ref(), config.admin);
-    let cores = listen(config, &gate, AdminState { watch, metrics, access }, stop).await?;
+    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin);
+    let cores = listen(config, &gate, AdminState { health, metrics, access }, stop).await?;
     end(&gate, journal).await;
     drop(cores);
     Ok(())
@@ -104,28 +104,28 @@ async fn listen(
     admin: AdminState,
     stop: impl Future<Output = ()>,
 ) -> Result<Executors, Failure> {
-    let cores = Executors::start().context("the system has no thread left").map_err(Failure::cannot_start)?;
+    let executors = Executors::start().context("the system has no thread left").map_err(Failure::cannot_start)?;
     let routes = routes(config, gate).map_err(Failure::usage)?;
     let forward = forward(config)?;
-    let service = || Published::new(routes.page(), routes.layer(forward()));
     let acceptor = acceptor(config)?;
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     explain(config);
     let limits = Limits { body: config.request_body_timeout, ..Limits::default() };
-    open_files::provide(limits.connections);
+    open_files::raise_limit(limits.connections);
     tokio::spawn(admin::serve(private, admin));
-    let services = cores.executors().map(|core| (core, service()));
-    let server = GatewayServer::new(services, kept(config), limits).tenant(tenant(&config.tenant)).tls(acceptor);
-    server.until(stop, public, DRAIN).await;
-    Ok(cores)
+    let services = executors.handles().map(|executor| (executor, forward()));
+    let mut rules = IngressRules::new(routes, protected_fields(config), limits);
+    rules.tenant = tenant(&config.tenant);
+    GatewayServer::new(services, rules).tls(acceptor).serve_until(stop, public, DRAIN).await;
+    Ok(executors)
 }
 
 /// Lets what runs end, and leaves to the next process what is left.
 async fn end(gate: &Gate, journal: Option<Arc<FileJournal>>) {
     if gate.drain(DRAIN).await {
-        tracing::info!("stopped; nothing was left running");
+        tracing::info!("stopped; no requests were running");
     } else {
-        tracing::warn!("stopped; what still ran will lapse, and answer as the policy says");
+        tracing::warn!("stopped with requests still running; their leases will expire and retries follow --on-lapse");
     }
     if let Some(journal) = journal {
         journal.close().await;
@@ -144,9 +144,9 @@ fn start_up(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -
 }
 
 /// What sends requests on to the API; each that is made has connections of its own.
-fn forward(config: &Config) -> Result<impl Fn() -> Forward, Failure> {
+fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, Failure> {
     let is_secure = config.upstream.scheme == Scheme::HTTPS;
-    let trust = if is_secure { tls::client(config.upstream_ca.as_deref()) } else { tls::unused() };
+    let trust = if is_secure { tls::client_config(config.upstream_ca.as_deref()) } else { tls::unused_config() };
     let trust = trust.map_err(Failure::cannot_start)?;
     Ok(move || Forward::new(config.upstream.clone(), &trust, config.upstream_timeout))
 }
@@ -158,7 +158,7 @@ fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {
 }
 
 /// The fields that say who calls, and for which key, on any route.
-fn kept(config: &Config) -> ProtectedFields {
+fn protected_fields(config: &Config) -> ProtectedFields {
     let rules = std::iter::once(&config.rules).chain(config.routes.iter().map(|route| &route.rules));
     let keys = rules.filter_map(|rules| match &rules.key {
         KeySource::Field(key) => Some(key.name().clone()),
@@ -188,14 +188,14 @@ fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Ar
 /// The contracts that the configuration asks for.
 fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
     let others = layer(config, gate, &config.rules, config.protect)?;
-    let ways = config.routes.iter().map(|route| {
+    let routes = config.routes.iter().map(|route| {
         let layer = layer(config, &gate.with(&route.rules.policy)?, &route.rules, route.protect)?;
         let Route { methods, pattern, outcomes, .. } = route.clone();
         let is_protected = route.protect != Protect::Off;
         let layer = layer.outcome(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
         Ok(RouteLayer { methods, pattern, layer, is_protected })
     });
-    Ok(Routes::new(ways.collect::<Result<_, hapax::Error>>()?, others))
+    Ok(Routes::new(routes.collect::<Result<_, hapax::Error>>()?, others))
 }
 
 fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Result<IdempotencyLayer, hapax::Error> {
@@ -227,7 +227,7 @@ fn explain(config: &Config) {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
     tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
-    if matches!(AdminAccess::of(config.admin_token.as_ref(), *admin), AdminAccess::Nobody) {
+    if matches!(AdminAccess::new(config.admin_token.as_ref(), *admin), AdminAccess::NoClient) {
         tracing::warn!(
             "/metrics is shown to nobody, since others than this host can connect to {admin}; give --admin-token-file"
         );

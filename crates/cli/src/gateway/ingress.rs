@@ -1,7 +1,7 @@
+//! What every request passes before its route handles it: a log entry, its turn in the fair queue, the rules about header fields.
+
 pub(crate) mod access_log;
-pub(crate) mod activity;
 pub(crate) mod headers;
-pub(crate) mod received;
 pub(crate) mod refusal;
 pub(crate) mod request_body;
 
@@ -12,116 +12,144 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hapax::BoxError;
+use hapax::http::{RequestBody, ResponseBody};
 use hapax::runtime::BoxFuture;
 use http::{HeaderName, Request, Response};
-use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::gateway::ingress::access_log::AccessLogEntry;
-use crate::gateway::ingress::activity::ConnectionActivity;
+use crate::gateway::ingress::access_log::{AccessLogEntry, ConnectionActivity};
 use crate::gateway::ingress::headers::{Peer, ProtectedFields, admit};
-use crate::gateway::ingress::received::Received;
 use crate::gateway::ingress::request_body::{BodyMemory, ClientBody};
-use crate::gateway::limits::Limits;
+use crate::gateway::limits::{BODY_MEMORY, Limits};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::gateway::routing::{Routed, Routes};
 use crate::ops::metrics::ListenerMetrics;
 
-/// What stands between one connection and all that answers: the rules of every route, and the log.
-#[derive(Clone, Debug)]
-pub(crate) struct Ingress<S> {
-    pub(crate) inner: S,
-    pub(crate) turns: FairQueue,
+/// The rules and limits that all connections share.
+#[derive(Debug)]
+pub(crate) struct IngressRules {
+    pub(crate) routes: Routes,
+    pub(crate) protected_fields: ProtectedFields,
+    /// The field that names the tenant in the fair queue. Without it, callers are told apart by their address.
     pub(crate) tenant: Option<HeaderName>,
-    pub(crate) kept: Arc<ProtectedFields>,
     pub(crate) limits: Limits,
-    pub(crate) room: BodyMemory,
-    pub(crate) peer: Peer,
-    pub(crate) activity: ConnectionActivity,
-    pub(crate) meters: Arc<ListenerMetrics>,
+    body_memory: BodyMemory,
+    pub(crate) metrics: Arc<ListenerMetrics>,
 }
 
-impl<S, B> Service<Request<Incoming>> for Ingress<S>
+impl IngressRules {
+    pub(crate) fn new(routes: Routes, protected_fields: ProtectedFields, limits: Limits) -> Self {
+        let (body_memory, metrics) = (BodyMemory::new(BODY_MEMORY), ListenerMetrics::new());
+        Self { routes, protected_fields, tenant: None, limits, body_memory, metrics }
+    }
+}
+
+/// The service of one connection: hyper calls it for each request.
+#[derive(Clone, Debug)]
+pub(crate) struct Ingress<S> {
+    pub(crate) rules: Arc<IngressRules>,
+    pub(crate) queue: FairQueue,
+    pub(crate) peer: Peer,
+    pub(crate) activity: ConnectionActivity,
+    /// Handles the requests that are admitted. It must always be ready, because hyper does not ask.
+    pub(crate) inner: S,
+}
+
+impl<S, R> hyper::service::Service<Request<Incoming>> for Ingress<S>
 where
-    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible>,
-    S::Future: Send + 'static,
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    S: Service<Request<RequestBody<ClientBody>>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    R: Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
 {
-    type Response = Response<LoggedBody<Either<B, Full<Bytes>>>>;
+    type Response = Response<LoggedBody<R>>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let mut line = AccessLogEntry::of(&request, self.activity.request(), Arc::clone(&self.meters));
-        let turn = self.turns.take(self.caller(&request));
-        let (limits, held) = (self.limits, self.room.body());
-        let version = request.version();
-        let mut request = request.map(|body| ClientBody::new(Received::new(body, version), limits, held.clone()));
-        // Goes with the request as far as its body does.
-        request.extensions_mut().insert(held);
-        if let Err(refusal) = admit(&mut request, &self.kept, &self.peer) {
-            line.refused();
-            return Box::pin(async move {
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let (activity, metrics) = (self.activity.open_request(), Arc::clone(&self.rules.metrics));
+        let mut entry = AccessLogEntry::new(&request, activity, metrics);
+        let turn = self.queue.wait_turn(self.caller(&request));
+        let mut request = self.with_limits(request);
+        match self.route(&mut request, &mut entry) {
+            Routed::Layer(layer) => {
+                // The layer boxes its future here, so that the request is not moved into a second box.
+                let response = layer.layer(self.inner.clone()).call(request);
+                Box::pin(async move {
+                    turn.await;
+                    Ok(logged(entry, response.await?))
+                })
+            }
+            Routed::Response(response) => Box::pin(async move {
                 turn.await;
-                Ok(leaving(line, refusal.response().map(Either::Right)))
-            });
+                Ok(logged(entry, response.map(ResponseBody::whole)))
+            }),
         }
-        let answered = self.inner.call(request);
-        Box::pin(async move {
-            turn.await;
-            Ok(leaving(line, answered.await?.map(Either::Left)))
-        })
     }
 }
 
 impl<S> Ingress<S> {
-    /// Whose turn a request takes: that of the tenant it claims to be, as nothing is known of it yet.
+    /// The caller whose turn a request takes. The tenant field is not verified at this point.
     fn caller<'a>(&'a self, request: &'a Request<Incoming>) -> Caller<'a> {
-        match self.tenant.as_ref().and_then(|field| request.headers().get(field)) {
+        match self.rules.tenant.as_ref().and_then(|field| request.headers().get(field)) {
             Some(tenant) => Caller::Tenant(tenant.as_bytes()),
             None => Caller::Address(self.peer.ip().as_bytes()),
         }
     }
+
+    fn with_limits(&self, request: Request<Incoming>) -> Request<ClientBody> {
+        let reservation = self.rules.body_memory.reservation();
+        let version = request.version();
+        let mut request = request.map(|body| ClientBody::new(body, version, self.rules.limits, reservation.clone()));
+        // The extensions live until the API has answered, and so does the memory that the body occupies.
+        request.extensions_mut().insert(reservation);
+        request
+    }
+
+    /// Applies the rules of every request, then asks the routes.
+    fn route(&self, request: &mut Request<ClientBody>, entry: &mut AccessLogEntry) -> Routed<'_> {
+        if let Err(refusal) = admit(request, &self.rules.protected_fields, &self.peer) {
+            entry.set_refused();
+            return Routed::Response(refusal.response());
+        }
+        self.rules.routes.route(request)
+    }
 }
 
-fn leaving<B: Body>(mut line: AccessLogEntry, response: Response<B>) -> Response<LoggedBody<B>> {
-    line.answered(&response);
+fn logged<R: Body<Data = Bytes>>(
+    mut entry: AccessLogEntry,
+    response: Response<ResponseBody<R>>,
+) -> Response<LoggedBody<R>> {
+    entry.set_response(&response);
     response.map(|body| {
         if body.is_end_stream() {
-            line.ended();
+            entry.set_complete();
         }
-        LoggedBody { body: Box::pin(body), line }
+        LoggedBody { body, entry }
     })
 }
 
-/// The body of an answer on its way out. Its request is over, and logged, when it is.
+/// The body of a response to a client. When it is dropped, the request has ended and its log entry is written.
 #[derive(Debug)]
-pub(crate) struct LoggedBody<B> {
-    body: Pin<Box<B>>,
-    line: AccessLogEntry,
+pub(crate) struct LoggedBody<R> {
+    body: ResponseBody<R>,
+    entry: AccessLogEntry,
 }
 
-impl<B> Body for LoggedBody<B>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
-{
+impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = R::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let polled = self.body.as_mut().poll_frame(cx);
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
         let is_last = match &polled {
             Poll::Ready(None) => true,
             Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
             Poll::Ready(Some(Err(_))) | Poll::Pending => false,
         };
         if is_last {
-            self.line.ended();
+            self.entry.set_complete();
         }
         polled
     }

@@ -1,55 +1,49 @@
-//! Every limit that holds against a hostile client, with its reason.
+//! The limits that protect the gateway against hostile clients, each with its reason.
 
 use std::time::Duration;
 
-/// Request line and header fields together, in bytes; more is 431. As nginx takes by default: room for large cookies and tokens.
+/// Request line and header fields together, in bytes; a longer head is 431. The same as nginx: enough for large cookies and tokens.
 pub(crate) const HEAD_BYTES: usize = 32 << 10;
 
-/// Header fields of one request; more are 431. No browser and no proxy comes near it.
+/// Header fields of one request; more fields are 431. Browsers and proxies stay far below.
 pub(crate) const HEAD_FIELDS: usize = 100;
 
-/// What is read at once of an HTTP/1 connection, in bytes: it must not fill the first buffer of hyper, of 8 KiB.
+/// The most bytes that one read takes from an HTTP/1 connection: less than hyper's first buffer of 8 KiB, so that it never grows.
 pub(crate) const READ_CAP: u64 = (8 << 10) - 1;
 
-/// Requests at once on one HTTP/2 connection, as RFC 9113 recommends at least.
+/// Concurrent requests on one HTTP/2 connection: the least that RFC 9113 recommends.
 pub(crate) const STREAMS: u32 = 100;
 
-/// What a client may send on an HTTP/2 connection before it is read, in bytes: as much as RFC 9113 starts with. It is kept in memory.
+/// What a client may send on an HTTP/2 connection ahead of the reader, in bytes: the initial window of RFC 9113. It stays in memory.
 pub(crate) const WINDOW: u32 = (64 << 10) - 1;
 
-/// Streams that a client opens and resets before they were looked at; more end the connection.
+/// Streams that a client may open and reset before they are accepted; more end the connection.
 pub(crate) const RESET_STREAMS: usize = 20;
 
-/// Bodies of protected requests up to this size always find room in memory. At the limit of connections they take 32 MiB.
+/// Bodies of protected requests up to this size are always admitted. At the limit of connections they occupy 32 MiB.
 pub(crate) const SMALL_BODY: usize = 8 << 10;
 
-/// What larger ones share, in bytes; beyond it they are 503 `overloaded`. They are kept until the API has answered.
+/// The memory that larger bodies share, in bytes; a body beyond it is 503 `overloaded`. A body stays in memory until the API has
+/// answered.
 pub(crate) const BODY_MEMORY: usize = 16 << 20;
 
-/// Connections of clients at once. The next ones wait in the backlog of the system.
+/// Client connections at once. Further ones wait in the system's backlog.
 const CONNECTIONS: usize = 4096;
 
-/// From the end of one request to the end of the head of the next. Longer than the 60 s for which common load balancers keep
-/// a connection: they close it first, and send no request into a connection that is just being closed.
+/// From the end of one request to the end of the head of the next. Longer than the 60 s of common load balancers: they close an idle
+/// connection first, and never send a request into a connection that the gateway is closing.
 const IDLE: Duration = Duration::from_secs(75);
 
 /// A TLS handshake takes a few round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The whole body of a protected request, which is at most a few MiB: it is kept in memory while it arrives.
+/// The whole body of a protected request, which has at most a few MiB and stays in memory while it arrives.
 const BODY: Duration = Duration::from_secs(60);
 
-/// Between two pieces of a body that streams, and for a client to take a piece of an answer.
+/// Between two frames of a body that streams, and for a client to read a part of a response.
 const STALL: Duration = Duration::from_secs(60);
 
-/// Until there is a connection to the API; at most half of what the API has in all, so that it is known that nothing was sent.
-pub(crate) const CONNECT: Duration = Duration::from_secs(10);
-
-/// Requests at once on one HTTP/2 connection to the API: as many as RFC 9113 wants every server to take. Further ones get a
-/// connection of their own.
-pub(crate) const API_STREAMS: usize = 100;
-
-/// The limits that tests make shorter.
+/// The limits that tests shorten.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) connections: usize,
@@ -65,29 +59,31 @@ impl Default for Limits {
     }
 }
 
-/// For the help of the command.
+/// The limits in the help of the command.
 pub(crate) const HELP: &str = "\
-Limits: 4096 connections, more wait to be accepted; 32 KiB and 100 fields for the head of a request (431); 75 s from one \
-request to the head of the next; 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout), and \
-for each piece of another body; 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 \
-`overloaded`); 60 s for a client to take a piece of an answer; 10 s for a TLS handshake; 100 requests at once on an HTTP/2 \
-connection. While more comes than a core can serve, requests start in turn, tenant by tenant (by address without one), and so do \
-connections, by address. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests \
-at once on an HTTP/2 connection, more get another.";
+Limits: 4096 connections, further ones wait to be accepted. 32 KiB and 100 fields for the head of a request (431). 75 s from one \
+request to the head of the next. 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout), and \
+for each part of another body. 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 \
+`overloaded`). 60 s for a client to read a part of a response. 10 s for a TLS handshake. 100 requests at once on an HTTP/2 \
+connection. Under overload, requests start round-robin by tenant (by address if there is none), and connections by address. \
+To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an HTTP/2 \
+connection, more open another.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::forward::CONNECT;
+    use crate::upstream::http2::API_STREAMS;
 
     #[test]
-    fn the_help_tells_the_limits_that_hold() {
+    fn the_help_states_the_actual_limits() {
         let limits = Limits::default();
-        for told in [
+        for stated in [
             format!("{} connections", limits.connections),
             format!("{} KiB and {HEAD_FIELDS} fields", HEAD_BYTES >> 10),
             format!("{} s from one", limits.idle.as_secs()),
             format!("{} s for the body", limits.body.as_secs()),
-            format!("{} s for a client to take", limits.stall.as_secs()),
+            format!("{} s for a client to read", limits.stall.as_secs()),
             format!("{} s for a TLS handshake", limits.handshake.as_secs()),
             format!("{STREAMS} requests at once"),
             format!("{} s, or half of --upstream-timeout, for a connection", CONNECT.as_secs()),
@@ -98,7 +94,7 @@ mod tests {
                 SMALL_BODY >> 10
             ),
         ] {
-            assert!(HELP.contains(&told), "{told}");
+            assert!(HELP.contains(&stated), "{stated}");
         }
     }
 }

@@ -1,3 +1,5 @@
+//! The listener for clients: it accepts connections and spreads them over the executors.
+
 pub(crate) mod capped_reads;
 pub(crate) mod connection;
 pub(crate) mod executors;
@@ -12,7 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::BoxError;
-use http::{HeaderName, Request, Response};
+use hapax::http::RequestBody;
+use http::{Request, Response};
 use hyper::body::Body;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -22,63 +25,51 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use crate::gateway::ingress::headers::ProtectedFields;
-use crate::gateway::ingress::request_body::{BodyMemory, ClientBody};
-use crate::gateway::limits::{BODY_MEMORY, Limits};
-use crate::gateway::listen::connection::{Connection, ConnectionSettings};
+use crate::gateway::ingress::IngressRules;
+use crate::gateway::ingress::request_body::ClientBody;
+use crate::gateway::listen::connection::{ClientConnection, ConnectionSettings};
 use crate::gateway::listen::fair_queue::FairQueue;
-use crate::ops::metrics::ListenerMetrics;
 
-/// After an accept failed, for want of file descriptors for instance.
+/// Pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What serves clients: on each core a service, and the rules and limits that hold on all of them.
+/// Serves clients on several executors under the same rules.
 pub(crate) struct GatewayServer<S> {
-    cores: Vec<Core<S>>,
-    shared: ConnectionSettings,
+    executors: Vec<ServingExecutor<S>>,
+    settings: ConnectionSettings,
 }
 
-/// An executor, and what it serves its connections with.
-struct Core<S> {
-    executor: Handle,
+/// One executor with its own service, queue and connections.
+struct ServingExecutor<S> {
+    handle: Handle,
     service: S,
-    turns: FairQueue,
+    queue: FairQueue,
     connections: TaskTracker,
 }
 
-impl<S, B> GatewayServer<S>
+impl<S, R> GatewayServer<S>
 where
-    S: Service<Request<ClientBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    S: Service<Request<RequestBody<ClientBody>>, Response = Response<R>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    R: Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
 {
-    /// Serves clients on each of these executors with the service beside it.
-    pub(crate) fn new(services: impl IntoIterator<Item = (Handle, S)>, kept: ProtectedFields, limits: Limits) -> Self {
-        let core = |(executor, service)| Core {
-            executor,
-            service,
-            turns: FairQueue::default(),
-            connections: TaskTracker::new(),
+    /// Each executor serves its connections with the service beside it.
+    pub(crate) fn new(services: impl IntoIterator<Item = (Handle, S)>, rules: IngressRules) -> Self {
+        let executor = |(handle, service)| {
+            let (queue, connections) = (FairQueue::default(), TaskTracker::new());
+            ServingExecutor { handle, service, queue, connections }
         };
-        let (kept, room, stop) = (Arc::new(kept), BodyMemory::of(BODY_MEMORY), CancellationToken::new());
-        let shared =
-            ConnectionSettings { kept, limits, room, tenant: None, tls: None, stop, meters: ListenerMetrics::new() };
-        Self { cores: services.into_iter().map(core).collect(), shared }
-    }
-
-    /// Tells callers apart by this field of their requests, and by their address where it is missing.
-    pub(crate) fn tenant(mut self, field: Option<HeaderName>) -> Self {
-        self.shared.tenant = field;
-        self
+        let settings = ConnectionSettings { rules: Arc::new(rules), tls: None, stop: CancellationToken::new() };
+        Self { executors: services.into_iter().map(executor).collect(), settings }
     }
 
     pub(crate) fn tls(mut self, tls: Option<TlsAcceptor>) -> Self {
-        self.shared.tls = tls;
+        self.settings.tls = tls;
         self
     }
 
-    /// Serves clients until it is told to stop, then lets open requests end; `drain` ends the wait.
-    pub(crate) async fn until(&self, stop: impl Future<Output = ()>, listener: TcpListener, drain: Duration) {
+    /// Serves clients until `stop` ends, then waits for the open requests, at most for `drain`.
+    pub(crate) async fn serve_until(&self, stop: impl Future<Output = ()>, listener: TcpListener, drain: Duration) {
         tokio::select! {
             biased;
             () = stop => {}
@@ -87,32 +78,32 @@ where
         drop(listener);
         tracing::info!(
             drain_s = drain.as_secs(),
-            "stopping; requests that run are let end (a second signal stops at once)"
+            "stopping; waiting for requests that are still running (a second signal stops at once)"
         );
-        self.shared.stop.cancel();
+        self.settings.stop.cancel();
         let all_ended = async {
-            for core in &self.cores {
-                core.connections.close();
-                core.connections.wait().await;
+            for executor in &self.executors {
+                executor.connections.close();
+                executor.connections.wait().await;
             }
         };
         if tokio::time::timeout(drain, all_ended).await.is_err() {
-            tracing::warn!("connections were still open after the drain");
+            tracing::warn!("connections were still open at the end of the wait");
         }
     }
 
     async fn accept(&self, listener: &TcpListener) {
-        let limit = self.shared.limits.connections;
-        let room = Arc::new(Semaphore::new(limit));
+        let limit = self.settings.rules.limits.connections;
+        let permits = Arc::new(Semaphore::new(limit));
         loop {
-            if room.available_permits() == 0 {
-                tracing::warn!(limit, "no more connections are taken until one ends");
+            if permits.available_permits() == 0 {
+                tracing::warn!(limit, "the limit of connections is reached; no more are accepted until one ends");
             }
-            let Ok(place) = Arc::clone(&room).acquire_owned().await else {
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
                 return;
             };
             match listener.accept().await {
-                Ok((stream, address)) => self.serve(stream, address.ip().to_canonical(), place),
+                Ok((stream, address)) => self.serve(stream, address.ip().to_canonical(), permit),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -121,27 +112,27 @@ where
         }
     }
 
-    /// Takes a connection to the core that has the fewest; it stays there.
-    fn serve(&self, stream: TcpStream, ip: IpAddr, place: OwnedSemaphorePermit) {
-        let Some(core) = self.cores.iter().min_by_key(|core| core.connections.len()) else {
+    /// Moves a connection to the executor with the fewest connections, where it stays.
+    fn serve(&self, stream: TcpStream, ip: IpAddr, permit: OwnedSemaphorePermit) {
+        let Some(executor) = self.executors.iter().min_by_key(|executor| executor.connections.len()) else {
             return;
         };
-        let (service, turns) = (core.service.clone(), core.turns.clone());
-        let connection = Connection { service, turns, shared: self.shared.clone(), ip };
-        // It wakes the executor that it is registered with.
+        let (service, queue) = (executor.service.clone(), executor.queue.clone());
+        let connection = ClientConnection { service, queue, settings: self.settings.clone(), ip };
+        // A socket wakes the executor in whose context it was registered, so it is registered anew.
         let moved = stream.into_std().and_then(|stream| {
-            let _there = core.executor.enter();
+            let _context = executor.handle.enter();
             TcpStream::from_std(stream)
         });
         match moved {
             Ok(stream) => {
                 let served = async move {
-                    let _place = place;
+                    let _permit = permit;
                     connection.serve(stream).await;
                 };
-                core.connections.spawn_on(served, &core.executor);
+                executor.connections.spawn_on(served, &executor.handle);
             }
-            Err(error) => tracing::warn!(%error, "a connection could not be served"),
+            Err(error) => tracing::warn!(%error, "a connection could not be moved to its executor"),
         }
     }
 }

@@ -1,3 +1,5 @@
+//! The admin listener: health, readiness and metrics.
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,114 +22,117 @@ use crate::config::AdminToken;
 use crate::store::health::StoreHealth;
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// How many records one step of a sweep removes: few enough that no request waits for it.
+/// How many records one step removes: few enough that requests are not delayed.
 const SWEEP_STEP: usize = 200;
 
 /// The text format of Prometheus.
 const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// How long a client of this listener may take over the head of a request.
+/// Limit for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections at once: probes and scrapers are few.
 const CONNECTIONS: usize = 64;
 
-/// What the pages of this listener are made of.
+/// What the pages of this listener show.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminState {
-    pub(crate) watch: Arc<StoreHealth>,
+    pub(crate) health: Arc<StoreHealth>,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) access: AdminAccess,
 }
 
-/// Who is shown more than whether this process is well.
+/// Who may read the pages other than /healthz and /readyz.
 #[derive(Clone, Debug)]
 pub(crate) enum AdminAccess {
-    Everybody,
-    /// Whoever shows this.
-    With(AdminToken),
-    /// Nobody: others than this host can connect, and there is no token.
-    Nobody,
+    Everyone,
+    /// Only clients that send this token.
+    WithToken(AdminToken),
+    /// No client: other hosts can connect, and no token is configured.
+    NoClient,
 }
 
 impl AdminAccess {
-    pub(crate) fn of(token: Option<&AdminToken>, listen: SocketAddr) -> Self {
+    pub(crate) fn new(token: Option<&AdminToken>, listen: SocketAddr) -> Self {
         match token {
-            Some(token) => Self::With(token.clone()),
-            None if listen.ip().to_canonical().is_loopback() => Self::Everybody,
-            None => Self::Nobody,
+            Some(token) => Self::WithToken(token.clone()),
+            None if listen.ip().to_canonical().is_loopback() => Self::Everyone,
+            None => Self::NoClient,
         }
     }
 
-    /// What to say to one who is shown no more.
+    /// The status and the text of a refusal; none if the client has access.
     fn refusal(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
         match self {
-            Self::Everybody => None,
-            Self::With(token) if bearer(headers).is_some_and(|shown| token.is(shown)) => None,
-            Self::With(_) => Some((StatusCode::UNAUTHORIZED, "show the token: Authorization: Bearer TOKEN\n")),
-            Self::Nobody => {
-                Some((StatusCode::FORBIDDEN, "not off loopback without a token; start with --admin-token-file\n"))
-            }
+            Self::Everyone => None,
+            Self::WithToken(token) if bearer(headers).is_some_and(|shown| token.is(shown)) => None,
+            Self::WithToken(_) => Some((StatusCode::UNAUTHORIZED, "send the token: Authorization: Bearer TOKEN\n")),
+            Self::NoClient => Some((
+                StatusCode::FORBIDDEN,
+                "other hosts can reach this listener, and no token is configured; start with --admin-token-file\n",
+            )),
         }
     }
 }
 
-/// The one credential of a request, if it is a bearer token.
+/// The bearer token of a request that has exactly one Authorization field.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
+    // With two fields, a proxy and the gateway could read different ones.
     let (field, None) = (fields.next()?, fields.next()) else { return None };
     let (scheme, token) = field.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Answers /healthz (the process runs), /readyz (requests can be taken: the store passed its checks, answers and takes records) and /metrics.
+/// Serves /healthz (the process runs), /readyz (the store passed its checks, replies and takes records) and /metrics.
 pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
+            // The usual cause is a lack of file descriptors, which lasts a while.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
-            tracing::warn!(limit = CONNECTIONS, "an admin connection was refused; there are too many");
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            tracing::warn!(limit = CONNECTIONS, "an admin connection was refused: the limit is reached");
             continue;
         };
         let admin = admin.clone();
-        let service = service_fn(move |request| answer(request, admin.clone()));
+        let service = service_fn(move |request| respond(request, admin.clone()));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service);
         tokio::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "an admin connection ended badly");
+                tracing::debug!(%error, "an admin connection failed");
             }
         });
     }
 }
 
-async fn answer(request: Request<Incoming>, admin: AdminState) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(request: Request<Incoming>, admin: AdminState) -> Result<Response<Full<Bytes>>, Infallible> {
     let (mut format, mut status) = (TEXT, StatusCode::OK);
     let text = match request.uri().path() {
         "/healthz" => "ok\n".into(),
-        "/readyz" => match admin.watch.is_ready().await {
+        "/readyz" => match admin.health.readiness().await {
             Ok(()) => "ready\n".into(),
-            Err(why) => {
+            Err(reason) => {
                 status = StatusCode::SERVICE_UNAVAILABLE;
-                format!("not ready: {why}\n")
+                format!("not ready: {reason}\n")
             }
         },
         path => {
-            if let Some((refusal, why)) = admin.access.refusal(request.headers()) {
+            if let Some((refusal, explanation)) = admin.access.refusal(request.headers()) {
                 status = refusal;
-                why.into()
+                explanation.into()
             } else if path == "/metrics" {
                 format = METRICS;
                 admin.metrics.render()
             } else {
                 status = StatusCode::NOT_FOUND;
-                "there are /healthz, /readyz and /metrics\n".into()
+                "the pages are /healthz, /readyz and /metrics\n".into()
             }
         }
     };
@@ -140,7 +145,7 @@ async fn answer(request: Request<Incoming>, admin: AdminState) -> Result<Respons
     Ok(response)
 }
 
-/// Removes expired records, a few at a time, for as long as the process runs.
+/// Removes expired records in small steps until the process ends.
 pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
@@ -149,7 +154,7 @@ pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
                 Ok(0) => break,
                 Ok(swept) => tracing::debug!(swept, "expired records were removed"),
                 Err(error) => {
-                    tracing::warn!(?error, "a sweep failed; it is tried again");
+                    tracing::warn!(?error, "expired records could not be removed; it is tried again");
                     break;
                 }
             }
@@ -167,7 +172,7 @@ mod tests {
         AdminToken::read(file.path()).unwrap()
     }
 
-    fn shown(access: &AdminAccess, credentials: &[&str]) -> Option<u16> {
+    fn refused(access: &AdminAccess, credentials: &[&str]) -> Option<u16> {
         let mut headers = HeaderMap::new();
         for credential in credentials {
             headers.append(AUTHORIZATION, HeaderValue::from_str(credential).unwrap());
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn off_loopback_nobody_is_shown_anything_without_a_token() {
+    fn other_hosts_need_a_token() {
         for (listen, refusal) in [
             ("127.0.0.1:1", None),
             ("127.8.8.8:1", None),
@@ -187,9 +192,9 @@ mod tests {
             ("10.0.0.1:1", Some(403)),
         ] {
             let listen = listen.parse().unwrap();
-            assert_eq!(shown(&AdminAccess::of(None, listen), &["Bearer 0123456789abcdef"]), refusal, "{listen}");
-            let access = AdminAccess::of(Some(&token()), listen);
-            assert_eq!(shown(&access, &["bearer 0123456789abcdef"]), None, "{listen}");
+            assert_eq!(refused(&AdminAccess::new(None, listen), &["Bearer 0123456789abcdef"]), refusal, "{listen}");
+            let access = AdminAccess::new(Some(&token()), listen);
+            assert_eq!(refused(&access, &["bearer 0123456789abcdef"]), None, "{listen}");
             for credentials in [
                 &[][..],
                 &["Bearer 0123456789abcdee"],
@@ -198,7 +203,7 @@ mod tests {
                 &["0123456789abcdef"],
                 &["Bearer 0123456789abcdef", "Bearer 0123456789abcdef"],
             ] {
-                assert_eq!(shown(&access, credentials), Some(401), "{listen} {credentials:?}");
+                assert_eq!(refused(&access, credentials), Some(401), "{listen} {credentials:?}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: those of the core, and a few of the listener. No label comes from a request.
+//! The metrics for Prometheus: those of the core, and those of the listener. No label value comes from a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Connections of clients that are open: none is taken beyond the limit.
+/// Open client connections.
 const CONNECTIONS: &str = "hapax_gateway_connections";
-/// Requests by the class of their status: label `status`.
+/// Requests by the class of their status (label `status`).
 const REQUESTS: &str = "hapax_gateway_requests_total";
-/// Seconds from the head of a request to the end of its answer.
+/// Seconds from the head of a request to the end of its response.
 const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
 
-/// What the last check of the store found: label `severity`, `refuse` or `warn`.
+/// Findings of the last check of the store (label `severity`: `refuse` or `warn`).
 const FINDINGS: &str = "hapax_gateway_store_findings";
 
-/// From a hit in memory to an API that takes its time.
+/// Bucket bounds, from a replay out of memory to a slow API.
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
-/// How often samples are put into their buckets: until then each takes memory of its own.
+/// How often samples are sorted into their buckets. Until then each sample occupies memory of its own.
 const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Collects all metrics of this process from now on. Before anything that counts is built.
+/// Installs the recorder. It must run before anything that registers a metric.
 pub(crate) fn install() -> Result<PrometheusHandle, BuildError> {
     let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
     let handle = builder.install_recorder()?;
     describe();
-    appear();
+    register_with_zero();
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -45,30 +45,30 @@ pub(crate) fn install() -> Result<PrometheusHandle, BuildError> {
 
 #[rustfmt::skip]
 fn describe() {
-    describe_counter!(core::CALLS, "Calls of the gate by how they ended");
+    describe_counter!(core::CALLS, "Calls of the gate, by outcome");
     describe_counter!(core::CAUGHT, "Copies that did not run a second time, by the layer that caught them");
-    describe_histogram!(core::BEGIN_SECONDS, Unit::Seconds, "Until the store had decided a begin");
-    describe_histogram!(core::HANDLER_SECONDS, Unit::Seconds, "How long the API worked on protected requests");
-    describe_histogram!(core::COMPLETE_SECONDS, Unit::Seconds, "Until the store had a completion");
+    describe_histogram!(core::BEGIN_SECONDS, Unit::Seconds, "Duration of begins in the store");
+    describe_histogram!(core::HANDLER_SECONDS, Unit::Seconds, "Duration of protected requests in the API");
+    describe_histogram!(core::COMPLETE_SECONDS, Unit::Seconds, "Duration of completions in the store");
     describe_gauge!(core::IN_FLIGHT, "Attempts that run now");
-    describe_gauge!(core::FOLLOWERS, "Copies that wait for one of them");
+    describe_gauge!(core::FOLLOWERS, "Followers: copies that wait for an attempt of this process");
     describe_counter!(core::TAKEOVERS, "Grants after a lapse");
     describe_counter!(core::GRANTS_LOST, "Grants that were lost while their handler ran");
-    describe_counter!(core::DIVERGENT, "Attempts that had an effect although another one's answer stands, or may stand");
-    describe_counter!(core::AMNESIA, "Records that the store had forgotten while their attempt ran, and times that a store had lost its records");
-    describe_counter!(core::RECREATED, "Answers recorded although the store had forgotten their record");
+    describe_counter!(core::DIVERGENT, "Attempts that had an effect although another attempt's answer is recorded, or may be");
+    describe_counter!(core::AMNESIA, "Records that the store lost while their attempt ran, and detected losses of records by a store");
+    describe_counter!(core::RECREATED, "Answers recorded although the store had lost their record");
     describe_counter!(core::UNPROTECTED, "Requests that ran without a record while the store was down");
-    describe_gauge!(core::SPILL_DEPTH, "Answers in the journal that the store does not have yet");
-    describe_counter!(core::UNRECORDED, "Answers that could be neither recorded nor kept");
-    describe_gauge!(core::HEARTBEAT_LATE_SECONDS, Unit::Seconds, "By how much the heartbeat's last look came late");
-    describe_gauge!(core::BREAKER_OPEN, "1 while begins are refused because the store does not answer");
-    describe_gauge!(CONNECTIONS, "Connections of clients that are open");
-    describe_counter!(REQUESTS, "Requests by the class of their status; none if the client went away before");
-    describe_gauge!(FINDINGS, "What the last check of the store found, by severity; the log says what");
-    describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its answer");
+    describe_gauge!(core::SPILL_DEPTH, "Answers in the journal that the store has not confirmed");
+    describe_counter!(core::UNRECORDED, "Answers that could be written neither to the store nor to the journal");
+    describe_gauge!(core::HEARTBEAT_LATE_SECONDS, Unit::Seconds, "Delay of the heartbeat's last round");
+    describe_gauge!(core::BREAKER_OPEN, "1 while begins are refused because the store does not reply");
+    describe_gauge!(CONNECTIONS, "Open client connections");
+    describe_counter!(REQUESTS, "Requests by the class of their status; none if the client disconnected before the response");
+    describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
+    describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its response");
 }
 
-/// How calls of the gate end.
+/// The outcomes of gate calls.
 #[rustfmt::skip]
 const OUTCOMES: [&str; 12] = [
     "fresh", "replayed", "canonical", "busy", "mismatch", "indeterminate", "dead", "overloaded", "not_applied", "unknown",
@@ -77,8 +77,8 @@ const OUTCOMES: [&str; 12] = [
 
 const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// An alert on the first increase needs a zero before it.
-fn appear() {
+/// Registers all metrics with zero, because an alert on an increase needs a sample before it.
+fn register_with_zero() {
     for outcome in OUTCOMES {
         counter!(core::CALLS, "outcome" => outcome).absolute(0);
     }
@@ -98,11 +98,11 @@ fn appear() {
     for name in gauges.into_iter().chain([CONNECTIONS]) {
         gauge!(name).set(0.0);
     }
-    found(&[]);
+    set_findings(&[]);
 }
 
-/// Shows what a check of the store has found.
-pub(crate) fn found(findings: &[Finding]) {
+/// Sets the gauges of the store's findings.
+pub(crate) fn set_findings(findings: &[Finding]) {
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (refuse, warn) = (count(Severity::Refuse), count(Severity::Warn));
     for (severity, count) in [("refuse", refuse), ("warn", warn)] {
@@ -110,7 +110,7 @@ pub(crate) fn found(findings: &[Finding]) {
     }
 }
 
-/// What every connection and every request counts, looked up once: for the recorder that is installed by then.
+/// The metrics of connections and requests, looked up once in the installed recorder.
 #[derive(Debug)]
 pub(crate) struct ListenerMetrics {
     connections: Gauge,
@@ -124,15 +124,15 @@ impl ListenerMetrics {
         Arc::new(Self { connections: gauge!(CONNECTIONS), requests, seconds: histogram!(REQUEST_SECONDS) })
     }
 
-    /// None: the client went away before there was an answer.
-    pub(crate) fn request_ended(&self, status: Option<StatusCode>, took: Duration) {
+    /// `status` is none if the client disconnected before the response.
+    pub(crate) fn record_request(&self, status: Option<StatusCode>, duration: Duration) {
         let class = status.map_or(0, |status| usize::from(status.as_u16() / 100));
         self.requests[class.min(CLASSES.len() - 1)].increment(1);
-        self.seconds.record(took);
+        self.seconds.record(duration);
     }
 }
 
-/// A connection of a client, for as long as this lives.
+/// Counts an open client connection until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionGauge(Arc<ListenerMetrics>);
 

@@ -1,186 +1,188 @@
-//! Whether requests can be taken, from the start of the process to its end.
+//! The checks of the store while the process runs, and whether requests can be taken.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::store::{Finding, Severity};
 use hapax::{Error, Gate, OnLapse, OnStoreDown, Policy, Repeatable};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::ops::metrics::found;
-use crate::store::checks::{CheckFailure, StoreChecks, TRIAL, trial};
+use crate::ops::metrics::set_findings;
+use crate::store::checks::{CheckFailure, StoreChecks, TRIAL_RETENTION, trial_call};
 use crate::store::unverified::UnverifiedStore;
 
-/// How often a store is looked at.
+/// How often the store is checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckIntervals {
     /// While it cannot be used.
-    pub(crate) again: Duration,
-    /// While it can.
+    pub(crate) retry: Duration,
+    /// While it can be used.
     pub(crate) check: Duration,
 }
 
 impl Default for CheckIntervals {
     fn default() -> Self {
-        Self { again: Duration::from_secs(1), check: Duration::from_secs(60) }
+        Self { retry: Duration::from_secs(1), check: Duration::from_secs(60) }
     }
 }
 
-/// Looks at the store for as long as the process runs.
+/// Repeats the checks of the store as long as the process runs.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
-    start_up: StoreChecks,
-    /// Closed until the start-up checks have passed; none if they had when the process started.
-    guard: Option<Arc<UnverifiedStore>>,
+    checks: StoreChecks,
+    /// Refuses begins until the start-up checks pass. None if they passed when the process started.
+    unverified: Option<Arc<UnverifiedStore>>,
     gate: Gate,
-    /// Of the trial calls that find out whether a store that was down is back.
+    /// The policy of the trial calls that detect that a store is back.
     trial: Policy,
-    seen: Mutex<LastCheck>,
+    last: Mutex<LastCheck>,
 }
 
-/// What was seen last.
+/// What the last check found.
 #[derive(Debug, Default)]
 struct LastCheck {
-    hindrance: String,
-    /// What the last check found, and whatever a look since then has.
+    /// Why the start-up checks failed.
+    failure: String,
+    /// The findings of the last check and of each readiness request since then.
     findings: Vec<Finding>,
-    /// What the last check found.
+    /// The messages of the last check's findings.
     checked: BTreeSet<String>,
-    /// Of these, such as the check before found, too. What is found once may be an event, and no event is ever over.
+    /// Findings present in both of the last two checks; only these are logged as resolved. A finding that appears once may be an
+    /// event, which has no end.
     lasting: BTreeSet<String>,
 }
 
 impl StoreHealth {
-    pub(crate) fn new(start_up: StoreChecks, gate: Gate, guard: Option<Arc<UnverifiedStore>>) -> Self {
+    pub(crate) fn new(checks: StoreChecks, gate: Gate, unverified: Option<Arc<UnverifiedStore>>) -> Self {
         let mut trial = Policy::default();
-        trial.retention = TRIAL.into();
-        trial.on_lapse = OnLapse::Retry(Repeatable::declared("it does nothing"));
+        trial.retention = TRIAL_RETENTION.into();
+        trial.on_lapse = OnLapse::Retry(Repeatable::declared("a trial call has no effect"));
         trial.on_store_down = OnStoreDown::Reject;
-        Self { start_up, guard, gate, trial, seen: Mutex::default() }
+        Self { checks, unverified, gate, trial, last: Mutex::default() }
     }
 
-    /// Says why no requests should be sent here now, if they should not.
-    pub(crate) async fn is_ready(&self) -> Result<(), String> {
-        if !self.may_be_used() {
-            return Err(self.seen.lock().unwrap_or_else(PoisonError::into_inner).hindrance.clone());
+    /// # Errors
+    /// Why no requests should be sent to this process now.
+    pub(crate) async fn readiness(&self) -> Result<(), String> {
+        if !self.is_verified() {
+            return Err(self.last.lock().failure.clone());
         }
-        let findings = self.start_up.findings().await.map_err(|error| error.to_string())?;
-        // A store tells once what has happened, to whoever asks: what it tells now stays until the next check.
-        self.add(&findings);
+        let findings = self.checks.findings().await.map_err(|error| error.to_string())?;
+        // A store reports an event to only one check, so a finding of this one is kept until the next periodic check.
+        self.add_findings(&findings);
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(refusal.message);
         }
         if self.gate.is_store_down() {
-            return Err("the store has not taken records for a while; it is tried again every second".into());
+            return Err("the store does not take records; it is tried again every second".into());
         }
         Ok(())
     }
 
-    fn may_be_used(&self) -> bool {
-        self.guard.as_ref().is_none_or(|guard| guard.is_open())
+    fn is_verified(&self) -> bool {
+        self.unverified.as_ref().is_none_or(|store| store.is_verified())
     }
 
-    /// Goes on until the process ends.
-    pub(crate) async fn go_on(&self, pace: CheckIntervals) {
-        let mut checked = Instant::now();
+    /// Repeats the checks until the process ends.
+    pub(crate) async fn run(&self, intervals: CheckIntervals) {
+        let mut checked_at = Instant::now();
         loop {
-            sleep(pace.again).await;
-            if !self.may_be_used() {
-                self.try_to_start().await;
+            sleep(intervals.retry).await;
+            if !self.is_verified() {
+                self.repeat_start().await;
             } else if self.gate.is_store_down() {
-                self.try_a_call().await;
+                self.try_call().await;
             }
-            if self.may_be_used() && checked.elapsed() >= pace.check {
-                checked = Instant::now();
+            if self.is_verified() && checked_at.elapsed() >= intervals.check {
+                checked_at = Instant::now();
                 self.check().await;
             }
         }
     }
 
-    /// What the first look at the store came to.
-    pub(crate) fn began(&self, passed: Result<Vec<Finding>, CheckFailure>) {
+    /// Records the result of the start-up checks.
+    pub(crate) fn record_start(&self, passed: Result<Vec<Finding>, CheckFailure>) {
         match passed {
-            Ok(findings) => self.tell(&findings),
-            Err(hindrance) => self.hindered(hindrance),
+            Ok(findings) => self.record_check(&findings),
+            Err(failure) => self.log_failure(failure),
         }
     }
 
-    async fn try_to_start(&self) {
-        let passed = self.start_up.pass().await;
+    async fn repeat_start(&self) {
+        let passed = self.checks.run().await;
         if passed.is_ok() {
-            tracing::info!("the store can be used; requests that need it are taken from now on");
-            self.guard.iter().for_each(|guard| guard.open());
+            tracing::info!("the store has passed its checks; requests that need it are accepted from now on");
+            self.unverified.iter().for_each(|store| store.set_verified());
         }
-        self.began(passed);
+        self.record_start(passed);
     }
 
-    /// Says once why the store cannot be used.
-    fn hindered(&self, hindrance: CheckFailure) {
-        let is_lasting = matches!(hindrance, CheckFailure::Refused(_));
-        let why = format!("{:#}", hindrance.into_error());
-        let before = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut seen.hindrance, why.clone())
-        };
-        if before == why {
+    /// Logs why the store cannot be used, unless the last check failed for the same reason.
+    fn log_failure(&self, failure: CheckFailure) {
+        let is_permanent = matches!(failure, CheckFailure::Refused(_));
+        let reason = format!("{:#}", failure.into_error());
+        let before = std::mem::replace(&mut self.last.lock().failure, reason.clone());
+        if before == reason {
             return;
         }
-        if is_lasting {
-            tracing::error!("the store must not be used: {why}");
+        if is_permanent {
+            tracing::error!("the store must not be used: {reason}");
         } else {
-            tracing::warn!("the store cannot be used yet; it is tried again every second: {why}");
+            tracing::warn!("the store cannot be used yet; it is tried again every second: {reason}");
         }
     }
 
-    /// Nobody may be sent here while it is not known that the store is back: so this finds out.
-    async fn try_a_call(&self) {
+    /// Readiness is refused while the store is down, so no request would detect its return. A trial call does.
+    async fn try_call(&self) {
         if let Err(error) = self.call().await {
-            tracing::debug!(?error, "the store is not back");
+            tracing::debug!(?error, "the store is still down");
         }
     }
 
     async fn call(&self) -> Result<(), Error> {
-        let call = trial(&*self.start_up.runtime, &self.start_up.namespace)?;
-        // What becomes of it, the gate knows.
+        let call = trial_call(&*self.checks.runtime, &self.checks.namespace)?;
+        // The outcome is not needed: the gate closes its breaker if the call succeeds.
         drop(self.gate.with(&self.trial)?.run(call, |_| async { Ok(String::new()) }).await);
         Ok(())
     }
 
     async fn check(&self) {
-        match self.start_up.findings().await {
-            Ok(findings) => self.tell(&findings),
+        match self.checks.findings().await {
+            Ok(findings) => self.record_check(&findings),
             Err(error) => tracing::warn!(?error, "the store could not be checked; it is tried again in a minute"),
         }
     }
 
-    /// Each finding is logged when it comes, and counted for as long as it stays.
-    fn tell(&self, findings: &[Finding]) {
-        self.add(findings);
-        let now: BTreeSet<_> = findings.iter().map(|finding| finding.message.clone()).collect();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for gone in seen.lasting.difference(&now) {
-            tracing::info!("no longer so: {gone}");
+    /// Logs new findings and resolved ones, and sets the metric to the findings of this check.
+    fn record_check(&self, findings: &[Finding]) {
+        self.add_findings(findings);
+        let messages: BTreeSet<_> = findings.iter().map(|finding| finding.message.clone()).collect();
+        let mut last = self.last.lock();
+        for resolved in last.lasting.difference(&messages) {
+            tracing::info!("resolved: {resolved}");
         }
-        seen.lasting = seen.checked.intersection(&now).cloned().collect();
-        seen.checked = now;
-        seen.findings = findings.to_vec();
-        found(findings);
+        last.lasting = last.checked.intersection(&messages).cloned().collect();
+        last.checked = messages;
+        last.findings = findings.to_vec();
+        set_findings(findings);
     }
 
-    fn add(&self, findings: &[Finding]) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Logs the findings that are new since the last check, and counts them.
+    fn add_findings(&self, findings: &[Finding]) {
+        let mut last = self.last.lock();
         for finding in findings {
-            if seen.findings.contains(finding) {
+            if last.findings.contains(finding) {
                 continue;
             }
             match finding.severity {
-                Severity::Refuse => tracing::error!("the store should not be used any more: {}", finding.message),
+                Severity::Refuse => tracing::error!("the store should no longer be used: {}", finding.message),
                 Severity::Warn => tracing::warn!("{}", finding.message),
             }
-            seen.findings.push(finding.clone());
+            last.findings.push(finding.clone());
         }
-        found(&seen.findings);
+        set_findings(&last.findings);
     }
 }
 
@@ -201,7 +203,7 @@ mod tests {
 
     impl Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -209,7 +211,7 @@ mod tests {
         }
     }
 
-    fn watch() -> StoreHealth {
+    fn store_health() -> StoreHealth {
         let runtime = Arc::new(Tokio::current());
         let store = Arc::new(Memory::with(Arc::clone(&runtime) as _, MemorySettings::default()));
         let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build().unwrap();
@@ -219,21 +221,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_finding_is_logged_once_and_counted_for_as_long_as_it_stays() {
+    async fn a_finding_is_logged_once_and_counted_until_it_is_resolved() {
         let finding = |severity, message: &str| Finding { severity, message: message.into() };
         let no_disk = finding(Severity::Warn, "persistence is off");
         let evicts = finding(Severity::Refuse, "records may be evicted");
-        let forgot = finding(Severity::Warn, "records were lost");
-        let (watch, log, recorder) = (watch(), Log::default(), PrometheusBuilder::new().build_recorder());
+        let event = finding(Severity::Warn, "records were lost");
+        let (health, log, recorder) = (store_health(), Log::default(), PrometheusBuilder::new().build_recorder());
         let writer = log.clone();
         let dispatch = Dispatch::new(tracing_subscriber::fmt().with_writer(move || writer.clone()).finish());
         let page = |findings: &[Finding]| {
             tracing::dispatcher::with_default(&dispatch, || {
-                metrics::with_local_recorder(&recorder, || watch.tell(findings));
+                metrics::with_local_recorder(&recorder, || health.record_check(findings));
             });
             recorder.handle().render()
         };
-        let all = [forgot, no_disk, evicts];
+        let all = [event, no_disk, evicts];
         for (findings, warnings) in [(&all[..], 2), (&all[1..], 1), (&all[1..2], 1)] {
             let page = page(findings);
             for (severity, count) in [("warn", warnings), ("refuse", findings.len() - warnings)] {
@@ -241,39 +243,39 @@ mod tests {
                 assert!(page.contains(&series), "{series} {page}");
             }
         }
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let log = String::from_utf8(log.0.lock().clone()).unwrap();
         assert_eq!(log.matches("persistence is off").count(), 1, "{log}");
-        assert_eq!(log.matches("should not be used any more: records may be evicted").count(), 1, "{log}");
-        assert_eq!(log.matches("records were lost").count(), 1, "what happened is over as soon as it is told: {log}");
-        assert_eq!(log.matches("no longer so: records may be evicted").count(), 1, "{log}");
+        assert_eq!(log.matches("should no longer be used: records may be evicted").count(), 1, "{log}");
+        assert_eq!(log.matches("records were lost").count(), 1, "an event is logged once and never resolved: {log}");
+        assert_eq!(log.matches("resolved: records may be evicted").count(), 1, "{log}");
     }
 
     #[tokio::test]
-    async fn what_a_look_finds_is_shown_until_the_next_check() {
-        let (watch, recorder) = (watch(), PrometheusBuilder::new().build_recorder());
+    async fn a_finding_of_a_readiness_request_is_counted_until_the_next_check() {
+        let (health, recorder) = (store_health(), PrometheusBuilder::new().build_recorder());
         let lost = Finding { severity: Severity::Warn, message: "records were lost".into() };
         metrics::with_local_recorder(&recorder, || {
             let warnings = |count| {
                 let series = format!("hapax_gateway_store_findings{{severity=\"warn\"}} {count}\n");
                 assert!(recorder.handle().render().contains(&series), "{}", recorder.handle().render());
             };
-            watch.add(&[lost]);
-            watch.add(&[]);
+            health.add_findings(&[lost]);
+            health.add_findings(&[]);
             warnings(1);
-            watch.tell(&[]);
+            health.record_check(&[]);
             warnings(0);
         });
     }
 
     #[tokio::test]
-    async fn what_is_found_when_readiness_is_asked_for_is_logged() {
-        let (watch, log) = (watch(), Log::default());
+    async fn a_finding_of_a_readiness_request_is_logged() {
+        let (health, log) = (store_health(), Log::default());
         let writer = log.clone();
         let dispatch = Dispatch::new(tracing_subscriber::fmt().with_writer(move || writer.clone()).finish());
         let _here = tracing::dispatcher::set_default(&dispatch);
-        assert_eq!(watch.is_ready().await, Ok(()));
-        assert_eq!(watch.is_ready().await, Ok(()));
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(health.readiness().await, Ok(()));
+        assert_eq!(health.readiness().await, Ok(()));
+        let log = String::from_utf8(log.0.lock().clone()).unwrap();
         assert_eq!(log.matches("the memory store forgets every key").count(), 1, "{log}");
     }
 }

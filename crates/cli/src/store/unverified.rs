@@ -6,33 +6,34 @@ use hapax::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewe
 use hapax::store::{Inserted, Swapped};
 use hapax::{Error, ErrorKind, RecordKey, Result, Store};
 
-/// A store on which nothing begins until it is known that it may be used. What runs elsewhere, or ran before, goes on.
+/// A wrapper that refuses begins until the start-up checks pass. Attempts that other processes run, or that ran before, can still be
+/// renewed and completed.
 #[derive(Debug)]
 pub(crate) struct UnverifiedStore {
     store: Arc<dyn Store>,
-    is_open: AtomicBool,
+    is_verified: AtomicBool,
 }
 
 impl UnverifiedStore {
-    pub(crate) fn over(store: Arc<dyn Store>) -> Self {
-        Self { store, is_open: AtomicBool::new(false) }
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, is_verified: AtomicBool::new(false) }
     }
 
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
+    pub(crate) fn is_verified(&self) -> bool {
+        self.is_verified.load(Ordering::Acquire)
     }
 
-    /// From now on it is the store.
-    pub(crate) fn open(&self) {
-        self.is_open.store(true, Ordering::Release);
+    /// The checks have passed: from now on begins reach the store.
+    pub(crate) fn set_verified(&self) {
+        self.is_verified.store(true, Ordering::Release);
     }
 }
 
 #[async_trait]
 impl Store for UnverifiedStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
-        if !self.is_open() {
-            return Err(Error::new(ErrorKind::NotApplied, "the store has not been looked at yet"));
+        if !self.is_verified() {
+            return Err(Error::new(ErrorKind::NotApplied, "the store has not passed its checks yet"));
         }
         self.store.begin(ask).await
     }

@@ -12,7 +12,7 @@ use hapax::stores::RedisUrl;
 
 use crate::commands::Failure;
 
-/// A store, and its upkeep.
+/// An open store, with the interface for its maintenance.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenedStore {
     pub(crate) store: Arc<dyn Store>,
@@ -26,7 +26,7 @@ impl OpenedStore {
     }
 }
 
-/// Where records are kept, by its URL.
+/// A parsed store URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
     Memory,
@@ -36,7 +36,7 @@ pub(crate) enum StoreUrl {
     Sqlite(PathBuf),
 }
 
-/// What `--store` takes, for help and errors.
+/// The URLs that `--store` accepts in this build, for help and errors.
 pub(crate) const SCHEMES: &str = match (cfg!(feature = "sqlite"), cfg!(feature = "redis")) {
     (true, true) => "sqlite://PATH, redis://HOST, rediss://HOST, unix:///PATH, memory:",
     (true, false) => "sqlite://PATH, memory:",
@@ -48,16 +48,18 @@ impl std::str::FromStr for StoreUrl {
     type Err = anyhow::Error;
 
     fn from_str(url: &str) -> Result<Self, anyhow::Error> {
-        let (scheme, rest) = url.split_once(':').with_context(|| format!("a store is named by a URL: {SCHEMES}"))?;
+        let (scheme, rest) = url.split_once(':').with_context(|| format!("the store must be a URL: {SCHEMES}"))?;
         match scheme {
             "memory" if rest.trim_matches('/').is_empty() => Ok(Self::Memory),
             "memory" => bail!("memory: takes no path"),
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "unix" => Ok(Self::Redis(Box::new(url.parse()?))),
             #[cfg(not(feature = "redis"))]
-            "redis" | "rediss" | "unix" => bail!("this build has no Redis; build it with the feature `redis`"),
+            "redis" | "rediss" | "unix" => {
+                bail!("this build does not include Redis; build it with the feature `redis`")
+            }
             #[cfg(not(feature = "sqlite"))]
-            "sqlite" => bail!("this build has no SQLite; build it with the feature `sqlite`"),
+            "sqlite" => bail!("this build does not include SQLite; build it with the feature `sqlite`"),
             #[cfg(feature = "sqlite")]
             "sqlite" => {
                 let path =
@@ -67,14 +69,14 @@ impl std::str::FromStr for StoreUrl {
                 }
                 Ok(Self::Sqlite(path.into()))
             }
-            _ => bail!("no store is called {scheme:?}; this build has {SCHEMES}"),
+            _ => bail!("there is no store for the scheme {scheme:?}; this build has {SCHEMES}"),
         }
     }
 }
 
 impl StoreUrl {
-    /// Where a gateway on this store keeps what the store does not take, if there is a natural place beside it. Each store has its
-    /// own: what is left there must not be recorded in another.
+    /// The default directory of the journal, next to the store's file. Each store has its own, because a completion in the journal must
+    /// not be recorded in another store.
     pub(crate) fn data_dir(&self) -> Option<PathBuf> {
         match self {
             Self::Memory => None,
@@ -88,16 +90,14 @@ impl StoreUrl {
             }
         }
     }
-}
 
-impl StoreUrl {
-    /// Whether nothing of it is there for the next process, nor is what one may have left for it.
+    /// Whether the store's content is lost when the process exits.
     pub(crate) fn ends_with_process(&self) -> bool {
         *self == Self::Memory
     }
 }
 
-/// Opens the store.
+/// Opens the store that a URL names.
 pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedStore, Failure> {
     match url {
         StoreUrl::Memory => Ok(OpenedStore::new(Memory::with(runtime, MemorySettings::default()))),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_name_stores() {
+    fn a_url_names_a_store() {
         assert_eq!("memory:".parse::<StoreUrl>().unwrap(), StoreUrl::Memory);
         assert_eq!("sqlite://hapax.db".parse::<StoreUrl>().unwrap(), StoreUrl::Sqlite("hapax.db".into()));
         assert_eq!(
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_name_servers_with_their_parameters() {
+    fn a_redis_url_has_checked_parameters() {
         for url in [
             "redis://cache.example",
             "rediss://user:secret@cache.example:6380/2?connections=4",
@@ -142,7 +142,7 @@ mod tests {
             ("redis://:secret@cache.example/zwei", "redis://HOST"),
             ("redis://cache.example?timeout=1s", "no parameter `timeout`"),
             ("redis://cache.example?ca=ca.pem", "rediss://"),
-            ("rediss://cache.example?cert=client.pem", "cert and key together"),
+            ("rediss://cache.example?cert=client.pem", "cert and key only together"),
             ("redis://cache.example?connections=0", "from 1 to 64"),
         ] {
             let error = format!("{:#}", url.parse::<StoreUrl>().unwrap_err());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_names_none_says_what_there_is() {
+    fn an_unknown_url_is_refused_with_the_known_schemes() {
         for url in ["hapax.db", "postgres://localhost", "sqlite:hapax.db", "sqlite://", "memory:x"] {
             let error = url.parse::<StoreUrl>().unwrap_err().to_string();
             assert!(error.contains("sqlite://") || error.contains("memory:"), "{url}: {error}");

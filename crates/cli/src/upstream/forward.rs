@@ -1,3 +1,5 @@
+//! Forwards requests to the API, and classifies each failure by whether the API may have processed the request.
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
@@ -8,181 +10,35 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::gate::Attempt;
+use hapax::http::headers::{HAPAX_ATTEMPT, HAPAX_FINGERPRINT, HAPAX_OPERATION, HAPAX_TOKEN, HOP_BY_HOP, is_reserved};
 use hapax::http::{Outcome, Problem, ProblemDetails, RequestBody, ShowProblem};
-use hapax::{BoxError, RecordKey};
-use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HOST};
+use hapax::runtime::BoxFuture;
+use hapax::{BoxError, Fingerprint, RecordKey};
+use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, Version};
-use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_rustls::builderstates::WantsProtocols1;
 use hyper_util::client::legacy::connect::HttpConnector;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tower_service::Service;
 
-use crate::gateway::ingress::headers::clear_answer;
-use crate::gateway::ingress::request_body::{BodyReservation, ClientBody};
-use crate::gateway::limits::CONNECT;
-use crate::hex::hex;
-use crate::upstream::http1::{self, Http1};
-use crate::upstream::http2::{self, Http2};
+use crate::upstream::SendError;
+use crate::upstream::http1::{Http1, Http1ResponseBody};
+use crate::upstream::http2::{Http2, Http2ResponseBody};
 
-/// Shorter than the 5 s after which common servers close an idle connection: none is used that the API is just closing.
-pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Limit for a connection to the API. At most half of the API's time limit applies, so that "nothing was sent" is known in time.
+pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
-/// Sends requests on to the API, and says of each failure whether the request may have got there.
-#[derive(Clone, Debug)]
-pub(crate) struct Forward(Arc<Sender>);
-
-/// What all clones of [`Forward`] share: there is one for every request.
-#[derive(Debug)]
-struct Sender {
-    http1: Http1,
-    /// None for an API that is spoken to in HTTP/1.1 alone.
-    http2: Option<Http2>,
-    upstream: Upstream,
-    /// The API, for a request of HTTP/1.0 that does not say which host it is for.
-    host: HeaderValue,
-    timeout: Duration,
-}
-
-/// The API: its scheme, its authority, and whether it is known to speak HTTP/2 where it cannot be asked.
+/// The API: its scheme, its authority, and whether it speaks HTTP/2 without TLS.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
     pub(crate) scheme: Scheme,
     pub(crate) authority: Authority,
     pub(crate) is_h2: bool,
-}
-
-/// Why there is no answer.
-#[derive(Debug)]
-pub(crate) enum SendError {
-    /// Nothing of the request arrived, or the API says that it has not looked at it.
-    Unsent(BoxError),
-    /// Nobody knows how far it came.
-    Cut(BoxError),
-}
-
-/// The body of an answer, by the version of HTTP in which it comes.
-type Coming = Either<http1::Http1ResponseBody, http2::Http2ResponseBody>;
-
-type ForwardedBody = Either<UpstreamBody, Full<Bytes>>;
-
-impl Forward {
-    pub(crate) fn new(upstream: Upstream, tls: &ClientConfig, timeout: Duration) -> Self {
-        let connect_timeout = CONNECT.min(timeout / 2);
-        let connector = || {
-            let mut connector = HttpConnector::new();
-            connector.set_nodelay(true);
-            connector.set_connect_timeout(Some(connect_timeout));
-            // Whether it is http or https is for the connector around it.
-            connector.enforce_http(false);
-            connector
-        };
-        let target = upstream.uri(&upstream.authority, PathAndQuery::from_static("/"));
-        let in_http1 = secure(tls).enable_http1().wrap_connector(connector());
-        let http1 = Http1::new(in_http1, target.clone(), connect_timeout);
-        let may_be_h2 = upstream.is_h2 || upstream.scheme == Scheme::HTTPS;
-        let http2 = may_be_h2.then(|| {
-            let connector = secure(tls).enable_all_versions().wrap_connector(connector());
-            Http2::new(connector, target, connect_timeout)
-        });
-        let host = HeaderValue::from_str(upstream.authority.as_str()).expect("an authority is a header");
-        Self(Arc::new(Sender { http1, http2, upstream, host, timeout }))
-    }
-}
-
-impl Sender {
-    async fn forward(&self, mut request: Request<RequestBody<ClientBody>>) -> Response<ForwardedBody> {
-        let attempt = request.extensions_mut().remove::<Attempt>();
-        let rk = attempt.as_ref().map(Attempt::record_key);
-        // The body takes its room until the API has answered.
-        let _held = request.extensions_mut().remove::<BodyReservation>();
-        if let Some(attempt) = &attempt {
-            introduce(request.headers_mut(), attempt);
-        }
-        if let RequestBody::Whole(body) = request.body() {
-            // Framed anew, with a length also where there is nothing: some servers want to be told.
-            let length = HeaderValue::from(body.len());
-            request.headers_mut().insert(CONTENT_LENGTH, length);
-        }
-        let patience = self.patience(&mut request);
-        let answered = tokio::select! {
-            biased;
-            answered = self.send(request) => answered,
-            () = patience => {
-                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API did not answer in time");
-                return refused(Problem::UpstreamTimeout, Outcome::Unknown, rk);
-            }
-        };
-        match answered {
-            // Nobody asked for another protocol.
-            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                tracing::warn!(?rk, "the API switched protocols, which nobody asked for");
-                refused(Problem::UpstreamCut, Outcome::Unknown, rk)
-            }
-            Ok(response) => self.passed_on(response, attempt.is_some()),
-            Err(SendError::Unsent(error)) => {
-                tracing::warn!(?rk, %error, "the API cannot be reached");
-                refused(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
-            }
-            Err(SendError::Cut(error)) => {
-                tracing::warn!(?rk, %error, "the connection to the API failed in mid-request");
-                refused(Problem::UpstreamCut, Outcome::Unknown, rk)
-            }
-        }
-    }
-
-    /// Sends a request in the version of HTTP that the API speaks.
-    async fn send(&self, mut request: Request<RequestBody<ClientBody>>) -> Result<Response<Coming>, SendError> {
-        let path = path(request.uri());
-        if let Some(http2) = &self.http2 {
-            let host = request.headers_mut().remove(HOST);
-            *request.uri_mut() = self.upstream.uri(&self.named(host.as_ref()), path.clone());
-            *request.version_mut() = Version::HTTP_2;
-            // Boxed: it is four times as large as all the rest, and most APIs have no use for it.
-            match Box::pin(http2.send(request)).await {
-                Ok(sent) => return sent.map(|response| response.map(Either::Right)),
-                Err(unsent) => request = unsent,
-            }
-            request.headers_mut().extend(host.map(|host| (HOST, host)));
-        }
-        *request.uri_mut() = Uri::from(path);
-        *request.version_mut() = Version::HTTP_11;
-        request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
-        Ok(self.http1.send(request).await?.map(Either::Left))
-    }
-
-    /// Host stays what the client wrote; HTTP/2 has it in the target of the request.
-    fn named(&self, host: Option<&HeaderValue>) -> Authority {
-        let written = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-        written.unwrap_or_else(|| self.upstream.authority.clone())
-    }
-
-    /// Ends when the API has had its time: from now, or from the last piece of a body that streams.
-    fn patience(&self, request: &mut Request<RequestBody<ClientBody>>) -> impl Future<Output = ()> + use<> {
-        let progress = match request.body_mut() {
-            RequestBody::Whole(_) => None,
-            RequestBody::Streaming(body) => Some(body.as_mut().get_mut().streams()),
-        };
-        let timeout = self.timeout;
-        async move {
-            match progress {
-                None => sleep(timeout).await,
-                Some(progress) => progress.ceased(timeout).await,
-            }
-        }
-    }
-
-    fn passed_on(&self, mut response: Response<Coming>, is_protected: bool) -> Response<ForwardedBody> {
-        clear_answer(response.headers_mut());
-        *response.version_mut() = Version::HTTP_11;
-        // Nobody waits for the body of an unprotected request before it is passed on.
-        let limit = is_protected.then_some(self.timeout);
-        response.map(|body| Either::Left(UpstreamBody::new(body, limit)))
-    }
 }
 
 impl Upstream {
@@ -192,84 +48,332 @@ impl Upstream {
     }
 }
 
-fn path(uri: &Uri) -> PathAndQuery {
-    uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
+/// A body that can tell when its last frame arrived, so that a stalled client and a silent API can be told apart.
+pub(crate) trait StreamedBody: Body<Data = Bytes, Error = BoxError> + Send + Unpin + 'static {
+    /// From now on the body is passed on frame by frame, and its progress can be watched.
+    fn start_streaming(&mut self) -> Arc<StreamProgress>;
 }
 
-fn secure(tls: &ClientConfig) -> HttpsConnectorBuilder<WantsProtocols1> {
+/// When the last frame of a streamed body arrived.
+#[derive(Debug)]
+pub(crate) struct StreamProgress(Mutex<Instant>);
+
+impl Default for StreamProgress {
+    fn default() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+}
+
+impl StreamProgress {
+    pub(crate) fn record_frame(&self) {
+        *self.0.lock() = Instant::now();
+    }
+
+    fn last_frame_at(&self) -> Instant {
+        *self.0.lock()
+    }
+
+    /// Waits until no frame has arrived for this long.
+    async fn wait_until_stalled(&self, limit: Duration) {
+        while self.last_frame_at().elapsed() < limit {
+            sleep_until(self.last_frame_at() + limit).await;
+        }
+    }
+}
+
+/// The connections to the API, in the version of HTTP that it speaks. Generic in the streamed body of the request.
+#[derive(Debug)]
+pub(crate) struct UpstreamClient<B> {
+    http1: Http1<B>,
+    /// None for an API that speaks only HTTP/1.1.
+    http2: Option<Http2<B>>,
+    upstream: Upstream,
+    /// The host of the API, for a request of HTTP/1.0 without a Host field.
+    host: HeaderValue,
+}
+
+impl<B> UpstreamClient<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    pub(crate) fn new(upstream: Upstream, tls: &ClientConfig, connect_timeout: Duration) -> Self {
+        let connector = || {
+            let mut connector = HttpConnector::new();
+            connector.set_nodelay(true);
+            connector.set_connect_timeout(Some(connect_timeout));
+            // The connector around this one handles https.
+            connector.enforce_http(false);
+            connector
+        };
+        let target = upstream.uri(&upstream.authority, PathAndQuery::from_static("/"));
+        let http1_connector = with_tls(tls).enable_http1().wrap_connector(connector());
+        let http1 = Http1::new(http1_connector, target.clone(), connect_timeout);
+        let may_be_h2 = upstream.is_h2 || upstream.scheme == Scheme::HTTPS;
+        let http2 = may_be_h2.then(|| {
+            let connector = with_tls(tls).enable_all_versions().wrap_connector(connector());
+            Http2::new(connector, target, connect_timeout)
+        });
+        let host = HeaderValue::from_str(upstream.authority.as_str()).expect("an authority is a valid field value");
+        Self { http1, http2, upstream, host }
+    }
+
+    /// Sends a request with the target in origin form. The response arrives without its time limit.
+    pub(crate) async fn send(
+        &self,
+        mut request: Request<RequestBody<B>>,
+    ) -> Result<Response<UpstreamBody<B>>, SendError> {
+        let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        if let Some(http2) = &self.http2 {
+            let host = request.headers_mut().remove(HOST);
+            *request.uri_mut() = self.upstream.uri(&self.authority(host.as_ref()), path.clone());
+            *request.version_mut() = Version::HTTP_2;
+            // Boxed: this future is four times as large as the rest, and most APIs do not need it.
+            match Box::pin(http2.send(request)).await {
+                Ok(sent) => return sent.map(|response| response.map(|body| UpstreamContent::Http2(body).into())),
+                Err(unsent) => request = unsent,
+            }
+            request.headers_mut().extend(host.map(|host| (HOST, host)));
+        }
+        *request.uri_mut() = Uri::from(path);
+        *request.version_mut() = Version::HTTP_11;
+        request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+        Ok(self.http1.send(request).await?.map(|body| UpstreamContent::Http1(body).into()))
+    }
+
+    /// The client's Host field. HTTP/2 has it in the target of the request.
+    fn authority(&self, host: Option<&HeaderValue>) -> Authority {
+        let requested = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        requested.unwrap_or_else(|| self.upstream.authority.clone())
+    }
+}
+
+fn with_tls(tls: &ClientConfig) -> HttpsConnectorBuilder<WantsProtocols1> {
     HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http()
 }
 
-/// Tells the API which attempt this is. An answer that is kept must be readable for every later client: no encoding.
-fn introduce(headers: &mut HeaderMap, attempt: &Attempt) {
-    let mut tell = |name, value| drop(headers.insert(HeaderName::from_static(name), value));
-    let text = |text: String| HeaderValue::try_from(text).expect("digits and hyphens make a header");
-    tell("hapax-operation", text(attempt.operation().to_string()));
-    tell("hapax-attempt", attempt.number().into());
-    if let Some(grant) = attempt.grant() {
-        tell("hapax-token", grant.token.0.into());
-        tell("hapax-fingerprint", text(hex(grant.fingerprint.as_bytes())));
-    }
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-}
-
-fn refused(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Response<ForwardedBody> {
-    let mut response = ProblemDetails::default().show(&problem, rk.as_ref()).map(|body| Either::Right(Full::new(body)));
-    response.extensions_mut().insert(outcome);
-    response
-}
-
-/// A body of which each piece must come within a limit: the whole answer of a protected request is waited for.
+/// The service behind the idempotency layer: it sends the request of one attempt to the API.
 #[derive(Debug)]
-pub(crate) struct UpstreamBody {
-    body: Coming,
-    limit: Option<Duration>,
-    /// Runs while a piece is waited for.
-    waiting: Option<Pin<Box<Sleep>>>,
+pub(crate) struct Forward<B>(Arc<Forwarder<B>>);
+
+/// What all clones of [`Forward`] share.
+#[derive(Debug)]
+struct Forwarder<B> {
+    client: UpstreamClient<B>,
+    timeout: Duration,
 }
 
-impl UpstreamBody {
-    fn new(body: Coming, limit: Option<Duration>) -> Self {
-        Self { body, limit, waiting: None }
-    }
-}
-
-impl Body for UpstreamBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            self.waiting = None;
-            return Poll::Ready(frame);
-        }
-        let Some(limit) = self.limit else {
-            return Poll::Pending;
-        };
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(limit)));
-        waiting.as_mut().poll(cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl<B> Clone for Forward<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 }
 
-impl Service<Request<RequestBody<ClientBody>>> for Forward {
-    type Response = Response<ForwardedBody>;
+impl<B: StreamedBody> Forward<B> {
+    pub(crate) fn new(upstream: Upstream, tls: &ClientConfig, timeout: Duration) -> Self {
+        let client = UpstreamClient::new(upstream, tls, CONNECT.min(timeout / 2));
+        Self(Arc::new(Forwarder { client, timeout }))
+    }
+}
+
+impl<B: StreamedBody> Service<Request<RequestBody<B>>> for Forward<B> {
+    type Response = Response<UpstreamBody<B>>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody<ClientBody>>) -> Self::Future {
-        let sender = Arc::clone(&self.0);
-        Box::pin(async move { Ok(sender.forward(request).await) })
+    fn call(&mut self, request: Request<RequestBody<B>>) -> Self::Future {
+        let forwarder = Arc::clone(&self.0);
+        Box::pin(async move { Ok(forwarder.forward(request).await) })
+    }
+}
+
+impl<B: StreamedBody> Forwarder<B> {
+    async fn forward(&self, mut request: Request<RequestBody<B>>) -> Response<UpstreamBody<B>> {
+        let attempt = request.extensions_mut().remove::<Attempt>();
+        let rk = attempt.as_ref().map(Attempt::record_key);
+        // They contain the memory reservation of the body, which lasts until the API has answered.
+        let _extensions = std::mem::take(request.extensions_mut());
+        if let Some(attempt) = &attempt {
+            add_attempt_fields(request.headers_mut(), attempt);
+        }
+        if let RequestBody::Whole(body) = request.body() {
+            // An empty body gets a length, too: some servers require it.
+            let length = HeaderValue::from(body.len());
+            request.headers_mut().insert(CONTENT_LENGTH, length);
+        }
+        let time_limit = self.time_limit(&mut request);
+        let sent = tokio::select! {
+            biased;
+            sent = self.client.send(request) => sent,
+            () = time_limit => {
+                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API did not answer in time");
+                return problem(Problem::UpstreamTimeout, Outcome::Unknown, rk);
+            }
+        };
+        self.respond(sent, attempt.is_some(), rk)
+    }
+
+    fn respond(
+        &self,
+        sent: Result<Response<UpstreamBody<B>>, SendError>,
+        is_protected: bool,
+        rk: Option<RecordKey>,
+    ) -> Response<UpstreamBody<B>> {
+        match sent {
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                tracing::warn!(?rk, "the API switched protocols without being asked to");
+                problem(Problem::UpstreamCut, Outcome::Unknown, rk)
+            }
+            Ok(response) => self.pass_on(response, is_protected),
+            Err(SendError::Unsent(error)) => {
+                tracing::warn!(?rk, %error, "the API cannot be reached");
+                problem(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
+            }
+            Err(SendError::Cut(error)) => {
+                tracing::warn!(?rk, %error, "the connection to the API failed during the request");
+                problem(Problem::UpstreamCut, Outcome::Unknown, rk)
+            }
+        }
+    }
+
+    /// Ends when the API's time is up. It counts from now, or from the last frame of a body that streams.
+    fn time_limit(&self, request: &mut Request<RequestBody<B>>) -> impl Future<Output = ()> + use<B> {
+        let progress = match request.body_mut() {
+            RequestBody::Whole(_) => None,
+            RequestBody::Streaming(body) => Some(body.as_mut().get_mut().start_streaming()),
+        };
+        let timeout = self.timeout;
+        async move {
+            match progress {
+                None => sleep(timeout).await,
+                Some(progress) => progress.wait_until_stalled(timeout).await,
+            }
+        }
+    }
+
+    fn pass_on(&self, mut response: Response<UpstreamBody<B>>, is_protected: bool) -> Response<UpstreamBody<B>> {
+        remove_unforwardable(response.headers_mut(), is_reserved);
+        *response.version_mut() = Version::HTTP_11;
+        // The response to a protected request is awaited as a whole. Any other streams at the pace of the API.
+        response.body_mut().frame_limit = is_protected.then_some(self.timeout);
+        response
+    }
+}
+
+/// Tells the API which attempt this is. A stored answer must be readable for every later client, so it must not be encoded.
+fn add_attempt_fields(headers: &mut HeaderMap, attempt: &Attempt) {
+    let text = |text: String| HeaderValue::try_from(text).expect("digits and hyphens are a valid field value");
+    headers.insert(HAPAX_OPERATION, text(attempt.operation().to_string()));
+    headers.insert(HAPAX_ATTEMPT, attempt.number().into());
+    if let Some(grant) = attempt.grant() {
+        headers.insert(HAPAX_TOKEN, grant.token.0.into());
+        headers.insert(HAPAX_FINGERPRINT, text(fingerprint_digits(&grant.fingerprint)));
+    }
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+}
+
+/// Two hexadecimal digits for each byte.
+fn fingerprint_digits(fingerprint: &Fingerprint) -> String {
+    let bytes = fingerprint.as_bytes();
+    let mut number = [0; 16];
+    number[16 - bytes.len()..].copy_from_slice(bytes);
+    format!("{:0digits$x}", u128::from_be_bytes(number), digits = 2 * bytes.len())
+}
+
+fn problem<B>(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Response<UpstreamBody<B>> {
+    let shown = ProblemDetails::default().show(&problem, rk.as_ref());
+    let mut response = shown.map(|body| UpstreamContent::Whole(body).into());
+    response.extensions_mut().insert(outcome);
+    response
+}
+
+/// Removes the fields that belong to one connection, and those that only Hapax sets in this direction.
+pub(crate) fn remove_unforwardable(headers: &mut HeaderMap, is_reserved: impl Fn(&HeaderName) -> bool) {
+    let named = named_by_connection(headers).filter_map(|name| name.parse().ok());
+    let others = headers.keys().filter(|name| HOP_BY_HOP.contains(name) || is_reserved(name));
+    let removed: Vec<HeaderName> = named.chain(others.cloned()).collect();
+    for name in removed {
+        headers.remove(name);
+    }
+}
+
+/// The names in all `Connection` fields. A field that is not text names no field.
+pub(crate) fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let fields = headers.get_all(CONNECTION).iter().filter_map(|field| field.to_str().ok());
+    fields.flat_map(|field| field.split(',')).map(str::trim)
+}
+
+/// The body of a response: from the API, or of a problem. Each frame from the API may have a time limit.
+#[derive(Debug)]
+pub(crate) struct UpstreamBody<B> {
+    content: UpstreamContent<B>,
+    frame_limit: Option<Duration>,
+    /// The running time limit; none while no frame is awaited.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Debug)]
+enum UpstreamContent<B> {
+    Http1(Http1ResponseBody<B>),
+    Http2(Http2ResponseBody),
+    Whole(Bytes),
+}
+
+impl<B> From<UpstreamContent<B>> for UpstreamBody<B> {
+    fn from(content: UpstreamContent<B>) -> Self {
+        Self { content, frame_limit: None, timer: None }
+    }
+}
+
+impl<B> UpstreamBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut self.content {
+            UpstreamContent::Http1(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            UpstreamContent::Http2(body) => Pin::new(body).poll_frame(cx),
+            UpstreamContent::Whole(body) if body.is_empty() => Poll::Ready(None),
+            UpstreamContent::Whole(body) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(body))))),
+        }
+    }
+}
+
+impl<B> Body for UpstreamBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = self.poll_content(cx) {
+            self.timer = None;
+            return Poll::Ready(frame);
+        }
+        let Some(limit) = self.frame_limit else {
+            return Poll::Pending;
+        };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        timer.as_mut().poll(cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            UpstreamContent::Http1(body) => body.is_end_stream(),
+            UpstreamContent::Http2(body) => body.is_end_stream(),
+            UpstreamContent::Whole(body) => body.is_empty(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            UpstreamContent::Http1(body) => body.size_hint(),
+            UpstreamContent::Http2(body) => body.size_hint(),
+            UpstreamContent::Whole(body) => SizeHint::with_exact(u64::try_from(body.len()).unwrap_or(u64::MAX)),
+        }
     }
 }

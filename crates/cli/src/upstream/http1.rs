@@ -1,157 +1,182 @@
-//! Connections to an API that speaks HTTP/1.1. Each carries one request at a time and is driven by whoever waits for its answer, in the
-//! same task: no other has to be woken. In between it rests. Only one that still sends when its answer begins gets a task of its own.
+//! Connections to an API that speaks HTTP/1.1. Each carries one request at a time.
+//!
+//! The task that waits for a response also drives the connection, so that no other task has to be woken. An idle connection is not
+//! driven at all. Only a connection that still sends its request when the response begins gets a task of its own.
 
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::BoxError;
 use hapax::http::RequestBody;
+use hapax::runtime::BoxFuture;
 use http::{Request, Response, Uri};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{Connection, SendRequest, handshake};
-use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use parking_lot::Mutex;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::gateway::ingress::request_body::ClientBody;
-use crate::upstream::forward::{IDLE_TIMEOUT, SendError};
+use crate::upstream::{CONNECT_TIMEOUT, CONNECTIONS_CLOSE, IDLE_TIMEOUT, SendError, TRIES};
 
-/// Longer than an API that has answered takes to read the rest of a request.
+/// How long the rest of a request may take to send after the API has answered.
 const FINISH: Duration = Duration::from_secs(60);
 
-/// How often a request that was not written is taken to another connection.
-const TRIES: usize = 3;
-
-type Sent = Request<RequestBody<ClientBody>>;
-
-/// All connections to the API, as many as are needed.
+/// All connections to the API, as many as needed.
 #[derive(Debug)]
-pub(crate) struct Http1 {
+pub(crate) struct Http1<B> {
     connector: HttpsConnector<HttpConnector>,
     target: Uri,
     connect_timeout: Duration,
-    idle: Arc<IdleConnections>,
+    idle: Arc<IdleConnections<B>>,
 }
 
-/// The connections that carry nothing, the last one that did at the end.
-#[derive(Debug, Default)]
-struct IdleConnections(Mutex<IdleList>);
-
-#[derive(Debug, Default)]
-struct IdleList {
-    lines: Vec<(Http1Connection, Instant)>,
-    is_watched: bool,
-}
-
-/// A connection.
+/// The connections without a request, the last used one at the end.
+///
+/// hyper-util's pools hold only the sending half and leave each connection to a task of its own. That task would have to be woken
+/// for every request, on every executor.
 #[derive(Debug)]
-struct Http1Connection {
-    sender: SendRequest<RequestBody<ClientBody>>,
+struct IdleConnections<B>(Mutex<IdleList<B>>);
+
+#[derive(Debug)]
+struct IdleList<B> {
+    connections: Vec<(Http1Connection<B>, Instant)>,
+    /// A task closes the connections that have been idle for too long.
+    has_cleaner: bool,
+}
+
+impl<B> Default for IdleConnections<B> {
+    fn default() -> Self {
+        Self(Mutex::new(IdleList { connections: Vec::new(), has_cleaner: false }))
+    }
+}
+
+#[derive(Debug)]
+struct Http1Connection<B> {
+    sender: SendRequest<RequestBody<B>>,
     driver: ConnectionDriver,
 }
 
-/// Who writes what there is to write, and reads what has come.
-#[derive(Debug)]
+/// Where the input and output of a connection happen.
 enum ConnectionDriver {
-    /// Whoever waits for something of it.
-    Caller(Pin<Box<Http1Driver>>),
-    /// A task of its own.
+    /// In the task that waits for a response.
+    Caller(BoxFuture<'static, hyper::Result<()>>),
+    /// In a task of its own.
     Task,
-    /// Nobody: it is over.
-    Nobody,
+    /// The connection has ended.
+    Ended,
 }
 
-type Http1Driver = Connection<MaybeHttpsStream<TokioIo<TcpStream>>, RequestBody<ClientBody>>;
+impl fmt::Debug for ConnectionDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Caller(_) => "Caller",
+            Self::Task => "Task",
+            Self::Ended => "Ended",
+        })
+    }
+}
 
-impl Http1 {
+impl<B> Http1<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     /// `target` has the scheme and the authority of the API.
     pub(crate) fn new(connector: HttpsConnector<HttpConnector>, target: Uri, connect_timeout: Duration) -> Self {
         Self { connector, target, connect_timeout, idle: Arc::default() }
     }
 
-    /// Sends a request. One that is not written, because its connection was just closing, is sent on another: nothing of it can
-    /// have arrived.
-    pub(crate) async fn send(&self, mut request: Sent) -> Result<Response<Http1ResponseBody>, SendError> {
-        let mut why: BoxError = "its connections close at once".into();
+    /// Sends a request. If its connection closes before the request is written, another connection is tried.
+    pub(crate) async fn send(
+        &self,
+        mut request: Request<RequestBody<B>>,
+    ) -> Result<Response<Http1ResponseBody<B>>, SendError> {
+        let mut reason: BoxError = CONNECTIONS_CLOSE.into();
         for _ in 0..TRIES {
-            let mut line = match self.idle.take() {
-                Some(line) => line,
-                // Boxed: it is much larger than all the rest, and rare.
+            let mut connection = match self.idle.take() {
+                Some(connection) => connection,
+                // Boxed: this future is much larger than the rest, and rarely needed.
                 None => Box::pin(self.connect()).await.map_err(SendError::Unsent)?,
             };
             let streams_up = matches!(request.body(), RequestBody::Streaming(body) if !body.is_end_stream());
-            match line.ask(request).await {
+            match connection.send(request).await {
                 Ok(response) => {
                     if streams_up {
-                        // A client that sends all before it reads anything must not wait for itself.
-                        line.drive_by_task();
+                        // A client may send its whole body before it reads the response, so both directions must proceed.
+                        connection.drive_by_task();
                     }
-                    return Ok(response.map(|body| Http1ResponseBody::new(body, line, Arc::clone(&self.idle))));
+                    return Ok(response.map(|body| Http1ResponseBody::new(body, connection, Arc::clone(&self.idle))));
                 }
                 Err(mut error) => match (error.take_message(), error.into_error()) {
-                    (Some(unsent), error) => (request, why) = (unsent, error.into()),
+                    (Some(unsent), error) => (request, reason) = (unsent, error.into()),
                     (None, error) => return Err(SendError::Cut(error.into())),
                 },
             }
         }
-        Err(SendError::Unsent(why))
+        Err(SendError::Unsent(reason))
     }
 
-    async fn connect(&self) -> Result<Http1Connection, BoxError> {
+    async fn connect(&self) -> Result<Http1Connection<B>, BoxError> {
         let opened = async {
             let stream = self.connector.clone().call(self.target.clone()).await?;
             let (sender, connection) = handshake(stream).await?;
             Ok(Http1Connection { sender, driver: ConnectionDriver::Caller(Box::pin(connection)) })
         };
         let opened = tokio::time::timeout(self.connect_timeout, opened).await;
-        opened.unwrap_or_else(|_| Err("no connection came about in time".into()))
+        opened.unwrap_or_else(|_| Err(CONNECT_TIMEOUT.into()))
     }
 }
 
-impl Http1Connection {
-    async fn ask(&mut self, request: Sent) -> Result<Response<Incoming>, TrySendError<Sent>> {
-        // A budget that is used up would wake whoever is named here, which may be nobody.
-        let mut answered = pin!(unconstrained(self.sender.try_send_request(request)));
+impl<B> Http1Connection<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    async fn send(
+        &mut self,
+        request: Request<RequestBody<B>>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody<B>>>> {
+        // When tokio's cooperative budget is used up, it wakes the waker of this poll. That may be a no-op waker, and the request
+        // would hang.
+        let mut response = pin!(unconstrained(self.sender.try_send_request(request)));
         let driver = &mut self.driver;
         poll_fn(|context| {
-            driver.go_on(context);
-            answered.as_mut().poll(&mut driver.context(context))
+            driver.poll_connection(context);
+            response.as_mut().poll(&mut driver.context(context))
         })
         .await
     }
 
-    /// Whether it can carry a request. What is known to have come meanwhile is looked at: the API may have closed it.
-    fn is_of_use(&mut self) -> bool {
-        self.driver.go_on(&mut Context::from_waker(Waker::noop()));
-        !matches!(self.driver, ConnectionDriver::Nobody) && self.sender.is_ready()
+    /// Whether it can carry a request. The API may have closed it meanwhile: a poll without a waker notices that.
+    fn is_usable(&mut self) -> bool {
+        self.driver.poll_connection(&mut Context::from_waker(Waker::noop()));
+        !matches!(self.driver, ConnectionDriver::Ended) && self.sender.is_ready()
     }
 
     fn drive_by_task(&mut self) {
-        self.driver = match std::mem::replace(&mut self.driver, ConnectionDriver::Nobody) {
+        self.driver = match std::mem::replace(&mut self.driver, ConnectionDriver::Ended) {
             ConnectionDriver::Caller(connection) => {
-                tokio::spawn(async move { ended(connection.await) });
+                tokio::spawn(async move { log_end(connection.await) });
                 ConnectionDriver::Task
             }
-            already @ (ConnectionDriver::Task | ConnectionDriver::Nobody) => already,
+            already @ (ConnectionDriver::Task | ConnectionDriver::Ended) => already,
         };
     }
 
-    /// Carries nothing more. What the API still wants of a request that it has answered is sent, and the connection closed in order.
+    /// Sends the rest of a request that the API has answered early, then closes the connection.
     fn finish(self) {
         if let ConnectionDriver::Caller(connection) = self.driver {
             tokio::spawn(async move {
                 match tokio::time::timeout(FINISH, connection).await {
-                    Ok(end) => ended(end),
-                    Err(_) => tracing::debug!("the API did not take the rest of a request in time"),
+                    Ok(end) => log_end(end),
+                    Err(_) => tracing::debug!("the API did not read the rest of a request in time"),
                 }
             });
         }
@@ -159,97 +184,107 @@ impl Http1Connection {
 }
 
 impl ConnectionDriver {
-    fn go_on(&mut self, context: &mut Context<'_>) {
+    fn poll_connection(&mut self, context: &mut Context<'_>) {
         if let Self::Caller(connection) = self
             && let Poll::Ready(end) = connection.as_mut().poll(context)
         {
-            ended(end);
-            // Whoever waits for something of it is told that nothing comes.
-            *self = Self::Nobody;
+            log_end(end);
+            // The drop of the connection ends the response future with an error.
+            *self = Self::Ended;
         }
     }
 
-    /// For what only the connection can bring. Who drives it looks at that again whenever it has gone on, and need not be woken.
+    /// The waker for what the connection delivers. A driving caller polls again after each poll of the connection, so it needs no
+    /// waker.
     fn context<'a>(&self, context: &Context<'a>) -> Context<'a> {
         match self {
-            Self::Caller(_) | Self::Nobody => Context::from_waker(Waker::noop()),
+            Self::Caller(_) | Self::Ended => Context::from_waker(Waker::noop()),
             Self::Task => Context::from_waker(context.waker()),
         }
     }
 }
 
-fn ended(end: hyper::Result<()>) {
+fn log_end(end: hyper::Result<()>) {
     if let Err(error) = end {
-        tracing::debug!(%error, "a connection to the API ended badly");
+        tracing::debug!(%error, "a connection to the API failed");
     }
 }
 
-impl IdleConnections {
-    fn take(&self) -> Option<Http1Connection> {
+impl<B> IdleConnections<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    fn take(&self) -> Option<Http1Connection<B>> {
         loop {
-            let (mut line, since) = self.resting().lines.pop()?;
-            if since.elapsed() < IDLE_TIMEOUT && line.is_of_use() {
-                return Some(line);
+            let (mut connection, idle_since) = self.0.lock().connections.pop()?;
+            if idle_since.elapsed() < IDLE_TIMEOUT && connection.is_usable() {
+                return Some(connection);
             }
-            line.finish();
+            connection.finish();
         }
     }
 
-    fn keep(self: &Arc<Self>, line: Http1Connection) {
-        let mut resting = self.resting();
-        resting.lines.push((line, Instant::now()));
-        if !std::mem::replace(&mut resting.is_watched, true) {
-            tokio::spawn(close_in_time(Arc::downgrade(self)));
+    fn put(self: &Arc<Self>, connection: Http1Connection<B>) {
+        let mut idle = self.0.lock();
+        idle.connections.push((connection, Instant::now()));
+        if !std::mem::replace(&mut idle.has_cleaner, true) {
+            tokio::spawn(close_idle(Arc::downgrade(self)));
         }
-    }
-
-    fn resting(&self) -> MutexGuard<'_, IdleList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Closes what nobody has used for long, until nothing is left.
-async fn close_in_time(idle: Weak<IdleConnections>) {
+/// Closes connections that have been idle for too long, until none is left.
+async fn close_idle<B>(idle: Weak<IdleConnections<B>>)
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let Some(idle) = idle.upgrade() else { return };
-        let mut resting = idle.resting();
-        let is_over =
-            |(line, since): &mut (Http1Connection, Instant)| since.elapsed() >= IDLE_TIMEOUT || !line.is_of_use();
-        resting.lines.extract_if(.., is_over).for_each(|(line, _)| line.finish());
-        if resting.lines.is_empty() {
-            resting.is_watched = false;
+        let mut idle = idle.0.lock();
+        let is_expired = |(connection, idle_since): &mut (Http1Connection<B>, Instant)| {
+            idle_since.elapsed() >= IDLE_TIMEOUT || !connection.is_usable()
+        };
+        idle.connections.extract_if(.., is_expired).for_each(|(connection, _)| connection.finish());
+        if idle.connections.is_empty() {
+            idle.has_cleaner = false;
             return;
         }
     }
 }
 
-/// The body of an answer, which its connection brings as long as it is waited for.
+/// The body of a response. The task that reads it drives the connection.
 #[derive(Debug)]
-pub(crate) struct Http1ResponseBody {
+pub(crate) struct Http1ResponseBody<B> {
     body: Incoming,
-    /// None once it is whole, and the connection free for another request.
-    line: Option<Http1Connection>,
-    idle: Arc<IdleConnections>,
+    /// None once the body is complete and the connection is idle again.
+    connection: Option<Http1Connection<B>>,
+    idle: Arc<IdleConnections<B>>,
 }
 
-impl Http1ResponseBody {
-    fn new(body: Incoming, line: Http1Connection, idle: Arc<IdleConnections>) -> Self {
-        let mut answer = Self { body, line: Some(line), idle };
-        if answer.body.is_end_stream() {
-            answer.ended();
+impl<B> Http1ResponseBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    fn new(body: Incoming, connection: Http1Connection<B>, idle: Arc<IdleConnections<B>>) -> Self {
+        let mut response = Self { body, connection: Some(connection), idle };
+        if response.body.is_end_stream() {
+            response.return_connection();
         }
-        answer
+        response
     }
 
-    fn ended(&mut self) {
-        if let Some(mut line) = self.line.take() {
-            if line.is_of_use() { self.idle.keep(line) } else { line.finish() }
+    fn return_connection(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            if connection.is_usable() { self.idle.put(connection) } else { connection.finish() }
         }
     }
 }
 
-impl Body for Http1ResponseBody {
+impl<B> Body for Http1ResponseBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -257,13 +292,13 @@ impl Body for Http1ResponseBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Self { body, line, .. } = &mut *self;
-        let Some(Http1Connection { driver, .. }) = line else {
+        let Self { body, connection, .. } = &mut *self;
+        let Some(Http1Connection { driver, .. }) = connection else {
             return Pin::new(body).poll_frame(context);
         };
         let mut frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
         if frame.is_pending() {
-            driver.go_on(context);
+            driver.poll_connection(context);
             frame = Pin::new(body).poll_frame(&mut driver.context(context));
         }
         let is_last = match &frame {
@@ -272,7 +307,7 @@ impl Body for Http1ResponseBody {
             Poll::Ready(Some(Err(_))) | Poll::Pending => false,
         };
         if is_last {
-            self.ended();
+            self.return_connection();
         }
         frame
     }

@@ -1,68 +1,64 @@
-//! Connections to an API that speaks HTTP/2.
+//! Connections to an API that speaks HTTP/2. Each carries many requests at once and is driven by a task of its own.
 
+use std::error::Error;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hapax::BoxError;
 use hapax::http::RequestBody;
-use http::{Request, Response, Uri, Version};
+use http::{Request, Response, Uri};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::causes::in_words;
-use crate::gateway::ingress::received::Received;
-use crate::gateway::ingress::request_body::ClientBody;
-use crate::gateway::limits::API_STREAMS;
-use crate::upstream::forward::{IDLE_TIMEOUT, SendError};
+use crate::upstream::{CONNECT_TIMEOUT, CONNECTIONS_CLOSE, IDLE_TIMEOUT, SendError, TRIES};
 
-/// How much of one answer may wait for its client, in bytes. The window of a connection has room for as much of each of its
-/// streams: clients that do not take their answers hold up nobody else's.
+/// Requests at once on one connection: as many as RFC 9113 recommends that every server accepts. More requests open more connections.
+pub(crate) const API_STREAMS: usize = 100;
+
+/// How many bytes of one response may wait for its client. The window of the connection has room for as much of each stream, so that
+/// a client that reads slowly does not block the others.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
 
-/// The head of an answer, in bytes.
+/// Limit for the head of a response, in bytes.
 const HEAD: u32 = 64 << 10;
 
-/// An API that is gone without a word is noticed while requests wait for it.
+/// Pings detect an API that has disappeared while requests wait for it.
 const PING_EVERY: Duration = Duration::from_secs(10);
 
-/// How often a request that was not written is taken to another connection.
-const TRIES: usize = 3;
-
-type Sent = Request<RequestBody<ClientBody>>;
-
-/// All connections to the API, as many as are needed.
+/// All connections to the API, as many as needed.
 #[derive(Debug)]
-pub(crate) struct Http2 {
+pub(crate) struct Http2<B> {
     connector: HttpsConnector<HttpConnector>,
     target: Uri,
     connect_timeout: Duration,
-    /// Whether the API is known not to speak it.
-    is_absent: AtomicBool,
-    open: Mutex<Vec<Http2Connection>>,
-    /// Held while one is opened; those who wait for it meanwhile share what comes of it.
-    opening: tokio::sync::Mutex<Option<FailedConnect>>,
+    /// The API has negotiated HTTP/1.1.
+    is_unsupported: AtomicBool,
+    connections: Mutex<Vec<Http2Connection<B>>>,
+    /// Locked while a connection is opened. The tasks that wait for the lock meanwhile share its failure.
+    last_failure: tokio::sync::Mutex<Option<FailedConnect>>,
 }
 
-/// A connection that could not be opened.
+/// A failed attempt to open a connection.
 #[derive(Debug)]
 struct FailedConnect {
     at: Instant,
-    why: String,
+    reason: String,
 }
 
-/// A connection.
 #[derive(Debug)]
-struct Http2Connection {
-    sender: SendRequest<RequestBody<ClientBody>>,
+struct Http2Connection<B> {
+    sender: SendRequest<RequestBody<B>>,
     load: Arc<Mutex<ConnectionLoad>>,
 }
 
@@ -72,15 +68,20 @@ struct ConnectionLoad {
     idle_since: Instant,
 }
 
-impl Http2Connection {
-    fn is_of_use(&self) -> bool {
-        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+type ReservedStream<B> = (SendRequest<RequestBody<B>>, StreamSlot);
+
+impl<B> Http2Connection<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    fn is_usable(&self) -> bool {
+        let load = self.load.lock();
         let is_fresh = load.streams > 0 || load.idle_since.elapsed() < IDLE_TIMEOUT;
         is_fresh && !self.sender.is_closed()
     }
 
-    fn place(&self) -> Option<(SendRequest<RequestBody<ClientBody>>, StreamSlot)> {
-        let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+    fn reserve_stream(&self) -> Option<ReservedStream<B>> {
+        let mut load = self.load.lock();
         (load.streams < API_STREAMS).then(|| {
             load.streams += 1;
             (self.sender.clone(), StreamSlot(Arc::clone(&self.load)))
@@ -88,96 +89,104 @@ impl Http2Connection {
     }
 }
 
-/// The place of one request on its connection, until its answer is over.
+/// One of the streams of a connection, occupied until the response has ended.
 #[derive(Debug)]
 struct StreamSlot(Arc<Mutex<ConnectionLoad>>);
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
-        let mut load = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut load = self.0.lock();
         load.streams -= 1;
         load.idle_since = Instant::now();
     }
 }
 
-impl Http2 {
-    /// `target` has the scheme and the authority of the API. Of `http` the API is known to speak HTTP/2; of `https` it is asked.
+impl<B> Http2<B>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    /// `target` has the scheme and the authority of the API. With `http` the API must speak HTTP/2; with `https` TLS negotiates it.
     pub(crate) fn new(connector: HttpsConnector<HttpConnector>, target: Uri, connect_timeout: Duration) -> Self {
-        let (is_absent, open, opening) = (AtomicBool::new(false), Mutex::default(), tokio::sync::Mutex::default());
-        Self { connector, target, connect_timeout, is_absent, open, opening }
+        let (is_unsupported, connections) = (AtomicBool::new(false), Mutex::default());
+        let last_failure = tokio::sync::Mutex::default();
+        Self { connector, target, connect_timeout, is_unsupported, connections, last_failure }
     }
 
-    /// Sends a request. One that is not written, because its connection was just closing, is sent on another: nothing of it can
-    /// have arrived. `Err` gives it back, not sent, when the API speaks HTTP/1.1 alone.
-    pub(crate) async fn send(&self, mut request: Sent) -> Result<Result<Response<Http2ResponseBody>, SendError>, Sent> {
-        let mut why: BoxError = "its connections close at once".into();
+    /// Sends a request. If its connection closes before the request is written, another connection is tried. `Err` returns the request,
+    /// not sent, if the API speaks only HTTP/1.1.
+    pub(crate) async fn send(
+        &self,
+        mut request: Request<RequestBody<B>>,
+    ) -> Result<Result<Response<Http2ResponseBody>, SendError>, Request<RequestBody<B>>> {
+        let mut reason: BoxError = CONNECTIONS_CLOSE.into();
         for _ in 0..TRIES {
-            let (mut sender, place) = match self.place().await {
-                Ok(Some(found)) => found,
+            let (mut sender, slot) = match self.reserve_stream().await {
+                Ok(Some(reserved)) => reserved,
                 Ok(None) => return Err(request),
                 Err(error) => return Ok(Err(SendError::Unsent(error))),
             };
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Ok(response.map(|body| Http2ResponseBody::new(body, place)))),
+                Ok(response) => return Ok(Ok(response.map(|body| Http2ResponseBody { body, _slot: slot }))),
                 Err(mut error) => {
                     let unsent = error.take_message();
                     let error = error.into_error();
                     match unsent {
-                        Some(unsent) => (request, why) = (unsent, error.into()),
-                        None if was_not_looked_at(&error) => return Ok(Err(SendError::Unsent(error.into()))),
+                        Some(unsent) => (request, reason) = (unsent, error.into()),
+                        None if was_not_processed(&error) => return Ok(Err(SendError::Unsent(error.into()))),
                         None => return Ok(Err(SendError::Cut(error.into()))),
                     }
                 }
             }
         }
-        Ok(Err(SendError::Unsent(why)))
+        Ok(Err(SendError::Unsent(reason)))
     }
 
-    /// A place on a connection; none if the API does not speak HTTP/2.
-    async fn place(&self) -> Result<Option<(SendRequest<RequestBody<ClientBody>>, StreamSlot)>, BoxError> {
-        if self.is_absent.load(Ordering::Acquire) {
+    /// A stream on an open connection or on a new one; none if the API does not speak HTTP/2.
+    async fn reserve_stream(&self) -> Result<Option<ReservedStream<B>>, BoxError> {
+        if self.is_unsupported.load(Ordering::Acquire) {
             return Ok(None);
         }
-        if let Some(free) = self.free() {
-            return Ok(Some(free));
+        if let Some(reserved) = self.reserve_open_stream() {
+            return Ok(Some(reserved));
         }
-        let asked = Instant::now();
-        let mut vain = self.opening.lock().await;
-        if let Some(free) = self.free() {
-            return Ok(Some(free));
+        let asked_at = Instant::now();
+        let mut last_failure = self.last_failure.lock().await;
+        // The task that held the lock may have opened a connection, or failed to.
+        if let Some(reserved) = self.reserve_open_stream() {
+            return Ok(Some(reserved));
         }
-        if let Some(vain) = vain.as_ref().filter(|vain| vain.at >= asked) {
-            return Err(vain.why.clone().into());
+        if let Some(failure) = last_failure.as_ref().filter(|failure| failure.at >= asked_at) {
+            return Err(failure.reason.clone().into());
         }
         let opened = tokio::time::timeout(self.connect_timeout, self.connect()).await;
-        match opened.unwrap_or_else(|_| Err("no connection came about in time".into())) {
-            Ok(Some(open)) => {
-                let place = open.place();
-                self.open.lock().unwrap_or_else(PoisonError::into_inner).push(open);
-                Ok(place)
+        match opened.unwrap_or_else(|_| Err(CONNECT_TIMEOUT.into())) {
+            Ok(Some(connection)) => {
+                let reserved = connection.reserve_stream();
+                self.connections.lock().push(connection);
+                Ok(reserved)
             }
             Ok(None) => {
-                self.is_absent.store(true, Ordering::Release);
+                self.is_unsupported.store(true, Ordering::Release);
                 Ok(None)
             }
             Err(error) => {
-                *vain = Some(FailedConnect { at: Instant::now(), why: in_words(&*error) });
+                *last_failure = Some(FailedConnect { at: Instant::now(), reason: in_words(&*error) });
                 Err(error)
             }
         }
     }
 
-    fn free(&self) -> Option<(SendRequest<RequestBody<ClientBody>>, StreamSlot)> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        // Once nobody can send on it any more, it ends when its last answer has.
-        open.retain(Http2Connection::is_of_use);
-        open.iter().find_map(Http2Connection::place)
+    fn reserve_open_stream(&self) -> Option<ReservedStream<B>> {
+        let mut connections = self.connections.lock();
+        // A connection without a sender ends after its last response.
+        connections.retain(Http2Connection::is_usable);
+        connections.iter().find_map(Http2Connection::reserve_stream)
     }
 
-    async fn connect(&self) -> Result<Option<Http2Connection>, BoxError> {
+    async fn connect(&self) -> Result<Option<Http2Connection<B>>, BoxError> {
         let stream = self.connector.clone().call(self.target.clone()).await?;
-        let is_asked = self.target.scheme() == Some(&http::uri::Scheme::HTTPS);
-        if is_asked && !stream.connected().is_negotiated_h2() {
+        let is_negotiated = self.target.scheme() == Some(&http::uri::Scheme::HTTPS);
+        if is_negotiated && !stream.connected().is_negotiated_h2() {
             return Ok(None);
         }
         let (sender, connection) = Builder::new(TokioExecutor::new())
@@ -191,7 +200,7 @@ impl Http2 {
             .await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to the API ended badly");
+                tracing::debug!(%error, "a connection to the API failed");
             }
         });
         let load = ConnectionLoad { streams: 0, idle_since: Instant::now() };
@@ -199,17 +208,11 @@ impl Http2 {
     }
 }
 
-/// The body of an answer, which keeps its place on the connection.
+/// The body of a response. It occupies a stream of its connection until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Http2ResponseBody {
-    body: Received,
-    _place: StreamSlot,
-}
-
-impl Http2ResponseBody {
-    fn new(body: Incoming, place: StreamSlot) -> Self {
-        Self { body: Received::new(body, Version::HTTP_2), _place: place }
-    }
+    body: Incoming,
+    _slot: StreamSlot,
 }
 
 impl Body for Http2ResponseBody {
@@ -217,7 +220,7 @@ impl Body for Http2ResponseBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        poll_frame(&mut self.body, context)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -229,11 +232,27 @@ impl Body for Http2ResponseBody {
     }
 }
 
-/// Whether the API said itself that it has done nothing with a request: it refused the stream (RFC 9113, 8.7), or went away and named
-/// an earlier one as its last. The crate that knows is none of ours to name, so its words are read; they begin with who said it, and
-/// whatever else they say counts as unknown.
-fn was_not_looked_at(error: &hyper::Error) -> bool {
-    let told = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-    told == "stream error received: refused stream before processing any application logic"
-        || told.starts_with("connection error received: ")
+/// The next frame of an HTTP/2 body, with an error if the body ends without its end being marked.
+///
+/// A stream that is reset without an error code just stops (RFC 9113, 8.1), and hyper reports that as the end: half a body would be
+/// taken for the whole.
+pub(crate) fn poll_frame(
+    body: &mut Incoming,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+    if frame.is_none() && !body.is_end_stream() {
+        return Poll::Ready(Some(Err("the stream was reset before the end of the body".into())));
+    }
+    Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+}
+
+/// Whether the API itself says that it has not processed a request: it refused the stream (RFC 9113, 8.7), or it closed the connection
+/// and named an earlier stream as the last one it processed. Any other error leaves that open.
+fn was_not_processed(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
+        return false;
+    };
+    let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    error.is_remote() && (is_refused || error.is_go_away())
 }

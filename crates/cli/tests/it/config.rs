@@ -91,7 +91,7 @@ fn the_offending_line_is_named_with_what_was_probably_meant() {
         ("[policy]\nlease = 30\n", "hapax.toml:2: lease: write a duration with its unit"),
         (
             "[store]\nurl = 'postgres://h'\n",
-            "hapax.toml:2: url: no store is called \"postgres\"; this build has sqlite://PATH, redis://HOST,",
+            "hapax.toml:2: url: there is no store for the scheme \"postgres\"; this build has sqlite://PATH, redis://HOST,",
         ),
         ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\" is none of: hold, retry"),
         ("[policy]\nstore-header = ['x-a', 'set-cookie']\n", "hapax.toml:2: store-header: set-cookie belongs to one"),
@@ -100,7 +100,7 @@ fn the_offending_line_is_named_with_what_was_probably_meant() {
         ("[[route]]\npath = '/a'\nmethod = 'GET'\n", "hapax.toml:3: method: GET changes nothing"),
         ("[[route]]\npath = '/a'\nmethod = 'post'\n", "hapax.toml:3: method: methods are written in capitals: POST"),
         ("[[route]]\npath = '/a'\nfinal = [99]\n", "hapax.toml:3: final: write the status of an answer"),
-        ("[[route]]\npath = '/{*a}/b'\n", "hapax.toml:2: path: {*a} stands for all that is left"),
+        ("[[route]]\npath = '/{*a}/b'\n", "hapax.toml:2: path: {*a} matches all remaining segments"),
         ("\n[[route]]\nmethod = 'POST'\n", "hapax.toml:2: the route has no path"),
         ("[[route]]\npath = '/a'\nlease = 'x'\n", "hapax.toml:3: lease: write a duration"),
     ] {

@@ -69,7 +69,7 @@ async fn a_namespace_keeps_the_secret_that_it_began_with() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     for (flags, remedy) in
-        [(&["--secrets", &*other][..], "has another secret"), (&[], "has a secret; name its file by --secrets")]
+        [(&["--secrets", &*other][..], "has another secret"), (&[], "has a secret; name its file with --secrets")]
     {
         let mut command = hapax();
         command.args(["gateway", "--upstream", "http://127.0.0.1:9", "--store", &store, "--listen", &taken]);

@@ -213,13 +213,13 @@ fn files_that_do_not_fit_are_refused_with_the_reason() {
     let empty = pki.file("empty");
     std::fs::write(&empty, "nothing").unwrap();
     let cases: [(&[&str], &Path, &Path, &str); 3] = [
-        (&[], &pki.file("cert"), &stranger.file("key"), "does not fit"),
-        (&[], &empty, &pki.file("key"), "holds no certificate"),
+        (&[], &pki.file("cert"), &stranger.file("key"), "does not belong to"),
+        (&[], &empty, &pki.file("key"), "contains no certificate"),
         (
             &["--upstream", "https://127.0.0.1:9", "--upstream-ca", &pki.path("empty")],
             &pki.file("cert"),
             &pki.file("key"),
-            "empty holds no certificate",
+            "empty contains no certificate",
         ),
     ];
     for (more, cert, key, reason) in cases {

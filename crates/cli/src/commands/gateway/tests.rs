@@ -136,7 +136,7 @@ async fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-const OFTEN: CheckIntervals = CheckIntervals { again: Duration::from_millis(5), check: Duration::from_millis(20) };
+const OFTEN: CheckIntervals = CheckIntervals { retry: Duration::from_millis(5), check: Duration::from_millis(20) };
 
 impl Served {
     async fn over(store: &Arc<Moody>, secret: Option<Identity>) -> Self {
@@ -216,7 +216,7 @@ async fn said(address: SocketAddr, head: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_store_it_starts_answers_by_route_and_goes_on_by_itself_h28() {
-    for (mood, why) in [(Mood::Down, "the connection was refused"), (Mood::Silent, "the store does not answer")] {
+    for (mood, why) in [(Mood::Down, "the connection was refused"), (Mood::Silent, "the store does not reply")] {
         let store = Moody::new(mood);
         let gateway = Served::over(&store, None).await;
         gateway.is_hindered(why).await;
@@ -290,7 +290,7 @@ async fn it_is_ready_again_without_a_request_once_the_store_is_back() {
     let gateway = Served::over(&store, None).await;
     gateway.is_ready().await;
     store.is(Mood::Silent);
-    gateway.is_hindered("the store does not answer").await;
+    gateway.is_hindered("the store does not reply").await;
     store.is(Mood::Down);
     for number in 0..6 {
         assert!(gateway.post("/charges", &format!("k{number}")).await.contains("#store-unavailable"));

@@ -1,49 +1,53 @@
+//! The requests in progress: one access log entry each, and a count for each connection.
+
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use hapax::RecordKey;
 use hapax::http::Handled;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep_until};
 
-use crate::gateway::ingress::activity::OpenRequest;
 use crate::ops::metrics::ListenerMetrics;
 
-/// One line of the access log, written when the request is over. It has no query, no field and no body: keys may stand in them.
+/// One entry of the access log, written when it is dropped: the request has ended. It contains no query, header field or body,
+/// because these may contain keys.
 #[derive(Debug)]
 pub(crate) struct AccessLogEntry {
     method: Method,
     path: String,
     trace: Option<String>,
-    began: Instant,
+    started_at: std::time::Instant,
     status: Option<StatusCode>,
     outcome: &'static str,
     rk: Option<RecordKey>,
-    is_whole: bool,
-    meters: Arc<ListenerMetrics>,
+    is_complete: bool,
+    metrics: Arc<ListenerMetrics>,
     _open: OpenRequest,
 }
 
 impl AccessLogEntry {
-    pub(crate) fn of<B>(request: &Request<B>, open: OpenRequest, meters: Arc<ListenerMetrics>) -> Self {
+    pub(crate) fn new<B>(request: &Request<B>, open: OpenRequest, metrics: Arc<ListenerMetrics>) -> Self {
         Self {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
             trace: trace_id(request.headers()),
-            began: Instant::now(),
+            started_at: std::time::Instant::now(),
             status: None,
             outcome: "passed",
             rk: None,
-            is_whole: false,
-            meters,
+            is_complete: false,
+            metrics,
             _open: open,
         }
     }
 
-    pub(crate) fn refused(&mut self) {
+    pub(crate) fn set_refused(&mut self) {
         self.outcome = "refused";
     }
 
-    pub(crate) fn answered<B>(&mut self, response: &Response<B>) {
+    pub(crate) fn set_response<B>(&mut self, response: &Response<B>) {
         self.status = Some(response.status());
         if let Some(handled) = response.extensions().get::<Handled>() {
             self.outcome = handled.outcome;
@@ -51,27 +55,27 @@ impl AccessLogEntry {
         }
     }
 
-    /// The answer has gone out to its last byte.
-    pub(crate) fn ended(&mut self) {
-        self.is_whole = true;
+    /// The last byte of the response was handed to the connection.
+    pub(crate) fn set_complete(&mut self) {
+        self.is_complete = true;
     }
 }
 
 impl Drop for AccessLogEntry {
     fn drop(&mut self) {
-        let took = self.began.elapsed();
-        self.meters.request_ended(self.status, took);
+        let duration = self.started_at.elapsed();
+        self.metrics.record_request(self.status, duration);
         tracing::info!(
             target: "hapax::access",
             method = %self.method,
             path = %self.path,
-            // None: the client went away before there was an answer.
+            // Without a status, the client disconnected before the response.
             status = self.status.map(|status| status.as_u16()),
             outcome = if self.status.is_some() { self.outcome } else { "client-gone" },
             rk = self.rk.as_ref().map(tracing::field::debug),
-            ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
             trace = self.trace,
-            cut = (self.status.is_some() && !self.is_whole).then_some(true),
+            cut = (self.status.is_some() && !self.is_complete).then_some(true),
             "request"
         );
     }
@@ -85,9 +89,63 @@ fn trace_id(headers: &HeaderMap) -> Option<String> {
     (version.len() == 2 && id.len() == 32 && is_hex(version) && is_hex(id)).then(|| id.to_owned())
 }
 
+/// Counts the open requests of one connection, to detect when the connection is idle.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionActivity(Arc<Mutex<RequestCount>>);
+
+#[derive(Debug)]
+struct RequestCount {
+    open: usize,
+    last_ended_at: Instant,
+}
+
+/// An open request. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenRequest(ConnectionActivity);
+
+impl Default for ConnectionActivity {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(RequestCount { open: 0, last_ended_at: Instant::now() })))
+    }
+}
+
+impl ConnectionActivity {
+    pub(crate) fn open_request(&self) -> OpenRequest {
+        self.0.lock().open += 1;
+        OpenRequest(self.clone())
+    }
+
+    /// Waits until no request has been open for this long. It polls by timer, so that requests need not wake it.
+    pub(crate) async fn wait_until_idle(&self, limit: Duration) {
+        loop {
+            let now = Instant::now();
+            let idle_since = self.idle_since().unwrap_or(now);
+            if now.duration_since(idle_since) >= limit {
+                return;
+            }
+            sleep_until(idle_since + limit).await;
+        }
+    }
+
+    fn idle_since(&self) -> Option<Instant> {
+        let requests = self.0.lock();
+        (requests.open == 0).then_some(requests.last_ended_at)
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let mut requests = self.0.0.lock();
+        requests.open -= 1;
+        requests.last_ended_at = Instant::now();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
+    use tokio::time::advance;
 
     #[test]
     fn a_trace_id_is_32_hexadecimal_digits() {
@@ -101,5 +159,25 @@ mod tests {
         for field in ["", "00", "00-secret", &format!("00-{}-00f067aa0ba902b7-01", id.to_uppercase())] {
             assert_eq!(found(field), None, "{field}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_after_the_limit_without_an_open_request() {
+        let limit = Duration::from_secs(10);
+        let activity = ConnectionActivity::default();
+        let mut idle = Box::pin(activity.wait_until_idle(limit));
+        assert!(idle.as_mut().now_or_never().is_none());
+        advance(limit / 2).await;
+        let open = activity.open_request();
+        assert!(idle.as_mut().now_or_never().is_none());
+        advance(limit * 5).await;
+        assert!(idle.as_mut().now_or_never().is_none(), "a request is open");
+        drop(open);
+        drop(activity.open_request());
+        assert!(idle.as_mut().now_or_never().is_none());
+        advance(limit / 2).await;
+        assert!(idle.as_mut().now_or_never().is_none());
+        advance(limit).await;
+        assert!(idle.as_mut().now_or_never().is_some());
     }
 }

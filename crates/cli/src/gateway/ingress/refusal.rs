@@ -1,12 +1,13 @@
+//! Responses to requests that are refused before a key is looked at.
+
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
-use http_body_util::Full;
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// Why a request goes no further, before the contract about keys has its say.
+/// Why a request is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -19,23 +20,40 @@ impl Refusal {
     }
 
     /// The request is malformed.
-    pub(crate) fn bad(detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// As problem details (RFC 9457).
-    pub(crate) fn response(&self) -> Response<Full<Bytes>> {
+    pub(crate) fn response(&self) -> Response<Bytes> {
         let document = json!({
             "type": "about:blank",
             "title": self.status.canonical_reason(),
             "status": self.status.as_u16(),
             "detail": format!("Nothing was done: {}.", self.detail),
         });
-        let mut response = Response::new(Full::from(document.to_string()));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response
+        problem_details(self.status, &document)
     }
+}
+
+/// For a path that matches a route in one of two readings. The `retry` member is that of the contract's own problems.
+pub(crate) fn ambiguous_path() -> Response<Bytes> {
+    let status = StatusCode::BAD_REQUEST;
+    let document = json!({
+        "type": "about:blank",
+        "title": "The path is ambiguous",
+        "status": status.as_u16(),
+        "detail": "The path has an encoded slash, a dot segment or a doubled slash, and matches another route without it. Nothing was done; write it plainly.",
+        "retry": "new-key",
+    });
+    problem_details(status, &document)
+}
+
+/// Problem details (RFC 9457).
+fn problem_details(status: StatusCode, document: &Value) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(document.to_string()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }

@@ -4,27 +4,28 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
-/// A connection of which no more than a sip is read at once.
+/// A stream from which each read takes at most a fixed number of bytes.
 ///
-/// For HTTP/1, hyper gives a connection whose client sends faster than it is read a larger buffer each time, up to the longest head and
-/// sometimes twice of it, and the connection keeps that. A thousand clients with long bodies would have most of the memory; with sips
-/// that never fill the first buffer, it stays as small as it was.
+/// For HTTP/1, hyper enlarges the read buffer of a connection each time that a read fills it, up to the limit of a head or twice that,
+/// and never shrinks it. A thousand clients with long bodies would occupy most of the memory. Reads that never fill the first buffer
+/// keep it small.
 #[derive(Debug)]
 pub(crate) struct CappedReads<I> {
     stream: Take<I>,
-    sip: u64,
+    cap: u64,
 }
 
 impl<I: AsyncRead + Unpin> CappedReads<I> {
-    pub(crate) fn of(stream: I, sip: u64) -> Self {
-        Self { stream: stream.take(sip), sip }
+    pub(crate) fn new(stream: I, cap: u64) -> Self {
+        Self { stream: stream.take(cap), cap }
     }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for CappedReads<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let sip = self.sip;
-        self.stream.set_limit(sip);
+        let cap = self.cap;
+        // `Take` counts over all reads, so each read gets the limit anew.
+        self.stream.set_limit(cap);
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
@@ -60,12 +61,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stream_comes_whole_in_sips() {
+    async fn all_bytes_arrive_in_capped_reads() {
         let all: Vec<u8> = (0..=255).cycle().take(1000).collect();
-        let mut sips = CappedReads::of(&all[..], 300);
+        let mut reads = CappedReads::new(&all[..], 300);
         let (mut read, mut buffer) = (Vec::new(), [0; 500]);
         let mut sizes = Vec::new();
-        while let count @ 1.. = sips.read(&mut buffer).await.unwrap() {
+        while let count @ 1.. = reads.read(&mut buffer).await.unwrap() {
             read.extend_from_slice(&buffer[..count]);
             sizes.push(count);
         }

@@ -1,5 +1,7 @@
-//! One executor with one thread for each core. What serves a request stays where its connection is: the attempt, its timers and the
-//! connection to the API. None of these wakes a thread on another core.
+//! One executor with one thread for each core.
+//!
+//! A connection stays on one executor, and so do its attempts, their timers and the connections to the API that they use. No step
+//! of a request wakes a thread on another core.
 
 use std::cell::Cell;
 use std::io;
@@ -18,51 +20,51 @@ thread_local! {
     static IS_EXECUTOR: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The executors, for as long as this lives.
+/// The running executors. They stop when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Executors {
-    executors: Vec<Handle>,
+    handles: Vec<Handle>,
     _stop: DropGuard,
 }
 
 impl Executors {
     /// # Errors
-    /// What the system says when it has no thread to give.
+    /// The system's error if a thread cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
-        // A system that does not tell has one, at least.
+        // One executor if the number of cores is not known.
         let count = thread::available_parallelism().map_or(1, NonZero::get);
-        let executors = (0..count).map(|number| start(number, stop.clone())).collect::<io::Result<_>>()?;
-        Ok(Self { executors, _stop: guard })
+        let handles = (0..count).map(|number| start(number, stop.clone())).collect::<io::Result<_>>()?;
+        Ok(Self { handles, _stop: guard })
     }
 
-    pub(crate) fn executors(&self) -> impl Iterator<Item = Handle> {
-        self.executors.iter().cloned()
+    pub(crate) fn handles(&self) -> impl Iterator<Item = Handle> {
+        self.handles.iter().cloned()
     }
 }
 
 fn start(number: usize, stop: CancellationToken) -> io::Result<Handle> {
-    let (tell, told) = mpsc::channel();
-    // Built where it runs: one that is dropped within another's reach panics.
+    let (sender, receiver) = mpsc::channel();
+    // The executor is built on its own thread: tokio panics if a runtime is dropped in the context of another one.
     thread::Builder::new().name(format!("hapax-core-{number}")).spawn(move || {
         let built = Builder::new_current_thread().enable_all().build();
-        let told = tell.send(built.as_ref().map(|executor| executor.handle().clone()).map_err(io::Error::kind));
-        if let (Ok(executor), Ok(())) = (built, told) {
+        let sent = sender.send(built.as_ref().map(|executor| executor.handle().clone()).map_err(io::Error::kind));
+        if let (Ok(executor), Ok(())) = (built, sent) {
             IS_EXECUTOR.set(true);
             executor.block_on(stop.cancelled());
         }
     })?;
-    Ok(told.recv().map_err(io::Error::other)??)
+    Ok(receiver.recv().map_err(io::Error::other)??)
 }
 
-/// The runtime of the gateway's gate: an attempt runs on the core of its request, and everything else as with [`Tokio`].
+/// The runtime of the gateway's gate: a task that is spawned on an executor stays there. All else is done by [`Tokio`].
 #[derive(Debug)]
 pub(crate) struct ExecutorRuntime(Tokio);
 
 impl ExecutorRuntime {
-    /// What is asked for elsewhere runs on the runtime that this is called in.
-    pub(crate) fn or_here() -> Arc<dyn Runtime> {
+    /// Tasks that are spawned outside of an executor run on the current runtime.
+    pub(crate) fn with_current_fallback() -> Arc<dyn Runtime> {
         Arc::new(Self(Tokio::current()))
     }
 }
@@ -107,21 +109,21 @@ mod tests {
     use std::thread::ThreadId;
     use tokio::sync::oneshot;
 
-    /// The thread that runs what is asked for here.
+    /// The thread on which a task runs that is spawned here.
     async fn spawned(runtime: Arc<dyn Runtime>) -> ThreadId {
-        let (tell, told) = oneshot::channel();
-        runtime.spawn(Box::pin(async move { tell.send(thread::current().id()).unwrap() }));
-        told.await.unwrap()
+        let (sender, receiver) = oneshot::channel();
+        runtime.spawn(Box::pin(async move { sender.send(thread::current().id()).unwrap() }));
+        receiver.await.unwrap()
     }
 
     #[tokio::test]
-    async fn a_task_stays_on_the_core_that_asks_for_it() {
-        let (cores, runtime) = (Executors::start().unwrap(), ExecutorRuntime::or_here());
-        for core in cores.executors() {
+    async fn a_task_stays_on_the_executor_that_spawns_it() {
+        let (executors, runtime) = (Executors::start().unwrap(), ExecutorRuntime::with_current_fallback());
+        for executor in executors.handles() {
             let runtime = Arc::clone(&runtime);
-            let asked = core.spawn(async { (thread::current().id(), spawned(runtime).await) });
-            let (asker, spawned) = asked.await.unwrap();
-            assert_eq!(spawned, asker);
+            let spawner = executor.spawn(async { (thread::current().id(), spawned(runtime).await) });
+            let (spawner, spawned) = spawner.await.unwrap();
+            assert_eq!(spawned, spawner);
             assert_ne!(spawned, thread::current().id());
         }
         assert_eq!(spawned(runtime).await, thread::current().id());

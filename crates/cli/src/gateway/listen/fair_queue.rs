@@ -1,33 +1,35 @@
-//! What starts next on a core. A caller that sends more than the core can serve waits behind its own requests, and others do not.
+//! The order in which requests and connections start on one executor: round-robin by caller while there is more work than the
+//! executor can do.
 //!
-//! A core starts a few requests or connections. Further ones wait until it has looked at what else has come; then callers take turns,
-//! however many each of them has waiting. A core that has nothing else to do looks at once: nobody waits for long unless there is more
-//! to do than can be done.
+//! At most eight starts happen per tick of the executor. Further ones queue, and each tick starts them round-robin by caller, however
+//! many requests a caller has queued. The next tick follows once the executor has polled all other ready tasks, so an executor
+//! without other work delays no request.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap, RandomState};
 use std::future::Future;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// What starts between two looks: so few that none waits long for those before it, and so many that looks cost little. With one, the
-/// gateway served a fifth less of new keys, with four a twentieth; with eight, as many as without turns.
+/// Starts per tick: few enough that a caller waits only briefly, and enough that the ticks cost little. With 1 the gateway served a
+/// fifth fewer new keys, with 4 a twentieth fewer, and with 8 as many as without a queue.
 const STARTS: usize = 8;
 
-/// Where more callers wait, each of them starts one, up to so many.
-const MOST_STARTS: usize = 64;
+/// The most starts per tick. If more than [`STARTS`] callers are queued, each of them starts one, up to this number.
+const MAX_STARTS: usize = 64;
 
-/// Who is about to start on one core.
+/// The queue of one executor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FairQueue {
-    line: Arc<Mutex<QueueState>>,
+    state: Arc<Mutex<QueueState>>,
     hashes: RandomState,
 }
 
-/// Whose turn it is. Connections have turns apart from requests: of their requests nothing is known yet.
+/// Identifies a caller. Connections take turns apart from requests, because the caller of their requests is not known yet.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum Caller<'a> {
     Connection(IpAddr),
@@ -35,90 +37,85 @@ pub(crate) enum Caller<'a> {
     Tenant(&'a [u8]),
 }
 
-/// Of a caller. Two with the same one share their turns.
+/// The hash of a caller. Two callers with the same hash share their turns.
 type CallerHash = u64;
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Since the last look.
-    started: usize,
-    is_looking: bool,
-    /// Everyone with something that waits, once.
+    started_in_tick: usize,
+    is_ticking: bool,
+    /// The callers with something queued, each once, in the order of their turns.
     callers: VecDeque<CallerHash>,
     waiting: HashMap<CallerHash, VecDeque<oneshot::Sender<()>>>,
 }
 
 impl FairQueue {
-    /// Gives a request or a connection of this caller its place; it may start when what is returned ends.
+    /// Queues a request or a connection of this caller. The returned future ends when it may start.
     ///
     /// # Cancel safety
-    /// If that is dropped, the place is given up.
-    pub(crate) fn take(&self, caller: Caller<'_>) -> impl Future<Output = ()> + Send + use<> {
-        let mut line = self.line();
-        let waiting = line.take(self.hashes.hash_one(caller));
-        if line.started == STARTS && !line.is_looking {
-            tokio::spawn(self.clone().look());
-            line.is_looking = true;
+    /// If the future is dropped, the place in the queue is given up.
+    pub(crate) fn wait_turn(&self, caller: Caller<'_>) -> impl Future<Output = ()> + Send + use<> {
+        let mut state = self.state.lock();
+        let queued = state.enqueue(self.hashes.hash_one(caller));
+        if state.started_in_tick == STARTS && !state.is_ticking {
+            tokio::spawn(self.clone().tick());
+            state.is_ticking = true;
         }
         async {
-            if let Some(turn) = waiting {
-                // It is always told: what is not started is dropped with its core.
+            if let Some(turn) = queued {
+                // The sender is dropped only together with its executor, and this future with it.
                 let _ = turn.await;
             }
         }
     }
 
-    async fn look(self) {
+    async fn tick(self) {
         loop {
-            // The executor goes on with this once it has looked at what has come.
+            // The executor polls all other ready tasks before it continues here.
             tokio::task::yield_now().await;
-            if !self.line().start() {
+            if !self.state.lock().start_next() {
                 return;
             }
         }
     }
-
-    fn line(&self) -> MutexGuard<'_, QueueState> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl QueueState {
-    /// Nothing for what may start at once.
-    fn take(&mut self, caller: CallerHash) -> Option<oneshot::Receiver<()>> {
-        if self.started < STARTS && self.callers.is_empty() {
-            self.started += 1;
+    /// None if the caller may start at once.
+    fn enqueue(&mut self, caller: CallerHash) -> Option<oneshot::Receiver<()>> {
+        if self.started_in_tick < STARTS && self.callers.is_empty() {
+            self.started_in_tick += 1;
             return None;
         }
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         match self.waiting.entry(caller) {
-            Entry::Occupied(mut waiting) => waiting.get_mut().push_back(tell),
+            Entry::Occupied(mut waiting) => waiting.get_mut().push_back(sender),
             Entry::Vacant(first) => {
-                first.insert(VecDeque::from([tell]));
+                first.insert(VecDeque::from([sender]));
                 self.callers.push_back(caller);
             }
         }
-        Some(told)
+        Some(receiver)
     }
 
-    /// Starts the next ones; whether there was any.
-    fn start(&mut self) -> bool {
-        self.started = 0;
-        let starts = self.callers.len().clamp(STARTS, MOST_STARTS);
-        while self.started < starts {
+    /// Begins a tick and starts the next ones. Returns whether there were any.
+    fn start_next(&mut self) -> bool {
+        self.started_in_tick = 0;
+        let starts = self.callers.len().clamp(STARTS, MAX_STARTS);
+        while self.started_in_tick < starts {
             let Some(caller) = self.callers.pop_front() else { break };
-            self.started += usize::from(self.start_one(caller));
+            self.started_in_tick += usize::from(self.start_one(caller));
         }
-        self.is_looking = self.started > 0;
-        self.is_looking
+        self.is_ticking = self.started_in_tick > 0;
+        self.is_ticking
     }
 
-    /// Starts the first of a caller that is not gone; whether there was one.
+    /// Starts the first of a caller that still waits. Returns whether there was one.
     fn start_one(&mut self, caller: CallerHash) -> bool {
         let Some(waiting) = self.waiting.get_mut(&caller) else {
             return false;
         };
-        let is_started = std::iter::from_fn(|| waiting.pop_front()).any(|tell| tell.send(()).is_ok());
+        let is_started = std::iter::from_fn(|| waiting.pop_front()).any(|sender| sender.send(()).is_ok());
         if waiting.is_empty() {
             self.waiting.remove(&caller);
         } else {
@@ -134,63 +131,63 @@ mod tests {
     use futures_util::FutureExt;
     use tokio::task::JoinSet;
 
-    /// Lets these callers come in this order, and tells in which order their requests start.
-    async fn started(coming: &[u8]) -> Vec<u8> {
-        let (turns, started) = (FairQueue::default(), Arc::new(Mutex::new(Vec::new())));
+    /// Queues requests of these callers in this order, and returns the order in which they start.
+    async fn start_order(arrivals: &[u8]) -> Vec<u8> {
+        let (queue, started) = (FairQueue::default(), Arc::new(Mutex::new(Vec::new())));
         let mut requests = JoinSet::new();
-        for caller in coming {
-            let (turns, started, caller) = (turns.clone(), Arc::clone(&started), *caller);
+        for caller in arrivals {
+            let (queue, started, caller) = (queue.clone(), Arc::clone(&started), *caller);
             requests.spawn(async move {
-                turns.take(Caller::Tenant(&[caller])).await;
-                started.lock().unwrap().push(caller);
+                queue.wait_turn(Caller::Tenant(&[caller])).await;
+                started.lock().push(caller);
             });
         }
         requests.join_all().await;
-        Arc::into_inner(started).unwrap().into_inner().unwrap()
+        Arc::into_inner(started).unwrap().into_inner()
     }
 
     #[tokio::test]
-    async fn callers_take_turns_however_many_requests_each_has() {
-        let order = started(&[[1; 100].as_slice(), &[2, 3, 2]].concat()).await;
+    async fn requests_start_round_robin_by_caller() {
+        let order = start_order(&[[1; 100].as_slice(), &[2, 3, 2]].concat()).await;
         assert_eq!(order.len(), 103, "all have started");
         assert_eq!(order[..STARTS], [1; STARTS]);
         assert_eq!(order[STARTS..STARTS + 5], [1, 2, 3, 1, 2]);
     }
 
     #[tokio::test]
-    async fn each_of_many_callers_starts_one_at_a_look() {
-        let coming: Vec<u8> = [1; 100].into_iter().chain(1..=50).collect();
-        let order = started(&coming).await;
+    async fn each_of_many_callers_starts_one_per_tick() {
+        let arrivals: Vec<u8> = [1; 100].into_iter().chain(1..=50).collect();
+        let order = start_order(&arrivals).await;
         assert_eq!(order[STARTS..STARTS + 50], (1..=50).collect::<Vec<_>>());
     }
 
-    /// Until there is nothing to look for.
-    async fn looked(turns: &FairQueue) {
+    /// Waits until the queue stops ticking.
+    async fn settle(queue: &FairQueue) {
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
-        assert!(!turns.line().is_looking, "it does not look for ever");
+        assert!(!queue.state.lock().is_ticking, "an empty queue does not tick");
     }
 
     #[tokio::test]
-    async fn none_waits_while_there_is_little_to_do() {
-        let turns = FairQueue::default();
+    async fn no_request_waits_while_there_is_little_to_do() {
+        let queue = FairQueue::default();
         for _ in 0..10 {
             for caller in 0..4 {
-                assert!(turns.take(Caller::Tenant(&[caller])).now_or_never().is_some(), "{caller}");
+                assert!(queue.wait_turn(Caller::Tenant(&[caller])).now_or_never().is_some(), "{caller}");
             }
-            looked(&turns).await;
+            settle(&queue).await;
         }
     }
 
     #[tokio::test]
-    async fn one_that_is_gone_takes_no_turn() {
-        let turns = FairQueue::default();
-        (0..STARTS).for_each(|_| drop(turns.take(Caller::Tenant(b"1"))));
-        let gone: Vec<_> = (0..100).map(|_| turns.take(Caller::Tenant(b"1"))).collect();
-        let waits = turns.take(Caller::Tenant(b"2"));
-        drop(gone);
-        waits.await;
-        assert!(turns.line().callers.is_empty() && turns.line().waiting.is_empty());
+    async fn a_dropped_request_takes_no_turn() {
+        let queue = FairQueue::default();
+        (0..STARTS).for_each(|_| drop(queue.wait_turn(Caller::Tenant(b"1"))));
+        let dropped: Vec<_> = (0..100).map(|_| queue.wait_turn(Caller::Tenant(b"1"))).collect();
+        let waiting = queue.wait_turn(Caller::Tenant(b"2"));
+        drop(dropped);
+        waiting.await;
+        assert!(queue.state.lock().callers.is_empty() && queue.state.lock().waiting.is_empty());
     }
 }

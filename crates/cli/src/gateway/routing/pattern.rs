@@ -1,12 +1,13 @@
-//! Paths, and patterns of them.
+//! Patterns of paths, and how the path of a request is compared with them.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use anyhow::bail;
+use percent_encoding::percent_decode_str;
 
-/// A pattern of paths: literal segments, `{name}` for one segment, and at the end `{*name}` for one or more. A slash at the end of
-/// a path does not count: many servers take it for the same path, and none may slip past its route by it.
+/// A pattern of paths: literal segments, `{name}` for one segment, and at the end `{*name}` for one or more segments. A slash at the
+/// end of a path is ignored: many servers treat both paths alike, so a client could bypass its route otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     text: String,
@@ -15,11 +16,11 @@ pub(crate) struct Pattern {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
-    /// This text, decoded.
+    /// Exactly this text, compared with the decoded segment.
     Literal(String),
-    /// Any but the empty one.
+    /// Any segment that is not empty.
     Any,
-    /// All that is left, and there is something left.
+    /// All remaining segments, at least one.
     Rest,
 }
 
@@ -31,29 +32,29 @@ impl std::str::FromStr for Pattern {
             bail!("a path begins with a slash, /charges/{{id}} for instance");
         };
         if path.split('/').any(str::is_empty) && !path.is_empty() {
-            bail!("a slash at the end or beside another one does not count; leave it out");
+            bail!("a slash at the end or after another slash is ignored; leave it out");
         }
         let last = path.split('/').count() - 1;
-        let segments = path.split('/').enumerate().map(|(place, segment)| Segment::parse(segment, place == last));
+        let segments = path.split('/').enumerate().map(|(index, segment)| Segment::parse(segment, index == last));
         Ok(Self { text: text.to_owned(), segments: segments.collect::<Result<_, _>>()? })
     }
 }
 
 impl Segment {
-    fn parse(text: &str, last: bool) -> Result<Self, anyhow::Error> {
+    fn parse(text: &str, is_last: bool) -> Result<Self, anyhow::Error> {
         let name = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
         match name.map(|name| name.strip_prefix('*').map_or((false, name), |name| (true, name))) {
             Some((_, name)) if name.is_empty() || name.contains(['{', '}', '*']) => {
                 bail!("{text} has no name; write {{id}} or {{*rest}}")
             }
             Some((false, _)) => Ok(Self::Any),
-            Some((true, _)) if last => Ok(Self::Rest),
-            Some((true, _)) => bail!("{text} stands for all that is left; it can only be the last segment"),
-            None if text.contains(['{', '}', '*']) => bail!("{text} is neither a text nor one {{name}}; split it up"),
+            Some((true, _)) if is_last => Ok(Self::Rest),
+            Some((true, _)) => bail!("{text} matches all remaining segments; it can only be the last segment"),
+            None if text.contains(['{', '}', '*']) => bail!("{text} mixes text and {{name}}; split it up"),
             None if text.contains(['%', '?', '#', '\\']) => {
                 bail!("{text} is compared with the decoded path, without its query; write it plainly")
             }
-            None if matches!(text, "." | "..") => bail!("no path that is matched has a segment {text}; leave it out"),
+            None if matches!(text, "." | "..") => bail!("a path with the segment {text} never matches; leave it out"),
             None => Ok(Self::Literal(text.to_owned())),
         }
     }
@@ -69,16 +70,16 @@ impl Segment {
 }
 
 impl Pattern {
-    /// Whether a path, by its decoded segments, is one of these.
+    /// Whether a path matches, given as its decoded segments.
     fn matches(&self, path: &[Cow<'_, [u8]>]) -> bool {
         let (end, start) = path.split_last().unwrap_or((&Cow::Borrowed(b""), path));
-        self.is(path) || (end.is_empty() && self.is(start))
+        self.matches_exactly(path) || (end.is_empty() && self.matches_exactly(start))
     }
 
-    fn is(&self, path: &[Cow<'_, [u8]>]) -> bool {
-        let mut left = path.iter();
+    fn matches_exactly(&self, path: &[Cow<'_, [u8]>]) -> bool {
+        let mut segments = path.iter();
         for segment in &self.segments {
-            let fits = match (segment, left.next()) {
+            let fits = match (segment, segments.next()) {
                 (Segment::Rest, Some(_)) => return true,
                 (Segment::Any, Some(next)) => !next.is_empty(),
                 (Segment::Literal(text), Some(next)) => **next == *text.as_bytes(),
@@ -88,18 +89,18 @@ impl Pattern {
                 return false;
             }
         }
-        left.next().is_none()
+        segments.next().is_none()
     }
 
-    /// Whether every path of the other is one of these.
+    /// Whether this pattern matches every path that the other one matches.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         let ends_in_rest = self.segments.last() == Some(&Segment::Rest);
-        let as_long = if ends_in_rest {
+        let has_length = if ends_in_rest {
             self.segments.len() <= other.segments.len()
         } else {
             self.segments.len() == other.segments.len()
         };
-        as_long && self.segments.iter().zip(&other.segments).all(|(own, other)| own.covers(other))
+        has_length && self.segments.iter().zip(&other.segments).all(|(own, other)| own.covers(other))
     }
 }
 
@@ -109,67 +110,48 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// The path of a request, decoded, in the two ways in which servers read it.
+/// The path of a request, decoded in the two ways in which servers read it.
 #[derive(Debug)]
-pub(crate) struct Path<'a> {
-    /// Divided first and decoded then: an encoded slash is a letter, and dots are names.
+pub(crate) struct RequestPath<'a> {
+    /// Split first, then decoded: an encoded slash is part of a segment, and dot segments are names.
     literal: Vec<Cow<'a, [u8]>>,
-    /// Decoded first, divided then, and without dot segments and doubled slashes. Nothing where it is the same.
-    normal: Option<Vec<Cow<'a, [u8]>>>,
+    /// Decoded first, then split, without dot segments and doubled slashes. None if it equals `literal`.
+    normalized: Option<Vec<Cow<'a, [u8]>>>,
 }
 
-impl<'a> Path<'a> {
-    pub(crate) fn read(path: &'a str) -> Self {
+impl<'a> RequestPath<'a> {
+    pub(crate) fn parse(path: &'a str) -> Self {
         let path = path.strip_prefix('/').unwrap_or(path);
-        let literal: Vec<_> = path.split('/').map(decoded).collect();
-        let normal = normal(&decoded(path));
-        let normal = (literal != normal).then_some(normal);
-        Self { literal, normal }
+        let literal: Vec<_> = path.split('/').map(decode).collect();
+        let normalized = normalize(&decode(path));
+        let normalized = (literal != normalized).then_some(normalized);
+        Self { literal, normalized }
     }
 
-    pub(crate) fn is(&self, pattern: &Pattern) -> Reading {
-        match &self.normal {
-            None if pattern.matches(&self.literal) => Reading::Matches,
-            Some(normal) if pattern.matches(&self.literal) || pattern.matches(normal) => Reading::Ambiguous,
-            None | Some(_) => Reading::Differs,
+    pub(crate) fn compare(&self, pattern: &Pattern) -> PathMatch {
+        match &self.normalized {
+            None if pattern.matches(&self.literal) => PathMatch::Matches,
+            Some(normalized) if pattern.matches(&self.literal) || pattern.matches(normalized) => PathMatch::Ambiguous,
+            None | Some(_) => PathMatch::Differs,
         }
     }
 }
 
 /// How a path compares with a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum PathMatch {
     Matches,
     Differs,
-    /// It matches in one of the ways to read it, and the server behind may read it in the other.
+    /// The path matches in at least one of two readings that differ. The API may read it in the other way.
     Ambiguous,
 }
 
-fn decoded(text: &str) -> Cow<'_, [u8]> {
-    let bytes = text.as_bytes();
-    if !bytes.contains(&b'%') {
-        return Cow::Borrowed(bytes);
-    }
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut left = bytes;
-    while let Some((first, rest)) = left.split_first() {
-        let escaped = rest.split_at_checked(2).filter(|_| *first == b'%');
-        let byte = escaped.and_then(|(digits, rest)| Some((hex(digits)?, rest)));
-        let (byte, rest) = byte.unwrap_or((*first, rest));
-        decoded.push(byte);
-        left = rest;
-    }
-    Cow::Owned(decoded)
+fn decode(text: &str) -> Cow<'_, [u8]> {
+    percent_decode_str(text).into()
 }
 
-fn hex(digits: &[u8]) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let value = digits.iter().try_fold(0, |value, byte| Some(value * 16 + digit(*byte)?))?;
-    u8::try_from(value).ok()
-}
-
-/// As a server reads it that decodes first. Some take a backslash for a slash.
-fn normal(path: &[u8]) -> Vec<Cow<'static, [u8]>> {
+/// The segments as a server sees them that decodes first. Some servers read a backslash as a slash.
+fn normalize(path: &[u8]) -> Vec<Cow<'static, [u8]>> {
     let mut segments: Vec<&[u8]> = Vec::new();
     let mut ends_in_slash = true;
     for segment in path.split(|byte| matches!(byte, b'/' | b'\\')) {
@@ -198,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_names_paths_segment_by_segment() {
+    fn a_pattern_matches_segment_by_segment() {
         for (text, path, matches) in [
             ("/", "/", true),
             ("/", "/a", false),
@@ -219,8 +201,8 @@ mod tests {
             ("/charges", "/%63harges", true),
             ("/100", "/1%300", true),
         ] {
-            let reading = if matches { Reading::Matches } else { Reading::Differs };
-            assert_eq!(Path::read(path).is(&pattern(text)), reading, "{text} {path}");
+            let expected = if matches { PathMatch::Matches } else { PathMatch::Differs };
+            assert_eq!(RequestPath::parse(path).compare(&pattern(text)), expected, "{text} {path}");
         }
     }
 
@@ -240,15 +222,15 @@ mod tests {
             ("/charges", "/charges/."),
             ("/charges", "/charges//"),
         ] {
-            assert_eq!(Path::read(path).is(&pattern(text)), Reading::Ambiguous, "{text} {path}");
+            assert_eq!(RequestPath::parse(path).compare(&pattern(text)), PathMatch::Ambiguous, "{text} {path}");
         }
-        // Where no pattern decides, a path may be what it likes.
+        // If no pattern matches in either reading, the path is not ambiguous.
         for path in ["/projects/group%2Fname/hooks", "/a/../b", "/a//b", "/%zz", "/%", "/%2"] {
-            assert_eq!(Path::read(path).is(&pattern("/charges/{id}")), Reading::Differs, "{path}");
+            assert_eq!(RequestPath::parse(path).compare(&pattern("/charges/{id}")), PathMatch::Differs, "{path}");
         }
     }
 
-    /// Every path of up to four segments, of which one is in no pattern.
+    /// Every path of up to four segments; the segment `other` is in no pattern.
     fn paths() -> Vec<String> {
         let mut paths = vec![String::from("/")];
         let mut longest = vec![String::new()];
@@ -261,21 +243,21 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_another_if_it_has_all_of_its_paths() {
+    fn a_pattern_covers_another_if_it_matches_all_of_its_paths() {
         let texts =
             ["/", "/a", "/{x}", "/a/b", "/a/{x}", "/{x}/b", "/{x}/{y}", "/a/{*r}", "/{*r}", "/{x}/{*r}", "/a/b/{*r}"];
         let paths = paths();
-        let has = |text: &str, path: &str| Path::read(path).is(&pattern(text)) == Reading::Matches;
+        let matches = |text: &str, path: &str| RequestPath::parse(path).compare(&pattern(text)) == PathMatch::Matches;
         for text in texts {
             for other in texts {
-                let all = paths.iter().all(|path| has(text, path) || !has(other, path));
+                let all = paths.iter().all(|path| matches(text, path) || !matches(other, path));
                 assert_eq!(pattern(text).covers(&pattern(other)), all, "{text} {other}");
             }
         }
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused_with_its_remedy() {
+    fn a_malformed_pattern_is_refused_with_its_remedy() {
         for (text, remedy) in [
             ("", "begins with a slash"),
             ("charges", "begins with a slash"),
