@@ -9,15 +9,19 @@
 //! Every id is derived, never generated, so every layer and every attempt computes the same one.
 //! `tests/vectors` contains expected ids, computed by an independent program.
 
+mod ids;
+
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind};
+
+use ids::head;
+pub use ids::{EventId, OperationId, RecordKey};
 
 /// The client's name for its operation: 1 to 1,024 bytes, compared byte by byte.
 ///
@@ -169,7 +173,7 @@ impl Identity {
     pub fn record_key(&self, scope: &Scope, key: &Key) -> RecordKey {
         let tenant: &[u8] = if chaos::on("tenant_ignored") { b"" } else { &scope.tenant };
         let parts = [scope.namespace.as_bytes(), tenant, &scope.principal, &key.0];
-        RecordKey(head(&self.digest("hapax/rk/v1", &parts)))
+        RecordKey::from_bytes(head(&self.digest("hapax/rk/v1", &parts)))
     }
 
     /// The fingerprint of a payload under a rule. `parts` are the parts of the payload that the rule covers, in order.
@@ -196,7 +200,7 @@ impl Identity {
     /// A process with a keyed identity runs it before it serves requests, because under another secret every retry
     /// would look new.
     pub fn pin(&self, namespace: &str) -> Call {
-        let rk = RecordKey(head(&Self::plain().digest("hapax/identity", &[namespace.as_bytes()])));
+        let rk = RecordKey::from_bytes(head(&Self::plain().digest("hapax/identity", &[namespace.as_bytes()])));
         Call::new(rk).fingerprint(self.fingerprint(Self::PIN, &[b"hapax/identity"]))
     }
 
@@ -234,124 +238,9 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The first `N` bytes of a digest.
-fn head<const N: usize>(digest: &[u8; 32]) -> [u8; N] {
-    *digest.first_chunk().expect("no id is longer than the digest it is cut from")
-}
-
 fn length(part: &[u8]) -> [u8; 4] {
     u32::try_from(part.len()).expect("a part of an identity is shorter than 4 GiB").to_be_bytes()
 }
-
-/// The key of a record in a store: the first 16 bytes of a hash over the scope and key.
-///
-/// ```
-/// use hapax_core::{Identity, Key, RecordKey, Scope};
-///
-/// let rk = Identity::plain().record_key(&Scope::tenant("payments", "acme")?, &Key::new("order-7")?);
-/// // `Display` prints all digits, `Debug` only the first 8, for logs.
-/// assert_eq!(rk.to_string().len(), 32);
-/// assert_eq!(format!("{rk:?}"), rk.to_string()[..8]);
-/// // Stores keep the bytes.
-/// assert_eq!(RecordKey::from_bytes(*rk.as_bytes()), rk);
-/// # Ok::<(), hapax_core::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RecordKey([u8; 16]);
-
-impl Hash for RecordKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // One write: the derived hash would also write the length, and every call is hashed many times.
-        state.write(&self.0);
-    }
-}
-
-impl RecordKey {
-    /// The record key with these bytes, which were derived before.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// The 16 bytes.
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-
-    /// The id of the operation, the same in every layer.
-    pub fn operation(&self) -> OperationId {
-        let mut hash = Sha256::new();
-        hash.update(b"hapax/op/v1");
-        hash.update(self.0);
-        OperationId(uuid_v8(&hash.finalize().into()))
-    }
-}
-
-/// Prints all 32 hexadecimal digits.
-impl fmt::Display for RecordKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// Prints the first 8 hexadecimal digits, as logs may show no more.
-impl fmt::Debug for RecordKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// The derived id of an operation, a version 8 UUID. Use it downstream as a transaction id or idempotency key.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OperationId(Uuid);
-
-impl OperationId {
-    /// The 16 bytes of the UUID.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-
-    /// The id of the n-th event that the operation emits.
-    pub fn event(&self, n: u32) -> EventId {
-        let mut hash = Sha256::new();
-        hash.update(b"hapax/event/v1");
-        hash.update(self.as_bytes());
-        hash.update(n.to_be_bytes());
-        EventId(uuid_v8(&hash.finalize().into()))
-    }
-}
-
-/// The derived id of an event, a version 8 UUID, by which brokers and consumers deduplicate. A later attempt that
-/// publishes the event again uses the same id.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EventId(Uuid);
-
-impl EventId {
-    /// The 16 bytes of the UUID.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-}
-
-fn uuid_v8(digest: &[u8; 32]) -> Uuid {
-    uuid::Builder::from_custom_bytes(head(digest)).into_uuid()
-}
-
-macro_rules! print_as_uuid {
-    ($($name:ident),*) => {$(
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    )*};
-}
-print_as_uuid!(OperationId, EventId);
 
 /// The number of the rule that selects the parts of a payload for a fingerprint. The caller assigns the numbers, and
 /// gives a changed rule a new one.

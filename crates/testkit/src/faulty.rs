@@ -67,7 +67,7 @@ pub struct Faulty {
 }
 
 struct FaultPlan {
-    /// Where late copies come from.
+    /// Runs the late copies.
     runtime: Arc<dyn Runtime>,
     /// The age at which a late copy is dropped instead of applied.
     dies_after: Duration,

@@ -18,7 +18,7 @@ pub use process::{ClockOffsets, Process, ProcessPart, TaskHandle};
 pub type ChooseTask = Box<dyn FnMut(usize) -> usize + Send>;
 
 /// After this many steps without time passing, the tasks are considered to wake each other for ever.
-const LIVELOCK: usize = 100_000;
+const MAX_STEPS_PER_INSTANT: usize = 100_000;
 
 /// A virtual clock and its tasks. Tasks run and time passes only in calls of its methods. Dropping it drops every task.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl VirtualTime {
             }
             if self.step() {
                 steps += 1;
-                assert!(steps < LIVELOCK, "the tasks wake each other for ever");
+                assert!(steps < MAX_STEPS_PER_INSTANT, "the tasks wake each other for ever");
             } else if self.0.advance(end) {
                 steps = 0;
             } else {

@@ -43,10 +43,17 @@ impl<'a> ServerInfo<'a> {
 
     /// Lists every setting and condition that endangers the guarantee.
     pub(super) fn findings(&self) -> Vec<Finding> {
+        let to_finding =
+            |severity| move |(found, message): (bool, String)| found.then_some(Finding { severity, message });
+        let refusals = self.refusals().into_iter().filter_map(to_finding(Severity::Refuse));
+        refusals.chain(self.warnings().into_iter().filter_map(to_finding(Severity::Warn))).collect()
+    }
+
+    /// Conditions under which the store must not be used: whether each is present, and its message.
+    fn refusals(&self) -> [(bool, String); 4] {
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
         let (product, version) = self.product();
-        let (used, most) = (self.number("used_memory"), self.number("maxmemory"));
-        let refusals = [
+        [
             (
                 self.is_too_old(),
                 format!("{product} {version} is too old: Redis 7.0 or later, or any Valkey, is needed"),
@@ -60,8 +67,13 @@ impl<'a> ServerInfo<'a> {
             ),
             (self.has("role", "slave"), "the server is a replica; use the URL of its primary".into()),
             (self.has("cluster_enabled", "1"), "the server is part of a cluster, which is not supported yet".into()),
-        ];
-        let warnings = [
+        ]
+    }
+
+    /// Conditions that an operator should know: whether each is present, and its message.
+    fn warnings(&self) -> [(bool, String); 4] {
+        let (used, limit) = (self.number("used_memory"), self.number("maxmemory"));
+        [
             (
                 self.has("aof_enabled", "0"),
                 "the server has no append-only file: a restart loses records, and their operations may run again; \
@@ -79,14 +91,10 @@ impl<'a> ServerInfo<'a> {
                     .into(),
             ),
             (
-                most > 0 && used / 4 > most / 5,
+                limit > 0 && used / 4 > limit / 5,
                 "more than 80 % of the server's memory is in use; when it is full, new keys are refused".into(),
             ),
-        ];
-        let to_finding =
-            |severity| move |(found, message): (bool, String)| found.then_some(Finding { severity, message });
-        let refused = refusals.into_iter().filter_map(to_finding(Severity::Refuse));
-        refused.chain(warnings.into_iter().filter_map(to_finding(Severity::Warn))).collect()
+        ]
     }
 }
 

@@ -1,4 +1,4 @@
-//! How the suite sets Redis and Valkey up: each case has a server of its own, whose clock can be stepped.
+//! The suite's setup of Redis and Valkey: each case starts its own server, whose clock can be stepped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Setup for RedisSetup {
 
     async fn expire(&self, rk: &RecordKey) {
         let seen = self.store.read(rk).await.expect("the store answers");
-        // The server counts in milliseconds and expires a key only after its last one.
+        // The server's clock counts whole milliseconds, and a key expires only after its last one.
         self.step_clock(ClockStep::Forward(seen.life_left + Duration::from_millis(1))).await;
     }
 

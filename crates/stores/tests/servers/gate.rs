@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hapax_core::gate::{Failure, Reason, Refused};
+use hapax_core::gate::{Failure, Reason, Refused, RunResult};
 use hapax_core::runtime::Tokio;
 use hapax_core::{Error, ErrorKind, Gate, Phase, Settings, State, Store};
 use hapax_stores::Redis;
@@ -31,6 +31,8 @@ const FAULTS: [StoreFault; 6] = [
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test("a_fault_at_every_call_of_the_gate", RedisKind::Redis.name(), every_call)]
 }
+
+type GateResult = Result<RunResult<String>, Refused<String>>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum HandlerOutcome {
@@ -78,37 +80,46 @@ async fn run(store: &Arc<Redis>, outcome: HandlerOutcome, injected: Option<(usiz
     let state = seen.live().map(|record| record.state.clone());
     let context = format!("{name}: {ran:?}, {happened} effects, {state:?}");
     assert!(happened <= 1, "{context}");
-    match (&ran, &state) {
-        (Ok(ran), Some(State::Completed(completion))) => assert_eq!(completion.answer, ran.answer, "{context}"),
-        (Err(Refused { reason: Reason::NotApplied { .. }, .. }), Some(State::Open(Phase::Released, _)) | None) => {
-            assert_eq!(happened, 0, "{context}");
-        }
-        (
-            Err(Refused { reason: Reason::Unknown { .. }, .. }),
-            Some(State::Open(Phase::InProgress | Phase::Indeterminate, _)),
-        ) => {}
-        // The handler did not run, and the next attempt is not blocked.
-        (Err(Refused { reason: Reason::Store(_), .. }), Some(State::Open(Phase::Released, _)) | None) => {
-            assert_eq!(happened, 0, "{context}");
-        }
-        _ => panic!("{context}"),
-    }
+    assert_result_fits(&ran, state.as_ref(), happened, &context);
     faulty.heal();
     let again = Arc::clone(&effects);
     let copy = gate.run(operation.0, move |_| async move { handle(HandlerOutcome::Applied, &again) }).await;
     let total = effects.load(Ordering::SeqCst);
+    assert_copy_fits(&copy, state.as_ref(), (happened, total), &context);
+    calls
+}
+
+/// The result of the first run fits the stored state and the number of effects.
+fn assert_result_fits(ran: &GateResult, state: Option<&State>, happened: usize, context: &str) {
+    match (ran, state) {
+        (Ok(ran), Some(State::Completed(completion))) => assert_eq!(completion.answer, ran.answer, "{context}"),
+        // The handler did not run or had no effect, and the next attempt is not blocked.
+        (
+            Err(Refused { reason: Reason::NotApplied { .. } | Reason::Store(_), .. }),
+            Some(State::Open(Phase::Released, _)) | None,
+        ) => assert_eq!(happened, 0, "{context}"),
+        (
+            Err(Refused { reason: Reason::Unknown { .. }, .. }),
+            Some(State::Open(Phase::InProgress | Phase::Indeterminate, _)),
+        ) => {}
+        _ => panic!("{context}"),
+    }
+}
+
+/// A copy after the fault replays or runs once; while the outcome is unknown, it is refused.
+fn assert_copy_fits(copy: &GateResult, state: Option<&State>, (before, total): (usize, usize), context: &str) {
     match state {
-        Some(State::Completed(_)) => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
-        Some(State::Open(Phase::Released, _)) | None => assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}"),
+        Some(State::Completed(_) | State::Open(Phase::Released, _)) | None => {
+            assert!(copy.is_ok() && total == 1, "{context}, then {copy:?}");
+        }
         Some(State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _)) => {
             assert!(
                 matches!(copy, Err(Refused { reason: Reason::Indeterminate { .. } | Reason::Busy { .. }, .. })),
                 "{context}, {copy:?}"
             );
-            assert_eq!(total, happened, "{context}: it ran again");
+            assert_eq!(total, before, "{context}: it ran again");
         }
     }
-    calls
 }
 
 fn handle(outcome: HandlerOutcome, effects: &AtomicUsize) -> Result<String, Failure<String>> {
