@@ -88,7 +88,7 @@ pub fn begin(seen: &Observed, ask: &Begin) -> Decision<Begun> {
 
 fn begin_in_progress(seen: &Observed, ask: &Begin, record: &Record, holding: &Holding) -> Decision<Begun> {
     let lease = Duration::from(holding.lease);
-    if holding.owner == ask.owner && !holding.abandoned() {
+    if holding.owner == ask.owner && !holding.is_abandoned() {
         let grant = grant_of(ask.call.record_key(), record, holding);
         return Write(rearmed(record, holding), Begun::Mine(grant)); // B4
     }
@@ -107,7 +107,7 @@ fn begin_in_progress(seen: &Observed, ask: &Begin, record: &Record, holding: &Ho
 
 /// Whether the lease expired. An abandoned lease stays expired when the clock steps back.
 fn is_lapsed(seen: &Observed, holding: &Holding) -> bool {
-    holding.abandoned() || seen.lease_left.is_zero()
+    holding.is_abandoned() || seen.lease_left.is_zero()
 }
 
 /// The live record, if it is open and its latest grant is the one that this claim names.
@@ -118,7 +118,7 @@ fn open_for<'a>(seen: &'a Observed, claim: &Claim) -> Option<(&'a Record, Phase,
 /// Decides a renewal: rows R1 to R3. A late renewal counts as long as no other begin came between.
 pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
     match open_for(seen, claim) {
-        Some((record, Phase::InProgress, holding)) if !holding.abandoned() => {
+        Some((record, Phase::InProgress, holding)) if !holding.is_abandoned() => {
             Write(rearmed(record, holding), Renewed::Yes) // R2
         }
         None if seen.live().is_none() => Reply(Renewed::Gone), // R1
@@ -218,10 +218,10 @@ pub fn cancel(seen: &Observed, owner: Owner, lifetime: Seconds) -> Decision<Canc
 /// Decides an abandonment: rows A1 to A4. The attempt ended with an unknown outcome, so its lease ends for good.
 pub fn abandon(seen: &Observed, claim: &Claim) -> Decision<Settled> {
     match open_for(seen, claim) {
-        Some((_, Phase::InProgress, holding)) if holding.abandoned() => Reply(Settled::Yes), // A2
+        Some((_, Phase::InProgress, holding)) if holding.is_abandoned() => Reply(Settled::Yes), // A2
         Some((record, Phase::InProgress, holding)) => Write(abandoned(record, holding), Settled::Yes), // A1
-        Some((_, Phase::Indeterminate, _)) => Reply(Settled::Yes),                           // A3
-        Some((_, Phase::Released | Phase::Dead, _)) | None => Reply(Settled::Lost),          // A4
+        Some((_, Phase::Indeterminate, _)) => Reply(Settled::Yes),                              // A3
+        Some((_, Phase::Released | Phase::Dead, _)) | None => Reply(Settled::Lost),             // A4
     }
 }
 

@@ -192,7 +192,7 @@ pub struct Holding {
 
 impl Holding {
     /// Whether the attempt abandoned its grant: the lease has lapsed for good, and a late renewal fails.
-    pub fn abandoned(&self) -> bool {
+    pub fn is_abandoned(&self) -> bool {
         self.lease == Millis(0)
     }
 }

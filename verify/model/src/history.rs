@@ -75,7 +75,7 @@ impl History {
         let before = slot.live().and_then(Kept::in_progress);
         match next.stands {
             Stands::InProgress(held) if slot.live() == Some(next) => self.armed_anew(held.owner, cause),
-            Stands::InProgress(held) if held.abandoned() => {}
+            Stands::InProgress(held) if held.is_abandoned() => {}
             Stands::InProgress(_) => {
                 if self.completed[at].is_some() && !self.forgot {
                     self.breaks(Invariant::NoGrantAfterCompleted);

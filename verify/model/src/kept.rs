@@ -64,7 +64,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) fn abandoned(self) -> bool {
+    pub(crate) fn is_abandoned(self) -> bool {
         self.lease == 0
     }
 }

@@ -168,7 +168,7 @@ impl World {
         if slot.lease == Lease::Runs && !space.setting.is(Wrong::HasNoLease) {
             actions.push(Action::Lapse(key));
         }
-        let held = Kept::in_progress(record).filter(|held| !held.abandoned());
+        let held = Kept::in_progress(record).filter(|held| !held.is_abandoned());
         if self.left.steps_back > 0 && held.is_some() && slot.lease != Lease::Overlong {
             actions.push(Action::StepBack(key));
         }

@@ -76,7 +76,7 @@ fn found(world: &World, slot: &Slot, who: Who, op: Op) -> &'static str {
 }
 
 fn in_progress(slot: &Slot, held: Held, own: bool) -> &'static str {
-    match (own, held.abandoned(), slot.lease) {
+    match (own, held.is_abandoned(), slot.lease) {
         (true, true, _) => "abandoned own",
         (true, false, Lease::Over) => either(held.takeover, "lapsed own takeover", "lapsed own"),
         (true, false, _) => either(held.takeover, "live own takeover", "live own"),

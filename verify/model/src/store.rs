@@ -61,7 +61,7 @@ impl Slot {
 
     /// Whether the lease of what is there is over, also for good.
     pub(crate) fn lapsed(&self) -> bool {
-        let abandoned = self.record.as_ref().and_then(Kept::in_progress).is_some_and(Held::abandoned);
+        let abandoned = self.record.as_ref().and_then(Kept::in_progress).is_some_and(Held::is_abandoned);
         abandoned || self.lease == Lease::Over
     }
 
@@ -116,7 +116,7 @@ impl Slot {
 
     /// Writes a record, and arms its lease and its life.
     pub(crate) fn write(&mut self, next: Kept) {
-        let runs = next.in_progress().is_some_and(|held| !held.abandoned());
+        let runs = next.in_progress().is_some_and(|held| !held.is_abandoned());
         *self = Self { record: Some(next), lease: if runs { Lease::Runs } else { Lease::Over }, expired: false };
     }
 

@@ -67,7 +67,7 @@ fn record(slot: &Slot) -> String {
     let by =
         |held: Held| format!("token {token} of owner {}{}", held.owner, if held.takeover { ", takeover" } else { "" });
     let text = match stands {
-        Stands::InProgress(held) if held.abandoned() => format!("in progress, {}, abandoned", by(held)),
+        Stands::InProgress(held) if held.is_abandoned() => format!("in progress, {}, abandoned", by(held)),
         Stands::InProgress(held) => format!("in progress, {}{lease}", by(held)),
         Stands::Completed(answer) => format!("completed, token {token}, answer {}", answer + 1),
         Stands::Released(held) => format!("released, {}", by(held)),

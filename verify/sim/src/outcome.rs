@@ -150,7 +150,7 @@ impl EffectPolicy {
 pub fn state_name(state: &State) -> &'static str {
     match state {
         State::Completed(_) => "completed",
-        State::Open(Phase::InProgress, holding) if holding.abandoned() => "abandoned",
+        State::Open(Phase::InProgress, holding) if holding.is_abandoned() => "abandoned",
         State::Open(Phase::InProgress, _) => "in progress",
         State::Open(Phase::Released, _) => "released",
         State::Open(Phase::Indeterminate, _) => "indeterminate",

@@ -61,7 +61,7 @@ fn altered_begin_in_progress(
     if is_mine && on("mine_is_busy") {
         return Some(Decision::Reply(Begun::Busy(seen.lease_left)));
     }
-    if is_mine && holding.abandoned() && on("mine_when_abandoned") {
+    if is_mine && holding.is_abandoned() && on("mine_when_abandoned") {
         let record = in_progress(record, Holding { lease: ask.lease, ..*holding });
         let seen = Observed { record: Some(record), ..seen.clone() };
         return Some(unaltered::begin(&seen, ask));
@@ -117,7 +117,7 @@ fn altered_renew(seen: &Observed, claim: &Claim) -> Option<Decision<Renewed>> {
     if on("renew_unfenced") {
         return Some(unaltered::renew(seen, &holders));
     }
-    if holding.abandoned() && holders == *claim && on("renew_revives_abandoned") {
+    if holding.is_abandoned() && holders == *claim && on("renew_revives_abandoned") {
         let record = in_progress(record, Holding { lease: Millis(1000), ..*holding });
         let seen = Observed { record: Some(record), ..seen.clone() };
         return Some(unaltered::renew(&seen, claim));

@@ -536,7 +536,7 @@ async fn a_takeover_that_applied_nothing_leaves_the_key_unknown() {
     let told = world.run(|_| async { Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined"))) }).await;
     assert!(matches!(told, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{told:?}");
     let State::Open(Phase::InProgress, holding) = world.state().await else { panic!("it was released") };
-    assert!(holding.takeover && holding.abandoned(), "{holding:?}");
+    assert!(holding.takeover && holding.is_abandoned(), "{holding:?}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one test in real time, and on threads of its own")]

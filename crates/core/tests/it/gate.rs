@@ -491,7 +491,7 @@ async fn an_aborted_handler_is_abandoned_and_not_released() {
     let State::Open(Phase::InProgress, holding) = world.state().await else {
         panic!("a record in progress was expected")
     };
-    assert!(holding.abandoned(), "{holding:?}");
+    assert!(holding.is_abandoned(), "{holding:?}");
     let told = world.answers("another").await;
     assert!(matches!(told, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{told:?}");
     assert_eq!(world.runs(), 1);
@@ -770,10 +770,10 @@ async fn an_abandonment_that_fails_goes_on_in_the_background() {
         world.run(|_| fails_by_question_mark()).await,
         Err(Refused { reason: Reason::Unknown { .. }, .. })
     ));
-    assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if !holding.abandoned()));
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if !holding.is_abandoned()));
     world.store.refuse_swaps.store(false, Ordering::SeqCst);
     world.time.pass(LEASE / 2).await;
-    assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if holding.abandoned()));
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if holding.is_abandoned()));
     assert!(world.gate.drain(Duration::ZERO).await);
 }
 
@@ -796,11 +796,11 @@ async fn a_renewal_under_way_is_awaited_before_the_grant_is_given_up() {
 
         go.notify_one();
         settle().await;
-        assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if !holding.abandoned()));
+        assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if !holding.is_abandoned()));
         world.store.go_on.notify_one();
         settle().await;
         let given_up = match world.state().await {
-            State::Open(Phase::InProgress, holding) => holding.abandoned(),
+            State::Open(Phase::InProgress, holding) => holding.is_abandoned(),
             State::Open(Phase::Released, _) => true,
             State::Completed(_) | State::Open(Phase::Indeterminate | Phase::Dead, _) => false,
         };

@@ -298,7 +298,7 @@ struct Invariants {
 /// The order in which a record passes through its states under one token.
 fn rank(state: &State) -> u8 {
     match state {
-        State::Open(Phase::InProgress, holding) if !holding.abandoned() => 0,
+        State::Open(Phase::InProgress, holding) if !holding.is_abandoned() => 0,
         State::Open(Phase::InProgress, _) => 1,
         State::Open(Phase::Indeterminate, _) => 2,
         State::Open(Phase::Released | Phase::Dead, _) => 3,

@@ -141,7 +141,7 @@ impl Known {
         let known = &self.keys[key];
         let in_vain = self.attempts_of(known).find(holds).is_none_or(AttemptHistory::was_in_vain);
         // What a lapsed attempt before it did is not known, so a takeover is never given back.
-        there && in_vain && !holding.takeover && !holding.abandoned() && !known.was_forgotten()
+        there && in_vain && !holding.takeover && !holding.is_abandoned() && !known.was_forgotten()
     }
 
     /// Whether the attempt that holds the record last left it unknown: it did not know, or its answer was neither recorded nor kept for

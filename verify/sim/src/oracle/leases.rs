@@ -65,7 +65,7 @@ impl Oracle {
         let mut known = self.lock();
         let Some(&key) = known.by_rk.get(rk) else { return };
         let owner = match state {
-            State::Open(Phase::InProgress, holding) if holding.abandoned() => holding.owner,
+            State::Open(Phase::InProgress, holding) if holding.is_abandoned() => holding.owner,
             // There it may be a verdict on the attempt.
             State::Open(Phase::Released, holding) if !known.keys[key].is_found_out => holding.owner,
             State::Completed(_) | State::Open(..) => return,

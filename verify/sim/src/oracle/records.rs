@@ -48,7 +48,7 @@ impl Oracle {
         }
         match (before.live().map(|record| &record.state), after.live()) {
             (Some(State::Open(Phase::InProgress, was)), Some(record))
-                if !was.abandoned() && ends_another(was, record) =>
+                if !was.is_abandoned() && ends_another(was, record) =>
             {
                 self.was_over(&mut known, key, was.owner);
             }
@@ -101,7 +101,7 @@ impl Known {
             (None, State::Completed(_)) => "recreated",
             (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::Indeterminate, _)) => "held",
             (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::InProgress, holding))
-                if holding.abandoned() =>
+                if holding.is_abandoned() =>
             {
                 "abandoned"
             }
@@ -186,7 +186,7 @@ impl Known {
             known.payloads[payload] = true;
         }
         match &record.state {
-            State::Open(Phase::InProgress, holding) if !holding.abandoned() => {
+            State::Open(Phase::InProgress, holding) if !holding.is_abandoned() => {
                 known.granted_at = Some(now);
                 let owner = holding.owner;
                 if known.granted(owner, record.token).is_none() {
@@ -291,7 +291,7 @@ fn may_follow(effect: EffectPolicy, was: &Record, record: &Record, before: &Obse
 const ENDED_EARLY: &str = "a lease was ended before its time";
 
 fn lives_on(held: &Holding, before: &Observed) -> bool {
-    !held.abandoned() && !before.lease_left.is_zero()
+    !held.is_abandoned() && !before.lease_left.is_zero()
 }
 
 fn takes_over(effect: EffectPolicy, was: &Record, record: &Record) -> Option<&'static str> {
@@ -316,7 +316,7 @@ fn grants_anew(holding: &Holding, was: &Record, record: &Record) -> Option<&'sta
 /// How far a record has come under its token.
 fn rank(state: &State) -> usize {
     match state {
-        State::Open(Phase::InProgress, holding) if !holding.abandoned() => 0,
+        State::Open(Phase::InProgress, holding) if !holding.is_abandoned() => 0,
         State::Open(Phase::InProgress, _) => 1,
         State::Open(Phase::Indeterminate, _) => 2,
         State::Open(Phase::Released, _) => 3,

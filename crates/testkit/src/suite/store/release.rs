@@ -75,7 +75,7 @@ pub(super) async fn abandon_is_not_release(setup: &dyn Setup) {
     let grant = operation.grant(FIRST).await;
     assert_eq!(operation.abandon(&grant).await, Settled::Yes);
     let holding = in_progress(&operation.record().await);
-    assert!(holding.abandoned(), "{holding:?}");
+    assert!(holding.is_abandoned(), "{holding:?}");
     let before = operation.read().await;
     assert_eq!(operation.abandon(&grant).await, Settled::Yes);
     operation.assert_unchanged(&before).await;
@@ -93,7 +93,7 @@ pub(super) async fn release_of_takeover_is_abandon(setup: &dyn Setup) {
     let second = operation.take_over(setup, SECOND).await;
     assert_eq!(operation.release(&second).await, Settled::Yes);
     let holding = in_progress(&operation.record().await);
-    assert!(holding.abandoned() && holding.takeover, "{holding:?}");
+    assert!(holding.is_abandoned() && holding.takeover, "{holding:?}");
     assert_eq!(operation.release(&second).await, Settled::Yes);
 
     // The outcome of the earlier attempt is still unknown, before and after the record becomes indeterminate.
