@@ -1,4 +1,4 @@
-// For the examples of the machine: a begin, the grant that it got, and what a store sees of it a second later.
+// For the examples: a begin, its grant, and the observation of a store one second after the grant.
 {
     use hapax_core::machine::{Begin, Lapse, Observed, first_grant};
     use hapax_core::{Call, Millis, Owner, RecordKey, Seconds, Timestamp, Token};

@@ -1,5 +1,5 @@
-//! The machine under random sequences of the operations of three attempts and an operator, and of steps of the clock; and the
-//! memory store under the same sequences, compared reply by reply.
+//! The machine under random sequences of the operations of three attempts and an operator, and of steps of the clock;
+//! and the memory store under the same sequences, compared reply by reply.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -60,7 +60,7 @@ enum TimeStep {
 #[derive(Clone, Debug)]
 enum Step {
     Do(Plan),
-    /// Between its look at the record and its swap, another operation is carried out and time time_steps.
+    /// An operation between whose read and swap another operation is carried out and time passes.
     Interleaved(Plan, Plan, Vec<TimeStep>),
     Time(TimeStep),
 }
@@ -97,7 +97,8 @@ fn time_step() -> impl Strategy<Value = TimeStep> {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => plan().prop_map(Step::Do),
-        2 => (plan(), plan(), prop::collection::vec(time_step(), 0..3)).prop_map(|(one, other, time_steps)| Step::Interleaved(one, other, time_steps)),
+        2 => (plan(), plan(), prop::collection::vec(time_step(), 0..3))
+            .prop_map(|(one, other, time_steps)| Step::Interleaved(one, other, time_steps)),
         2 => time_step().prop_map(Step::Time),
     ];
     prop::collection::vec(step, 1..40)
@@ -266,7 +267,8 @@ impl World {
         reply
     }
 
-    /// Whether a swap of what was read still writes: a live record must be unchanged and live, an absent one must still be absent.
+    /// Whether a swap of what was read still writes: a live record must be unchanged and live, an absent one must still
+    /// be absent.
     fn is_still(&self, seen: &Observed, slot: Option<&StoredSlot>) -> bool {
         if seen.live().is_some() {
             self.live() == slot
@@ -327,7 +329,8 @@ impl Invariants {
         }
     }
 
-    /// Under one token a record never returns to an earlier state. Only a completion may write a forgotten answer again.
+    /// Under one token a record never returns to an earlier state. Only a completion may write a forgotten answer
+    /// again.
     fn assert_no_state_returns(&mut self, before: Option<&StoredSlot>, after: Option<&StoredSlot>) {
         let Some(record) = after.map(|slot| &slot.record) else {
             return;
@@ -346,8 +349,8 @@ impl Invariants {
         }
     }
 
-    /// An operation that is repeated at once returns the same reply, or the one for "already done", and does not change the
-    /// record, except for starting its lease again.
+    /// An operation that is repeated at once returns the same reply, or the one for "already done", and does not change
+    /// the record, except for starting its lease again.
     fn assert_repetition_changes_nothing(&mut self, world: &mut World, ask: &Ask, reply: &MachineReply) {
         let before = world.live().map(|slot| slot.record.clone());
         let (claims, tokens) = (world.claims.len(), world.tokens.len());
