@@ -1,4 +1,4 @@
-//! Clients: they ask, and ask again.
+//! Clients: they call, and retry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,35 +6,35 @@ use std::time::Duration;
 use hapax_core::gate::Recorded;
 use hapax_core::runtime::Runtime;
 
-use crate::handler::Act;
+use crate::handler::HandlerPlan;
 use crate::outcome::CallerOutcome;
-use crate::plan::Class;
+use crate::plan::FaultClass;
 use crate::rules;
-use crate::scene::{Scene, Try};
+use crate::scene::{ClientRequest, Scene};
 
-/// A client with one operation, until it has an answer or gives up.
-pub(crate) async fn runs(scene: Arc<Scene>) {
+/// Runs a client with one operation until the client has an answer or gives up.
+pub(crate) async fn run_client(scene: Arc<Scene>) {
     let (plan, dice) = (Arc::clone(&scene.plan), scene.dice.clone());
     scene.outside.sleep(dice.up_to(plan.window)).await;
-    // Some keys are more popular than others.
+    // The minimum of two draws makes some keys more popular than others.
     let key = dice.below(plan.keys.len()).min(dice.below(plan.keys.len()));
     let route = plan.route(key);
-    // A ledger would compare payloads, too; this one does not.
-    let may_differ = plan.may(Class::OtherPayload) && !route.effect.has_ledger();
+    // A real ledger would compare payloads; the ledger of the simulation does not.
+    let may_differ = plan.allows(FaultClass::OtherPayload) && !route.effect.has_ledger();
     let payload = usize::from(may_differ && dice.percent(25));
     if payload == 1 {
-        scene.oracle.counts(Class::OtherPayload);
+        scene.oracle.count_fault(FaultClass::OtherPayload);
     }
     for _ in 0..dice.between(1, 8) {
-        let patience = (plan.may(Class::HangUp) && dice.percent(15)).then(|| dice.up_to(route.lease));
-        let act = Act::draw(&dice, &plan, route);
-        if act.lasts() > route.lease {
-            scene.oracle.counts(Class::LongHandler);
+        let patience = (plan.allows(FaultClass::HangUp) && dice.percent(15)).then(|| dice.up_to(route.lease));
+        let handler = HandlerPlan::draw(&dice, &plan, route);
+        if handler.duration() > route.lease {
+            scene.oracle.count_fault(FaultClass::LongHandler);
         }
-        let site = dice.below(plan.journals.len());
-        let told = scene.ask(Try { key, payload, act, site, patience }).await;
-        let pause = match told {
-            // Mostly the end of it; some come back for the same answer.
+        let process = dice.below(plan.journals.len());
+        let outcome = scene.call(ClientRequest { key, payload, handler, process, patience }).await;
+        let pause = match outcome {
+            // Most clients stop here; the others retry and must get the same answer.
             Some(CallerOutcome::Answer { .. } | CallerOutcome::Mismatch) if dice.percent(70) => return,
             Some(CallerOutcome::Busy(after)) if dice.percent(70) => after + dice.up_to(route.lease / 10),
             Some(_) | None => dice.up_to(route.lease),
@@ -43,33 +43,36 @@ pub(crate) async fn runs(scene: Arc<Scene>) {
     }
 }
 
-/// Asks until the end is known, two processes one after the other.
-pub(crate) async fn closes(scene: Arc<Scene>, key: usize) {
-    let sites = scene.plan.journals.len();
-    let first = scene.dice.below(sites);
+/// Calls two processes, one after the other, until each reports a final outcome.
+pub(crate) async fn finish_key(scene: Arc<Scene>, key: usize) {
+    let processes = scene.plan.journals.len();
+    let first = scene.dice.below(processes);
     let mut last = Vec::new();
-    // Where records live for a few leases only, the second may be asked after the end of the first one's.
-    let asked = if scene.plan.may(Class::Expiry) { 1 } else { 2 };
-    for site in [first, (first + 1) % sites].into_iter().take(asked) {
-        match last_word(&scene, key, site).await {
-            Some(told) => last.push(told),
-            None => return scene.oracle.breaks(rules::NOT_SETTLED),
+    // Records that live for a few leases only may expire before the second process is called.
+    let asked = if scene.plan.allows(FaultClass::Expiry) { 1 } else { 2 };
+    for process in [first, (first + 1) % processes].into_iter().take(asked) {
+        match final_outcome(&scene, key, process).await {
+            Some(outcome) => last.push(outcome),
+            None => return scene.oracle.fail(rules::NOT_SETTLED),
         }
     }
-    scene.oracle.closes(key, &last);
+    scene.oracle.finish_key(key, &last);
 }
 
-async fn last_word(scene: &Arc<Scene>, key: usize, site: usize) -> Option<CallerOutcome> {
+async fn final_outcome(scene: &Arc<Scene>, key: usize, process: usize) -> Option<CallerOutcome> {
     let mut tries = 0;
     while tries < 30 {
-        let payload = scene.oracle.payload_to_ask_with(key);
-        let pause = match scene.ask(Try { key, payload, act: Act::APPLIES, site, patience: None }).await? {
-            // A gate that thinks that the store is down asks it again soon.
+        let payload = scene.oracle.recorded_payload(key);
+        let pause = match scene
+            .call(ClientRequest { key, payload, handler: HandlerPlan::APPLIES, process, patience: None })
+            .await?
+        {
+            // The gate still believes that the store is down, and tries again soon.
             CallerOutcome::Answer { recorded: Recorded::No, .. } => Duration::from_secs(1),
-            told @ CallerOutcome::Answer { .. } => return Some(told),
-            // A probe may have to wait before it knows.
-            CallerOutcome::Indeterminate if scene.probes(key) => scene.plan.route(key).lease / 2,
-            told @ CallerOutcome::Indeterminate => return Some(told),
+            outcome @ CallerOutcome::Answer { .. } => return Some(outcome),
+            // The probe may need time before it knows the outcome.
+            CallerOutcome::Indeterminate if scene.has_probe(key) => scene.plan.route(key).lease / 2,
+            outcome @ CallerOutcome::Indeterminate => return Some(outcome),
             CallerOutcome::Busy(after) => after,
             CallerOutcome::Overloaded => {
                 scene.outside.sleep(scene.dice.up_to(scene.plan.route(key).lease)).await;

@@ -1,16 +1,16 @@
-//! Everything that a world leaves to chance comes from its seed.
+//! Random numbers. Everything random in a world comes from its seed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Random numbers that follow from a seed. Clones share their state.
+/// A random number generator. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Dice(Arc<Mutex<u64>>);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not begin alike.
+        // Without the multiplication, neighbouring seeds would start with similar numbers.
         let dice = Self(Arc::new(Mutex::new(seed.wrapping_mul(0xd134_2543_de82_ef95))));
         dice.next();
         dice
@@ -26,17 +26,17 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this one, which is not zero.
+    /// A number below `end`, which must not be zero.
     pub(crate) fn below(&self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).expect("smaller than a usize")
     }
 
-    /// Both ends are possible.
+    /// A number between these two, both included.
     pub(crate) fn between(&self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 
-    /// True in so many of a hundred cases.
+    /// True with a probability of this many percent.
     pub(crate) fn percent(&self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -45,13 +45,13 @@ impl Dice {
         choices[self.below(choices.len())]
     }
 
-    /// Up to this long, in whole microseconds.
+    /// A duration up to this one, in whole microseconds.
     pub(crate) fn up_to(&self, longest: Duration) -> Duration {
         let micros = u64::try_from(longest.as_micros()).expect("a span of a simulation is short");
         Duration::from_micros(self.next() % (micros + 1))
     }
 
-    /// As likely as any between these.
+    /// A duration between these two.
     pub(crate) fn span(&self, shortest: Duration, longest: Duration) -> Duration {
         shortest + self.up_to(longest.saturating_sub(shortest))
     }

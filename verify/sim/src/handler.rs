@@ -1,4 +1,4 @@
-//! What handlers do, and always say truthfully.
+//! The handlers of a simulation. Each reports its true outcome.
 
 use std::panic::resume_unwind;
 use std::pin::pin;
@@ -12,24 +12,24 @@ use hapax_core::runtime::Runtime;
 use hapax_testkit::{Process, yield_now};
 
 use crate::dice::Dice;
-use crate::oracle::{Oracle, Running};
+use crate::oracle::{Oracle, RunningHandler};
 use crate::outcome::{HandlerOutcome, HandlerResult};
-use crate::plan::{Class, Plan, Route};
+use crate::plan::{FaultClass, Plan, Route};
 
-/// One handler: some time, perhaps an effect, some more time, and a word.
+/// What one handler does: it waits, has its effect or not, waits again, and returns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Act {
+pub(crate) struct HandlerPlan {
     before: Duration,
     after: Duration,
-    /// Whether it looks whether it is to stop, in the moment of its effect, and does nothing then.
+    /// Whether it checks for cancellation just before its effect, and then does nothing.
     careful: bool,
-    /// Whether it stops waiting when it is told to stop.
+    /// Whether it stops waiting when it is cancelled.
     attentive: bool,
-    ending: Ending,
+    ending: HandlerEnding,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum HandlerEnding {
     Applied,
     Final,
     NotApplied,
@@ -39,17 +39,17 @@ enum Ending {
     PanicAfter,
 }
 
-impl Act {
+impl HandlerPlan {
     pub(crate) const APPLIES: Self = Self {
         before: Duration::ZERO,
         after: Duration::ZERO,
         careful: true,
         attentive: false,
-        ending: Ending::Applied,
+        ending: HandlerEnding::Applied,
     };
 
     pub(crate) fn draw(dice: &Dice, plan: &Plan, route: Route) -> Self {
-        let long = plan.may(Class::LongHandler);
+        let long = plan.allows(FaultClass::LongHandler);
         let takes = || match dice.below(10) {
             0..4 => Duration::ZERO,
             4..6 => dice.up_to(route.lease / 10),
@@ -59,23 +59,23 @@ impl Act {
         };
         let unsure = dice.percent(plan.unsure_percent);
         let ending = match dice.below(100) {
-            0..40 if unsure => Ending::UnknownBefore,
-            40..80 if unsure => Ending::UnknownAfter,
-            80..90 if unsure && plan.may(Class::Panic) => Ending::PanicBefore,
-            90..100 if unsure && plan.may(Class::Panic) => Ending::PanicAfter,
-            number if number < plan.vain_percent => Ending::NotApplied,
-            90..100 => Ending::Final,
-            _ => Ending::Applied,
+            0..40 if unsure => HandlerEnding::UnknownBefore,
+            40..80 if unsure => HandlerEnding::UnknownAfter,
+            80..90 if unsure && plan.allows(FaultClass::Panic) => HandlerEnding::PanicBefore,
+            90..100 if unsure && plan.allows(FaultClass::Panic) => HandlerEnding::PanicAfter,
+            number if number < plan.vain_percent => HandlerEnding::NotApplied,
+            90..100 => HandlerEnding::Final,
+            _ => HandlerEnding::Applied,
         };
         Self { before: takes(), after: takes(), careful: dice.percent(70), attentive: dice.percent(30), ending }
     }
 
-    /// How long it takes when nothing stops it.
-    pub(crate) fn lasts(&self) -> Duration {
+    /// How long it takes if it is not cancelled.
+    pub(crate) fn duration(&self) -> Duration {
         self.before + self.after
     }
 
-    /// The handler of a call.
+    /// Runs as the handler of a call.
     pub(crate) async fn run(
         self,
         call: usize,
@@ -83,29 +83,31 @@ impl Act {
         oracle: Arc<Oracle>,
         process: Arc<Process>,
     ) -> HandlerResult {
-        let running = oracle.starts(call, &attempt);
-        self.passes(self.before, &attempt, &process).await;
-        if self.careful && attempt.cancelled().now_or_never().is_some() || self.ending == Ending::NotApplied {
-            return says(running, HandlerOutcome::NotApplied, String::new());
+        let running = oracle.start_handler(call, &attempt);
+        self.wait(self.before, &attempt, &process).await;
+        if self.careful && attempt.cancelled().now_or_never().is_some() || self.ending == HandlerEnding::NotApplied {
+            return report(running, HandlerOutcome::NotApplied, String::new());
         }
-        if self.ending == Ending::UnknownBefore {
-            return says(running, HandlerOutcome::Unknown, String::new());
+        if self.ending == HandlerEnding::UnknownBefore {
+            return report(running, HandlerOutcome::Unknown, String::new());
         }
-        panics_if(self.ending == Ending::PanicBefore, &running);
-        let answer = running.decides(self.ending != Ending::Final, self.careful);
-        self.passes(self.after, &attempt, &process).await;
-        panics_if(self.ending == Ending::PanicAfter, &running);
+        panic_if(self.ending == HandlerEnding::PanicBefore, &running);
+        let answer = running.decide(self.ending != HandlerEnding::Final, self.careful);
+        self.wait(self.after, &attempt, &process).await;
+        panic_if(self.ending == HandlerEnding::PanicAfter, &running);
         let word = match self.ending {
-            Ending::Final => HandlerOutcome::Final,
-            Ending::UnknownAfter => HandlerOutcome::Unknown,
-            Ending::Applied | Ending::NotApplied | Ending::UnknownBefore | Ending::PanicBefore | Ending::PanicAfter => {
-                HandlerOutcome::Applied
-            }
+            HandlerEnding::Final => HandlerOutcome::Final,
+            HandlerEnding::UnknownAfter => HandlerOutcome::Unknown,
+            HandlerEnding::Applied
+            | HandlerEnding::NotApplied
+            | HandlerEnding::UnknownBefore
+            | HandlerEnding::PanicBefore
+            | HandlerEnding::PanicAfter => HandlerOutcome::Applied,
         };
-        says(running, word, answer)
+        report(running, word, answer)
     }
 
-    async fn passes(self, time: Duration, attempt: &Attempt, process: &Process) {
+    async fn wait(self, time: Duration, attempt: &Attempt, process: &Process) {
         yield_now().await;
         if !time.is_zero() {
             let sleep = process.sleep(time);
@@ -119,15 +121,15 @@ impl Act {
     }
 }
 
-fn panics_if(panics: bool, running: &Running) {
+fn panic_if(panics: bool, running: &RunningHandler) {
     if panics {
-        running.is_about_to_panic();
-        // Without a word from the panic hook.
+        running.announce_panic();
+        // `resume_unwind` does not call the panic hook, which would print a message for each panic.
         resume_unwind(Box::new("a handler of the simulation panics"));
     }
 }
 
-fn says(running: Running, word: HandlerOutcome, answer: String) -> HandlerResult {
-    running.says(word, &answer);
+fn report(running: RunningHandler, word: HandlerOutcome, answer: String) -> HandlerResult {
+    running.report(word, &answer);
     word.into_result(answer)
 }

@@ -1,40 +1,44 @@
-//! A deterministic simulation of the gate: whole worlds that follow from a seed, and an oracle that holds each of their steps to rules.
+//! A deterministic simulation of the gate. A seed determines a whole world; an oracle checks each step of the world against rules.
 //!
-//! The gate is the real one, and so is the store behind it; what is simulated is what lies between: processes and their crashes,
-//! clocks, the network, callers, handlers. Time is virtual, and of the tasks that can go on one is chosen at random, so one seed is one
-//! run, the same each time: [`run`] it again with a trace to read what happened.
+//! The gate and the memory store are the real ones. The simulation replaces everything between them and around them: processes and
+//! their crashes, clocks, the network, callers and handlers. Time is virtual. One thread runs all tasks and picks the next runnable
+//! task at random, so one seed always gives the same run. [`run`] a seed again with a trace to read what happened.
 //!
 //! ```text
-//! plan.rs     what a seed decides: the shape of a world, its routes, what may go wrong
-//! world.rs    one run, from the first client to the last task
-//! scene.rs    what all actors share;  site.rs a process with its gates;  client.rs, handler.rs, operator.rs, mishaps.rs the actors
-//! store.rs    the store behind a network that fails
-//! oracle.rs   what must never be, and what relaxes each rule
-//! trace.rs    what happened, and its hash
+//! plan.rs      the shape of a world, its routes, and the faults that are possible in it
+//! world.rs     one run, from the first client to the last task
+//! scene.rs     the state that all actors share
+//! process.rs   a process with its gates; startup.rs starts it
+//! client.rs, handler.rs, operator.rs, faults.rs    the actors
+//! store.rs     the store behind a network that fails
+//! oracle.rs    the rules, and which fault relaxes which rule
+//! trace.rs     the events of a run, and their hash
+//! outcome.rs, rules.rs    the vocabulary that the sweeps use too
 //! ```
 //!
-//! A seed means the same world only as long as none of this changes: what a seed found is kept as a case of the sweeps of the core
-//! where it can be pinned down.
+//! A seed means the same world only until the simulation or the gate draws random numbers in another order. A bug that a seed found is
+//! therefore also kept as a test of the core.
 
 mod client;
 mod dice;
+mod faults;
 mod handler;
-mod mishaps;
 mod operator;
 mod oracle;
 pub mod outcome;
 mod plan;
+mod process;
 pub mod rules;
 mod scene;
 mod seeds;
-mod site;
+mod startup;
 mod store;
-mod tally;
+mod totals;
 mod trace;
 mod world;
 
-pub use plan::Class;
-pub use seeds::{Failure, run_all};
-pub use tally::Tally;
+pub use plan::FaultClass;
+pub use seeds::{FailedSeed, run_all};
+pub use totals::RunTotals;
 pub use trace::Counts;
-pub use world::{Run, run};
+pub use world::{WorldRun, run};

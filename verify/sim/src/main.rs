@@ -1,4 +1,5 @@
-//! Runs worlds by their seeds: one to be read, or very many, resumable. `cargo xtask prove sim` calls it.
+//! Runs worlds by their seeds: one with its trace, or many. A run of many seeds can be stopped and resumed. `cargo xtask prove sim`
+//! calls this program.
 
 mod prove;
 mod report;
@@ -6,11 +7,11 @@ mod report;
 use std::process::ExitCode;
 use std::{env, io};
 
-use prove::Order;
+use prove::SeedBatch;
 
 const USAGE: &str = "\
-usage: hapax-sim seed N                            one world, with its trace
-       hapax-sim seeds FROM COUNT COMMIT FOLDER    many; goes on where it was stopped, and prints a report at the end";
+usage: hapax-sim seed N                            runs one world and prints its trace
+       hapax-sim seeds FROM COUNT COMMIT FOLDER    runs many worlds, resumes a stopped run, and prints a report";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -19,26 +20,26 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["seed", seed] => match number(seed) {
             Some(seed) => show(seed),
-            None => misused(),
+            None => usage_error(),
         },
         ["seeds", from, count, commit, folder] => match (number(from), number(count)) {
             (Some(from), Some(count)) => {
-                exit(prove::run(&Order { seeds: from..from + count, commit, folder: folder.as_ref() }))
+                exit(prove::run(&SeedBatch { seeds: from..from + count, commit, folder: folder.as_ref() }))
             }
-            _ => misused(),
+            _ => usage_error(),
         },
-        _ => misused(),
+        _ => usage_error(),
     }
 }
 
-/// Shows what happens in one world.
+/// Runs one world and prints its trace.
 fn show(seed: u64) -> ExitCode {
     let run = hapax_sim::run(seed, true);
     print!("{}", run.trace);
     println!("seed {seed}: {} steps, {:.3} s, hash {:016x}", run.steps, run.time.as_secs_f64(), run.hash);
     match run.violation {
         Some(rule) => {
-            println!("it breaks a rule: {rule}");
+            println!("broken rule: {rule}");
             ExitCode::FAILURE
         }
         None => ExitCode::SUCCESS,
@@ -56,7 +57,7 @@ fn exit(proved: io::Result<bool>) -> ExitCode {
     }
 }
 
-fn misused() -> ExitCode {
+fn usage_error() -> ExitCode {
     eprintln!("{USAGE}");
     ExitCode::from(2)
 }

@@ -1,4 +1,4 @@
-//! An operator who finds out about unknown outcomes, always truly, and takes a while to write down what was found.
+//! An operator who resolves unknown outcomes. The operator is never wrong, but takes time to record a verdict.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use hapax_core::settings::Found;
 use hapax_core::store::Protocol;
 use hapax_core::{Phase, Seconds, State};
 
-use crate::plan::Class;
+use crate::plan::FaultClass;
 use crate::scene::Scene;
-use crate::store::Remote;
+use crate::store::NetworkStore;
 
-/// Looks at one key after the other while things go wrong.
-pub(crate) async fn works(scene: Arc<Scene>) {
-    let life = scene.oracle.is_born(scene.plan.journals.len(), None);
+/// Picks one key after another until the faults end.
+pub(crate) async fn run_operator(scene: Arc<Scene>) {
+    let life = scene.oracle.start_life(scene.plan.journals.len(), None);
     loop {
         scene.outside.sleep(scene.dice.up_to(scene.plan.shortest_lease() / 4)).await;
         if scene.is_healed() {
@@ -22,18 +22,18 @@ pub(crate) async fn works(scene: Arc<Scene>) {
         }
         let key = scene.dice.below(scene.plan.keys.len());
         if scene.plan.route(key).effect.is_at_most_once() {
-            let case = looks_into(Arc::clone(&scene), key, life);
-            // What comes of it is seen in the store.
+            let case = resolve_key(Arc::clone(&scene), key, life);
+            // The oracle checks the result in the store.
             scene.outside.spawn(Box::pin(async move { case.await.unwrap_or_default() }));
         }
     }
 }
 
-/// One case; over at whatever shows that there is nothing to do.
-async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
+/// Resolves one key. Returns early if the record needs no verdict, or if a store call fails.
+async fn resolve_key(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
     let (rk, route) = (scene.calls[key][0].record_key(), scene.plan.route(key));
     let (outside, limit) = (&*scene.outside, scene.plan.store_timeout);
-    let remote = Remote::new(Arc::clone(&scene.network), life);
+    let remote = NetworkStore::new(Arc::clone(&scene.network), life);
     let protocol = Protocol::over(&remote);
     let seen = timeout(outside, limit, protocol.read(rk)).await?.ok()?;
     let record = seen.live()?;
@@ -45,13 +45,16 @@ async fn looks_into(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
     let seconds = |time: std::time::Duration| Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
     let unknown_retention = seconds(route.unknown_retention);
     timeout(outside, limit, protocol.hold(&rk, record.token, unknown_retention)).await?.ok()?;
-    let verdict = match scene.oracle.finds_out(rk.operation()) {
+    let verdict = match scene.oracle.find_out(rk.operation()) {
         Found::Done(answer) => Verdict::Done { answer, retention: seconds(route.retention) },
         Found::NotDone => Verdict::NotDone { lifetime: seconds(route.released_retention) },
         Found::Unknown => return None,
     };
     scene.outside.sleep(scene.dice.up_to(3 * route.lease)).await;
     let token = record.token.0;
-    scene.oracle.strikes(Class::Operator, format_args!("key {key}: the operator resolves token {token}: {verdict:?}"));
+    scene.oracle.record_fault(
+        FaultClass::Operator,
+        format_args!("key {key}: the operator resolves token {token}: {verdict:?}"),
+    );
     timeout(outside, limit, protocol.resolve(&rk, record.token, &verdict)).await?.ok().map(drop)
 }

@@ -1,15 +1,25 @@
-//! What is known to have happened, and what must never follow from it.
+//! Checks a world against the rules.
 //!
-//! It shares no code with the engine but the record key: it looks at handlers, at what callers are told, and at records before and
-//! after each request that the store carries out. The rules are in its neighbours, each with what relaxes it:
-//! `attempts.rs` what may run, `leases.rs` for how long, `records.rs` what may stand in the store, `told.rs` what callers may hear, `ending.rs` how it all ends.
+//! The oracle shares no code with the engine except the record key. It observes handlers, the outcomes that callers receive, and each
+//! record before and after each request that the store carries out. Each of these files lists its rules, and the faults that relax
+//! them:
+//!
+//! ```text
+//! attempts.rs   which handlers may run
+//! leases.rs     for how long they may run
+//! records.rs    how records may change
+//! received.rs   which outcomes callers may receive
+//! ending.rs     how each key must end
+//! ```
+//!
+//! Some rules are relaxed for a key after *the store forgot its record*: the store lost it by amnesia, or the record expired.
 
 mod attempts;
 mod ending;
 mod history;
 mod leases;
+mod received;
 mod records;
-mod told;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,48 +29,48 @@ use std::time::Duration;
 use hapax_core::journal::MemoryJournal;
 use hapax_core::{Call, Owner, RecordKey, Timestamp};
 
-use crate::plan::{Class, Plan};
-use crate::store::{Request, Shelf};
+use crate::plan::{FaultClass, Plan};
+use crate::store::{StoreCall, StoreServer};
 use crate::trace::{Counts, Trace};
-use history::{CallHistory, KeyHistory, Life};
+use history::{CallHistory, KeyHistory, ProcessLife};
 
-pub(crate) use attempts::Running;
+pub(crate) use attempts::RunningHandler;
 
 /// The history of a world, and the first rule that it broke.
 pub(crate) struct Oracle {
     plan: Arc<Plan>,
-    shelf: Arc<Shelf>,
-    known: Mutex<Known>,
+    shelf: Arc<StoreServer>,
+    known: Mutex<OracleState>,
 }
 
-pub(crate) struct Known {
+pub(crate) struct OracleState {
     trace: Trace,
     keys: Vec<KeyHistory>,
     by_rk: BTreeMap<RecordKey, usize>,
     calls: Vec<CallHistory>,
-    lives: Vec<Life>,
-    /// The calls whose handlers run, and when to look after them again.
+    lives: Vec<ProcessLife>,
+    /// The calls whose handlers run, and when to check each of them next.
     running: Vec<(usize, Duration)>,
-    /// The renewals that are under way, by the life of a process and the owner.
+    /// The renewals in flight, by the life of a process and the owner.
     renewals: Vec<(usize, Owner)>,
-    /// The latest that the store's clock ever showed.
+    /// The latest reading of the store's clock.
     latest: Timestamp,
-    /// Who begins, by the life of a process.
+    /// For each owner, the life of the process that began.
     begun: BTreeMap<[u8; 16], usize>,
-    /// When the store's clock stepped last.
+    /// When the store's clock last stepped.
     store_clock_stepped: Option<Duration>,
-    /// When the whole store was last in trouble.
+    /// When the whole store was last unavailable or slow.
     store_troubled: Option<Duration>,
-    /// Everything is well again: no fault is still to come.
+    /// Whether all faults have ended.
     healed: bool,
-    /// The world is taken down.
+    /// Whether the world is being taken down.
     over: bool,
     violation: Option<String>,
 }
 
-/// What a run was, in the end.
+/// The result of a run, as the oracle saw it.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct OracleReport {
     pub(crate) violation: Option<String>,
     pub(crate) counts: Counts,
     pub(crate) hash: u64,
@@ -69,7 +79,7 @@ pub(crate) struct Verdict {
 
 impl Oracle {
     /// `calls` has, for each key, the call under each of its payloads.
-    pub(crate) fn new(plan: Arc<Plan>, shelf: Arc<Shelf>, calls: &[[Call; 2]], keeps_trace: bool) -> Arc<Self> {
+    pub(crate) fn new(plan: Arc<Plan>, shelf: Arc<StoreServer>, calls: &[[Call; 2]], keeps_trace: bool) -> Arc<Self> {
         let mut by_rk = BTreeMap::new();
         let mut violation = None;
         for (key, payloads) in calls.iter().enumerate() {
@@ -80,9 +90,9 @@ impl Oracle {
         let keys = calls
             .iter()
             .enumerate()
-            .map(|(key, calls)| KeyHistory::new(plan.route(key).effect, plan.may(Class::Operator), calls))
+            .map(|(key, calls)| KeyHistory::new(plan.route(key).effect, plan.allows(FaultClass::Operator), calls))
             .collect();
-        let known = Known {
+        let known = OracleState {
             trace: Trace::new(keeps_trace),
             keys,
             by_rk,
@@ -101,28 +111,28 @@ impl Oracle {
         Arc::new(Self { plan, shelf, known: Mutex::new(known) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, OracleState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Time has come this far; says whether a rule is broken.
+    /// Advances the time. Returns whether a rule is broken.
     pub(crate) fn step(&self, now: Duration) -> bool {
         let mut known = self.lock();
         if now > known.trace.now() {
             known.trace.at(now);
-            self.looks_after_leases(&mut known);
+            self.check_leases(&mut known);
         }
         known.violation.is_some()
     }
 
-    /// Something strikes.
-    pub(crate) fn strikes(&self, class: Class, what: fmt::Arguments<'_>) {
+    /// Counts and traces a fault.
+    pub(crate) fn record_fault(&self, class: FaultClass, what: fmt::Arguments<'_>) {
         let mut known = self.lock();
         known.trace.count(class.name());
         known.trace.line(what);
     }
 
-    pub(crate) fn counts(&self, class: Class) {
+    pub(crate) fn count_fault(&self, class: FaultClass) {
         self.lock().trace.count(class.name());
     }
 
@@ -130,42 +140,42 @@ impl Oracle {
         self.lock().trace.line(what);
     }
 
-    /// A process starts; the number of its life.
-    pub(crate) fn is_born(&self, process: usize, journal: Option<Arc<MemoryJournal>>) -> usize {
+    /// A process starts. Returns the number of its life.
+    pub(crate) fn start_life(&self, process: usize, journal: Option<Arc<MemoryJournal>>) -> usize {
         let mut known = self.lock();
         let life = known.lives.len();
-        known.lives.push(Life::new(process, journal));
+        known.lives.push(ProcessLife::new(process, journal));
         known.trace.line(format_args!("process {process} starts its life {life}"));
         life
     }
 
-    /// It finds completions in its journal that an earlier life left.
-    pub(crate) fn adopts(&self) {
+    /// A process finds completions in its journal that an earlier life left.
+    pub(crate) fn adopt_journal(&self) {
         let mut known = self.lock();
         known.trace.count("journal adopted");
-        known.trace.line(format_args!("its journal is not empty"));
+        known.trace.line(format_args!("its journal has entries"));
     }
 
-    /// A process ends in the middle of everything.
-    pub(crate) fn crashes(&self, life: usize) {
+    /// A process crashes.
+    pub(crate) fn record_crash(&self, life: usize) {
         let mut known = self.lock();
         known.lives[life].crashed = true;
-        known.excuse_all_of(life, "a process that had worked on it crashed");
-        known.strike(life, Class::Crash, "crashes");
+        known.excuse_keys_of(life, "a process that had worked on it crashed");
+        known.record_process_fault(life, FaultClass::Crash, "crashes");
     }
 
     /// All tasks of a process are about to be dropped.
-    pub(crate) fn is_cut_off(&self, life: usize) {
+    pub(crate) fn record_dropped_tasks(&self, life: usize) {
         let mut known = self.lock();
         known.lives[life].cut_off = Some(known.trace.now());
-        known.excuse_all_of(life, "the tasks of a process that had worked on it were dropped");
-        known.strike(life, Class::Abort, "loses its tasks");
+        known.excuse_keys_of(life, "the tasks of a process that had worked on it were dropped");
+        known.record_process_fault(life, FaultClass::Abort, "loses its tasks");
     }
 
-    /// A part of a process stands still, so that its handlers may not hear in time that they are to stop.
-    pub(crate) fn stalls(&self, life: usize, class: Class, time: Duration) {
+    /// A part of a process stands still, so its handlers may be cancelled late.
+    pub(crate) fn record_stall(&self, life: usize, class: FaultClass, time: Duration) {
         let mut known = self.lock();
-        if class != Class::ExecutorLate {
+        if class != FaultClass::ExecutorLate {
             let until = known.trace.now() + time;
             let life = &mut known.lives[life];
             life.stalled_until = life.stalled_until.max(until);
@@ -176,46 +186,46 @@ impl Oracle {
         known.trace.line(format_args!("process {process}: {} for {time:?}", class.name()));
     }
 
-    pub(crate) fn store_clock_steps(&self) {
+    pub(crate) fn record_clock_step(&self) {
         let mut known = self.lock();
         known.store_clock_stepped = Some(known.trace.now());
         known.store_troubled = Some(known.trace.now());
     }
 
-    /// The store is down, or comes back.
-    pub(crate) fn store_in_trouble(&self) {
+    /// The store becomes unavailable or available.
+    pub(crate) fn record_store_fault(&self) {
         let mut known = self.lock();
         known.store_troubled = Some(known.trace.now());
     }
 
-    /// A call to the store meets a fault.
-    pub(crate) fn troubles(&self, life: usize, rk: RecordKey, request: &Request, fate: &fmt::Arguments<'_>) {
+    /// A store call meets a fault.
+    pub(crate) fn record_call_fault(&self, life: usize, rk: RecordKey, request: &StoreCall, fate: &fmt::Arguments<'_>) {
         let mut known = self.lock();
         let process = known.lives[life].process;
-        if matches!(request, Request::Begin | Request::Renew(_) | Request::Dedicated) {
+        if matches!(request, StoreCall::Begin | StoreCall::Renew(_) | StoreCall::Dedicated) {
             known.lives[life].troubled = known.lives[life].troubled.max(Some(known.trace.now()));
         }
         let key = known.by_rk.get(&rk).map_or_else(String::new, |key| format!(" of key {key}"));
         known.trace.line(format_args!("process {process}: {request}{key} meets {fate}"));
     }
 
-    pub(crate) fn is_healed(&self) {
+    pub(crate) fn heal(&self) {
         let mut known = self.lock();
         known.healed = true;
-        known.trace.line(format_args!("everything is well again"));
+        known.trace.line(format_args!("all faults end"));
     }
 
-    pub(crate) fn is_over(&self) {
+    pub(crate) fn end(&self) {
         self.lock().over = true;
     }
 
-    pub(crate) fn breaks(&self, rule: &str) {
-        self.lock().breaks("the world", rule);
+    pub(crate) fn fail(&self, rule: &str) {
+        self.lock().fail("the world", rule);
     }
 
-    pub(crate) fn verdict(&self, choices: u64) -> Verdict {
+    pub(crate) fn verdict(&self, choices: u64) -> OracleReport {
         let known = self.lock();
-        Verdict {
+        OracleReport {
             violation: known.violation.clone(),
             counts: known.trace.counts.clone(),
             hash: known.trace.hash() ^ choices,
@@ -224,28 +234,28 @@ impl Oracle {
     }
 }
 
-impl Known {
-    fn hold(&mut self, key: usize, holds: bool, rule: &str) {
+impl OracleState {
+    fn check(&mut self, key: usize, holds: bool, rule: &str) {
         if !holds {
-            self.breaks(&format!("key {key}"), rule);
+            self.fail(&format!("key {key}"), rule);
         }
     }
 
-    fn breaks(&mut self, who: &str, rule: &str) {
+    fn fail(&mut self, who: &str, rule: &str) {
         if self.violation.is_none() {
             self.trace.line(format_args!("{who} BREAKS A RULE: {rule}"));
             self.violation = Some(rule.into());
         }
     }
 
-    fn strike(&mut self, life: usize, class: Class, what: &str) {
+    fn record_process_fault(&mut self, life: usize, class: FaultClass, what: &str) {
         let process = self.lives[life].process;
         self.trace.count(class.name());
         self.trace.line(format_args!("process {process} {what}"));
     }
 
-    /// From now on the outcome of every key that this process worked on may stay unknown.
-    fn excuse_all_of(&mut self, life: usize, reason: &'static str) {
+    /// From now on the final outcome of every key that this process called may be unknown.
+    fn excuse_keys_of(&mut self, life: usize, reason: &'static str) {
         for call in self.calls.iter().filter(|call| call.life == life) {
             self.keys[call.key].excuse(reason);
         }

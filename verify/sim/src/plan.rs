@@ -1,4 +1,4 @@
-//! What a seed decides before a world begins: its shape, its routes and what may go wrong in it.
+//! The plan of a world, drawn from its seed: the processes, keys and routes, and the classes of faults that are possible.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use hapax_core::Policy;
 use crate::dice::Dice;
 use crate::outcome::EffectPolicy;
 
-/// A kind of thing that may go wrong. Each is possible in about half of the worlds.
+/// A class of faults. Each class is possible in about half of the worlds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// A request or a reply takes longer than the gate waits.
+pub enum FaultClass {
+    /// A request or a reply takes long, perhaps longer than the gate waits.
     Slow,
-    /// The store refuses a call: not applied.
+    /// The store refuses a call and does not apply it.
     Refused,
-    /// A connection is cut: the call is unknown, and carried out or not.
+    /// A connection breaks: the outcome of the call is unknown.
     Cut,
-    /// A request or its reply is lost without a word.
+    /// A request or its reply is lost, and no error is reported.
     Lost,
-    /// A call is given up or cut, and its request arrives later.
+    /// The gate gives a call up or its connection breaks, and the request arrives later.
     Late,
     /// A request arrives twice.
     Twice,
@@ -28,35 +28,35 @@ pub enum Class {
     Full,
     /// The store forgets everything.
     Amnesia,
-    /// The clock of the store steps, forth or back.
+    /// The clock of the store steps, forwards or back.
     StoreClock,
     /// Records live for a few leases only.
     Expiry,
-    /// A process ends, and starts again.
+    /// A process crashes and restarts.
     Crash,
     /// A process stands still.
     Pause,
-    /// The heartbeat's thread stands still.
+    /// The heartbeat's thread stands still while the tasks run on.
     HeartbeatLate,
-    /// All tasks of a process stand still while its threads go on.
+    /// All tasks of a process stand still while its threads run on.
     ExecutorLate,
     /// All tasks of a process are dropped while it lives on.
     Abort,
-    /// The clocks of processes are wrong, step, and drift.
+    /// The clocks of processes are wrong, step and drift.
     Clocks,
-    /// An operator finds out about unknown outcomes, and is slow to say so.
+    /// An operator resolves unknown outcomes, slowly.
     Operator,
     /// A caller hangs up.
     HangUp,
-    /// A key is used for another payload.
+    /// A client uses a key with another payload.
     OtherPayload,
-    /// Handlers take longer than a lease, or than they may.
+    /// Handlers take longer than a lease, or longer than `max_execution`.
     LongHandler,
     /// Handlers panic.
     Panic,
 }
 
-impl Class {
+impl FaultClass {
     /// Every class with its name in reports.
     pub const ALL: &[(Self, &str)] = &[
         (Self::Slow, "slow call"),
@@ -89,17 +89,17 @@ impl Class {
     }
 }
 
-/// One route: the policy under which some of the keys live.
+/// The policy of some of the keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     pub(crate) effect: EffectPolicy,
     pub(crate) lease: Duration,
     pub(crate) max_execution: Duration,
-    /// How long a copy waits; none to reject it.
+    /// How long a follower waits; none if followers are rejected.
     pub(crate) wait: Option<Duration>,
     /// How long an answer lives.
     pub(crate) retention: Duration,
-    /// How long a record lives whose outcome is not known.
+    /// How long a record lives while its outcome is unknown.
     pub(crate) unknown_retention: Duration,
     /// How long a released record lives.
     pub(crate) released_retention: Duration,
@@ -109,19 +109,19 @@ pub(crate) struct Route {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyPlan {
     pub(crate) tenant: usize,
-    /// What the client sends: tenants use the same names.
+    /// The key that the client sends. Different tenants use the same names.
     pub(crate) name: usize,
     pub(crate) route: usize,
 }
 
-/// In which order tasks go on.
+/// The order in which runnable tasks are polled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Turns {
-    /// Each as likely as any other.
+pub(crate) enum TaskOrder {
+    /// Every task has the same chance.
     Even,
-    /// Mostly the one that was spawned first.
+    /// Mostly the task that was spawned first.
     OldestFirst,
-    /// Mostly the one that was spawned last.
+    /// Mostly the task that was spawned last.
     NewestFirst,
 }
 
@@ -132,26 +132,27 @@ pub(crate) struct Plan {
     pub(crate) journals: Vec<bool>,
     pub(crate) routes: Vec<Route>,
     pub(crate) keys: Vec<KeyPlan>,
-    /// How many clients there are, each with an operation of its own or a copy of another's.
+    /// How many clients there are. Several clients may use the same key.
     pub(crate) clients: usize,
     pub(crate) max_in_flight: usize,
     pub(crate) max_twins: usize,
     pub(crate) store_timeout: Duration,
-    /// How long things go wrong.
+    /// How long faults happen.
     pub(crate) window: Duration,
-    pub(crate) turns: Turns,
-    pub(crate) swarm: Vec<Class>,
-    /// How many of a hundred calls to the store meet a fault.
+    pub(crate) turns: TaskOrder,
+    /// The classes of faults that are possible.
+    pub(crate) swarm: Vec<FaultClass>,
+    /// The percentage of store calls that meet a fault.
     pub(crate) fault_percent: usize,
-    /// The longest that a call takes when nothing is wrong.
+    /// The longest time that a store call takes without a fault, in each direction.
     pub(crate) latency: Duration,
-    /// The longest that a probe takes once it knows.
+    /// The longest time that a probe takes to return what it found.
     pub(crate) probe_takes: Duration,
-    /// How many of a hundred handlers do not know what they did.
+    /// The percentage of handlers that report an unknown outcome or panic.
     pub(crate) unsure_percent: usize,
-    /// How many of a hundred of the others apply nothing.
+    /// The percentage of the other handlers that apply nothing.
     pub(crate) vain_percent: usize,
-    /// The longest between two strikes of a class.
+    /// The longest time between two faults of a class.
     pub(crate) respite: Duration,
 }
 
@@ -159,7 +160,7 @@ impl Plan {
     pub(crate) fn draw(dice: &Dice) -> Self {
         let lease = Duration::from_secs(dice.pick(&[1, 1, 2, 5]));
         let swarm = draw_swarm(dice);
-        // In some worlds everybody wants the same at once.
+        // In some worlds all clients call with the same key at once.
         let crowded = dice.percent(15);
         let routes = (0..if crowded { 1 } else { dice.between(1, 3) })
             .map(|_| draw_route(dice, lease, &swarm))
@@ -180,7 +181,7 @@ impl Plan {
             max_in_flight: dice.pick(&[2, 100, 100]),
             max_twins: dice.pick(&[1, 100, 100]),
             store_timeout,
-            turns: dice.pick(&[Turns::Even, Turns::Even, Turns::OldestFirst, Turns::NewestFirst]),
+            turns: dice.pick(&[TaskOrder::Even, TaskOrder::Even, TaskOrder::OldestFirst, TaskOrder::NewestFirst]),
             swarm,
             fault_percent: dice.pick(&[2, 20, 40]),
             latency: latency.min(store_timeout / 4),
@@ -193,7 +194,7 @@ impl Plan {
         }
     }
 
-    pub(crate) fn may(&self, class: Class) -> bool {
+    pub(crate) fn allows(&self, class: FaultClass) -> bool {
         self.swarm.contains(&class)
     }
 
@@ -210,11 +211,11 @@ impl Plan {
     }
 }
 
-fn draw_route(dice: &Dice, lease: Duration, swarm: &[Class]) -> Route {
+fn draw_route(dice: &Dice, lease: Duration, swarm: &[FaultClass]) -> Route {
     let ledger = EffectPolicy::Ledger { pass: dice.percent(50) };
     let lease = if dice.percent(80) { lease } else { lease * 2 };
     let lives = Policy::default();
-    let [retention, unknown_retention, released_retention] = if swarm.contains(&Class::Expiry) {
+    let [retention, unknown_retention, released_retention] = if swarm.contains(&FaultClass::Expiry) {
         [lease * 3, lease * 4, lease * 2]
     } else {
         [lives.retention, lives.unknown_retention, lives.released_retention]
@@ -236,8 +237,8 @@ fn draw_route(dice: &Dice, lease: Duration, swarm: &[Class]) -> Route {
     }
 }
 
-fn draw_swarm(dice: &Dice) -> Vec<Class> {
-    // Some worlds are calm: what goes wrong there is the gate's own doing.
+fn draw_swarm(dice: &Dice) -> Vec<FaultClass> {
+    // Worlds without faults check that the gate causes no problem by itself.
     let share = dice.pick(&[0, 15, 50, 50, 50, 50]);
-    Class::ALL.iter().filter(|_| dice.percent(share)).map(|(class, _)| *class).collect()
+    FaultClass::ALL.iter().filter(|_| dice.percent(share)).map(|(class, _)| *class).collect()
 }

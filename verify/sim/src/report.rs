@@ -1,11 +1,11 @@
-//! The report of a recorded run: figures only, so that the same run gives the same report.
+//! The report of a recorded run. It has only figures, so that the same run always gives the same report.
 
 use std::fmt::Write;
 use std::ops::Range;
 
-use hapax_sim::{Class, Tally};
+use hapax_sim::{FaultClass, RunTotals};
 
-pub(crate) fn text(seeds: &Range<u64>, commit: &str, tally: &Tally) -> String {
+pub(crate) fn text(seeds: &Range<u64>, commit: &str, tally: &RunTotals) -> String {
     let mut text = String::from("# Simulation\n\n");
     let hours = tally.millis as f64 / 3_600_000.0;
     let bound = 3.0 / tally.runs as f64;
@@ -27,12 +27,12 @@ pub(crate) fn text(seeds: &Range<u64>, commit: &str, tally: &Tally) -> String {
         1.0 / bound
     )
     .expect("memory");
-    let faults: Vec<_> = Class::ALL.iter().map(|(_, name)| (*name, tally.count(name).to_string())).collect();
-    text.push_str("\n## What went wrong\n\n");
+    let faults: Vec<_> = FaultClass::ALL.iter().map(|(_, name)| (*name, tally.count(name).to_string())).collect();
+    text.push_str("\n## Faults\n\n");
     table(&mut text, &faults);
-    let is_fault = |what: &str| Class::ALL.iter().any(|(_, name)| *name == what);
+    let is_fault = |what: &str| FaultClass::ALL.iter().any(|(_, name)| *name == what);
     let rest: Vec<_> = tally.counts.iter().filter(|(what, _)| !is_fault(what)).collect();
-    text.push_str("\n## What happened\n\n");
+    text.push_str("\n## Events\n\n");
     table(&mut text, &rest.iter().map(|(what, count)| (what.as_str(), count.to_string())).collect::<Vec<_>>());
     text
 }

@@ -1,4 +1,4 @@
-//! What every actor of a world shares: the processes, the store, the clients' way to them.
+//! The state that all actors of a world share: the processes, the network, the oracle, and how clients call a process.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,44 +6,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use hapax_core::journal::MemoryJournal;
 use hapax_core::runtime::Runtime;
 use hapax_core::{Call, Identity, Key, Rule, Scope};
 use hapax_testkit::Process;
 use tokio::sync::oneshot;
 
 use crate::dice::Dice;
-use crate::handler::Act;
+use crate::handler::HandlerPlan;
 use crate::oracle::Oracle;
 use crate::outcome::{CallerOutcome, EffectPolicy};
 use crate::plan::{KeyPlan, Plan};
-use crate::site::Site;
+use crate::process::SimProcess;
 use crate::store::Network;
 
-/// A world as its actors see it.
+/// A world as its actors see it. Every actor holds it in an `Arc`.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) plan: Arc<Plan>,
     pub(crate) dice: Dice,
     pub(crate) oracle: Arc<Oracle>,
     pub(crate) network: Arc<Network>,
-    /// Where clients live, and whoever strikes.
+    /// Runs the clients, the operator and the tasks that cause faults.
     pub(crate) outside: Arc<Process>,
     /// For each key, the call under each of its payloads.
     pub(crate) calls: Vec<[Call; 2]>,
-    sites: Mutex<Vec<Site>>,
+    processes: Mutex<Vec<SimProcess>>,
     hung_up: Mutex<BTreeSet<usize>>,
     healed: AtomicBool,
 }
 
-/// One try of a client.
+/// One call of a client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Try {
+pub(crate) struct ClientRequest {
     pub(crate) key: usize,
     pub(crate) payload: usize,
-    pub(crate) act: Act,
-    pub(crate) site: usize,
-    /// After how long the caller hangs up.
+    pub(crate) handler: HandlerPlan,
+    pub(crate) process: usize,
+    /// How long the caller waits before it hangs up.
     pub(crate) patience: Option<Duration>,
 }
 
@@ -62,93 +61,69 @@ pub(crate) fn calls(plan: &Plan) -> Vec<[Call; 2]> {
 impl Scene {
     /// A world in which no process runs yet.
     pub(crate) fn new(network: Arc<Network>, dice: Dice, outside: Arc<Process>, calls: Vec<[Call; 2]>) -> Arc<Self> {
-        let scene = Arc::new(Self {
+        Arc::new(Self {
             plan: Arc::clone(&network.plan),
             dice,
             oracle: Arc::clone(&network.oracle),
             network,
             outside,
             calls,
-            sites: Mutex::default(),
+            processes: Mutex::default(),
             hung_up: Mutex::default(),
             healed: AtomicBool::new(false),
-        });
-        for (number, has_journal) in scene.plan.journals.iter().enumerate() {
-            let journal = has_journal.then(|| Arc::new(MemoryJournal::new()));
-            let site = Site::start(&scene, number, journal);
-            scene.sites().push(site);
-        }
-        scene
+        })
     }
 
-    pub(crate) fn sites(&self) -> MutexGuard<'_, Vec<Site>> {
-        self.sites.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn processes(&self) -> MutexGuard<'_, Vec<SimProcess>> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_healed(&self) -> bool {
         self.healed.load(Ordering::Acquire)
     }
 
-    /// A process ends in the middle of everything.
-    pub(crate) fn crash(&self, site: usize) {
+    /// Ends a process without any clean-up.
+    pub(crate) fn crash(&self, number: usize) {
         let process = {
-            let mut sites = self.sites();
-            if !std::mem::replace(&mut sites[site].up, false) {
+            let mut processes = self.processes();
+            if !std::mem::replace(&mut processes[number].up, false) {
                 return;
             }
-            self.oracle.crashes(sites[site].life);
-            Arc::clone(&sites[site].process)
+            self.oracle.record_crash(processes[number].life);
+            Arc::clone(&processes[number].process)
         };
         process.crash();
-        // Its gates are gone with it.
-        let gates = std::mem::take(&mut self.sites()[site].gates);
+        // The lock must not be held while gates are dropped: they may drop tasks that use the scene.
+        let gates = std::mem::take(&mut self.processes()[number].gates);
         drop(gates);
     }
 
-    /// A process that ended starts again, over the journal that it left.
-    pub(crate) fn restart(self: &Arc<Self>, site: usize) {
-        let journal = {
-            let sites = self.sites();
-            if sites[site].up {
-                return;
-            }
-            sites[site].journal.clone()
-        };
-        let started = Site::start(self, site, journal);
-        self.sites()[site] = started;
-    }
-
-    /// Ends all that goes wrong.
-    pub(crate) fn heal(self: &Arc<Self>) {
+    /// Ends all faults of the network.
+    pub(crate) fn heal(&self) {
         self.healed.store(true, Ordering::Release);
         self.network.heal();
-        self.oracle.is_healed();
-        for site in 0..self.plan.journals.len() {
-            self.restart(site);
-            let process = Arc::clone(&self.sites()[site].process);
-            crate::mishaps::resume(&process);
-        }
+        self.oracle.heal();
     }
 
-    /// Whether a probe can find out about a key.
-    pub(crate) fn probes(&self, key: usize) -> bool {
+    /// Whether the route of a key has a probe.
+    pub(crate) fn has_probe(&self, key: usize) -> bool {
         self.plan.route(key).effect == EffectPolicy::Resolve
     }
 
-    pub(crate) fn hung_up(&self, call: usize) -> bool {
+    pub(crate) fn has_hung_up(&self, call: usize) -> bool {
         self.hung_up.lock().unwrap_or_else(PoisonError::into_inner).contains(&call)
     }
 
-    /// Asks a process; what it says, or nothing if it is not there, crashes meanwhile, or the caller hangs up.
-    pub(crate) async fn ask(self: &Arc<Self>, one: Try) -> Option<CallerOutcome> {
-        let (call, started, told) = self.send(one)?;
+    /// Calls a process. Returns none if the process is down or crashes, or if the caller hangs up.
+    pub(crate) async fn call(self: &Arc<Self>, one: ClientRequest) -> Option<CallerOutcome> {
+        let (call, started, receiver) = self.send(one)?;
         let Some(patience) = one.patience else {
-            return told.await.ok();
+            return receiver.await.ok();
         };
-        match select(told, self.outside.sleep(patience)).await {
-            Either::Left((told, _)) => told.ok(),
+        match select(receiver, self.outside.sleep(patience)).await {
+            Either::Left((outcome, _)) => outcome.ok(),
             Either::Right(((), _)) => {
-                self.oracle.hangs_up(call);
+                self.oracle.hang_up(call);
                 self.hung_up.lock().unwrap_or_else(PoisonError::into_inner).insert(call);
                 started.cancel();
                 None
@@ -158,24 +133,24 @@ impl Scene {
 
     fn send(
         self: &Arc<Self>,
-        one: Try,
+        one: ClientRequest,
     ) -> Option<(usize, hapax_testkit::TaskHandle<()>, oneshot::Receiver<CallerOutcome>)> {
         let (process, gate, life) = {
-            let sites = self.sites();
-            let site = sites.get(one.site).filter(|site| site.up)?;
-            (Arc::clone(&site.process), site.gates[self.plan.keys[one.key].route].clone(), site.life)
+            let processes = self.processes();
+            let up = processes.get(one.process).filter(|process| process.up)?;
+            (Arc::clone(&up.process), up.gates[self.plan.keys[one.key].route].clone(), up.life)
         };
-        let number = self.oracle.asks(one.key, one.payload, life);
+        let number = self.oracle.start_call(one.key, one.payload, life);
         let (call, oracle, inside) = (self.calls[one.key][one.payload], Arc::clone(&self.oracle), Arc::clone(&process));
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let started = process.start(async move {
-            let hears = Arc::clone(&oracle);
-            let ran = gate.run(call, move |attempt| one.act.run(number, attempt, oracle, inside)).await;
-            let told = CallerOutcome::from(ran);
-            hears.told(number, &told);
-            // The client may have ended.
-            let _ = tell.send(told);
+            let caller = Arc::clone(&oracle);
+            let ran = gate.run(call, move |attempt| one.handler.run(number, attempt, oracle, inside)).await;
+            let outcome = CallerOutcome::from(ran);
+            caller.receive(number, &outcome);
+            // The client may have hung up.
+            let _ = sender.send(outcome);
         });
-        Some((number, started, told))
+        Some((number, started, receiver))
     }
 }

@@ -2,43 +2,43 @@
 
 use std::ops::Range;
 
-use crate::tally::Tally;
+use crate::totals::RunTotals;
 use crate::world::run;
 
-/// Each so many-th seed is run twice, and both runs must be the same.
+/// One seed in this many runs twice, and both runs must have the same hash.
 const COMPARED: u64 = 100;
 
-/// A seed whose world broke a rule, or was not the same twice.
+/// A seed whose world broke a rule, or whose two runs differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailedSeed {
     /// The seed.
     pub seed: u64,
     /// The rule.
     pub rule: String,
 }
 
-impl Failure {
-    /// What to type to read what happened.
+impl FailedSeed {
+    /// The command that prints the trace of this seed.
     pub fn command(&self) -> String {
         format!("cargo xtask prove sim --seed {}", self.seed)
     }
 }
 
-/// Runs the worlds of these seeds, up to the first that breaks a rule.
+/// Runs the worlds of these seeds and stops at the first that breaks a rule.
 ///
 /// # Errors
-/// That one.
-pub fn run_all(seeds: Range<u64>) -> Result<Tally, Failure> {
-    let mut tally = Tally::default();
+/// The first seed that fails.
+pub fn run_all(seeds: Range<u64>) -> Result<RunTotals, FailedSeed> {
+    let mut tally = RunTotals::default();
     for seed in seeds {
         let first = run(seed, false);
         if let Some(rule) = first.violation {
-            return Err(Failure { seed, rule });
+            return Err(FailedSeed { seed, rule });
         }
         if seed % COMPARED == 0 {
             tally.compared += 1;
             if run(seed, false).hash != first.hash {
-                return Err(Failure { seed, rule: "two runs of one seed differ".into() });
+                return Err(FailedSeed { seed, rule: "two runs of one seed differ".into() });
             }
         }
         tally.add(&first);

@@ -1,4 +1,4 @@
-//! The store as gates meet it: a server of its own, behind a network that fails as the seed says.
+//! The store as the gates use it: a server behind a network whose faults come from the seed.
 
 mod network;
 
@@ -15,18 +15,18 @@ use hapax_core::{Error, ErrorKind, RecordKey, Result, Store};
 use hapax_testkit::Process;
 use tokio::sync::oneshot;
 
-use network::Fate;
+use network::CallFate;
 
 pub(crate) use network::{Network, Outage};
 
-/// What the server keeps, and may forget.
+/// The server of the store. It can forget everything.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct StoreServer {
     server: Arc<Process>,
     memory: Mutex<Arc<Memory>>,
 }
 
-impl Shelf {
+impl StoreServer {
     pub(crate) fn new(server: Arc<Process>) -> Self {
         Self { memory: Mutex::new(empty(&server)), server }
     }
@@ -40,7 +40,7 @@ impl Shelf {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = empty(&self.server);
     }
 
-    /// What is there, without any fault.
+    /// Reads a record without any fault.
     pub(crate) fn observed(&self, rk: &RecordKey) -> Observed {
         let seen = self.memory().read(rk).now_or_never();
         seen.expect("memory answers at once").expect("memory always answers")
@@ -51,9 +51,9 @@ fn empty(server: &Arc<Process>) -> Arc<Memory> {
     Arc::new(Memory::with(Arc::clone(server) as _, MemorySettings::default()))
 }
 
-/// The operation of a request, and who asks.
+/// The operation of a store call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum StoreCall {
     Begin,
     Renew(Claim),
     Complete,
@@ -62,7 +62,7 @@ pub(crate) enum Request {
     Dedicated,
 }
 
-impl Request {
+impl StoreCall {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Begin => "begin",
@@ -75,107 +75,108 @@ impl Request {
     }
 }
 
-/// A step that the server carries out. A begin that comes late is carried out as by a store that grants all that can be granted, not
-/// only what is absent.
-type Step<T> = Arc<dyn Fn(Arc<Memory>, When) -> BoxFuture<'static, Result<T>> + Send + Sync>;
+/// The step that the server carries out for a call. For a late begin the server runs the whole protocol, because other stores may grant
+/// in their one step more than an absent record.
+type ServerStep<T> = Arc<dyn Fn(Arc<Memory>, Arrival) -> BoxFuture<'static, Result<T>> + Send + Sync>;
 
-/// Whether somebody still waits for a request.
+/// When a request arrives at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum Arrival {
+    /// The caller still waits for the reply.
     InTime,
-    /// Nobody knows what became of it.
+    /// The caller has given up.
     Late,
-    /// It was carried out before.
-    Again,
+    /// The server has carried the same request out before.
+    Duplicate,
 }
 
-/// The handle that the gate of one process has on the store.
+/// The store handle of one process.
 #[derive(Clone, Debug)]
-pub(crate) struct Remote {
+pub(crate) struct NetworkStore {
     network: Arc<Network>,
-    /// The life of the process that asks.
+    /// The life of the process that calls.
     life: usize,
 }
 
-impl Remote {
+impl NetworkStore {
     pub(crate) fn new(network: Arc<Network>, life: usize) -> Self {
         Self { network, life }
     }
 
-    /// Sends a request, and waits for the reply, for ever if there is none. Dropped, the request is still under way.
-    async fn call<T: Send + 'static>(&self, rk: RecordKey, request: Request, step: Step<T>) -> Result<T> {
+    /// Sends a request and waits for the reply; if the reply is lost, it waits for ever. Dropping the future does not stop the request.
+    async fn call<T: Send + 'static>(&self, rk: RecordKey, request: StoreCall, step: ServerStep<T>) -> Result<T> {
         let fate = self.network.fate(request);
-        if !matches!(fate, Fate::Fine { there, back } if there.max(back) <= self.network.plan.latency) {
-            self.network.oracle.troubles(self.life, rk, &request, &format_args!("{fate:?}"));
+        if !matches!(fate, CallFate::Fine { there, back } if there.max(back) <= self.network.plan.latency) {
+            self.network.oracle.record_call_fault(self.life, rk, &request, &format_args!("{fate:?}"));
         }
-        let (tell, told) = oneshot::channel();
-        let visit = Visit { network: Arc::clone(&self.network), rk, request, step };
-        self.network.server.spawn(Box::pin(visit.meet(fate, tell)));
-        match told.await {
+        let (sender, reply) = oneshot::channel();
+        let request = InTransit { network: Arc::clone(&self.network), rk, request, step };
+        self.network.server.spawn(Box::pin(request.travel(fate, sender)));
+        match reply.await {
             Ok(reply) => reply,
             Err(_lost) => pending().await,
         }
     }
 }
 
-/// One request on its way.
-struct Visit<T> {
+/// One request on its way to the server.
+struct InTransit<T> {
     network: Arc<Network>,
     rk: RecordKey,
-    request: Request,
-    step: Step<T>,
+    request: StoreCall,
+    step: ServerStep<T>,
 }
 
-impl<T: Send + 'static> Visit<T> {
-    async fn meet(self, fate: Fate, tell: oneshot::Sender<Result<T>>) {
+impl<T: Send + 'static> InTransit<T> {
+    async fn travel(self, fate: CallFate, sender: oneshot::Sender<Result<T>>) {
         let server = Arc::clone(&self.network.server);
         match fate {
-            Fate::Fine { there, back } => {
+            CallFate::Fine { there, back } => {
                 server.sleep(there).await;
-                let reply = self.carry_out(When::InTime).await;
+                let reply = self.carry_out(Arrival::InTime).await;
                 server.sleep(back).await;
-                answer(tell, reply);
+                reply_to(sender, reply);
             }
-            Fate::Refused => answer(tell, Err(failed(ErrorKind::NotApplied))),
-            Fate::Cut { carried_out } => {
-                self.carry_out_if(carried_out).await;
-                answer(tell, Err(failed(ErrorKind::Unknown)));
+            CallFate::Refused => reply_to(sender, Err(failed(ErrorKind::NotApplied))),
+            CallFate::Cut { carried_out } => {
+                self.carry_out_when(carried_out).await;
+                reply_to(sender, Err(failed(ErrorKind::Unknown)));
             }
-            Fate::Lost { carried_out } => {
-                self.carry_out_if(carried_out).await;
-                drop(tell);
+            CallFate::Lost { carried_out } => {
+                self.carry_out_when(carried_out).await;
+                drop(sender);
             }
-            Fate::Late { after, cut } => {
+            CallFate::Late { after, cut } => {
                 if cut {
-                    answer(tell, Err(failed(ErrorKind::Unknown)));
+                    reply_to(sender, Err(failed(ErrorKind::Unknown)));
                 }
                 server.sleep(after).await;
-                drop(self.carry_out(When::Late).await);
+                drop(self.carry_out(Arrival::Late).await);
             }
-            Fate::Twice { again } => {
-                let reply = self.carry_out(When::InTime).await;
-                // What was refused is not applied, and that is a promise.
+            CallFate::Twice { again } => {
+                let reply = self.carry_out(Arrival::InTime).await;
+                // A refused call must never be applied, so its copy is not carried out either.
                 let refused = reply.is_err();
-                answer(tell, reply);
+                reply_to(sender, reply);
                 server.sleep(again).await;
                 if !refused {
-                    drop(self.carry_out(When::Again).await);
+                    drop(self.carry_out(Arrival::Duplicate).await);
                 }
             }
         }
     }
 
-    /// Nobody hears the reply.
-    async fn carry_out_if(&self, gets_there: bool) {
+    /// Carries the request out if it arrives, and drops the reply.
+    async fn carry_out_when(&self, gets_there: bool) {
         if gets_there {
-            drop(self.carry_out(When::InTime).await);
+            drop(self.carry_out(Arrival::InTime).await);
         }
     }
 
-    async fn carry_out(&self, when: When) -> Result<T> {
+    async fn carry_out(&self, when: Arrival) -> Result<T> {
         let network = &self.network;
         let before = network.shelf.observed(&self.rk);
-        if network.is_full() && matches!(self.request, Request::Begin) && before.live().is_none() {
+        if network.is_full() && matches!(self.request, StoreCall::Begin) && before.live().is_none() {
             return Err(failed(ErrorKind::NotApplied));
         }
         let reply = (self.step)(network.shelf.memory(), when).await;
@@ -185,9 +186,9 @@ impl<T: Send + 'static> Visit<T> {
     }
 }
 
-/// Whoever asked may have gone.
-fn answer<T>(tell: oneshot::Sender<Result<T>>, reply: Result<T>) {
-    drop(tell.send(reply));
+/// Sends a reply. The caller may have stopped waiting.
+fn reply_to<T>(sender: oneshot::Sender<Result<T>>, reply: Result<T>) {
+    drop(sender.send(reply));
 }
 
 fn failed(kind: ErrorKind) -> Error {
@@ -196,69 +197,69 @@ fn failed(kind: ErrorKind) -> Error {
 
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
-impl Store for Remote {
+impl Store for NetworkStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let ask = *ask;
-        let step: Step<_> = Arc::new(move |memory, when| {
+        let step: ServerStep<_> = Arc::new(move |memory, when| {
             Box::pin(async move {
                 let inserted = memory.begin(&ask).await;
-                if when == When::Late && matches!(inserted, Ok(Inserted::Found(_))) {
+                if when == Arrival::Late && matches!(inserted, Ok(Inserted::Found(_))) {
                     drop(Protocol::over(&*memory).begin(&ask).await);
                 }
                 inserted
             })
         });
-        self.network.oracle.begins(self.life, ask.owner);
-        self.call(ask.call.record_key(), Request::Begin, step).await
+        self.network.oracle.record_begin(self.life, ask.owner);
+        self.call(ask.call.record_key(), StoreCall::Begin, step).await
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (rk, claim) = (*rk, *claim);
-        let step: Step<_> = Arc::new(move |memory, _| Box::pin(async move { memory.renew(&rk, &claim).await }));
-        let _under_way = self.network.oracle.renews(self.life, claim.owner);
-        let renewed = self.call(rk, Request::Renew(claim), step).await;
+        let step: ServerStep<_> = Arc::new(move |memory, _| Box::pin(async move { memory.renew(&rk, &claim).await }));
+        let _under_way = self.network.oracle.start_renewal(self.life, claim.owner);
+        let renewed = self.call(rk, StoreCall::Renew(claim), step).await;
         if matches!(renewed, Ok(Renewed::Lost)) {
-            self.network.oracle.loses(claim.owner);
+            self.network.oracle.lose_grant(claim.owner);
         }
         renewed
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (rk, ask) = (*rk, Arc::new(ask.clone()));
-        let step: Step<_> = Arc::new(move |memory, _| {
+        let step: ServerStep<_> = Arc::new(move |memory, _| {
             let ask = Arc::clone(&ask);
             Box::pin(async move { memory.complete(&rk, &ask).await })
         });
-        self.call(rk, Request::Complete, step).await
+        self.call(rk, StoreCall::Complete, step).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let rk = *rk;
-        let step: Step<_> = Arc::new(move |memory, _| Box::pin(async move { memory.read(&rk).await }));
-        self.call(rk, Request::Read, step).await
+        let step: ServerStep<_> = Arc::new(move |memory, _| Box::pin(async move { memory.read(&rk).await }));
+        self.call(rk, StoreCall::Read, step).await
     }
 
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
         let handle: Arc<dyn Store> = Arc::clone(&self) as _;
-        let step: Step<Arc<dyn Store>> = Arc::new(move |_, _| {
+        let step: ServerStep<Arc<dyn Store>> = Arc::new(move |_, _| {
             let handle = Arc::clone(&handle);
             Box::pin(async move { Ok(handle) })
         });
-        self.call(RecordKey::from_bytes([0; 16]), Request::Dedicated, step).await
+        self.call(RecordKey::from_bytes([0; 16]), StoreCall::Dedicated, step).await
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
         let (rk, change) = (*rk, Arc::new((seen.clone(), next.clone())));
-        self.network.oracle.gives_back(self.life, &rk, &next.record.state);
-        let step: Step<_> = Arc::new(move |memory, _| {
+        self.network.oracle.check_give_back(self.life, &rk, &next.record.state);
+        let step: ServerStep<_> = Arc::new(move |memory, _| {
             let change = Arc::clone(&change);
             Box::pin(async move { memory.swap(&rk, &change.0, &change.1).await })
         });
-        self.call(rk, Request::Swap, step).await
+        self.call(rk, StoreCall::Swap, step).await
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for StoreCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -1,17 +1,17 @@
-//! What happened, line by line, and a hash over all of it.
+//! The events of a run, one a line, and a hash over them.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-/// How often each thing happened.
+/// How often each kind of event happened.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// The lines of a run. Their hash is the run's: two runs of one seed must have the same.
+/// The lines of a run. Two runs of one seed must have the same hash.
 pub(crate) struct Trace {
     now: Duration,
     hash: Fnv,
-    /// None when nobody is going to read them.
+    /// None if no trace was requested; then only the hash is kept.
     lines: Option<Vec<String>>,
     pub(crate) counts: Counts,
 }
@@ -32,7 +32,7 @@ impl Trace {
     pub(crate) fn line(&mut self, what: fmt::Arguments<'_>) {
         let (now, hash) = (self.now, &mut self.hash);
         hash.number(u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
-        hash.write_fmt(what).expect("a hash takes everything");
+        hash.write_fmt(what).expect("hashing never fails");
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{:>10.6}  {what}", now.as_secs_f64()));
         }
@@ -51,7 +51,7 @@ impl Trace {
     }
 }
 
-/// FNV-1a: the same on every machine and for ever.
+/// FNV-1a. Its result is the same on every machine and with every Rust release, unlike that of `DefaultHasher`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fnv(pub(crate) u64);
 

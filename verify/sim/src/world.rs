@@ -1,4 +1,5 @@
-//! One run: clients come, things go wrong, all is well again, every key is asked for its end, and everything is taken down.
+//! One run: clients call while faults happen, the faults end, each key is called until its final outcome is known, and all processes
+//! are taken down.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,38 +13,38 @@ use hapax_testkit::{ChooseTask, VirtualTime};
 
 use crate::dice::Dice;
 use crate::oracle::Oracle;
-use crate::plan::{Plan, Turns};
+use crate::plan::{Plan, TaskOrder};
 use crate::scene::{self, Scene};
-use crate::store::{Network, Shelf};
+use crate::store::{Network, StoreServer};
 use crate::trace::{Counts, Fnv};
-use crate::{client, mishaps, rules};
+use crate::{client, faults, rules, startup};
 
-/// What became of a world.
+/// The result of one run.
 #[derive(Clone, Debug)]
-pub struct Run {
-    /// What it was made from.
+pub struct WorldRun {
+    /// The seed of the world.
     pub seed: u64,
-    /// The rule that it broke.
+    /// The first rule that the world broke.
     pub violation: Option<String>,
-    /// How often each thing happened.
+    /// How often each kind of event happened.
     pub counts: Counts,
-    /// How many times a task went on.
+    /// How many times a task was polled.
     pub steps: u64,
-    /// How much time passed in it.
+    /// The virtual time that passed.
     pub time: Duration,
-    /// Over every choice and every event.
+    /// A hash over every random choice and every event.
     pub hash: u64,
-    /// What happened, line by line, if that was asked for.
+    /// The events, one a line, if a trace was requested.
     pub trace: String,
 }
 
 /// Runs the world of a seed.
-pub fn run(seed: u64, keeps_trace: bool) -> Run {
+pub fn run(seed: u64, keeps_trace: bool) -> WorldRun {
     let dice = Dice::new(seed);
     let plan = Arc::new(Plan::draw(&dice));
-    let turns = Arc::new(Counted::default());
+    let turns = Arc::new(ChoiceCounter::default());
     let time = VirtualTime::choosing(dice.next(), choose(Dice::new(dice.next()), plan.turns, Arc::clone(&turns)));
-    let shelf = Arc::new(Shelf::new(time.process()));
+    let shelf = Arc::new(StoreServer::new(time.process()));
     let calls = scene::calls(&plan);
     let oracle = Oracle::new(Arc::clone(&plan), Arc::clone(&shelf), &calls, keeps_trace);
     oracle.note(format_args!("{plan:?}"));
@@ -51,19 +52,20 @@ pub fn run(seed: u64, keeps_trace: bool) -> Run {
     let world = World { oracle: Arc::clone(&oracle), plan, time };
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let scene = Scene::new(Arc::new(network), dice, world.time.process(), calls);
-        world.live(scene);
+        startup::start_all(&scene);
+        world.run(scene);
     }));
     if let Err(panic) = ended {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        oracle.breaks(&format!("a panic: {}", said.unwrap_or_default()));
+        oracle.fail(&format!("a panic: {}", said.unwrap_or_default()));
     }
-    oracle.is_over();
+    oracle.end();
     let time = world.time.now();
     drop(world);
     let verdict = oracle.verdict(turns.hash());
     let steps = turns.steps.load(Ordering::Relaxed);
-    Run {
+    WorldRun {
         seed,
         violation: verdict.violation,
         counts: verdict.counts,
@@ -74,14 +76,14 @@ pub fn run(seed: u64, keeps_trace: bool) -> Run {
     }
 }
 
-/// How many choices there were, and a hash over them.
+/// Counts the choices of the next task, and hashes them.
 #[derive(Default)]
-struct Counted {
+struct ChoiceCounter {
     steps: AtomicU64,
     hash: Mutex<Fnv>,
 }
 
-impl Counted {
+impl ChoiceCounter {
     fn count(&self, chosen: usize, of: usize) {
         self.steps.fetch_add(1, Ordering::Relaxed);
         let mut hash = self.hash.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,14 +95,14 @@ impl Counted {
     }
 }
 
-fn choose(dice: Dice, turns: Turns, counted: Arc<Counted>) -> ChooseTask {
+fn choose(dice: Dice, turns: TaskOrder, counted: Arc<ChoiceCounter>) -> ChooseTask {
     Box::new(move |of| {
         let any = dice.below(of);
         let mostly = dice.percent(90);
         let chosen = match turns {
-            Turns::OldestFirst if mostly => 0,
-            Turns::NewestFirst if mostly => of - 1,
-            Turns::Even | Turns::OldestFirst | Turns::NewestFirst => any,
+            TaskOrder::OldestFirst if mostly => 0,
+            TaskOrder::NewestFirst if mostly => of - 1,
+            TaskOrder::Even | TaskOrder::OldestFirst | TaskOrder::NewestFirst => any,
         };
         counted.count(chosen, of);
         chosen
@@ -113,87 +115,88 @@ struct World {
     time: VirtualTime,
 }
 
-/// The run is over: a rule is broken.
-struct Broken;
+/// A rule is broken, and the run ends.
+struct RuleBroken;
 
 impl World {
-    fn live(&self, scene: Arc<Scene>) {
-        // The verdict says why.
-        let _ = self.go_through(scene);
+    fn run(&self, scene: Arc<Scene>) {
+        // The oracle keeps the rule that was broken.
+        let _ = self.run_phases(scene);
     }
 
-    fn go_through(&self, scene: Arc<Scene>) -> Result<(), Broken> {
+    fn run_phases(&self, scene: Arc<Scene>) -> Result<(), RuleBroken> {
         for _ in 0..self.plan.clients {
-            scene.outside.spawn(Box::pin(client::runs(Arc::clone(&scene))));
+            scene.outside.spawn(Box::pin(client::run_client(Arc::clone(&scene))));
         }
-        mishaps::start(&scene);
-        self.passes(self.plan.window)?;
-        scene.heal();
+        faults::start(&scene);
+        self.run_for(self.plan.window)?;
+        faults::heal_all(&scene);
         let lease = self.plan.longest_lease();
-        self.until_outside_is_empty(&scene, 200 * lease, rules::NO_OUTCOME_AT_ALL)?;
-        // What is still under way arrives or dies.
-        self.passes(2 * lease + 4 * self.plan.store_timeout)?;
-        self.oracle.all_is_given_back();
-        for key in self.oracle.keys_asked() {
-            scene.outside.spawn(Box::pin(client::closes(Arc::clone(&scene), key)));
+        self.run_until_clients_end(&scene, 200 * lease, rules::NO_OUTCOME_AT_ALL)?;
+        // Requests in transit arrive or are lost within this time.
+        self.run_for(2 * lease + 4 * self.plan.store_timeout)?;
+        self.oracle.check_all_given_back();
+        for key in self.oracle.called_keys() {
+            scene.outside.spawn(Box::pin(client::finish_key(Arc::clone(&scene), key)));
         }
-        self.until_outside_is_empty(&scene, 100 * lease, "a key never comes to its end")?;
-        self.oracle.all_were_told(|call| scene.hung_up(call));
-        self.drains(&scene)?;
-        self.comes_down(scene)
+        self.run_until_clients_end(&scene, 100 * lease, "the final outcome of a key is never known")?;
+        self.oracle.check_all_received(|call| scene.has_hung_up(call));
+        self.drain(&scene)?;
+        self.take_down(scene)
     }
 
-    /// Every gate drains, and no journal holds anything.
-    fn drains(&self, scene: &Scene) -> Result<(), Broken> {
+    /// Drains every gate, and checks that every journal is empty.
+    fn drain(&self, scene: &Scene) -> Result<(), RuleBroken> {
         let limit = 4 * self.plan.longest_lease() + Duration::from_secs(10);
-        self.passes(limit / 2)?;
+        self.run_for(limit / 2)?;
         let gates: Vec<_> =
-            scene.sites().iter().map(|site| (Arc::clone(&site.process), site.gates[0].clone())).collect();
+            scene.processes().iter().map(|process| (Arc::clone(&process.process), process.gates[0].clone())).collect();
         for (process, gate) in gates {
             let drained = process.start(async move { gate.drain(limit).await });
-            if self.until(2 * limit, || drained.output())? != Some(true) {
-                return Err(self.breaks(rules::TASK_NEVER_ENDS));
+            if self.run_until(2 * limit, || drained.output())? != Some(true) {
+                return Err(self.fail(rules::TASK_NEVER_ENDS));
             }
         }
         let left = |journal: &dyn Journal| {
             journal.replay().now_or_never().and_then(Result::ok).is_none_or(|left| !left.is_empty())
         };
-        let holds = scene.sites().iter().any(|site| site.journal.as_ref().is_some_and(|journal| left(&**journal)));
-        if holds { Err(self.breaks("a journal is not empty in the end")) } else { Ok(()) }
+        let holds =
+            scene.processes().iter().any(|process| process.journal.as_ref().is_some_and(|journal| left(&**journal)));
+        if holds { Err(self.fail("a journal is not empty after all gates drained")) } else { Ok(()) }
     }
 
-    fn comes_down(&self, scene: Arc<Scene>) -> Result<(), Broken> {
-        let sites = std::mem::take(&mut *scene.sites());
-        drop(sites);
+    fn take_down(&self, scene: Arc<Scene>) -> Result<(), RuleBroken> {
+        let processes = std::mem::take(&mut *scene.processes());
+        drop(processes);
         drop(scene);
-        self.passes(Duration::from_secs(10))?;
+        self.run_for(Duration::from_secs(10))?;
         if self.time.tasks() > 0 {
-            return Err(self.breaks(rules::TASK_OUTLIVES_GATE));
+            return Err(self.fail(rules::TASK_OUTLIVES_GATE));
         }
         Ok(())
     }
 
-    fn breaks(&self, rule: &str) -> Broken {
-        self.oracle.breaks(rule);
-        Broken
+    fn fail(&self, rule: &str) -> RuleBroken {
+        self.oracle.fail(rule);
+        RuleBroken
     }
 
-    fn until_outside_is_empty(&self, scene: &Scene, limit: Duration, rule: &str) -> Result<(), Broken> {
-        match self.until(limit, || (scene.outside.tasks() == 0).then_some(()))? {
+    fn run_until_clients_end(&self, scene: &Scene, limit: Duration, rule: &str) -> Result<(), RuleBroken> {
+        match self.run_until(limit, || (scene.outside.tasks() == 0).then_some(()))? {
             Some(()) => Ok(()),
-            None => Err(self.breaks(rule)),
+            None => Err(self.fail(rule)),
         }
     }
 
-    fn passes(&self, time: Duration) -> Result<(), Broken> {
-        self.until(time, || None::<()>).map(drop)
+    fn run_for(&self, time: Duration) -> Result<(), RuleBroken> {
+        self.run_until(time, || None::<()>).map(drop)
     }
 
-    /// Lets the world go on until there is something to return, or time is up, or a rule is broken.
-    fn until<T>(&self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Result<Option<T>, Broken> {
+    /// Runs the world until `look` returns something, the time limit is reached, or a rule is broken.
+    fn run_until<T>(&self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Result<Option<T>, RuleBroken> {
         let found = self.time.run_until(limit, || {
             if self.oracle.step(self.time.now()) {
-                return Some(Err(Broken));
+                return Some(Err(RuleBroken));
             }
             look().map(Ok)
         });

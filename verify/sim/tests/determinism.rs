@@ -1,4 +1,4 @@
-//! One seed is one run.
+//! One seed always gives the same run.
 
 use hapax_sim::run;
 
@@ -12,7 +12,7 @@ fn a_seed_runs_the_same_each_time_with_a_trace_or_without() {
 }
 
 #[test]
-fn no_two_seeds_run_alike() {
+fn two_seeds_give_different_runs() {
     let mut hashes: Vec<_> = (0..200).map(|seed| run(seed, false).hash).collect();
     hashes.sort_unstable();
     hashes.dedup();
@@ -20,9 +20,10 @@ fn no_two_seeds_run_alike() {
 }
 
 #[test]
-fn a_trace_tells_what_happened() {
+fn a_trace_has_the_events_of_a_run() {
     let run = run(36, true);
-    for what in ["Plan {", "asks process", "its handler starts", "is told", "everything is well again", "its end is"] {
+    for what in ["Plan {", "calls process", "its handler starts", "receives", "all faults end", "its final outcome is"]
+    {
         assert!(run.trace.contains(what), "{what}");
     }
 }

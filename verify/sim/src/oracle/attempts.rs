@@ -1,13 +1,14 @@
-//! What may run.
+//! Which handlers may run.
 //!
-//! - Behind nothing but the gate, under `Hold` and `Resolve`, an effect happens at most once. Relaxed for keys of which the store
-//!   forgot a live record.
-//! - A handler starts only if every other attempt is known to have done nothing: by its own word, or, under `Resolve`
-//!   and where there is an operator, because somebody found out. Under `Retry` a grant after an attempt of which that is not known is a takeover. Relaxed for attempts of
-//!   which the store forgot the record, and for those that ran without one.
-//! - No handler starts for a call that came after an answer was recorded, nor for one that was told something, nor under the token
-//!   of another. The first is relaxed where the store forgot.
-//! - A handler breaks off only by a panic of its own, or when its process crashes or drops its tasks.
+//! - Under `Hold` and `Resolve`, an effect that only the gate protects happens at most once. Relaxed for keys whose live record the
+//!   store forgot.
+//! - A handler starts only if every other attempt is known to have applied nothing. That is known if the attempt reported so. Under
+//!   `Resolve`, and where there is an operator, it is also known after the outcome was found out. Under `Retry`, a grant after an
+//!   attempt with an unknown outcome must be a takeover. Relaxed for attempts whose record the store forgot, and for attempts that ran
+//!   without a record.
+//! - No handler starts for a call that was made after an answer was recorded. Relaxed where the store forgot.
+//! - No handler starts for a call that has its outcome, nor under the token of another attempt.
+//! - A handler breaks off only if it panics, or if its process crashes or drops its tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,37 +16,37 @@ use std::time::Duration;
 use hapax_core::gate::Attempt;
 use hapax_core::machine::Grant;
 
-use super::history::{AttemptHistory, CallHistory, Decision, Ended, KeyHistory};
-use super::{Known, Oracle};
+use super::history::{AttemptHistory, CallHistory, HandlerEnd, KeyHistory, ServiceDecision};
+use super::{Oracle, OracleState};
 use crate::outcome::{EffectPolicy, HandlerOutcome};
 use crate::rules;
 
-/// A handler that runs. Dropped without a word, it broke off.
-pub(crate) struct Running {
+/// A handler that runs. If it is dropped before it reports an outcome, it broke off.
+pub(crate) struct RunningHandler {
     oracle: Arc<Oracle>,
     call: usize,
     ended: bool,
 }
 
 impl Oracle {
-    /// A caller asks; the number of the call.
-    pub(crate) fn asks(&self, key: usize, payload: usize, life: usize) -> usize {
+    /// A client calls. Returns the number of the call.
+    pub(crate) fn start_call(&self, key: usize, payload: usize, life: usize) -> usize {
         let mut known = self.lock();
         let call = known.calls.len();
         let found = (known.keys[key].completed, known.keys[key].forgotten);
         let started = known.trace.now();
-        known.calls.push(CallHistory { key, payload, life, started, found, attempt: None, told: None });
+        known.calls.push(CallHistory { key, payload, life, started, found, attempt: None, received: None });
         known.keys[key].calls.push(call);
         let process = known.lives[life].process;
         known.trace.count("call");
-        known.trace.line(format_args!("key {key} call {call}: asks process {process}, payload {payload}"));
+        known.trace.line(format_args!("key {key} call {call}: calls process {process}, payload {payload}"));
         call
     }
 
     /// A handler starts.
-    pub(crate) fn starts(self: Arc<Self>, call: usize, attempt: &Attempt) -> Running {
+    pub(crate) fn start_handler(self: Arc<Self>, call: usize, attempt: &Attempt) -> RunningHandler {
         let mut known = self.lock();
-        known.may_start(call, attempt.grant());
+        known.check_start(call, attempt.grant());
         let (started, key) = (known.trace.now(), known.calls[call].key);
         let granted = attempt.grant().and_then(|grant| known.keys[key].granted(grant.owner, grant.token));
         let since = granted.map_or(started, |granted| granted.at);
@@ -63,44 +64,44 @@ impl Oracle {
         });
         known.running.push((call, started));
         drop(known);
-        Running { oracle: self, call, ended: false }
+        RunningHandler { oracle: self, call, ended: false }
     }
 }
 
-impl Running {
-    /// What the handler does takes effect, or is finally rejected; the answer that follows. A ledger gives its first one again.
-    pub(crate) fn decides(&self, applied: bool, careful: bool) -> String {
+impl RunningHandler {
+    /// The effect happens, or the request is rejected for good. Returns the answer; a ledger returns its first answer again.
+    pub(crate) fn decide(&self, applied: bool, careful: bool) -> String {
         let mut known = self.oracle.lock();
         if careful {
-            self.oracle.is_believed(&mut known, self.call);
+            self.oracle.check_grant_held(&mut known, self.call);
         }
-        self.oracle.keeps_its_lease(&mut known, self.call);
-        known.decides(self.call, applied)
+        self.oracle.check_lease_kept(&mut known, self.call);
+        known.decide(self.call, applied)
     }
 
-    pub(crate) fn is_about_to_panic(&self) {
+    pub(crate) fn announce_panic(&self) {
         let mut known = self.oracle.lock();
         known.trace.count("handler panicked");
         known.attempt(self.call).panics = true;
     }
 
-    pub(crate) fn says(mut self, word: HandlerOutcome, answer: &str) {
+    pub(crate) fn report(mut self, word: HandlerOutcome, answer: &str) {
         self.ended = true;
         let mut known = self.oracle.lock();
-        self.oracle.keeps_its_lease(&mut known, self.call);
+        self.oracle.check_lease_kept(&mut known, self.call);
         let key = known.calls[self.call].key;
-        known.trace.line(format_args!("key {key} call {}: its handler says {word:?} {answer}", self.call));
+        known.trace.line(format_args!("key {key} call {}: its handler reports {word:?} {answer}", self.call));
         known.trace.count(match word {
             HandlerOutcome::Applied => "handler applied",
             HandlerOutcome::Final => "handler final",
             HandlerOutcome::NotApplied => "handler not applied",
             HandlerOutcome::Unknown => "handler unknown",
         });
-        known.ends(self.call, Ended::Said(word, answer.into()));
+        known.end_handler(self.call, HandlerEnd::Reported(word, answer.into()));
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningHandler {
     fn drop(&mut self) {
         if self.ended {
             return;
@@ -110,24 +111,24 @@ impl Drop for Running {
         known.trace.line(format_args!("key {key} call {}: its handler breaks off", self.call));
         known.trace.count("handler broke off");
         let process_ended = known.lives[life].crashed || known.lives[life].cut_off.is_some() || known.over;
-        known.ends(self.call, Ended::BrokeOff);
+        known.end_handler(self.call, HandlerEnd::BrokeOff);
         let panics = known.attempt(self.call).panics;
-        known.hold(key, panics || process_ended, "a handler was dropped though its process goes on");
+        known.check(key, panics || process_ended, "a handler was dropped although its process lives on");
     }
 }
 
-impl Known {
+impl OracleState {
     pub(super) fn attempt(&mut self, call: usize) -> &mut AttemptHistory {
         self.calls[call].attempt.as_mut().expect("its handler started")
     }
 
-    /// Whether an answer was recorded when a call was made, and still is.
-    pub(super) fn comes_after_completion(&self, call: usize) -> bool {
+    /// Whether an answer was recorded when a call was made, and the store has not forgotten it since.
+    pub(super) fn is_after_completion(&self, call: usize) -> bool {
         let CallHistory { key, found, .. } = &self.calls[call];
         self.keys[*key].completed && *found == (true, self.keys[*key].forgotten)
     }
 
-    fn ends(&mut self, call: usize, ended: Ended) {
+    fn end_handler(&mut self, call: usize, ended: HandlerEnd) {
         let now = self.trace.now();
         self.running.retain(|(running, _)| *running != call);
         let attempt = self.attempt(call);
@@ -135,18 +136,18 @@ impl Known {
         attempt.ended_at = now;
     }
 
-    fn may_start(&mut self, call: usize, grant: Option<&Grant>) {
+    fn check_start(&mut self, call: usize, grant: Option<&Grant>) {
         let key = self.calls[call].key;
         let effect = self.keys[key].effect;
-        let untold = self.calls[call].told.is_none() && self.calls[call].attempt.is_none();
-        self.hold(key, untold, rules::STARTED_AFTER_REFUSAL);
+        let no_outcome = self.calls[call].received.is_none() && self.calls[call].attempt.is_none();
+        self.check(key, no_outcome, rules::STARTED_AFTER_REFUSAL);
         let Some(grant) = grant else {
             self.trace.line(format_args!("key {key} call {call}: its handler starts without a record"));
             self.trace.count("run without a record");
-            self.hold(
+            self.check(
                 key,
                 effect == EffectPolicy::Ledger { pass: true },
-                "a handler ran without a record, and not under Pass",
+                "a handler ran without a record, and the route does not allow that",
             );
             return;
         };
@@ -155,16 +156,20 @@ impl Known {
             "key {key} call {call}: its handler starts, token {token}, attempt {number}, takeover {takeover}"
         ));
         self.trace.count(if takeover { "takeover" } else { "handler started" });
-        let late = self.comes_after_completion(call);
-        self.hold(key, !late, "a handler started for a call that came after an answer was recorded");
-        self.hold(key, !takeover || !effect.is_at_most_once(), "a lapsed attempt was taken over, and not under Retry");
-        if let Some(rule) = self.is_barred(key, grant).filter(|_| !self.keys[key].has_forgotten(grant)) {
-            self.hold(key, false, rule);
+        let late = self.is_after_completion(call);
+        self.check(key, !late, "a handler started for a call that was made after an answer was recorded");
+        self.check(
+            key,
+            !takeover || !effect.is_at_most_once(),
+            "a lapsed attempt was taken over, and the policy is not Retry",
+        );
+        if let Some(rule) = self.barred_by(key, grant).filter(|_| !self.keys[key].has_forgotten(grant)) {
+            self.check(key, false, rule);
         }
     }
 
-    /// Which other attempt stands in the way of a grant.
-    fn is_barred(&self, key: usize, grant: &Grant) -> Option<&'static str> {
+    /// The rule that a grant breaks because of another attempt.
+    fn barred_by(&self, key: usize, grant: &Grant) -> Option<&'static str> {
         let known = &self.keys[key];
         for other in self.attempts_of(known).filter(|other| !other.forgotten) {
             let Some(Grant { token, .. }) = other.grant() else { continue };
@@ -175,13 +180,13 @@ impl Known {
                 EffectPolicy::Hold | EffectPolicy::Resolve if known.is_found_out => {
                     other.ended.is_some() && !other.decided
                 }
-                EffectPolicy::Hold | EffectPolicy::Resolve => other.was_in_vain(),
+                EffectPolicy::Hold | EffectPolicy::Resolve => other.is_not_applied(),
                 EffectPolicy::Ledger { .. } | EffectPolicy::Repeatable => {
-                    grant.takeover || other.was_in_vain() || *token > grant.token
+                    grant.takeover || other.is_not_applied() || *token > grant.token
                 }
             };
             if !harmless {
-                return Some("a handler started though another attempt may have had its effect");
+                return Some("a handler started although another attempt may have had its effect");
             }
         }
         None
@@ -191,7 +196,7 @@ impl Known {
         key.calls.iter().filter_map(|call| self.calls[*call].attempt.as_ref())
     }
 
-    fn decides(&mut self, call: usize, applied: bool) -> String {
+    fn decide(&mut self, call: usize, applied: bool) -> String {
         let CallHistory { key, payload, .. } = self.calls[call];
         let attempt = self.attempt(call);
         attempt.decided = true;
@@ -206,11 +211,11 @@ impl Known {
         known.effects += usize::from(counts);
         let once = known.effects <= 1 || !known.effect.is_at_most_once();
         let answer = format!("key {key} payload {payload} call {call}");
-        known.decisions.push(Decision { call, answer: answer.clone() });
+        known.decisions.push(ServiceDecision { call, answer: answer.clone() });
         let what = if applied { "effect" } else { "rejection" };
         self.trace.count(what);
         self.trace.line(format_args!("key {key} call {call}: {what}"));
-        self.hold(key, once, rules::TWO_EFFECTS);
+        self.check(key, once, rules::TWO_EFFECTS);
         answer
     }
 }

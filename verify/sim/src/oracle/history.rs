@@ -1,4 +1,4 @@
-//! What is remembered of keys, calls and processes.
+//! The histories of keys, calls, attempts and processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,42 +11,42 @@ use hapax_core::{Call, Fingerprint, Owner, Phase, RecordKey, Timestamp, Token};
 use crate::outcome::{CallerOutcome, EffectPolicy, HandlerOutcome};
 
 /// One start of a process, up to its crash.
-pub(super) struct Life {
+pub(super) struct ProcessLife {
     pub(super) process: usize,
     pub(super) journal: Option<Arc<MemoryJournal>>,
     pub(super) crashed: bool,
     /// When all of its tasks were dropped.
     pub(super) cut_off: Option<Duration>,
-    /// Until when it, or its heartbeat's thread, stands still.
+    /// Until when the process, or its heartbeat's thread, stands still.
     pub(super) stalled_until: Duration,
-    /// When a call of its last met a fault, or it stood still.
+    /// When one of its store calls last met a fault, or when it last stood still.
     pub(super) troubled: Option<Duration>,
 }
 
-impl Life {
+impl ProcessLife {
     pub(super) fn new(process: usize, journal: Option<Arc<MemoryJournal>>) -> Self {
         Self { process, journal, crashed: false, cut_off: None, stalled_until: Duration::ZERO, troubled: None }
     }
 }
 
-/// What is known of one key.
+/// The history of one key.
 pub(super) struct KeyHistory {
     pub(super) rk: RecordKey,
     pub(super) effect: EffectPolicy,
-    /// Whether somebody finds out what attempts did.
+    /// Whether a probe or an operator finds outcomes out.
     pub(super) is_found_out: bool,
-    /// That of each payload.
+    /// The fingerprint of each payload.
     pub(super) fingerprints: [Fingerprint; 2],
     /// Every call so far.
     pub(super) calls: Vec<usize>,
-    /// What was decided behind the handlers, in this order.
-    pub(super) decisions: Vec<Decision>,
-    /// How many of them were effects, since the store last forgot.
+    /// The decisions of the service behind the handlers, in order.
+    pub(super) decisions: Vec<ServiceDecision>,
+    /// How many effects happened since the store last forgot.
     pub(super) effects: usize,
     /// The largest token that a record had, since the store last forgot.
     pub(super) largest_token: Token,
-    /// Every grant that the store made.
-    pub(super) grants: Vec<Granted>,
+    /// Every grant of the store.
+    pub(super) grants: Vec<GrantHistory>,
     /// When the store last granted it.
     pub(super) granted_at: Option<Duration>,
     /// Whether a record is completed that the store has not forgotten.
@@ -55,31 +55,31 @@ pub(super) struct KeyHistory {
     pub(super) recorded: Vec<String>,
     /// Whether a record was ever made for each payload.
     pub(super) payloads: [bool; 2],
-    /// The answers that callers were told, since the store last forgot; whether as pending.
-    pub(super) told: Vec<(String, bool)>,
-    /// Until when, on the store's clock, a record stands there, and which state it has.
+    /// The answers that callers received since the store last forgot, and whether as pending.
+    pub(super) received: Vec<(String, bool)>,
+    /// Until when, on the store's clock, the record lives, and the phase of its state.
     pub(super) stands: Option<(Timestamp, Option<Phase>)>,
-    /// Why the outcome may be unknown in the end, whatever its attempts know.
+    /// Why the final outcome may be unknown, besides the outcomes of its attempts.
     pub(super) reasons: Vec<&'static str>,
-    /// How often the store forgot a live record, or one expired.
+    /// How often the store forgot its record.
     pub(super) forgotten: usize,
 }
 
-/// A grant that the store made.
-pub(super) struct Granted {
+/// A grant of the store.
+pub(super) struct GrantHistory {
     pub(super) owner: Owner,
     pub(super) token: Token,
-    /// When it did.
+    /// When the store granted it.
     pub(super) at: Duration,
-    /// Whether by a request that nobody waited for any more.
+    /// Whether the request was late.
     pub(super) late: bool,
-    /// Whether it forgot the record since.
+    /// Whether the store has forgotten the record since.
     pub(super) forgotten: bool,
 }
 
-/// What the service behind a handler decided.
+/// A decision of the service behind a handler: an effect or a rejection.
 #[derive(Clone, Debug)]
-pub(super) struct Decision {
+pub(super) struct ServiceDecision {
     pub(super) call: usize,
     pub(super) answer: String,
 }
@@ -100,14 +100,14 @@ impl KeyHistory {
             completed: false,
             recorded: Vec::new(),
             payloads: [false; 2],
-            told: Vec::new(),
+            received: Vec::new(),
             stands: None,
             reasons: Vec::new(),
             forgotten: 0,
         }
     }
 
-    pub(super) fn was_forgotten(&self) -> bool {
+    pub(super) fn has_forgotten_record(&self) -> bool {
         self.forgotten > 0
     }
 
@@ -117,8 +117,8 @@ impl KeyHistory {
         }
     }
 
-    /// What the store knew of a grant when it made it.
-    pub(super) fn granted(&self, owner: Owner, token: Token) -> Option<&Granted> {
+    /// The history of a grant.
+    pub(super) fn granted(&self, owner: Owner, token: Token) -> Option<&GrantHistory> {
         self.grants.iter().find(|grant| (grant.owner, grant.token) == (owner, token))
     }
 
@@ -126,9 +126,9 @@ impl KeyHistory {
         self.granted(grant.owner, grant.token).is_some_and(|granted| granted.forgotten)
     }
 
-    /// Whether an answer may have been found out for another payload than the one it was given for.
-    pub(super) fn mixes_payloads(&self) -> bool {
-        self.was_forgotten() && self.is_found_out
+    /// Whether an answer may be recorded for another payload than its own.
+    pub(super) fn can_mix_payloads(&self) -> bool {
+        self.has_forgotten_record() && self.is_found_out
     }
 
     pub(super) fn payload_of(&self, fingerprint: Fingerprint) -> Option<usize> {
@@ -136,7 +136,7 @@ impl KeyHistory {
     }
 }
 
-/// What is known of one call.
+/// The history of one call.
 pub(super) struct CallHistory {
     pub(super) key: usize,
     pub(super) payload: usize,
@@ -145,31 +145,31 @@ pub(super) struct CallHistory {
     /// Whether an answer was recorded when it started, and how often the store had forgotten by then.
     pub(super) found: (bool, usize),
     pub(super) attempt: Option<AttemptHistory>,
-    pub(super) told: Option<CallerOutcome>,
+    pub(super) received: Option<CallerOutcome>,
 }
 
-/// What is known of one attempt.
+/// The history of one attempt.
 pub(super) struct AttemptHistory {
     pub(super) attempt: Attempt,
-    /// When the store granted it, or else its handler started.
+    /// When the store granted it; for an attempt without a record, when its handler started.
     pub(super) since: Duration,
-    /// When its handler started: later, if the reply to the first begin was lost.
+    /// When its handler started. That is later than the grant if the reply to the first begin was lost.
     pub(super) started: Duration,
     pub(super) decided: bool,
-    /// What it said, or that it broke off.
-    pub(super) ended: Option<Ended>,
+    /// How its handler ended.
+    pub(super) ended: Option<HandlerEnd>,
     pub(super) ended_at: Duration,
-    /// Whether the store forgot the record meanwhile, or later.
+    /// Whether the store has forgotten its record.
     pub(super) forgotten: bool,
     /// Whether a renewal was refused.
     pub(super) lost: bool,
-    /// A panic is on its way.
+    /// Whether its handler is about to panic.
     pub(super) panics: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    Said(HandlerOutcome, String),
+pub(super) enum HandlerEnd {
+    Reported(HandlerOutcome, String),
     BrokeOff,
 }
 
@@ -178,28 +178,31 @@ impl AttemptHistory {
         self.attempt.grant()
     }
 
-    pub(super) fn said(&self) -> Option<HandlerOutcome> {
+    pub(super) fn reported(&self) -> Option<HandlerOutcome> {
         match &self.ended {
-            Some(Ended::Said(word, _)) => Some(*word),
-            Some(Ended::BrokeOff) | None => None,
+            Some(HandlerEnd::Reported(word, _)) => Some(*word),
+            Some(HandlerEnd::BrokeOff) | None => None,
         }
     }
 
-    /// The answer that it gave.
+    /// The answer that its handler gave.
     pub(super) fn answer(&self) -> Option<&str> {
         match &self.ended {
-            Some(Ended::Said(HandlerOutcome::Applied | HandlerOutcome::Final, answer)) => Some(answer),
-            Some(Ended::Said(HandlerOutcome::NotApplied | HandlerOutcome::Unknown, _) | Ended::BrokeOff) | None => None,
+            Some(HandlerEnd::Reported(HandlerOutcome::Applied | HandlerOutcome::Final, answer)) => Some(answer),
+            Some(
+                HandlerEnd::Reported(HandlerOutcome::NotApplied | HandlerOutcome::Unknown, _) | HandlerEnd::BrokeOff,
+            )
+            | None => None,
         }
     }
 
-    /// Whether it ended and is known to have done nothing.
-    pub(super) fn was_in_vain(&self) -> bool {
-        self.said() == Some(HandlerOutcome::NotApplied)
+    /// Whether it ended and is known to have applied nothing.
+    pub(super) fn is_not_applied(&self) -> bool {
+        self.reported() == Some(HandlerOutcome::NotApplied)
     }
 
-    /// Whether it ended and only itself could know what it did.
+    /// Whether it ended with an unknown outcome.
     pub(super) fn is_unknown(&self) -> bool {
-        matches!(self.ended, Some(Ended::BrokeOff | Ended::Said(HandlerOutcome::Unknown, _)))
+        matches!(self.ended, Some(HandlerEnd::BrokeOff | HandlerEnd::Reported(HandlerOutcome::Unknown, _)))
     }
 }

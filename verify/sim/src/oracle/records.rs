@@ -1,89 +1,91 @@
-//! What may stand in the store, looked at before and after each request that it carries out.
+//! How records may change. Each record is compared before and after each request that the store carries out.
 //!
-//! - A recorded answer stays, and its record with it.
-//! - Under one token a record only goes on: in progress, abandoned, indeterminate, released, completed.
-//! - Every grant has a larger token than any record before. Starts anew where the store forgot.
-//! - A free key, absent or released, has nothing behind it: no handler that runs, no effect, and, but where somebody finds out, nothing
-//!   unknown. Relaxed for attempts of which the store forgot the record, and for those that ran without one.
-//! - Nobody ends the lease of another before its time, and nobody renews it. The first is relaxed just after the store's clock stepped: the
-//!   end may have been judged before, by a process that stood still since then, if processes do.
-//! - A record is taken over only under `Retry`, and shows it; is indeterminate only otherwise; is never dead; keeps its fingerprint.
-//! - A recorded answer was decided behind a handler, for that payload. The payload is not compared where the store forgot a record and somebody, who knows of operations only, found out.
+//! - A recorded answer stays, with its record.
+//! - Under one token a record moves in one direction only: in progress, abandoned, indeterminate, released, completed.
+//! - Every grant has a larger token than any record before it. Starts anew after the store forgot.
+//! - For a free key (absent or released) no handler runs and no effect happened. Except where outcomes are found out, none of its attempts
+//!   has an unknown outcome. Relaxed for attempts whose record the store forgot, and for attempts that ran without a record.
+//! - No request ends or renews the lease of another attempt. Ending is relaxed just after the store's clock stepped, or if processes stand
+//!   still: the process may have judged the lease before the step.
+//! - A record is taken over only under `Retry`, and is marked so. It is indeterminate only under other policies. It is never dead, and it
+//!   keeps its fingerprint.
+//! - A recorded answer was given by a handler for that payload. The payload is not compared if the store forgot a record and the outcome
+//!   was then found out by operation, which has no payload.
 
 use std::time::Duration;
 
 use hapax_core::machine::Observed;
 use hapax_core::{Holding, Phase, Record, RecordKey, State, Token};
 
-use super::history::{AttemptHistory, Granted};
-use super::{Known, Oracle};
+use super::history::{AttemptHistory, GrantHistory};
+use super::{Oracle, OracleState};
 use crate::outcome::{EffectPolicy, state_name};
-use crate::plan::{Class, Route};
+use crate::plan::{FaultClass, Route};
 use crate::rules;
-use crate::store::{Request, When};
+use crate::store::{Arrival, StoreCall};
 
 impl Oracle {
-    /// The store has carried out a request.
+    /// Checks a request that the store has carried out.
     pub(crate) fn carried_out(
         &self,
         rk: &RecordKey,
-        (request, when): (Request, When),
+        (request, when): (StoreCall, Arrival),
         before: &Observed,
         after: &Observed,
     ) {
         let mut known = self.lock();
         let Some(&key) = known.by_rk.get(rk) else { return };
         known.latest = known.latest.max(before.now);
-        self.expires(&mut known, key, before);
-        known.is_free_for_a_reason(key, before.live());
+        self.check_expiry(&mut known, key, before);
+        known.check_free_key(key, before.live());
         if before.record == after.record && before.life_left == after.life_left {
             return;
         }
-        known.tells_of(key, (request, when), before, after);
-        if let Some(rule) = known.breaks_off(key, &request, before, after) {
-            let stands_still = self.plan.may(Class::Pause) || self.plan.may(Class::ExecutorLate);
+        known.trace_change(key, (request, when), before, after);
+        if let Some(rule) = known.broken_rule(key, &request, before, after) {
+            let stands_still = self.plan.allows(FaultClass::Pause) || self.plan.allows(FaultClass::ExecutorLate);
             let is_soon = |at| known.trace.now() <= at + self.plan.store_timeout + self.plan.route(key).lease;
             let judged_before_a_step = known.store_clock_stepped.is_some_and(|at| stands_still || is_soon(at));
-            known.hold(key, rule == ENDED_EARLY && judged_before_a_step, rule);
+            known.check(key, rule == ENDED_EARLY && judged_before_a_step, rule);
         }
         match (before.live().map(|record| &record.state), after.live()) {
             (Some(State::Open(Phase::InProgress, was)), Some(record))
                 if !was.is_abandoned() && ends_another(was, record) =>
             {
-                self.was_over(&mut known, key, was.owner);
+                self.check_lease_had_expired(&mut known, key, was.owner);
             }
-            (None, Some(record)) => self.comes_back(&mut known, key, record),
+            (None, Some(record)) => self.check_recreated(&mut known, key, record),
             (Some(_), Some(_)) | (_, None) => {}
         }
-        known.is_free_for_a_reason(key, after.live());
+        known.check_free_key(key, after.live());
         let route = self.plan.route(key);
         known.keys[key].stands =
             after.live().map(|record| (after.now.plus(lifetime(route, &record.state)), record.state.phase()));
-        known.remembers(key, when == When::Late, after);
+        known.remember(key, when == Arrival::Late, after);
     }
 
-    /// The store is about to forget everything.
-    pub(crate) fn forgets(&self) {
+    /// Call this just before the store forgets everything.
+    pub(crate) fn forget_all(&self) {
         let mut known = self.lock();
         known.store_troubled = Some(known.trace.now());
         for key in 0..known.keys.len() {
             known.keys[key].largest_token = Token(0);
-            // What had expired does not come to life again by a step of the clock.
+            // A record that had expired must not count as live again after the clock steps back.
             let stood = known.keys[key].stands.take().is_some();
             if self.shelf.observed(&known.keys[key].rk).live().is_some() || stood {
-                known.is_forgotten(key, "the store forgot its record");
+                known.forget_record(key, "the store forgot its record");
             }
         }
     }
 }
 
-impl Known {
-    fn tells_of(&mut self, key: usize, (request, when): (Request, When), before: &Observed, after: &Observed) {
+impl OracleState {
+    fn trace_change(&mut self, key: usize, (request, when): (StoreCall, Arrival), before: &Observed, after: &Observed) {
         let Some(record) = after.live() else { return };
         let when = match when {
-            When::InTime => "",
-            When::Late => ", late,",
-            When::Again => ", come again,",
+            Arrival::InTime => "",
+            Arrival::Late => ", late,",
+            Arrival::Duplicate => ", duplicate,",
         };
         if before.live() == Some(record) {
             self.trace.count(if before.lease_left > after.lease_left {
@@ -116,11 +118,11 @@ impl Known {
             (Some(_) | None, State::Open(Phase::Dead | Phase::Indeterminate | Phase::Released, _))
             | (Some(_), State::Open(Phase::InProgress, _)) => "another change",
         });
-        self.tells_of_a_cancellation(key, record);
+        self.trace_cancellation(key, record);
     }
 
-    /// A release of an attempt whose handler never started.
-    fn tells_of_a_cancellation(&mut self, key: usize, record: &Record) {
+    /// Counts a release of an attempt whose handler never started: that is a cancellation.
+    fn trace_cancellation(&mut self, key: usize, record: &Record) {
         let State::Open(Phase::Released, holding) = &record.state else { return };
         let known = &self.keys[key];
         let started =
@@ -131,33 +133,39 @@ impl Known {
         }
     }
 
-    /// The rule that a change breaks.
-    fn breaks_off(&self, key: usize, request: &Request, before: &Observed, after: &Observed) -> Option<&'static str> {
+    /// The rule that a change of a record breaks.
+    fn broken_rule(
+        &self,
+        key: usize,
+        request: &StoreCall,
+        before: &Observed,
+        after: &Observed,
+    ) -> Option<&'static str> {
         let known = &self.keys[key];
         let record = after.live()?;
         let Some(payload) = known.payload_of(record.fingerprint) else {
             return Some("a record has a fingerprint that no call has");
         };
         if let State::Completed(completion) = &record.state {
-            let by_payload = |call: usize| self.calls[call].payload == payload || known.mixes_payloads();
+            let by_payload = |call: usize| self.calls[call].payload == payload || known.can_mix_payloads();
             let mut decided = known.decisions.iter().filter(|decision| by_payload(decision.call));
             if !decided.any(|decision| completion.answer == *decision.answer.as_bytes()) {
-                return Some("an answer was recorded that nobody gave for this payload");
+                return Some("an answer was recorded that no handler gave for this payload");
             }
         }
         let was = before.live();
-        if let (Some(was), Request::Renew(claim)) = (was, request) {
+        if let (Some(was), StoreCall::Renew(claim)) = (was, request) {
             let own = was.state.holding().map(|holding| (was.token, holding.owner)) == Some((claim.token, claim.owner));
-            return (!own || was != record).then_some("a renewal reached a record that was not its own");
+            return (!own || was != record).then_some("a renewal changed a record of another grant");
         }
         match was {
-            Some(was) => may_follow(known.effect, was, record, before).or(known.has_its_token(was, record)),
-            None => known.has_its_token_anew(record),
+            Some(was) => may_follow(known.effect, was, record, before).or(known.check_token(was, record)),
+            None => known.check_first_token(record),
         }
     }
 
-    /// Whether a key that could be granted has nothing behind it.
-    fn is_free_for_a_reason(&mut self, key: usize, record: Option<&Record>) {
+    /// Checks a key that the next begin would be granted.
+    fn check_free_key(&mut self, key: usize, record: Option<&Record>) {
         if record.is_some_and(|record| !matches!(record.state, State::Open(Phase::Released, _))) {
             return;
         }
@@ -170,15 +178,15 @@ impl Known {
             } else if attempt.ended.is_none() {
                 rule = Some("a key is free while its handler runs");
             } else if attempt.is_unknown() && !unknown_is_found_out {
-                rule = Some("a key is free though nobody knows what its handler did");
+                rule = Some("a key is free although the outcome of its handler is unknown");
             }
         }
         if let Some(rule) = rule {
-            self.hold(key, false, rule);
+            self.check(key, false, rule);
         }
     }
 
-    fn remembers(&mut self, key: usize, late: bool, after: &Observed) {
+    fn remember(&mut self, key: usize, late: bool, after: &Observed) {
         let (now, known) = (self.trace.now(), &mut self.keys[key]);
         let Some(record) = after.live() else { return };
         known.largest_token = known.largest_token.max(record.token);
@@ -190,7 +198,7 @@ impl Known {
                 known.granted_at = Some(now);
                 let owner = holding.owner;
                 if known.granted(owner, record.token).is_none() {
-                    known.grants.push(Granted { owner, token: record.token, at: now, late, forgotten: false });
+                    known.grants.push(GrantHistory { owner, token: record.token, at: now, late, forgotten: false });
                 }
             }
             State::Completed(completion) => {
@@ -201,13 +209,13 @@ impl Known {
         }
     }
 
-    /// The record of a key is no more: what follows is as if it had never been.
-    pub(super) fn is_forgotten(&mut self, key: usize, reason: &'static str) {
+    /// Resets the history of a key whose record the store no longer has.
+    pub(super) fn forget_record(&mut self, key: usize, reason: &'static str) {
         let known = &mut self.keys[key];
         known.forgotten += 1;
         known.effects = 0;
         known.completed = false;
-        known.told.clear();
+        known.received.clear();
         known.stands = None;
         known.excuse(reason);
         known.grants.iter_mut().for_each(|grant| grant.forgotten = true);
@@ -220,20 +228,20 @@ impl Known {
 }
 
 impl super::history::KeyHistory {
-    /// Another token than before is a new grant, or an answer under the grant of whoever has it, or one that was found out.
-    fn has_its_token(&self, was: &Record, record: &Record) -> Option<&'static str> {
+    /// A record with another token than before is a new grant and its token grew, or the record is completed.
+    fn check_token(&self, was: &Record, record: &Record) -> Option<&'static str> {
         let grows = record.token > self.largest_token || record.token == was.token;
         let answers = matches!(record.state, State::Completed(_));
         (!grows && !answers).then_some(rules::TOKEN_DID_NOT_GROW)
     }
 
-    fn has_its_token_anew(&self, record: &Record) -> Option<&'static str> {
+    fn check_first_token(&self, record: &Record) -> Option<&'static str> {
         let grows = record.token > self.largest_token || matches!(record.state, State::Completed(_));
         (!grows).then_some(rules::TOKEN_DID_NOT_GROW)
     }
 }
 
-/// Whether somebody else, or nobody, holds what this attempt held.
+/// Whether this attempt lost its grant to another attempt or to a hold.
 fn ends_another(was: &Holding, record: &Record) -> bool {
     match &record.state {
         State::Open(Phase::InProgress, holding) => holding.owner != was.owner,
@@ -242,7 +250,7 @@ fn ends_another(was: &Holding, record: &Record) -> bool {
     }
 }
 
-/// How long a record is to live in its state.
+/// The lifetime of a record in its state.
 fn lifetime(route: Route, state: &State) -> Duration {
     match state {
         State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _) => route.unknown_retention,
@@ -251,7 +259,7 @@ fn lifetime(route: Route, state: &State) -> Duration {
     }
 }
 
-/// The rule that one record breaks by following another.
+/// The rule that a change from one record to another breaks.
 fn may_follow(effect: EffectPolicy, was: &Record, record: &Record, before: &Observed) -> Option<&'static str> {
     if was.fingerprint != record.fingerprint {
         return Some("a record changed its fingerprint");
@@ -265,12 +273,12 @@ fn may_follow(effect: EffectPolicy, was: &Record, record: &Record, before: &Obse
     let holder = |state: &State| state.holding().map(|holding: &Holding| holding.owner);
     let another = holder(&was.state) != holder(&record.state);
     match (&was.state, &record.state) {
-        (_, State::Open(Phase::Dead, _)) => Some("a record is dead though nobody buried it"),
+        (_, State::Open(Phase::Dead, _)) => Some("a record is dead, and no attempt buried it"),
         (_, State::Open(Phase::Indeterminate, _)) if !effect.is_at_most_once() => {
             Some("a record is indeterminate under Retry")
         }
         (State::Open(Phase::InProgress, held), State::Open(Phase::InProgress | Phase::Indeterminate, _))
-            if lives_on(held, before) && (another || matches!(record.state, State::Open(Phase::Indeterminate, _))) =>
+            if is_live(held, before) && (another || matches!(record.state, State::Open(Phase::Indeterminate, _))) =>
         {
             Some(ENDED_EARLY)
         }
@@ -279,7 +287,7 @@ fn may_follow(effect: EffectPolicy, was: &Record, record: &Record, before: &Obse
         }
         (State::Open(Phase::Released, _), State::Open(Phase::InProgress, holding)) => grants_anew(holding, was, record),
         (State::Open(Phase::Indeterminate, _), State::Open(Phase::InProgress, _)) => {
-            Some("a record was granted whose outcome is unknown")
+            Some("a record with an unknown outcome was granted")
         }
         (
             State::Completed(_) | State::Open(..),
@@ -288,17 +296,17 @@ fn may_follow(effect: EffectPolicy, was: &Record, record: &Record, before: &Obse
     }
 }
 
-const ENDED_EARLY: &str = "a lease was ended before its time";
+const ENDED_EARLY: &str = "a lease was ended before it expired";
 
-fn lives_on(held: &Holding, before: &Observed) -> bool {
+fn is_live(held: &Holding, before: &Observed) -> bool {
     !held.is_abandoned() && !before.lease_left.is_zero()
 }
 
 fn takes_over(effect: EffectPolicy, was: &Record, record: &Record) -> Option<&'static str> {
     let shown = record.state.holding().is_some_and(|holding| holding.takeover);
     match (effect.is_at_most_once(), shown, record.token > was.token) {
-        (true, _, _) => Some("a lapsed record was granted, and not under Retry"),
-        (false, false, _) => Some("a takeover does not show"),
+        (true, _, _) => Some("a lapsed record was granted, and the policy is not Retry"),
+        (false, false, _) => Some("a takeover is not marked in the record"),
         (false, true, false) => Some("the token of a takeover does not grow"),
         (false, true, true) => None,
     }
@@ -308,12 +316,12 @@ fn grants_anew(holding: &Holding, was: &Record, record: &Record) -> Option<&'sta
     let counts = was.state.holding().is_some_and(|before| before.attempt.checked_add(1) == Some(holding.attempt));
     match (counts, record.token > was.token) {
         (true, true) => None,
-        (false, _) => Some("a grant does not count its attempt"),
+        (false, _) => Some("a grant does not increase the attempt number"),
         (true, false) => Some(rules::TOKEN_DID_NOT_GROW),
     }
 }
 
-/// How far a record has come under its token.
+/// The position of a state in the order that records follow under one token.
 fn rank(state: &State) -> usize {
     match state {
         State::Open(Phase::InProgress, holding) if !holding.is_abandoned() => 0,

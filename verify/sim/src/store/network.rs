@@ -1,54 +1,54 @@
-//! The network between gates and the store: whether, when and how often a request gets there, and its reply back.
+//! The network between the gates and the store. It decides whether, when and how often a request arrives, and whether its reply does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hapax_testkit::Process;
 
-use super::{Request, Shelf};
+use super::{StoreCall, StoreServer};
 use crate::dice::Dice;
 use crate::oracle::Oracle;
-use crate::plan::{Class, Plan};
+use crate::plan::{FaultClass, Plan};
 
-/// The weather between gates and the store.
+/// The network, with the faults that it has now.
 #[derive(Debug)]
 pub(crate) struct Network {
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) shelf: Arc<StoreServer>,
     pub(crate) server: Arc<Process>,
     pub(crate) oracle: Arc<Oracle>,
     pub(crate) plan: Arc<Plan>,
     dice: Dice,
-    state: Mutex<State>,
+    state: Mutex<NetworkState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NetworkState {
     healed: bool,
     outage: Option<Outage>,
     full: bool,
 }
 
-/// How a store is down.
+/// How the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outage {
-    /// It takes its time with every reply, as many a store does before it fails.
+    /// It replies slowly, as many stores do before they fail.
     Slow,
     /// It refuses every call at once.
     Refuses,
-    /// No request gets to it.
+    /// No request arrives.
     Swallows,
-    /// Requests get to it, replies do not get back.
+    /// Requests arrive, and all replies are lost.
     Mute,
-    /// No completion gets to it; all else does.
+    /// Completions are lost; other requests arrive.
     LosesAnswers,
-    /// No renewal gets to it; all else does.
+    /// Renewals are lost; other requests arrive.
     LosesRenewals,
 }
 
-/// What becomes of a call.
+/// How the network treats one call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fate {
-    /// It is carried out and answered, each after this time.
+pub(super) enum CallFate {
+    /// The request arrives after the first time, and the reply after the second.
     Fine {
         there: Duration,
         back: Duration,
@@ -60,29 +60,29 @@ pub(super) enum Fate {
     Lost {
         carried_out: bool,
     },
-    /// It is carried out after this time; meanwhile it is cut, or not answered.
+    /// The request arrives after this time. Until then the connection breaks, or no reply arrives.
     Late {
         after: Duration,
         cut: bool,
     },
-    /// It is carried out once more after this time.
+    /// A copy of the request arrives after this time.
     Twice {
         again: Duration,
     },
 }
 
 impl Network {
-    pub(crate) fn new(oracle: Arc<Oracle>, shelf: Arc<Shelf>, plan: Arc<Plan>, dice: Dice) -> Self {
+    pub(crate) fn new(oracle: Arc<Oracle>, shelf: Arc<StoreServer>, plan: Arc<Plan>, dice: Dice) -> Self {
         Self { server: Arc::clone(&shelf.server), shelf, oracle, plan, dice, state: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NetworkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all faults. Late requests are still under way.
+    /// Ends all faults. Late requests still arrive.
     pub(crate) fn heal(&self) {
-        *self.lock() = State { healed: true, outage: None, full: false };
+        *self.lock() = NetworkState { healed: true, outage: None, full: false };
     }
 
     pub(crate) fn outage(&self, outage: Option<Outage>) {
@@ -100,7 +100,7 @@ impl Network {
         self.lock().full
     }
 
-    pub(super) fn fate(&self, request: Request) -> Fate {
+    pub(super) fn fate(&self, request: StoreCall) -> CallFate {
         let (healed, outage) = {
             let state = self.lock();
             (state.healed, state.outage)
@@ -108,50 +108,52 @@ impl Network {
         let latency = || self.dice.up_to(self.plan.latency);
         match outage {
             Some(Outage::Slow) => {
-                return Fate::Fine { there: latency(), back: self.dice.up_to(self.plan.store_timeout) };
+                return CallFate::Fine { there: latency(), back: self.dice.up_to(self.plan.store_timeout) };
             }
-            Some(Outage::Refuses) => return Fate::Refused,
-            Some(Outage::Swallows) => return Fate::Lost { carried_out: false },
-            Some(Outage::Mute) => return Fate::Lost { carried_out: true },
-            Some(Outage::LosesAnswers) if request == Request::Complete => return Fate::Lost { carried_out: false },
-            Some(Outage::LosesRenewals) if matches!(request, Request::Renew(_)) => {
-                return Fate::Lost { carried_out: false };
+            Some(Outage::Refuses) => return CallFate::Refused,
+            Some(Outage::Swallows) => return CallFate::Lost { carried_out: false },
+            Some(Outage::Mute) => return CallFate::Lost { carried_out: true },
+            Some(Outage::LosesAnswers) if request == StoreCall::Complete => {
+                return CallFate::Lost { carried_out: false };
+            }
+            Some(Outage::LosesRenewals) if matches!(request, StoreCall::Renew(_)) => {
+                return CallFate::Lost { carried_out: false };
             }
             Some(Outage::LosesAnswers | Outage::LosesRenewals) | None => {}
         }
-        let fine = Fate::Fine { there: latency(), back: latency() };
+        let fine = CallFate::Fine { there: latency(), back: latency() };
         if healed || !self.dice.percent(self.plan.fault_percent) {
             return fine;
         }
-        let possible: Vec<_> = FAULTS.iter().filter(|(class, _)| self.plan.may(*class)).copied().collect();
+        let possible: Vec<_> = FAULTS.iter().filter(|(class, _)| self.plan.allows(*class)).copied().collect();
         if possible.is_empty() {
             return fine;
         }
         let (class, make) = self.dice.pick(&possible);
-        self.oracle.counts(class);
+        self.oracle.count_fault(class);
         make(self)
     }
 
-    /// How long a request can be under way: less than any lease.
-    fn dies_after(&self) -> Duration {
+    /// The longest time that a request is in transit. It is less than any lease, as the protocol assumes.
+    fn longest_transit(&self) -> Duration {
         self.plan.shortest_lease() - Duration::from_millis(1)
     }
 }
 
-type Make = fn(&Network) -> Fate;
+type MakeFate = fn(&Network) -> CallFate;
 
-const FAULTS: &[(Class, Make)] = &[
-    // Slow, and too slow.
-    (Class::Slow, |net| Fate::Fine {
-        there: net.dice.up_to(net.dies_after().min(2 * net.plan.store_timeout)),
+const FAULTS: &[(FaultClass, MakeFate)] = &[
+    // Slower than the store timeout, or only slow.
+    (FaultClass::Slow, |net| CallFate::Fine {
+        there: net.dice.up_to(net.longest_transit().min(2 * net.plan.store_timeout)),
         back: net.dice.up_to(2 * net.plan.store_timeout),
     }),
-    (Class::Slow, |net| Fate::Fine { there: Duration::ZERO, back: net.dice.up_to(net.plan.store_timeout) }),
-    (Class::Refused, |_| Fate::Refused),
-    (Class::Cut, |net| Fate::Cut { carried_out: net.dice.percent(50) }),
-    (Class::Lost, |net| Fate::Lost { carried_out: net.dice.percent(50) }),
-    // A caller that is cut off tries again while the first request is under way.
-    (Class::Late, |net| Fate::Late { after: net.dice.up_to(net.dies_after()), cut: true }),
-    (Class::Late, |net| Fate::Late { after: net.dice.up_to(net.dies_after()), cut: false }),
-    (Class::Twice, |net| Fate::Twice { again: net.dice.up_to(net.dies_after()) }),
+    (FaultClass::Slow, |net| CallFate::Fine { there: Duration::ZERO, back: net.dice.up_to(net.plan.store_timeout) }),
+    (FaultClass::Refused, |_| CallFate::Refused),
+    (FaultClass::Cut, |net| CallFate::Cut { carried_out: net.dice.percent(50) }),
+    (FaultClass::Lost, |net| CallFate::Lost { carried_out: net.dice.percent(50) }),
+    // With `cut`, the gate retries while the first request is still in transit.
+    (FaultClass::Late, |net| CallFate::Late { after: net.dice.up_to(net.longest_transit()), cut: true }),
+    (FaultClass::Late, |net| CallFate::Late { after: net.dice.up_to(net.longest_transit()), cut: false }),
+    (FaultClass::Twice, |net| CallFate::Twice { again: net.dice.up_to(net.longest_transit()) }),
 ];

@@ -21,7 +21,7 @@ const ANOTHER: Owner = Owner([2; 16]);
 
 /// An operation, or a lapse. Each operation uses the newest grant, except `CompleteFirst`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
+enum TestedOperation {
     Begin(Owner, Lapse),
     Renew,
     Complete,
@@ -38,16 +38,16 @@ enum Operation {
     Lapse,
 }
 
-use Operation::{Abandon, Bury, Cancel, CompleteFirst, Done, Hold, NotDone, Release, Renew, Reopen};
+use TestedOperation::{Abandon, Bury, Cancel, CompleteFirst, Done, Hold, NotDone, Release, Renew, Reopen};
 
-const GRANT: Operation = Operation::Begin(ME, Lapse::Retry);
-const GRANT_ANOTHER: Operation = Operation::Begin(ANOTHER, Lapse::Retry);
-const HOLD_LAPSED: Operation = Operation::Begin(ANOTHER, Lapse::Hold);
-const COMPLETE: Operation = Operation::Complete;
-const LAPSE: Operation = Operation::Lapse;
+const GRANT: TestedOperation = TestedOperation::Begin(ME, Lapse::Retry);
+const GRANT_ANOTHER: TestedOperation = TestedOperation::Begin(ANOTHER, Lapse::Retry);
+const HOLD_LAPSED: TestedOperation = TestedOperation::Begin(ANOTHER, Lapse::Hold);
+const COMPLETE: TestedOperation = TestedOperation::Complete;
+const LAPSE: TestedOperation = TestedOperation::Lapse;
 
 /// The operations that bring the record to a state, and the operation under test.
-const CASES: [(&[Operation], Operation); 36] = [
+const CASES: [(&[TestedOperation], TestedOperation); 36] = [
     (&[], GRANT),
     (&[GRANT], GRANT),
     (&[GRANT], GRANT_ANOTHER),
@@ -86,7 +86,7 @@ const CASES: [(&[Operation], Operation); 36] = [
     (&[GRANT, LAPSE, Hold], Done),
 ];
 
-impl Operation {
+impl TestedOperation {
     async fn run(self, store: Arc<dyn Store>, first: Claim, newest: Claim) -> Result<String> {
         let (protocol, rk) = (Protocol::over(&*store), call().record_key());
         let token = newest.token;
@@ -134,21 +134,21 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn after(steps: &[Operation]) -> Self {
+    fn after(steps: &[TestedOperation]) -> Self {
         let time = VirtualTime::new(1);
         let (server, client) = (time.process(), time.process());
         let memory = Arc::new(Memory::with(Arc::clone(&server) as _, MemorySettings::default()));
         let faulty = Faulty::new(Arc::clone(&memory) as _, server, LEASE);
-        let nobody = Claim { owner: ME, token: Token(7) };
-        let mut fixture = Self { time, client, memory, faulty, first: nobody, newest: nobody };
+        let no_claim = Claim { owner: ME, token: Token(7) };
+        let mut fixture = Self { time, client, memory, faulty, first: no_claim, newest: no_claim };
         for step in steps {
             fixture.prepare(*step);
         }
         fixture
     }
 
-    fn prepare(&mut self, step: Operation) {
-        if step == Operation::Lapse {
+    fn prepare(&mut self, step: TestedOperation) {
+        if step == TestedOperation::Lapse {
             return self.time.run_for(LEASE);
         }
         let done = step.run(Arc::clone(&self.memory) as _, self.first, self.newest).now_or_never();
@@ -167,13 +167,13 @@ impl Fixture {
         seen.expect("memory answers at once").expect("memory always answers").record
     }
 
-    fn start(&self, step: Operation) -> TaskHandle<Result<String>> {
+    fn start(&self, step: TestedOperation) -> TaskHandle<Result<String>> {
         let store = Arc::clone(&self.faulty) as Arc<dyn Store>;
         self.client.start(step.run(store, self.first, self.newest))
     }
 
     /// Repeats the operation without faults, lets late requests arrive, and returns the reply and the record.
-    fn finish(self, operation: Operation) -> ReplyAndRecord {
+    fn finish(self, operation: TestedOperation) -> ReplyAndRecord {
         self.faulty.heal();
         let repeated = self.start(operation);
         while self.time.step() {}

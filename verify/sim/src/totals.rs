@@ -1,27 +1,27 @@
-//! What many runs came to.
+//! The totals of many runs.
 
 use std::collections::BTreeMap;
 
-use crate::world::Run;
+use crate::world::WorldRun;
 
 /// The sum of runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RunTotals {
     /// How many runs there were.
     pub runs: u64,
-    /// How many times a task went on.
+    /// How many times a task was polled.
     pub steps: u64,
-    /// How much time passed in them, in milliseconds.
+    /// The virtual time that passed, in milliseconds.
     pub millis: u64,
-    /// How many runs were made twice, to compare their hashes.
+    /// How many seeds ran twice, to compare the hashes.
     pub compared: u64,
-    /// How often each thing happened.
+    /// How often each kind of event happened.
     pub counts: BTreeMap<String, u64>,
 }
 
-impl Tally {
+impl RunTotals {
     /// Adds a run.
-    pub fn add(&mut self, run: &Run) {
+    pub fn add(&mut self, run: &WorldRun) {
         self.runs += 1;
         self.steps += run.steps;
         self.millis += u64::try_from(run.time.as_millis()).unwrap_or(u64::MAX);
@@ -30,7 +30,7 @@ impl Tally {
         }
     }
 
-    /// Adds what others came to.
+    /// Adds other totals.
     pub fn merge(&mut self, other: &Self) {
         self.runs += other.runs;
         self.steps += other.steps;
@@ -41,18 +41,18 @@ impl Tally {
         }
     }
 
-    /// How often this happened.
+    /// How often this kind of event happened.
     pub fn count(&self, what: &str) -> u64 {
         self.counts.get(what).copied().unwrap_or_default()
     }
 
-    /// In one line, for [`Tally::read`].
+    /// One line of text, for [`RunTotals::read`].
     pub fn line(&self) -> String {
         let head = format!("{} {} {} {}", self.runs, self.steps, self.millis, self.compared);
         self.counts.iter().fold(head, |line, (what, count)| format!("{line};{what}={count}"))
     }
 
-    /// What a line says; nothing if it was cut short.
+    /// Reads a line. Returns none if the line was cut short.
     pub fn read(line: &str) -> Option<Self> {
         let mut parts = line.strip_suffix('.')?.split(';');
         let numbers: Vec<u64> = parts.next()?.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
