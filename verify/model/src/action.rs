@@ -1,95 +1,95 @@
-//! Everything that can happen next.
+//! The steps of the model, and how a trace prints them.
 
 use std::fmt;
 
-use crate::ask::{Op, Round, Who};
+use crate::request::{CancelRound, Operation, Sender};
 
 /// One step of the world. Attempts are numbered from 0, keys likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The attempt's call arrives, and it asks to begin.
+    /// The attempt's call arrives, and it sends a begin.
     Start(u8),
     /// A request is carried out and its reply arrives.
-    Deliver(Who),
+    Deliver(Sender),
     /// A request is carried out and its reply is lost.
-    LoseReply(Who),
+    LoseReply(Sender),
     /// A request is lost.
-    LoseRequest(Who),
-    /// A request is late: whoever sent it stops waiting.
-    Delay(Who),
-    /// A request is carried out, its reply arrives, and a copy of it is still under way.
-    Duplicate(Who),
-    /// The attempt gets the reply that was meant for the other key.
+    LoseRequest(Sender),
+    /// A request is late, and its sender stops waiting.
+    Delay(Sender),
+    /// A request is carried out, its reply arrives, and a copy of it is in transit.
+    Duplicate(Sender),
+    /// The attempt gets the reply for the other key.
     MixUp(u8),
-    /// The late request in this place arrives.
+    /// The late request with this index arrives.
     Arrive(u8),
     /// The attempt's lease is renewed.
     Renew(u8),
-    /// The same, but late.
+    /// A renewal of the attempt is late.
     RenewLate(u8),
-    /// The handler has its effect, and says so, or fails after it.
-    Act(u8, Word),
-    /// The handler ends without an effect.
-    Refrain(u8, Word),
-    /// The handler fails while its effect is under way.
+    /// The handler has its effect and reports this outcome.
+    Act(u8, ReportedOutcome),
+    /// The handler reports this outcome without an effect.
+    Refrain(u8, ReportedOutcome),
+    /// The handler reports an unknown outcome while its effect is in transit.
     Strand(u8),
-    /// An effect that was under way happens.
+    /// An effect in transit happens.
     TakeEffect(u8),
-    /// The grant came so late that the handler is not started.
+    /// The grant arrives so late that the handler is not started.
     TooLate(u8),
-    /// The completion goes to the journal, and the answer is given.
+    /// The completion is spilled to the journal, and the caller gets the answer.
     Spill(u8),
-    /// The store is down: the handler runs without a record.
+    /// The store is down, and the handler runs without a record.
     Pass(u8),
-    /// An attempt that waited stops waiting.
+    /// An attempt stops waiting for another attempt.
     GiveUp(u8),
-    /// An attempt looks at the record before it asks the probe.
+    /// An attempt reads the record before it calls the probe.
     LookFirst(u8),
-    /// The probe answers.
+    /// The probe returns what it found.
     Probe(u8),
-    /// The attempt's process dies.
-    Crash(u8, Leaving),
-    /// A lease runs out.
+    /// The attempt's process crashes.
+    Crash(u8, CrashRemnant),
+    /// A lease expires.
     Lapse(u8),
-    /// A record's life ends.
+    /// A record expires.
     Expire(u8),
-    /// A record that expired is removed.
+    /// An expired record is removed.
     Sweep(u8),
     /// The store's clock steps back.
     StepBack(u8),
-    /// The store loses everything.
+    /// The store forgets everything.
     Forget,
     /// The replica catches up with the store.
     CatchUp,
-    /// The replica takes the store's place.
+    /// The replica replaces the store.
     FailOver,
-    /// The operator looks at the record.
+    /// The operator reads the record.
     Look,
-    /// The operator finds out, and tells.
+    /// The operator finds the outcome out and resolves the record.
     FindOut,
 }
 
-/// What a handler says at its end.
+/// The outcome that a handler reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// It happened, and this is its answer.
+pub enum ReportedOutcome {
+    /// The effect happened, and there is an answer.
     Applied,
-    /// Known: it did not happen.
+    /// The effect is known not to have happened.
     NotApplied,
-    /// Not applied, and not to be tried again.
+    /// The effect is known not to have happened, and the key is closed.
     LastNotApplied,
-    /// It may have happened.
+    /// The effect may have happened.
     Unknown,
 }
 
-/// What a process that dies leaves behind.
+/// What a crashed process leaves in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaving {
-    /// Nothing that can still arrive.
+pub enum CrashRemnant {
+    /// Nothing.
     Nothing,
-    /// The request that it waited for.
+    /// The request whose reply it waited for.
     Request,
-    /// The handler's effect.
+    /// The effect of its handler.
     Effect,
 }
 
@@ -99,7 +99,7 @@ fn name(number: u8) -> &'static str {
     NAMES[usize::from(number)]
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Attempt(number) => f.write_str(name(*number)),
@@ -109,7 +109,7 @@ impl fmt::Display for Who {
     }
 }
 
-impl fmt::Display for Op {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Begin => f.write_str("begin"),
@@ -118,8 +118,8 @@ impl fmt::Display for Op {
             Self::Release => f.write_str("release"),
             Self::Abandon => f.write_str("abandon"),
             Self::Bury => f.write_str("bury"),
-            Self::Cancel(Round::AtOnce) => f.write_str("cancel"),
-            Self::Cancel(Round::Later) => f.write_str("second cancel"),
+            Self::Cancel(CancelRound::AtOnce) => f.write_str("cancel"),
+            Self::Cancel(CancelRound::Later) => f.write_str("second cancel"),
             Self::Hold { expected } => write!(f, "hold of token {expected}"),
             Self::Resolve { expected, done: Some(_) } => write!(f, "resolve of token {expected} as done"),
             Self::Resolve { expected, done: None } => write!(f, "resolve of token {expected} as not done"),
@@ -128,53 +128,53 @@ impl fmt::Display for Op {
     }
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for ReportedOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Applied => "applied",
             Self::NotApplied => "not applied",
-            Self::LastNotApplied => "not applied, for the last time",
+            Self::LastNotApplied => "not applied, and the key is closed",
             Self::Unknown => "unknown",
         })
     }
 }
 
-/// Without what is asked: the trace knows that from the state.
+/// Does not print the request: the trace takes it from the state.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Start(number) => write!(f, "{} starts", name(number)),
-            Self::Deliver(who) => write!(f, "{who}:"),
-            Self::LoseReply(who) => write!(f, "{who}, reply lost:"),
-            Self::LoseRequest(who) => write!(f, "{who}, request lost:"),
-            Self::Delay(who) => write!(f, "{who}, request late:"),
-            Self::Duplicate(who) => write!(f, "{who}, sent twice:"),
+            Self::Deliver(sender) => write!(f, "{sender}:"),
+            Self::LoseReply(sender) => write!(f, "{sender}, reply lost:"),
+            Self::LoseRequest(sender) => write!(f, "{sender}, request lost:"),
+            Self::Delay(sender) => write!(f, "{sender}, request late:"),
+            Self::Duplicate(sender) => write!(f, "{sender}, sent twice:"),
             Self::MixUp(number) => write!(f, "{} gets the reply for the other key:", name(number)),
             Self::Arrive(_) => f.write_str("late request arrives:"),
             Self::Renew(number) => write!(f, "{}: renew", name(number)),
             Self::RenewLate(number) => write!(f, "{}, request late: renew", name(number)),
-            Self::Act(number, word) => write!(f, "{} has its effect and says: {word}", name(number)),
-            Self::Refrain(number, word) => write!(f, "{} has no effect and says: {word}", name(number)),
-            Self::Strand(number) => write!(f, "{} says: unknown; its effect is under way", name(number)),
-            Self::TakeEffect(number) => write!(f, "the effect of {} that was under way happens", name(number)),
+            Self::Act(number, word) => write!(f, "{} has its effect and reports: {word}", name(number)),
+            Self::Refrain(number, word) => write!(f, "{} has no effect and reports: {word}", name(number)),
+            Self::Strand(number) => write!(f, "{} reports: unknown; its effect is in transit", name(number)),
+            Self::TakeEffect(number) => write!(f, "the effect of {} that was in transit happens", name(number)),
             Self::TooLate(number) => write!(f, "{} is granted too late to start", name(number)),
-            Self::Spill(number) => write!(f, "{} spills its completion and answers", name(number)),
+            Self::Spill(number) => write!(f, "{} spills its completion and answers its caller", name(number)),
             Self::Pass(number) => write!(f, "{} runs without a record", name(number)),
             Self::GiveUp(number) => write!(f, "{} stops waiting", name(number)),
-            Self::LookFirst(number) => write!(f, "{} looks at the record", name(number)),
-            Self::Probe(number) => write!(f, "{} asks the probe", name(number)),
-            Self::Crash(number, Leaving::Nothing) => write!(f, "{} dies", name(number)),
-            Self::Crash(number, Leaving::Request) => write!(f, "{} dies, its request under way", name(number)),
-            Self::Crash(number, Leaving::Effect) => write!(f, "{} dies, its effect under way", name(number)),
-            Self::Lapse(_) => f.write_str("the lease runs out"),
+            Self::LookFirst(number) => write!(f, "{} reads the record", name(number)),
+            Self::Probe(number) => write!(f, "{} calls the probe", name(number)),
+            Self::Crash(number, CrashRemnant::Nothing) => write!(f, "{} crashes", name(number)),
+            Self::Crash(number, CrashRemnant::Request) => write!(f, "{} crashes, its request in transit", name(number)),
+            Self::Crash(number, CrashRemnant::Effect) => write!(f, "{} crashes, its effect in transit", name(number)),
+            Self::Lapse(_) => f.write_str("the lease expires"),
             Self::Expire(_) => f.write_str("the record expires"),
             Self::Sweep(_) => f.write_str("the expired record is removed"),
             Self::StepBack(_) => f.write_str("the store's clock steps back"),
             Self::Forget => f.write_str("the store forgets everything"),
             Self::CatchUp => f.write_str("the replica catches up"),
-            Self::FailOver => f.write_str("the replica takes over"),
-            Self::Look => f.write_str("the operator looks"),
-            Self::FindOut => f.write_str("the operator finds out"),
+            Self::FailOver => f.write_str("the replica replaces the store"),
+            Self::Look => f.write_str("the operator reads the record"),
+            Self::FindOut => f.write_str("the operator finds the outcome out"),
         }
     }
 }

@@ -1,99 +1,105 @@
 //! An attempt: one call in one process, from its begin to its end.
 
-use crate::ask::{Ask, Op};
-use crate::kept::Answer;
+use crate::record::AnswerId;
+use crate::request::{Operation, ProtocolRequest};
 
-/// How many attempts there are at most.
+/// The largest number of attempts.
 pub(crate) const ATTEMPTS: usize = 3;
 
-/// An attempt, and what its process knows of it.
+/// An attempt, with the knowledge of its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Attempt {
-    pub(crate) phase: Phase,
-    /// The token of its grant; 0 without one.
+pub(crate) struct ModelAttempt {
+    pub(crate) phase: AttemptPhase,
+    /// The token of its grant; 0 without a grant.
     pub(crate) token: u8,
-    /// Whether the outcome of one of its begins is unknown to it.
+    /// Whether one of its begins is ambiguous.
     pub(crate) ambiguous: bool,
-    /// What its handler answered.
-    pub(crate) answer: Option<Answer>,
-    /// Its spilled completion. It outlives the process.
-    pub(crate) journal: Option<Ask>,
-    /// Whether its effect is under way although its handler has ended.
+    /// The answer of its handler.
+    pub(crate) answer: Option<AnswerId>,
+    /// Its spilled completion, which survives a crash.
+    pub(crate) journal: Option<ProtocolRequest>,
+    /// Whether its effect is in transit although its handler has ended.
     pub(crate) under_way: bool,
-    /// Whether the store confirmed that it was abandoned.
+    /// Whether the store confirmed an abandon.
     pub(crate) abandoned: bool,
 }
 
-/// What an attempt does.
+/// The phase of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Phase {
+pub(crate) enum AttemptPhase {
     #[default]
-    Waiting,
-    /// It waits for the store.
-    Asking(Ask),
-    /// It is about to look at a record whose outcome is unknown.
-    Looking,
-    /// It asks the probe about the record with this token.
+    NotStarted,
+    /// It waits for a reply of the store.
+    AwaitingStore(ProtocolRequest),
+    /// It is about to read a record with an unknown outcome.
+    BeforeProbe,
+    /// It waits for the probe, about the record with this token.
     Probing {
         expected: u8,
     },
-    /// Its handler runs, and has applied nothing yet.
+    /// Its handler runs and has had no effect yet.
     Running,
-    /// Likewise, without a record.
+    /// Its handler runs without a record and has had no effect yet.
     RunningUnprotected,
-    Over(End),
+    Ended(AttemptEnd),
     Crashed,
 }
 
-/// What became of an attempt.
+/// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum End {
+pub(crate) enum AttemptEnd {
     Answered,
-    /// Known: it applied nothing.
+    /// It is known to have applied nothing.
     NotApplied,
     Unknown,
 }
 
-impl Attempt {
+impl ModelAttempt {
     /// Whether its handler may still have an effect.
     pub(crate) fn can_act(&self) -> bool {
         self.under_way
             || match self.phase {
-                Phase::Running | Phase::RunningUnprotected => true,
-                Phase::Waiting
-                | Phase::Asking(_)
-                | Phase::Looking
-                | Phase::Probing { .. }
-                | Phase::Over(_)
-                | Phase::Crashed => false,
+                AttemptPhase::Running | AttemptPhase::RunningUnprotected => true,
+                AttemptPhase::NotStarted
+                | AttemptPhase::AwaitingStore(_)
+                | AttemptPhase::BeforeProbe
+                | AttemptPhase::Probing { .. }
+                | AttemptPhase::Ended(_)
+                | AttemptPhase::Crashed => false,
             }
     }
 
-    /// Whether its heartbeat goes on: until it completed, or starts to give its grant back.
+    /// Whether its heartbeat runs. The heartbeat stops when the attempt has completed or starts to give its grant back.
     pub(crate) fn renews(&self, to_the_end: bool) -> bool {
         match self.phase {
-            Phase::Running => true,
-            Phase::Asking(ask) => ask.op == Op::Complete || to_the_end && self.token != 0,
-            Phase::Over(_) => self.journal.is_some(),
-            Phase::Waiting | Phase::Looking | Phase::Probing { .. } | Phase::RunningUnprotected | Phase::Crashed => {
-                false
+            AttemptPhase::Running => true,
+            AttemptPhase::AwaitingStore(request) => {
+                request.operation == Operation::Complete || to_the_end && self.token != 0
             }
+            AttemptPhase::Ended(_) => self.journal.is_some(),
+            AttemptPhase::NotStarted
+            | AttemptPhase::BeforeProbe
+            | AttemptPhase::Probing { .. }
+            | AttemptPhase::RunningUnprotected
+            | AttemptPhase::Crashed => false,
         }
     }
 
-    /// Whether it will do nothing more.
+    /// Whether it will take no more steps.
     pub(crate) fn at_rest(&self) -> bool {
         let still = match self.phase {
-            Phase::Waiting | Phase::Over(_) | Phase::Crashed => true,
-            Phase::Asking(_) | Phase::Looking | Phase::Probing { .. } | Phase::Running | Phase::RunningUnprotected => {
-                false
-            }
+            AttemptPhase::NotStarted | AttemptPhase::Ended(_) | AttemptPhase::Crashed => true,
+            AttemptPhase::AwaitingStore(_)
+            | AttemptPhase::BeforeProbe
+            | AttemptPhase::Probing { .. }
+            | AttemptPhase::Running
+            | AttemptPhase::RunningUnprotected => false,
         };
         still && self.journal.is_none() && !self.under_way
     }
 
-    /// Whether it is known that it applied nothing, also when it never began.
+    /// Whether it is known to have applied nothing. An attempt that never began applied nothing.
     pub(crate) fn applied_nothing(&self) -> bool {
-        matches!(self.phase, Phase::Waiting | Phase::Over(End::NotApplied)) && self.at_rest()
+        matches!(self.phase, AttemptPhase::NotStarted | AttemptPhase::Ended(AttemptEnd::NotApplied)) && self.at_rest()
     }
 }

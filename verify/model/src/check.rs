@@ -1,4 +1,4 @@
-//! A setting's verdict.
+//! Checks a setting.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use crate::action::Action;
 use crate::invariant::Invariant;
 use crate::reach;
 use crate::setting::Setting;
-use crate::space::Space;
+use crate::space::StateSpace;
 
-/// What came of walking through all states of a setting.
+/// The result of exploring all states of a setting.
 #[derive(Clone, Debug)]
-pub struct Verdict {
-    /// What is broken first, with the shortest way there; nothing if everything holds.
+pub struct CheckResult {
+    /// The first broken invariant with the shortest way to it; none if all invariants hold.
     pub broken: Option<(Invariant, Vec<Action>)>,
-    /// How many different states were seen.
+    /// How many distinct states there are.
     pub states: usize,
-    /// How long it took.
+    /// How long the exploration took.
     pub took: Duration,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.broken {
             None => f.write_str("holds"),
@@ -31,26 +31,26 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Walks through all states of a setting, or until an invariant is broken.
+/// Explores all states of a setting, or stops at a broken invariant.
 ///
 /// # Panics
-/// If the checker and our own walk, which go the same ways, do not find the same.
-pub fn check(setting: Setting) -> Verdict {
+/// If the checker and the second exploration, which take the same steps, have different results.
+pub fn check(setting: Setting) -> CheckResult {
     let begun = Instant::now();
-    let checker = Space::new(setting).checker().threads(1).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+    let checker = StateSpace::new(setting).checker().threads(1).finish_when(HasDiscoveries::Any).spawn_bfs().join();
     let (states, found) = (checker.unique_state_count(), checker.discoveries());
     drop(checker);
-    // Once more, for what the checker cannot tell: whether rest stays reachable, and the shortest way to what is broken, since it
-    // goes on for a while after it found something, and keeps what it found last.
-    let walked = reach::walk(&Space::new(setting), |_| {});
-    let walked_states = walked.states();
-    let broken = walked.broken();
+    // Explores again for two results that the checker does not give: whether a state at rest stays reachable, and the shortest way to a
+    // broken invariant. The checker runs on for a while after its first discovery and keeps the last one.
+    let graph = reach::explore(&StateSpace::new(setting), |_| {});
+    let graph_states = graph.states();
+    let broken = graph.broken();
     match broken.as_ref().map(|(invariant, _)| *invariant) {
         None | Some(Invariant::RestIsReachable) => {
-            assert!(found.is_empty(), "the checker alone found {:?}", found.keys());
-            assert_eq!(walked_states, states, "one of the two took two states for one");
+            assert!(found.is_empty(), "only the checker found {:?}", found.keys());
+            assert_eq!(graph_states, states, "one of the explorations took two states for one");
         }
         Some(invariant) => assert!(found.contains_key(invariant.sentence()), "the checker did not find {invariant:?}"),
     }
-    Verdict { broken, states, took: begun.elapsed() }
+    CheckResult { broken, states, took: begun.elapsed() }
 }

@@ -1,236 +1,270 @@
-//! The engine's rules, as `hapax_core::gate` follows them: what an attempt does about a reply, about none, and about its handler.
+//! The engine's rules, as `hapax_core::gate` follows them: how an attempt reacts to a reply, to a timeout, and to its handler.
 
-use crate::action::{Leaving, Word};
-use crate::ask::{Ask, Op, Reply, Round, Who};
-use crate::attempt::{Attempt, End, Phase};
+use crate::action::{CrashRemnant, ReportedOutcome};
+use crate::attempt::{AttemptEnd, AttemptPhase, ModelAttempt};
 use crate::invariant::Invariant;
-use crate::kept::{Answer, OPERATORS_WORDS};
-use crate::setting::{Effect, Wrong};
-use crate::space::Space;
-use crate::world::{Late, World};
+use crate::record::{AnswerId, OPERATORS_ANSWER};
+use crate::reply::ProtocolReply;
+use crate::request::{CancelRound, Operation, ProtocolRequest, Sender};
+use crate::setting::{BrokenRule, EffectKind};
+use crate::space::StateSpace;
+use crate::world::{LateRequest, World};
 
 impl World {
-    /// A definite answer of the store.
-    pub(crate) fn hear(&mut self, space: &Space, who: Who, reply: Reply) {
-        let Some(ask) = self.asked(who) else { return };
-        match (who, ask.op) {
-            (Who::Operator, op) => self.operator_hears(op, reply),
-            (Who::Journal(number), _) => self.attempt(number).journal = None,
-            (Who::Attempt(number), Op::Begin) => self.begun(space, number, reply),
-            (Who::Attempt(number), Op::Complete) => self.completed(space, number, reply),
-            (Who::Attempt(number), Op::Release) if space.setting.is(Wrong::ReleasesWithoutCancelling) => {
-                self.attempt(number).phase = Phase::Over(End::NotApplied);
+    /// A definite reply of the store.
+    pub(crate) fn receive_reply(&mut self, space: &StateSpace, sender: Sender, reply: ProtocolReply) {
+        let Some(request) = self.pending_request(sender) else { return };
+        match (sender, request.operation) {
+            (Sender::Operator, operation) => self.operator_receives(operation, reply),
+            (Sender::Journal(number), _) => self.attempt(number).journal = None,
+            (Sender::Attempt(number), Operation::Begin) => self.begun(space, number, reply),
+            (Sender::Attempt(number), Operation::Complete) => self.completed(space, number, reply),
+            (Sender::Attempt(number), Operation::Release)
+                if space.setting.violates(BrokenRule::ReleasesWithoutCancelling) =>
+            {
+                self.attempt(number).phase = AttemptPhase::Ended(AttemptEnd::NotApplied);
             }
-            (Who::Attempt(number), Op::Release) => self.not_applied(space, number),
-            (Who::Attempt(number), Op::Bury) => self.attempt(number).phase = Phase::Over(End::NotApplied),
-            (Who::Attempt(number), Op::Abandon) => {
+            (Sender::Attempt(number), Operation::Release) => self.not_applied(space, number),
+            (Sender::Attempt(number), Operation::Bury) => {
+                self.attempt(number).phase = AttemptPhase::Ended(AttemptEnd::NotApplied);
+            }
+            (Sender::Attempt(number), Operation::Abandon) => {
                 let attempt = self.attempt(number);
-                attempt.abandoned = reply == Reply::Yes;
-                attempt.phase = Phase::Over(End::Unknown);
+                attempt.abandoned = reply == ProtocolReply::Yes;
+                attempt.phase = AttemptPhase::Ended(AttemptEnd::Unknown);
             }
-            (Who::Attempt(number), Op::Cancel(Round::AtOnce)) if !space.setting.is(Wrong::CancelsOnce) => {
-                self.asks(Who::Attempt(number), Ask::first(Op::Cancel(Round::Later)));
+            (Sender::Attempt(number), Operation::Cancel(CancelRound::AtOnce))
+                if !space.setting.violates(BrokenRule::CancelsOnce) =>
+            {
+                self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Cancel(CancelRound::Later)));
             }
-            (Who::Attempt(number), Op::Cancel(_)) => self.attempt(number).phase = Phase::Over(End::NotApplied),
-            // Also when somebody else knew: the next begin shows what.
-            (Who::Attempt(_), Op::Resolve { .. }) => self.asks(who, Ask::first(Op::Begin)),
-            (Who::Attempt(_), Op::Renew | Op::Hold { .. } | Op::Reopen { .. }) => {
-                unreachable!("no attempt waits for that")
+            (Sender::Attempt(number), Operation::Cancel(_)) => {
+                self.attempt(number).phase = AttemptPhase::Ended(AttemptEnd::NotApplied);
+            }
+            // Also if the record was resolved before: the next begin shows the result.
+            (Sender::Attempt(_), Operation::Resolve { .. }) => {
+                self.send(sender, ProtocolRequest::first(Operation::Begin));
+            }
+            (Sender::Attempt(_), Operation::Renew | Operation::Hold { .. } | Operation::Reopen { .. }) => {
+                unreachable!("no attempt sends these operations and waits")
             }
         }
     }
 
-    fn begun(&mut self, space: &Space, number: u8, reply: Reply) {
+    fn begun(&mut self, space: &StateSpace, number: u8, reply: ProtocolReply) {
         let waits = space.setting.allowed.waits;
         match reply {
-            Reply::Granted { token, .. } => {
+            ProtocolReply::Granted { token, .. } => {
                 let attempt = self.attempt(number);
-                (attempt.token, attempt.phase) = (token, Phase::Running);
+                (attempt.token, attempt.phase) = (token, AttemptPhase::Running);
             }
-            Reply::Replay(answer) => {
-                self.tell(space, number, answer);
+            ProtocolReply::Replay(answer) => {
+                self.give_answer(space, number, answer);
                 self.not_applied(space, number);
             }
-            Reply::Indeterminate if space.setting.allowed.probes => self.attempt(number).phase = Phase::Looking,
-            // It looks again later: the next begin is as this one.
-            Reply::Busy | Reply::Indeterminate if waits => self.asks(Who::Attempt(number), Ask::first(Op::Begin)),
-            Reply::Busy | Reply::Indeterminate | Reply::Mismatch | Reply::Dead => self.not_applied(space, number),
-            Reply::Recorded | Reply::Lost(_) | Reply::Gone | Reply::Yes | Reply::No => {
-                unreachable!("no begin is answered so")
+            ProtocolReply::Indeterminate if space.setting.allowed.probes => {
+                self.attempt(number).phase = AttemptPhase::BeforeProbe;
+            }
+            // The attempt waits and begins again. The next begin is equal to this one.
+            ProtocolReply::Busy | ProtocolReply::Indeterminate if waits => {
+                self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Begin));
+            }
+            ProtocolReply::Busy | ProtocolReply::Indeterminate | ProtocolReply::Mismatch | ProtocolReply::Dead => {
+                self.not_applied(space, number);
+            }
+            ProtocolReply::Recorded
+            | ProtocolReply::Lost(_)
+            | ProtocolReply::Gone
+            | ProtocolReply::Yes
+            | ProtocolReply::No => {
+                unreachable!("a begin has no such reply")
             }
         }
     }
 
-    /// It applied nothing: what an earlier begin may have left is cancelled.
-    pub(crate) fn not_applied(&mut self, space: &Space, number: u8) {
-        let cancels = self.attempt(number).ambiguous && !space.setting.is(Wrong::NeverCancels);
-        self.attempt(number).phase =
-            if cancels { Phase::Asking(Ask::first(Op::Cancel(Round::AtOnce))) } else { Phase::Over(End::NotApplied) };
-    }
-
-    fn completed(&mut self, space: &Space, number: u8, reply: Reply) {
-        let own = self.attempt(number).answer;
-        let told = match reply {
-            Reply::Recorded => own,
-            Reply::Lost(Some(_)) if space.setting.is(Wrong::AnswersForItselfWhenLost) => own,
-            Reply::Lost(canonical) => canonical,
-            Reply::Gone
-            | Reply::Granted { .. }
-            | Reply::Busy
-            | Reply::Replay(_)
-            | Reply::Mismatch
-            | Reply::Indeterminate
-            | Reply::Dead
-            | Reply::Yes
-            | Reply::No => None,
+    /// The attempt applied nothing. An ambiguous begin is cancelled.
+    pub(crate) fn not_applied(&mut self, space: &StateSpace, number: u8) {
+        let cancels = self.attempt(number).ambiguous && !space.setting.violates(BrokenRule::NeverCancels);
+        self.attempt(number).phase = if cancels {
+            AttemptPhase::AwaitingStore(ProtocolRequest::first(Operation::Cancel(CancelRound::AtOnce)))
+        } else {
+            AttemptPhase::Ended(AttemptEnd::NotApplied)
         };
-        if let Some(answer) = told {
-            self.tell(space, number, answer);
-        }
-        self.attempt(number).phase = Phase::Over(if told.is_some() { End::Answered } else { End::Unknown });
     }
 
-    /// No answer in time. Everything is repeated, a begin once.
-    pub(crate) fn hear_nothing(&mut self, space: &Space, who: Who) {
-        let Some(ask) = self.asked(who) else { return };
-        match (who, ask.op) {
-            (Who::Attempt(number), Op::Begin) if self.attempt(number).ambiguous => self.not_applied(space, number),
-            (Who::Attempt(number), Op::Begin) => {
-                self.attempt(number).ambiguous = true;
-                self.asks(who, Ask::first(Op::Begin));
+    fn completed(&mut self, space: &StateSpace, number: u8, reply: ProtocolReply) {
+        let own = self.attempt(number).answer;
+        let delivered = match reply {
+            ProtocolReply::Recorded => own,
+            ProtocolReply::Lost(Some(_)) if space.setting.violates(BrokenRule::ReturnsOwnAnswerWhenLost) => own,
+            ProtocolReply::Lost(canonical) => canonical,
+            ProtocolReply::Gone
+            | ProtocolReply::Granted { .. }
+            | ProtocolReply::Busy
+            | ProtocolReply::Replay(_)
+            | ProtocolReply::Mismatch
+            | ProtocolReply::Indeterminate
+            | ProtocolReply::Dead
+            | ProtocolReply::Yes
+            | ProtocolReply::No => None,
+        };
+        if let Some(answer) = delivered {
+            self.give_answer(space, number, answer);
+        }
+        self.attempt(number).phase =
+            AttemptPhase::Ended(if delivered.is_some() { AttemptEnd::Answered } else { AttemptEnd::Unknown });
+    }
+
+    /// No reply in time. Every operation is repeated, a begin only once.
+    pub(crate) fn time_out(&mut self, space: &StateSpace, sender: Sender) {
+        let Some(request) = self.pending_request(sender) else { return };
+        match (sender, request.operation) {
+            (Sender::Attempt(number), Operation::Begin) if self.attempt(number).ambiguous => {
+                self.not_applied(space, number);
             }
-            (Who::Attempt(number), Op::Resolve { .. }) => self.not_applied(space, number),
-            (Who::Attempt(_) | Who::Journal(_) | Who::Operator, op) => self.asks(who, Ask::first(op)),
+            (Sender::Attempt(number), Operation::Begin) => {
+                self.attempt(number).ambiguous = true;
+                self.send(sender, ProtocolRequest::first(Operation::Begin));
+            }
+            (Sender::Attempt(number), Operation::Resolve { .. }) => self.not_applied(space, number),
+            (Sender::Attempt(_) | Sender::Journal(_) | Sender::Operator, operation) => {
+                self.send(sender, ProtocolRequest::first(operation));
+            }
         }
     }
 
     /// The handler has its effect.
-    pub(crate) fn act(&mut self, space: &Space, number: u8, word: Word) {
-        let protected = self.attempt(number).phase == Phase::Running;
-        if word == Word::Unknown {
-            self.left.errors -= 1;
+    pub(crate) fn act(&mut self, space: &StateSpace, number: u8, word: ReportedOutcome) {
+        let protected = self.attempt(number).phase == AttemptPhase::Running;
+        if word == ReportedOutcome::Unknown {
+            self.faults_left.errors -= 1;
         }
-        let answer = self.take_effect(space, number).filter(|_| word == Word::Applied);
+        let answer = self.take_effect(space, number).filter(|_| word == ReportedOutcome::Applied);
         let Some(answer) = answer else {
             return self.give_up(space, number);
         };
         self.attempt(number).answer = Some(answer);
         if !protected {
             self.history.unrecorded |= 1 << answer;
-            self.tell(space, number, answer);
+            self.give_answer(space, number, answer);
             return self.not_applied(space, number);
         }
-        if space.setting.is(Wrong::RepliesBeforeRecording) {
-            self.tell(space, number, answer);
+        if space.setting.violates(BrokenRule::RepliesBeforeRecording) {
+            self.give_answer(space, number, answer);
         }
-        self.asks(Who::Attempt(number), Ask::first(Op::Complete));
+        self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Complete));
     }
 
-    /// The answer of the effect; none if the resource refused it.
-    fn take_effect(&mut self, space: &Space, number: u8) -> Option<Answer> {
+    /// Returns the answer of the effect; none if the resource refused it.
+    fn take_effect(&mut self, space: &StateSpace, number: u8) -> Option<AnswerId> {
         let key = usize::from(space.setting.call(number).tenant);
         let token = self.attempt(number).token;
         match space.setting.effect {
-            Effect::Ledger if self.history.ledger[key].is_some() => return self.history.ledger[key],
-            Effect::Fence if token < self.history.fence => return None,
-            Effect::Ledger | Effect::MintedIds => self.history.ledger[key] = Some(number),
-            Effect::Fence => self.history.fence = token,
-            Effect::Plain => {}
+            EffectKind::Ledger if self.history.ledger[key].is_some() => return self.history.ledger[key],
+            EffectKind::Fence if token < self.history.fence => return None,
+            EffectKind::Ledger | EffectKind::MintedIds => self.history.ledger[key] = Some(number),
+            EffectKind::Fence => self.history.fence = token,
+            EffectKind::Plain => {}
         }
         self.history.takes_effect(key, number);
         Some(number)
     }
 
-    pub(crate) fn refrain(&mut self, space: &Space, number: u8, word: Word) {
-        self.left.errors -= 1;
+    pub(crate) fn refrain(&mut self, space: &StateSpace, number: u8, word: ReportedOutcome) {
+        self.faults_left.errors -= 1;
         match word {
-            Word::NotApplied => self.asks(Who::Attempt(number), Ask::first(Op::Release)),
-            Word::LastNotApplied => self.asks(Who::Attempt(number), Ask::first(Op::Bury)),
-            Word::Unknown => self.give_up(space, number),
-            Word::Applied => unreachable!("without an effect nothing was applied"),
+            ReportedOutcome::NotApplied => {
+                self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Release));
+            }
+            ReportedOutcome::LastNotApplied => {
+                self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Bury));
+            }
+            ReportedOutcome::Unknown => self.give_up(space, number),
+            ReportedOutcome::Applied => unreachable!("a handler without an effect does not report `applied`"),
         }
     }
 
-    /// The outcome is unknown.
-    fn give_up(&mut self, space: &Space, number: u8) {
-        let op = if space.setting.is(Wrong::ReleasesOnUnknown) { Op::Release } else { Op::Abandon };
-        self.asks(Who::Attempt(number), Ask::first(op));
+    /// The outcome is unknown: the attempt is abandoned.
+    fn give_up(&mut self, space: &StateSpace, number: u8) {
+        let operation =
+            if space.setting.violates(BrokenRule::ReleasesOnUnknown) { Operation::Release } else { Operation::Abandon };
+        self.send(Sender::Attempt(number), ProtocolRequest::first(operation));
     }
 
-    pub(crate) fn spill(&mut self, space: &Space, number: u8) {
+    pub(crate) fn spill(&mut self, space: &StateSpace, number: u8) {
         let attempt = self.attempt(number);
-        let answer = attempt.answer.expect("it completes with an answer");
-        if !space.setting.is(Wrong::ForgetsWhatItSpilled) {
-            attempt.journal = Some(Ask::first(Op::Complete));
+        let answer = attempt.answer.expect("an attempt completes with an answer");
+        if !space.setting.violates(BrokenRule::ForgetsWhatItSpilled) {
+            attempt.journal = Some(ProtocolRequest::first(Operation::Complete));
         }
-        attempt.phase = Phase::Over(End::Answered);
-        self.tell(space, number, answer);
+        attempt.phase = AttemptPhase::Ended(AttemptEnd::Answered);
+        self.give_answer(space, number, answer);
     }
 
-    /// The caller is given an answer.
-    fn tell(&mut self, space: &Space, number: u8, answer: Answer) {
+    /// The caller gets an answer.
+    fn give_answer(&mut self, space: &StateSpace, number: u8, answer: AnswerId) {
         let call = space.setting.call(number);
         let given_for = space.setting.calls.get(usize::from(answer));
-        if answer != OPERATORS_WORDS && given_for != Some(&call) {
+        if answer != OPERATORS_ANSWER && given_for != Some(&call) {
             self.history.breaks(Invariant::AnswerFits);
         }
         self.history.delivers(call.tenant.into(), answer);
     }
 
-    pub(crate) fn crash(&mut self, number: u8, leaving: Leaving) -> Option<()> {
-        self.left.crashes -= 1;
-        let who = Who::Attempt(number);
-        let left = self.asked(who).filter(|_| leaving == Leaving::Request);
+    pub(crate) fn crash(&mut self, number: u8, leaving: CrashRemnant) -> Option<()> {
+        self.faults_left.crashes -= 1;
+        let sender = Sender::Attempt(number);
+        let left = self.pending_request(sender).filter(|_| leaving == CrashRemnant::Request);
         let attempt = self.attempt(number);
-        attempt.phase = Phase::Crashed;
-        attempt.under_way |= leaving == Leaving::Effect;
+        attempt.phase = AttemptPhase::Crashed;
+        attempt.under_way |= leaving == CrashRemnant::Effect;
         if let Some(journal) = &mut attempt.journal {
-            *journal = Ask::first(Op::Complete);
+            *journal = ProtocolRequest::first(Operation::Complete);
         }
-        left.is_none_or(|ask| self.leave(Late { from: who, ask })).then_some(())
+        left.is_none_or(|request| self.add_late(LateRequest { from: sender, request })).then_some(())
     }
 
-    /// The handler fails while its effect is under way.
-    pub(crate) fn strand(&mut self, space: &Space, number: u8) {
-        self.left.errors -= 1;
+    /// The handler reports an unknown outcome while its effect is in transit.
+    pub(crate) fn strand(&mut self, space: &StateSpace, number: u8) {
+        self.faults_left.errors -= 1;
         self.attempt(number).under_way = true;
         self.give_up(space, number);
     }
 
-    /// The effect that was under way happens.
-    pub(crate) fn arrive_effect(&mut self, space: &Space, number: u8) {
+    /// An effect in transit happens.
+    pub(crate) fn arrive_effect(&mut self, space: &StateSpace, number: u8) {
         self.attempt(number).under_way = false;
         self.take_effect(space, number);
     }
 
-    /// Granted so late that the lease may be over: the handler is not started.
+    /// The grant arrived so late that the lease may have expired, so the handler is not started.
     pub(crate) fn come_too_late(&mut self, number: u8) {
-        self.left.errors -= 1;
-        self.asks(Who::Attempt(number), Ask::first(Op::Cancel(Round::AtOnce)));
+        self.faults_left.errors -= 1;
+        self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Cancel(CancelRound::AtOnce)));
     }
 
-    /// What is there by now is what the probe is asked about.
-    pub(crate) fn look_first(&mut self, space: &Space, number: u8) {
-        let found = self.store.slots[space.slot_of(Who::Attempt(number))].live().map(|record| record.token);
+    /// Reads the record that the probe is called about. It may have changed since the begin.
+    pub(crate) fn look_first(&mut self, space: &StateSpace, number: u8) {
+        let found = self.store.slots[space.slot_of(Sender::Attempt(number))].live().map(|record| record.token);
         self.attempt(number).phase = match found {
-            Some(expected) => Phase::Probing { expected },
-            None => Phase::Asking(Ask::first(Op::Begin)),
+            Some(expected) => AttemptPhase::Probing { expected },
+            None => AttemptPhase::AwaitingStore(ProtocolRequest::first(Operation::Begin)),
         };
     }
 
-    /// While somebody may still act the probe does not know.
-    pub(crate) fn probe(&mut self, space: &Space, number: u8) {
-        let Phase::Probing { expected } = self.attempt(number).phase else { return };
-        if self.attempts.iter().any(Attempt::can_act) {
+    /// The probe does not know the outcome while an attempt may still have an effect.
+    pub(crate) fn probe(&mut self, space: &StateSpace, number: u8) {
+        let AttemptPhase::Probing { expected } = self.attempt(number).phase else { return };
+        if self.attempts.iter().any(ModelAttempt::can_act) {
             return self.not_applied(space, number);
         }
         let done = self.history.produced[usize::from(space.setting.call(number).tenant)];
-        self.asks(Who::Attempt(number), Ask::first(Op::Resolve { expected, done }));
+        self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Resolve { expected, done }));
     }
 
     /// The store is down, and the policy lets the handler run.
     pub(crate) fn pass(&mut self, number: u8) {
         self.history.excused = true;
-        self.attempt(number).phase = Phase::RunningUnprotected;
+        self.attempt(number).phase = AttemptPhase::RunningUnprotected;
     }
 }

@@ -1,43 +1,43 @@
-//! What happened so far, as far as an invariant asks for it.
+//! The history of a run, as far as an invariant needs it.
 
-use crate::ask::{Op, Who};
 use crate::invariant::Invariant;
-use crate::kept::{Answer, Kept, Stands};
-use crate::store::{KEYS, Slot};
+use crate::record::{AnswerId, ModelRecord, ModelState};
+use crate::request::{Operation, Sender};
+use crate::store::{KEYS, StoreSlot};
 
-/// What happened, by key as the callers mean it.
+/// The history, by key as the callers name it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct History {
-    /// How many effects an operation had; 2 stands for more.
+    /// How many effects an operation had; 2 means two or more.
     pub(crate) effects: [u8; KEYS],
     /// The answer of the first effect.
-    pub(crate) produced: [Option<Answer>; KEYS],
-    /// The ledger's row.
-    pub(crate) ledger: [Option<Answer>; KEYS],
+    pub(crate) produced: [Option<AnswerId>; KEYS],
+    /// The answer in the ledger.
+    pub(crate) ledger: [Option<AnswerId>; KEYS],
     /// The newest token that the resource saw.
     pub(crate) fence: u8,
-    /// One bit for each answer that a caller was given.
+    /// One bit for each answer that a caller got.
     pub(crate) delivered: [u8; KEYS],
-    /// One bit for each of them that was given as unrecorded.
+    /// One bit for each answer that a caller got as unrecorded.
     pub(crate) unrecorded: u8,
-    /// The first answer that was recorded, by slot.
-    pub(crate) completed: [Option<Answer>; KEYS],
+    /// The first recorded answer, by slot.
+    pub(crate) completed: [Option<AnswerId>; KEYS],
     pub(crate) newest_token: u8,
-    /// The store forgot a record, by amnesia or because its life was over.
+    /// Whether the store forgot a record, by amnesia or because the record expired.
     pub(crate) forgot: bool,
-    /// A replica took over that lagged behind: a swap from before may bring its token back.
+    /// Whether a lagging replica replaced the store. A swap that was sent before may then bring an old token back.
     pub(crate) rolled_back: bool,
-    /// An effect was outside of what the record can know: without one, or after an operator said that there is none.
+    /// Whether an effect happened that the record cannot show: without a record, or after an operator had resolved it as not done.
     pub(crate) excused: bool,
     broken: u32,
 }
 
-/// Why something is written.
+/// The request that writes a record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cause {
-    pub(crate) who: Who,
-    pub(crate) op: Op,
-    /// Whether the lease was over when the record was looked at, and was not armed anew since.
+pub(crate) struct WriteCause {
+    pub(crate) sender: Sender,
+    pub(crate) operation: Operation,
+    /// Whether the lease had expired when the record was read, and was not re-armed since.
     pub(crate) lapsed: bool,
 }
 
@@ -54,8 +54,8 @@ impl History {
         self.broken |= 1 << invariant as u32;
     }
 
-    /// A caller is given an answer.
-    pub(crate) fn delivers(&mut self, key: usize, answer: Answer) {
+    /// A caller gets an answer.
+    pub(crate) fn delivers(&mut self, key: usize, answer: AnswerId) {
         self.delivered[key] |= 1 << answer;
         if self.effects[key] == 0 {
             self.breaks(Invariant::AnswerHasEffect);
@@ -63,20 +63,20 @@ impl History {
     }
 
     /// An effect happens under this key.
-    pub(crate) fn takes_effect(&mut self, key: usize, answer: Answer) {
+    pub(crate) fn takes_effect(&mut self, key: usize, answer: AnswerId) {
         self.effects[key] = (self.effects[key] + 1).min(2);
         self.produced[key].get_or_insert(answer);
     }
 
     /// A record is about to be written into the slot.
-    pub(crate) fn writes(&mut self, at: usize, slot: &Slot, next: &Kept, cause: Cause) {
-        self.tokens_grow(slot, next, cause.op);
-        self.fits(slot, next, cause.op);
-        let before = slot.live().and_then(Kept::in_progress);
-        match next.stands {
-            Stands::InProgress(held) if slot.live() == Some(next) => self.armed_anew(held.owner, cause),
-            Stands::InProgress(held) if held.is_abandoned() => {}
-            Stands::InProgress(_) => {
+    pub(crate) fn writes(&mut self, at: usize, slot: &StoreSlot, next: &ModelRecord, cause: WriteCause) {
+        self.tokens_grow(slot, next, cause.operation);
+        self.fits(slot, next, cause.operation);
+        let before = slot.live().and_then(ModelRecord::in_progress);
+        match next.state {
+            ModelState::InProgress(held) if slot.live() == Some(next) => self.armed_anew(held.owner, cause),
+            ModelState::InProgress(held) if held.is_abandoned() => {}
+            ModelState::InProgress(_) => {
                 if self.completed[at].is_some() && !self.forgot {
                     self.breaks(Invariant::NoGrantAfterCompleted);
                 }
@@ -84,78 +84,89 @@ impl History {
                     self.breaks(Invariant::OnlyTheLapsed);
                 }
             }
-            Stands::Indeterminate(_) => {
+            ModelState::Indeterminate(_) => {
                 if before.is_some() && !cause.lapsed {
                     self.breaks(Invariant::OnlyTheLapsed);
                 }
             }
-            Stands::Completed(answer) => {
+            ModelState::Completed(answer) => {
                 self.completed[at].get_or_insert(answer);
             }
-            Stands::Released(_) => self.released(at, cause.op),
-            Stands::Dead(_) => {}
+            ModelState::Released(_) => self.released(at, cause.operation),
+            ModelState::Dead(_) => {}
         }
         self.newest_token = self.newest_token.max(next.token);
     }
 
-    /// What somebody found out, and what a renewal may touch.
-    fn fits(&mut self, slot: &Slot, next: &Kept, op: Op) {
-        match op {
-            Op::Hold { expected } | Op::Resolve { expected, .. } | Op::Reopen { expected } => {
+    /// Checks verdicts and renewals.
+    fn fits(&mut self, slot: &StoreSlot, next: &ModelRecord, operation: Operation) {
+        match operation {
+            Operation::Hold { expected } | Operation::Resolve { expected, .. } | Operation::Reopen { expected } => {
                 if slot.live().is_none_or(|record| record.token != expected) {
                     self.breaks(Invariant::VerdictFits);
                 }
             }
-            Op::Renew => {
+            Operation::Renew => {
                 if next.in_progress().is_none() || slot.live() != Some(next) {
                     self.breaks(Invariant::RenewsItsOwn);
                 }
             }
-            Op::Begin | Op::Complete | Op::Release | Op::Abandon | Op::Bury | Op::Cancel(_) => {}
+            Operation::Begin
+            | Operation::Complete
+            | Operation::Release
+            | Operation::Abandon
+            | Operation::Bury
+            | Operation::Cancel(_) => {}
         }
     }
 
-    /// Every token that is new must be newer than all before. A completion brings the token of its own grant, however old.
-    fn tokens_grow(&mut self, slot: &Slot, next: &Kept, op: Op) {
-        let grows = match op {
-            Op::Begin => slot.live() != Some(next) && next.in_progress().is_some(),
-            Op::Reopen { .. } => true,
-            Op::Resolve { done, .. } => done.is_some(),
-            Op::Renew | Op::Complete | Op::Release | Op::Abandon | Op::Bury | Op::Cancel(_) | Op::Hold { .. } => false,
+    /// A new token must be larger than all before it. A completion is exempt: it has the token of its own grant, however old.
+    fn tokens_grow(&mut self, slot: &StoreSlot, next: &ModelRecord, operation: Operation) {
+        let grows = match operation {
+            Operation::Begin => slot.live() != Some(next) && next.in_progress().is_some(),
+            Operation::Reopen { .. } => true,
+            Operation::Resolve { done, .. } => done.is_some(),
+            Operation::Renew
+            | Operation::Complete
+            | Operation::Release
+            | Operation::Abandon
+            | Operation::Bury
+            | Operation::Cancel(_)
+            | Operation::Hold { .. } => false,
         };
         if grows && next.token <= self.newest_token && !self.rolled_back {
             self.breaks(Invariant::TokensGrow);
         }
     }
 
-    fn armed_anew(&mut self, owner: u8, cause: Cause) {
-        let own = match cause.who {
-            Who::Attempt(number) | Who::Journal(number) => number + 1 == owner,
-            Who::Operator => false,
+    fn armed_anew(&mut self, owner: u8, cause: WriteCause) {
+        let own = match cause.sender {
+            Sender::Attempt(number) | Sender::Journal(number) => number + 1 == owner,
+            Sender::Operator => false,
         };
-        if cause.op == Op::Renew && !own {
+        if cause.operation == Operation::Renew && !own {
             self.breaks(Invariant::RenewsItsOwn);
         }
     }
 
-    fn released(&mut self, at: usize, op: Op) {
+    fn released(&mut self, at: usize, operation: Operation) {
         let had_effect = self.effects[at] > 0;
-        match op {
-            Op::Release | Op::Cancel(_) if had_effect && !self.forgot && !self.excused => {
+        match operation {
+            Operation::Release | Operation::Cancel(_) if had_effect && !self.forgot && !self.excused => {
                 self.breaks(Invariant::NoReleaseAfterEffect);
             }
-            // Whoever reopens says that it may run again, whatever a takeover before it left.
-            Op::Reopen { .. } if had_effect => self.excused = true,
-            Op::Release
-            | Op::Cancel(_)
-            | Op::Reopen { .. }
-            | Op::Begin
-            | Op::Renew
-            | Op::Complete
-            | Op::Abandon
-            | Op::Bury
-            | Op::Hold { .. }
-            | Op::Resolve { .. } => {}
+            // An operator who reopens a key accepts that the effect may happen again.
+            Operation::Reopen { .. } if had_effect => self.excused = true,
+            Operation::Release
+            | Operation::Cancel(_)
+            | Operation::Reopen { .. }
+            | Operation::Begin
+            | Operation::Renew
+            | Operation::Complete
+            | Operation::Abandon
+            | Operation::Bury
+            | Operation::Hold { .. }
+            | Operation::Resolve { .. } => {}
         }
     }
 }

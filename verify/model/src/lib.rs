@@ -1,52 +1,56 @@
-//! The protocol of Hapax in every order in which its steps, its faults and its clocks can meet.
+//! A model of the protocol that explores every order of its steps, its faults and its clocks.
 //!
 //! ```text
-//! settings.rs   the table: what is shipped and must hold, what must not be done and must break
-//! setting.rs    one of them: who calls, under which policy, with how many faults
-//! world.rs      a state: store, attempts, late requests, operator, what happened
-//! possible.rs   what can happen next            steps.rs      what then happens, and time
-//! network.rs    what becomes of a request       engine.rs     what an attempt does about it
-//! protocol.rs   a step of an operation          operator.rs   who finds out
-//! invariant.rs  what must hold in each state    reach.rs      a definite answer stays reachable from each
-//! check.rs      a setting's verdict             trace.rs      the shortest way to what is broken, to be read
-//! rows.rs       which rows of the machine's table a setting comes to
+//! settings.rs   the settings: the shipped ones must hold, the forbidden ones must break
+//! setting.rs    one setting: its calls, its policy, and how many faults may happen
+//! world.rs      a state: the store, the attempts, late requests, the operator, the history
+//! actions.rs    the steps that are possible in a state     steps.rs      their effects, and time
+//! network.rs    the fate of a request                      engine.rs     how an attempt reacts to it
+//! protocol.rs   one step of an operation                   operator.rs   the operator who resolves outcomes
+//! invariant.rs  the invariants                             property.rs   their checks on a state
+//! reach.rs      whether each state can still lead to a definite answer
+//! check.rs      the result of a setting                    trace.rs      the shortest way to a broken invariant
+//! table.rs      the rows of the machine's table that a setting reaches
 //! ```
 //!
-//! Nothing of the protocol is written here: records are judged by `hapax_core::machine`, and swaps by
-//! `hapax_core::store::is_unchanged`. What is written here are the engine's rules, as `hapax_core::gate` follows them, the network and
-//! time.
+//! The model has no copy of the protocol. `hapax_core::machine` judges records, and `hapax_core::store::is_unchanged` judges swaps. The
+//! model itself defines the rules of the engine as `hapax_core::gate` follows them, the network, and time.
 //!
-//! It is meaner than the world: a lease ends at any moment and as often as it likes, nobody heeds a deadline, a swap is refused only
-//! if the value differs or was armed anew, and what anybody read may be as old as it likes by the time they act on it.
-//! It is kinder in this: a request that is lost is lost for good, so that "none of an attempt's begins can arrive any more" is a
-//! fact, where the engine waits for a lease; a change is tried until it is made, where the protocol gives up after 8 tries; two
-//! attempts never share a process, so twins that wait for each other, permits and the breaker are not here; and numbers are small.
+//! The model is stricter than reality in these points. A lease may expire at any moment and any number of times. No attempt respects a
+//! deadline. A swap is refused only if the value differs or was re-armed. An attempt may act on a read of any age.
+//!
+//! The model is milder than reality in these points. A lost request never arrives, so "none of an attempt's begins can arrive any more"
+//! is a fact; the engine waits for one lease instead. A change is repeated until it succeeds; the protocol stops after 8 tries. Two
+//! attempts never share a process, so the model has no followers, permits or breaker. All numbers are small.
 
 mod action;
-mod ask;
+mod actions;
 mod attempt;
 mod check;
 mod engine;
+mod explore;
 mod history;
 mod invariant;
-mod kept;
 mod network;
 mod operator;
-mod possible;
+mod property;
 mod protocol;
 mod reach;
-mod rows;
+mod record;
+mod reply;
+mod request;
 mod setting;
 mod settings;
 mod space;
 mod steps;
 mod store;
+mod table;
 mod trace;
 mod world;
 
-pub use check::{Verdict, check};
+pub use check::{CheckResult, check};
 pub use invariant::Invariant;
-pub use rows::{Row, rows};
 pub use setting::Setting;
-pub use settings::{DEEP, Expected, Listed, settings};
-pub use trace::tell;
+pub use settings::{DEEP, ExpectedResult, NamedSetting, settings};
+pub use table::{TableRow, rows};
+pub use trace::describe_trace;

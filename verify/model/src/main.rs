@@ -1,20 +1,20 @@
-//! Walks through every setting and says what came of it; ends with an error if anything is not as expected.
+//! Checks every setting and prints the results. Exits with an error if a result is not the expected one.
 //!
 //! ```text
 //! hapax-model                 all settings
-//! hapax-model retry           only those whose name contains "retry"
-//! hapax-model --trace fence   also the shortest way to what is broken
-//! hapax-model --stop          ends at the first surprise
-//! hapax-model --deep          the settings with millions of states instead; one at a time, they take gigabytes
+//! hapax-model retry           only the settings whose name contains "retry"
+//! hapax-model --trace fence   also prints the shortest way to a broken invariant
+//! hapax-model --stop          stops at the first unexpected result
+//! hapax-model --deep          only the settings with millions of states, one at a time; they need gigabytes of memory
 //! ```
 
 use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use hapax_model::{DEEP, Listed, Verdict, check, settings, tell};
+use hapax_model::{CheckResult, DEEP, NamedSetting, check, describe_trace, settings};
 
-/// How many settings are walked through at once.
+/// How many settings are checked at once.
 const AT_ONCE: usize = 2;
 
 fn main() -> ExitCode {
@@ -22,18 +22,18 @@ fn main() -> ExitCode {
     let (flags, names): (Vec<&str>, Vec<&str>) =
         words.iter().map(String::as_str).partition(|word| word.starts_with("--"));
     let has = |name: &str| flags.contains(&name);
-    let all: Vec<&Listed> = if has("--deep") { DEEP.iter().collect() } else { settings().collect() };
-    let asked_for = |listed: &&Listed| names.is_empty() || names.iter().any(|name| listed.name.contains(name));
-    let chosen: Vec<&Listed> = all.into_iter().filter(asked_for).collect();
+    let all: Vec<&NamedSetting> = if has("--deep") { DEEP.iter().collect() } else { settings().collect() };
+    let is_chosen = |listed: &&NamedSetting| names.is_empty() || names.iter().any(|name| listed.name.contains(name));
+    let chosen: Vec<&NamedSetting> = all.into_iter().filter(is_chosen).collect();
     if chosen.is_empty() || flags.iter().any(|flag| !["--trace", "--stop", "--deep"].contains(flag)) {
-        return misused();
+        return usage_error();
     }
     println!("{:<18} {:<8} {:>9} {:>6}  verdict", "setting", "expected", "states", "s");
-    let (next, surprises) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (next, unexpected) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let walk = || {
         while let Some(listed) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             if !show(listed, &check(listed.setting), has("--trace")) {
-                surprises.fetch_add(1, Ordering::Relaxed);
+                unexpected.fetch_add(1, Ordering::Relaxed);
                 if has("--stop") {
                     process::exit(1);
                 }
@@ -45,27 +45,27 @@ fn main() -> ExitCode {
             scope.spawn(walk);
         }
     });
-    let surprises = surprises.into_inner();
-    println!("{} of {} as expected", chosen.len() - surprises, chosen.len());
-    if surprises == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let unexpected = unexpected.into_inner();
+    println!("{} of {} as expected", chosen.len() - unexpected, chosen.len());
+    if unexpected == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints a verdict; says whether it is as expected.
-fn show(listed: &Listed, verdict: &Verdict, traces: bool) -> bool {
+/// Prints a result. Returns whether it is the expected one.
+fn show(listed: &NamedSetting, verdict: &CheckResult, traces: bool) -> bool {
     let as_expected = listed.as_expected(verdict);
     let (expected, seconds) = (listed.expected.to_string(), verdict.took.as_secs_f64());
     let mut lines = format!("{:<18} {expected:<8} {:>9} {seconds:>6.1}  {verdict}", listed.name, verdict.states);
     if let Err(why) = &as_expected {
-        lines.push_str(&format!("\n  SURPRISE: {why}"));
+        lines.push_str(&format!("\n  UNEXPECTED: {why}"));
     }
     if let Some((_, way)) = verdict.broken.as_ref().filter(|_| traces || as_expected.is_err()) {
-        lines.push_str(&format!("\n  {}\n{}", listed.what, tell(listed.setting, way)));
+        lines.push_str(&format!("\n  {}\n{}", listed.what, describe_trace(listed.setting, way)));
     }
     println!("{lines}");
     as_expected.is_ok()
 }
 
-fn misused() -> ExitCode {
+fn usage_error() -> ExitCode {
     eprintln!("usage: hapax-model [--trace] [--stop] [--deep] [NAME]...\n\nsettings:");
     for listed in settings().chain(DEEP) {
         eprintln!("  {:<20} {}", listed.name, listed.what);

@@ -1,41 +1,42 @@
-//! Somebody who finds out what became of an operation.
+//! The operator, who finds out and resolves unknown outcomes.
 
-use crate::ask::{Ask, Op, Reply, Who};
-use crate::attempt::Attempt;
-use crate::kept::OPERATORS_WORDS;
-use crate::setting::Operator;
-use crate::space::Space;
-use crate::world::{Finding, World};
+use crate::attempt::ModelAttempt;
+use crate::record::OPERATORS_ANSWER;
+use crate::reply::ProtocolReply;
+use crate::request::{Operation, ProtocolRequest, Sender};
+use crate::setting::OperatorKind;
+use crate::space::StateSpace;
+use crate::world::{OperatorPhase, World};
 
 impl World {
-    /// A lapsed record is held first; finding out begins after that.
+    /// A lapsed record is held before the operator finds its outcome out.
     pub(crate) fn look(&mut self) {
-        self.left.looks -= 1;
+        self.faults_left.looks -= 1;
         let Some(record) = self.store.slots[0].live().copied() else { return };
         let expected = record.token;
         self.operator = if record.is_dead() {
-            Finding::Asking(Ask::first(Op::Reopen { expected }))
+            OperatorPhase::Waiting(ProtocolRequest::first(Operation::Reopen { expected }))
         } else {
-            Finding::Asking(Ask::first(Op::Hold { expected }))
+            OperatorPhase::Waiting(ProtocolRequest::first(Operation::Hold { expected }))
         };
     }
 
-    pub(crate) fn operator_hears(&mut self, op: Op, reply: Reply) {
-        self.operator = match (op, reply) {
-            (Op::Hold { expected }, Reply::Yes) => Finding::Out { expected },
-            _ => Finding::Idle,
+    pub(crate) fn operator_receives(&mut self, operation: Operation, reply: ProtocolReply) {
+        self.operator = match (operation, reply) {
+            (Operation::Hold { expected }, ProtocolReply::Yes) => OperatorPhase::FindingOut { expected },
+            _ => OperatorPhase::Idle,
         };
     }
 
-    pub(crate) fn find_out(&mut self, space: &Space) {
-        let Finding::Out { expected } = self.operator else { return };
+    pub(crate) fn find_out(&mut self, space: &StateSpace) {
+        let OperatorPhase::FindingOut { expected } = self.operator else { return };
         let found = self.history.produced[usize::from(space.setting.calls[0].tenant)];
         let done = match space.setting.operator {
-            Operator::InOwnWords => found.map(|_| OPERATORS_WORDS),
-            Operator::Careful | Operator::Hasty | Operator::Nobody => found,
+            OperatorKind::OwnAnswer => found.map(|_| OPERATORS_ANSWER),
+            OperatorKind::Careful | OperatorKind::Hasty | OperatorKind::Nobody => found,
         };
-        // What happens after the question is not in the answer.
-        self.history.excused |= done.is_none() && self.attempts.iter().any(Attempt::can_act);
-        self.asks(Who::Operator, Ask::first(Op::Resolve { expected, done }));
+        // An effect that happens later is not in the result, so the invariants excuse it.
+        self.history.excused |= done.is_none() && self.attempts.iter().any(ModelAttempt::can_act);
+        self.send(Sender::Operator, ProtocolRequest::first(Operation::Resolve { expected, done }));
     }
 }

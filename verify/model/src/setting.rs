@@ -1,139 +1,139 @@
-//! What a run of the model is given: who calls, under which policy, with which faults.
+//! A setting of the model: its calls, its policy and its faults.
 
 use std::time::Duration;
 
 use hapax_core::machine::{Begin, Claim, Complete, Lapse};
 use hapax_core::{Call, Identity, Key, Millis, RecordKey, Scope, Seconds, Token};
 
-use crate::kept::{Answer, bytes, fingerprint, owner};
+use crate::record::{AnswerId, bytes, fingerprint, owner};
 use crate::store::KEYS;
 
-/// How long a grant is believed without renewal.
+/// The lease.
 pub(crate) const LEASE: Millis = Millis(30_000);
-/// How long a record lives whose outcome is not known.
+/// How long a record lives while its outcome is unknown.
 pub(crate) const UNKNOWN_RETENTION: Seconds = Seconds(30 * 24 * 3600);
 /// How long an answer is replayed.
 pub(crate) const RETENTION: Seconds = Seconds(24 * 3600);
 /// How long a released record lives.
 pub(crate) const RELEASED_RETENTION: Seconds = Seconds(600);
 
-/// One run of the model. Plain data.
+/// One setting of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The calls, one for each attempt: at most three.
-    pub(crate) calls: &'static [Sent],
+    pub(crate) calls: &'static [ModelCall],
     pub(crate) on_lapse: Lapse,
-    pub(crate) effect: Effect,
-    pub(crate) operator: Operator,
-    pub(crate) allowed: Allowed,
-    pub(crate) clock: Clock,
-    pub(crate) faults: Faults,
-    pub(crate) wrong: Option<Wrong>,
+    pub(crate) effect: EffectKind,
+    pub(crate) operator: OperatorKind,
+    pub(crate) allowed: AllowedSteps,
+    pub(crate) clock: StoreClock,
+    pub(crate) faults: FaultBudget,
+    pub(crate) broken_rule: Option<BrokenRule>,
 }
 
 /// A call as its client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
-    /// Which tenant's, of two that use the same key.
+pub(crate) struct ModelCall {
+    /// The tenant. Both tenants use the same key.
     pub(crate) tenant: u8,
     pub(crate) payload: u8,
 }
 
-/// What the handler's effect is like.
+/// What protects the handler's effect from happening twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// It happens each time.
+pub(crate) enum EffectKind {
+    /// Nothing: it happens each time.
     Plain,
-    /// A ledger row in the same transaction, under the derived id: it happens once, and has one answer.
+    /// A ledger row in the same transaction, under the derived id. The effect happens once and has one answer.
     Ledger,
-    /// The same under an id that each attempt mints.
+    /// A ledger row under an id that each attempt mints.
     MintedIds,
-    /// The resource refuses tokens older than the newest it saw.
+    /// The resource refuses tokens that are older than the newest one it saw.
     Fence,
 }
 
-/// Who resolves what is unknown.
+/// How an operator resolves unknown outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operator {
+pub(crate) enum OperatorKind {
     Nobody,
-    /// Finds out after nobody can act any more, and tells the effect's own answer.
+    /// Waits until no attempt can have an effect, and records the original answer.
     Careful,
-    /// As careful, but tells the answer in words of their own.
-    InOwnWords,
-    /// Finds out while an attempt may still act.
+    /// Waits likewise, but records an answer of their own.
+    OwnAnswer,
+    /// Resolves while an attempt may still have an effect.
     Hasty,
 }
 
-/// What else may be done.
+/// Optional behaviour of the engine.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Allowed {
-    /// An attempt that finds another one, or an unknown outcome, waits and begins again.
+pub(crate) struct AllowedSteps {
+    /// An attempt that finds another attempt or an unknown outcome waits and begins again.
     pub(crate) waits: bool,
-    /// A completion that is not confirmed is spilled.
+    /// An unconfirmed completion is spilled.
     pub(crate) spills: bool,
     /// The handler runs without a record while the store is down.
     pub(crate) passes: bool,
-    /// An attempt that finds an unknown outcome asks a probe, with an operator's care, and begins again.
+    /// An attempt that finds an unknown outcome calls a probe, resolves the record, and begins again.
     pub(crate) probes: bool,
-    /// An attempt that applied nothing may be the last one.
+    /// An attempt that applied nothing may close the key.
     pub(crate) buries: bool,
 }
 
-/// What the store's clock tells.
+/// The store's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
-    /// It stands in the past: tokens grow by what the store knows alone.
-    Stands,
-    /// It goes on: later than every token minted from it.
+pub(crate) enum StoreClock {
+    /// It stands in the past. Tokens grow only because of the tokens that the store remembers.
+    ModelState,
+    /// It runs: each reading is later than every token minted before.
     GoesOn,
 }
 
 /// How many faults of each kind may happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Faults {
+pub(crate) struct FaultBudget {
     /// Requests and replies lost, late, repeated or mixed up.
     pub(crate) network: u8,
     pub(crate) crashes: u8,
-    /// Handlers that say anything else than "applied".
+    /// Handlers that report any outcome but "applied".
     pub(crate) errors: u8,
     /// The store forgets everything.
     pub(crate) amnesias: u8,
-    /// A replica takes the store's place, with what it has.
+    /// A replica replaces the store, with the records that it has.
     pub(crate) failovers: u8,
-    /// A record's life ends.
+    /// A record expires.
     pub(crate) expiries: u8,
     /// The store's clock steps back.
     pub(crate) steps_back: u8,
-    /// The operator looks.
+    /// The operator reads the record.
     pub(crate) looks: u8,
 }
 
-/// A rule that is broken on purpose.
+/// A rule of the engine that a forbidden setting breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrong {
+pub(crate) enum BrokenRule {
     ReleasesOnUnknown,
     RepliesBeforeRecording,
     LivesAsLongAsItsLease,
-    /// A grant is believed for ever.
+    /// A lease never expires.
     HasNoLease,
     NeverCancels,
     CancelsOnce,
-    /// The second cancellation waits for the begins to be gone, but not for the swaps that followed them.
+    /// The second cancellation waits until no begin is in transit, but does not wait for the swaps of those begins.
     CancelsWhileSwapsAreUnderWay,
     ForgetsWhatItSpilled,
-    AnswersForItselfWhenLost,
+    ReturnsOwnAnswerWhenLost,
     TakesRepliesOfOtherKeys,
     RenewsWhileGivingBack,
-    /// A swap does not raise the store's mark.
+    /// A swap does not raise the store's high-water mark.
     MarksByBeginAlone,
-    /// A hold is written over whatever stands there by then.
+    /// A hold overwrites the record without comparing it.
     HoldsBlindly,
     /// An attempt that applied nothing is released, but its ambiguous begin is not cancelled.
     ReleasesWithoutCancelling,
 }
 
 impl Setting {
-    pub(crate) fn call(&self, attempt: u8) -> Sent {
+    pub(crate) fn call(&self, attempt: u8) -> ModelCall {
         self.calls[usize::from(attempt)]
     }
 
@@ -141,16 +141,16 @@ impl Setting {
         self.calls.iter().any(|call| call.tenant != self.calls[0].tenant)
     }
 
-    pub(crate) fn is(&self, wrong: Wrong) -> bool {
-        self.wrong == Some(wrong)
+    pub(crate) fn violates(&self, rule: BrokenRule) -> bool {
+        self.broken_rule == Some(rule)
     }
 
-    /// The lifetime of a record whose outcome is not known.
+    /// The lifetime of a record while its outcome is unknown.
     pub(crate) fn unknown_retention(&self) -> Seconds {
-        if self.is(Wrong::LivesAsLongAsItsLease) { Seconds(LEASE.0 / 1000) } else { UNKNOWN_RETENTION }
+        if self.violates(BrokenRule::LivesAsLongAsItsLease) { Seconds(LEASE.0 / 1000) } else { UNKNOWN_RETENTION }
     }
 
-    /// What an attempt asks to begin. The number of its owner starts at 1.
+    /// The begin of an attempt. Owners are numbered from 1.
     pub(crate) fn begin(&self, rk: RecordKey, number: u8, payload: u8) -> Begin {
         Begin {
             call: Call::new(rk).fingerprint(fingerprint(payload)),
@@ -162,8 +162,8 @@ impl Setting {
     }
 }
 
-/// A completion by this attempt.
-pub(crate) fn completion(claim: Claim, payload: u8, answer: Answer) -> Complete {
+/// The completion of an attempt.
+pub(crate) fn completion(claim: Claim, payload: u8, answer: AnswerId) -> Complete {
     Complete {
         claim,
         fingerprint: fingerprint(payload),
@@ -173,7 +173,7 @@ pub(crate) fn completion(claim: Claim, payload: u8, answer: Answer) -> Complete 
     }
 }
 
-/// Names the attempt that asks.
+/// The claim of an attempt.
 pub(crate) fn claim(number: u8, token: u8) -> Claim {
     Claim { owner: owner(number), token: Token(token.into()) }
 }

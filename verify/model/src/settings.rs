@@ -1,4 +1,4 @@
-//! The table of settings: what is shipped must hold, and what must not be done must break.
+//! The table of settings. Shipped settings must hold, forbidden settings must break.
 
 mod deep;
 mod forbidden;
@@ -8,57 +8,59 @@ use std::fmt;
 
 use hapax_core::machine::Lapse;
 
-use crate::check::Verdict;
+use crate::check::CheckResult;
 use crate::invariant::Invariant;
-use crate::setting::{Allowed, Clock, Effect, Faults, Operator, Sent, Setting, Wrong};
+use crate::setting::{AllowedSteps, BrokenRule, EffectKind, FaultBudget, ModelCall, OperatorKind, Setting, StoreClock};
 
 pub use deep::DEEP;
 
-/// Every setting but the deep ones: what is shipped, then what must not be done.
-pub fn settings() -> impl Iterator<Item = &'static Listed> {
+/// All settings except the deep ones: the shipped ones, then the forbidden ones.
+pub fn settings() -> impl Iterator<Item = &'static NamedSetting> {
     shipped::SHIPPED.iter().chain(forbidden::FORBIDDEN)
 }
 
-/// A setting with its name, and what is expected of it.
+/// A setting with its name and its expected result.
 #[derive(Clone, Copy, Debug)]
-pub struct Listed {
-    /// Its name.
+pub struct NamedSetting {
+    /// The name of the setting.
     pub name: &'static str,
-    /// What is tried.
+    /// What the setting does.
     pub what: &'static str,
-    /// What is expected.
-    pub expected: Expected,
+    /// The expected result.
+    pub expected: ExpectedResult,
     /// The setting itself.
     pub setting: Setting,
 }
 
-/// What is expected of a setting.
+/// The expected result of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
-    /// Everything holds.
+pub enum ExpectedResult {
+    /// All invariants hold.
     Holds,
-    /// This breaks, and nothing breaks sooner.
+    /// This invariant breaks first.
     Breaks(Invariant),
 }
 
-impl Listed {
-    /// Whether a verdict is the expected one.
+impl NamedSetting {
+    /// Compares a result with the expected one.
     ///
     /// # Errors
-    /// What is otherwise.
-    pub fn as_expected(&self, verdict: &Verdict) -> Result<(), String> {
+    /// What was expected instead.
+    pub fn as_expected(&self, verdict: &CheckResult) -> Result<(), String> {
         let broken = verdict.broken.as_ref().map(|(invariant, _)| *invariant);
         match self.expected {
-            Expected::Holds if broken.is_none() => Ok(()),
-            Expected::Breaks(invariant) if broken == Some(invariant) => Ok(()),
-            Expected::Holds => Err("everything should hold".to_owned()),
-            Expected::Breaks(invariant) => Err(format!("this should break first: {}", invariant.sentence())),
+            ExpectedResult::Holds if broken.is_none() => Ok(()),
+            ExpectedResult::Breaks(invariant) if broken == Some(invariant) => Ok(()),
+            ExpectedResult::Holds => Err("all invariants should hold".to_owned()),
+            ExpectedResult::Breaks(invariant) => {
+                Err(format!("this invariant should break first: {}", invariant.sentence()))
+            }
         }
     }
 }
 
-/// The short form: the letter of what breaks.
-impl fmt::Display for Expected {
+/// Prints the short name of the invariant.
+impl fmt::Display for ExpectedResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Holds => f.write_str("holds"),
@@ -67,73 +69,73 @@ impl fmt::Display for Expected {
     }
 }
 
-const CALL: Sent = Sent { tenant: 0, payload: 1 };
-const TWO: &[Sent] = &[CALL; 2];
-const THREE: &[Sent] = &[CALL; 3];
-const TWO_PAYLOADS: &[Sent] = &[CALL, Sent { tenant: 0, payload: 2 }, CALL];
-const TWO_TENANTS: &[Sent] = &[CALL, Sent { tenant: 1, payload: 1 }];
+const CALL: ModelCall = ModelCall { tenant: 0, payload: 1 };
+const TWO: &[ModelCall] = &[CALL; 2];
+const THREE: &[ModelCall] = &[CALL; 3];
+const TWO_PAYLOADS: &[ModelCall] = &[CALL, ModelCall { tenant: 0, payload: 2 }, CALL];
+const TWO_TENANTS: &[ModelCall] = &[CALL, ModelCall { tenant: 1, payload: 1 }];
 
-const NO_FAULTS: Faults =
-    Faults { network: 0, crashes: 0, errors: 0, amnesias: 0, failovers: 0, expiries: 0, steps_back: 0, looks: 0 };
-/// One of each that a process and its network can have.
-const FAULTS: Faults = Faults { network: 1, crashes: 1, errors: 1, ..NO_FAULTS };
-const CRASH: Faults = Faults { network: 0, errors: 0, ..FAULTS };
-const ONE_LOOK: Faults = Faults { looks: 1, ..CRASH };
-const STRICT: Allowed = Allowed { waits: false, spills: false, passes: false, probes: false, buries: false };
-const WAITS: Allowed = Allowed { waits: true, ..STRICT };
-const SPILLS: Allowed = Allowed { spills: true, ..STRICT };
-const PASSES: Allowed = Allowed { passes: true, ..STRICT };
-const PROBES: Allowed = Allowed { probes: true, ..STRICT };
-const BURIES: Allowed = Allowed { buries: true, ..STRICT };
+const NO_FAULTS: FaultBudget =
+    FaultBudget { network: 0, crashes: 0, errors: 0, amnesias: 0, failovers: 0, expiries: 0, steps_back: 0, looks: 0 };
+/// One fault of each kind that a process and its network can have.
+const FAULTS: FaultBudget = FaultBudget { network: 1, crashes: 1, errors: 1, ..NO_FAULTS };
+const CRASH: FaultBudget = FaultBudget { network: 0, errors: 0, ..FAULTS };
+const ONE_LOOK: FaultBudget = FaultBudget { looks: 1, ..CRASH };
+const STRICT: AllowedSteps = AllowedSteps { waits: false, spills: false, passes: false, probes: false, buries: false };
+const WAITS: AllowedSteps = AllowedSteps { waits: true, ..STRICT };
+const SPILLS: AllowedSteps = AllowedSteps { spills: true, ..STRICT };
+const PASSES: AllowedSteps = AllowedSteps { passes: true, ..STRICT };
+const PROBES: AllowedSteps = AllowedSteps { probes: true, ..STRICT };
+const BURIES: AllowedSteps = AllowedSteps { buries: true, ..STRICT };
 
-/// The default policy: what lapsed is held, and nobody resolves it.
+/// The default policy: a lapsed attempt is held, and no operator resolves it.
 const HOLD: Setting = Setting {
     calls: TWO,
     on_lapse: Lapse::Hold,
-    effect: Effect::Plain,
-    operator: Operator::Nobody,
+    effect: EffectKind::Plain,
+    operator: OperatorKind::Nobody,
     allowed: STRICT,
-    clock: Clock::Stands,
+    clock: StoreClock::ModelState,
     faults: FAULTS,
-    wrong: None,
+    broken_rule: None,
 };
-/// What lapsed is run again, behind a ledger.
-const RETRY: Setting = Setting { on_lapse: Lapse::Retry, effect: Effect::Ledger, ..HOLD };
+/// A lapsed attempt is retried, behind a ledger.
+const RETRY: Setting = Setting { on_lapse: Lapse::Retry, effect: EffectKind::Ledger, ..HOLD };
 
-const fn holds(name: &'static str, what: &'static str, setting: Setting) -> Listed {
-    Listed { name, what, expected: Expected::Holds, setting }
+const fn holds(name: &'static str, what: &'static str, setting: Setting) -> NamedSetting {
+    NamedSetting { name, what, expected: ExpectedResult::Holds, setting }
 }
 
-const fn breaks(name: &'static str, what: &'static str, invariant: Invariant, setting: Setting) -> Listed {
-    Listed { name, what, expected: Expected::Breaks(invariant), setting }
+const fn breaks(name: &'static str, what: &'static str, invariant: Invariant, setting: Setting) -> NamedSetting {
+    NamedSetting { name, what, expected: ExpectedResult::Breaks(invariant), setting }
 }
 
-/// The same, and the store's clock goes on: without it tokens cannot grow across an amnesia.
-const GOING_ON: Setting = Setting { clock: Clock::GoesOn, ..RETRY };
-const HOLD_WITH_CARE: Setting = Setting { operator: Operator::Careful, ..HOLD };
-const IN_OWN_WORDS: Setting = Setting { operator: Operator::InOwnWords, ..HOLD };
+/// `RETRY` with a running store clock, without which tokens cannot grow across an amnesia.
+const GOING_ON: Setting = Setting { clock: StoreClock::GoesOn, ..RETRY };
+const HOLD_WITH_CARE: Setting = Setting { operator: OperatorKind::Careful, ..HOLD };
+const OWN_ANSWER: Setting = Setting { operator: OperatorKind::OwnAnswer, ..HOLD };
 
-/// With somebody who finds out.
-const fn resolved(setting: Setting, operator: Operator) -> Setting {
-    Setting { operator, faults: Faults { looks: 1, ..setting.faults }, ..setting }
+/// Adds an operator.
+const fn resolved(setting: Setting, operator: OperatorKind) -> Setting {
+    Setting { operator, faults: FaultBudget { looks: 1, ..setting.faults }, ..setting }
 }
 
-/// With a rule broken.
-const fn wrong(setting: Setting, wrong: Wrong) -> Setting {
-    Setting { wrong: Some(wrong), ..setting }
+/// Breaks a rule.
+const fn breaking(setting: Setting, rule: BrokenRule) -> Setting {
+    Setting { broken_rule: Some(rule), ..setting }
 }
 
-/// With more that may be done.
-const fn with(setting: Setting, allowed: Allowed) -> Setting {
+/// Allows optional behaviour.
+const fn with(setting: Setting, allowed: AllowedSteps) -> Setting {
     Setting { allowed, ..setting }
 }
 
-/// With these faults.
-const fn given(setting: Setting, faults: Faults) -> Setting {
+/// Replaces the faults.
+const fn given(setting: Setting, faults: FaultBudget) -> Setting {
     Setting { faults, ..setting }
 }
 
-/// With these calls.
-const fn by(setting: Setting, calls: &'static [Sent]) -> Setting {
+/// Replaces the calls.
+const fn by(setting: Setting, calls: &'static [ModelCall]) -> Setting {
     Setting { calls, ..setting }
 }

@@ -1,83 +1,39 @@
-//! All states that a setting can come to, as the checker walks through them.
+//! A setting with the record keys of its calls.
 
 use hapax_core::RecordKey;
-use stateright::{Model, Property};
 
-use crate::action::Action;
-use crate::ask::Who;
-use crate::attempt::{ATTEMPTS, Attempt};
-use crate::history::History;
-use crate::invariant::Invariant;
-use crate::setting::{Sent, Setting, record_keys};
-use crate::store::{KEYS, Store};
-use crate::world::{Finding, LATE, World};
+use crate::request::Sender;
+use crate::setting::{ModelCall, Setting, record_keys};
+use crate::store::KEYS;
 
-/// All states of one setting.
+/// A setting with the record keys of its calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Space {
+pub(crate) struct StateSpace {
     pub(crate) setting: Setting,
     pub(crate) record_keys: [RecordKey; KEYS],
 }
 
-impl Space {
-    /// The states that this setting can come to.
+impl StateSpace {
+    /// The space of a setting.
     pub(crate) fn new(setting: Setting) -> Self {
         Self { setting, record_keys: record_keys() }
     }
 
-    /// How many slots there can be.
+    /// The number of slots.
     pub(crate) fn slots(&self) -> usize {
         KEYS
     }
 
-    /// Where the store keeps the record of a call: under its record key, whoever sent it.
-    pub(crate) fn slot(&self, call: Sent) -> usize {
+    /// The slot of a call. It depends on the record key only.
+    pub(crate) fn slot(&self, call: ModelCall) -> usize {
         let rk = self.record_keys[usize::from(call.tenant)];
         self.record_keys.iter().position(|other| *other == rk).expect("it is one of them")
     }
 
-    pub(crate) fn slot_of(&self, who: Who) -> usize {
-        match who {
-            Who::Attempt(number) | Who::Journal(number) => self.slot(self.setting.call(number)),
-            Who::Operator => 0,
+    pub(crate) fn slot_of(&self, sender: Sender) -> usize {
+        match sender {
+            Sender::Attempt(number) | Sender::Journal(number) => self.slot(self.setting.call(number)),
+            Sender::Operator => 0,
         }
-    }
-
-    /// The state before anything happened.
-    pub(crate) fn start(&self) -> World {
-        World {
-            store: Store::default(),
-            replica: Store::default(),
-            attempts: [Attempt::default(); ATTEMPTS],
-            late: [None; LATE],
-            operator: Finding::Idle,
-            history: History::default(),
-            left: self.setting.faults,
-        }
-    }
-}
-
-impl Model for Space {
-    type State = World;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<World> {
-        vec![self.start()]
-    }
-
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        // What comes after a broken invariant is of no interest.
-        if !world.history.is_broken() {
-            world.possible(self, actions);
-        }
-    }
-
-    fn next_state(&self, world: &World, action: Action) -> Option<World> {
-        let mut next = world.clone();
-        next.take(self, action).filter(|()| next != *world).map(|()| next)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        Invariant::properties()
     }
 }

@@ -1,21 +1,21 @@
-//! What happens when something happens.
+//! The effect of each step.
 
 use crate::action::Action;
-use crate::ask::{Ask, Op, Who};
-use crate::space::Space;
-use crate::store::{Lease, Slot, Store};
+use crate::request::{Operation, ProtocolRequest, Sender};
+use crate::space::StateSpace;
+use crate::store::{LeaseStatus, ModelStore, StoreSlot};
 use crate::world::World;
 
 impl World {
-    /// Takes a step; nothing if it comes to the same as another one, or there is no room for it.
-    pub(crate) fn take(&mut self, space: &Space, action: Action) -> Option<()> {
+    /// Applies a step. Returns none if another step has the same effect, or if there is no room for a late request.
+    pub(crate) fn apply(&mut self, space: &StateSpace, action: Action) -> Option<()> {
         match action {
-            Action::Start(number) => self.asks(Who::Attempt(number), Ask::first(Op::Begin)),
-            Action::Deliver(who) => self.deliver(space, who),
-            Action::LoseReply(who) => return self.lose_reply(space, who),
-            Action::LoseRequest(who) => self.lose_request(space, who),
-            Action::Delay(who) => return self.delay(space, who),
-            Action::Duplicate(who) => return self.duplicate(space, who),
+            Action::Start(number) => self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Begin)),
+            Action::Deliver(sender) => self.deliver(space, sender),
+            Action::LoseReply(sender) => return self.lose_reply(space, sender),
+            Action::LoseRequest(sender) => self.lose_request(space, sender),
+            Action::Delay(sender) => return self.delay(space, sender),
+            Action::Duplicate(sender) => return self.duplicate(space, sender),
             Action::MixUp(number) => self.mix_up(space, number),
             Action::Arrive(place) => self.arrive(space, place),
             Action::Renew(number) => self.renew(space, number),
@@ -33,7 +33,7 @@ impl World {
             Action::Crash(number, leaving) => return self.crash(number, leaving),
             Action::Lapse(key) => self.slot(key).lapse(),
             Action::Expire(key) => self.expire(key),
-            Action::Sweep(key) => *self.slot(key) = Slot::default(),
+            Action::Sweep(key) => *self.slot(key) = StoreSlot::default(),
             Action::StepBack(key) => self.step_back(key),
             Action::Forget => self.forget(),
             Action::CatchUp => self.replica = self.store,
@@ -44,29 +44,29 @@ impl World {
         Some(())
     }
 
-    fn slot(&mut self, key: u8) -> &mut Slot {
+    fn slot(&mut self, key: u8) -> &mut StoreSlot {
         &mut self.store.slots[usize::from(key)]
     }
 
     fn expire(&mut self, key: u8) {
-        self.left.expiries -= 1;
+        self.faults_left.expiries -= 1;
         self.history.forgot = true;
         self.slot(key).expired = true;
     }
 
     fn step_back(&mut self, key: u8) {
-        self.left.steps_back -= 1;
-        self.slot(key).lease = Lease::Overlong;
+        self.faults_left.steps_back -= 1;
+        self.slot(key).lease = LeaseStatus::Overlong;
     }
 
     fn forget(&mut self) {
-        self.left.amnesias -= 1;
+        self.faults_left.amnesias -= 1;
         self.history.forgot = true;
-        self.store = Store::default();
+        self.store = ModelStore::default();
     }
 
     fn fail_over(&mut self) {
-        self.left.failovers -= 1;
+        self.faults_left.failovers -= 1;
         (self.history.forgot, self.history.rolled_back) = (true, true);
         self.store = std::mem::take(&mut self.replica);
     }

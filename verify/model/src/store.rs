@@ -6,75 +6,75 @@ use hapax_core::machine::{Change, Observed};
 use hapax_core::store::{StoredRecord, is_unchanged};
 use hapax_core::{Record, Seconds, Timestamp, Token};
 
-use crate::ask::Reply;
-use crate::kept::{Held, Kept, clock};
+use crate::record::{ModelHolding, ModelRecord, clock};
+use crate::reply::ProtocolReply;
 
-/// How many record keys there are at most.
+/// The largest number of record keys.
 pub(crate) const KEYS: usize = 2;
 
-/// An instant later than any that a token is minted from.
+/// A lifetime longer than any reading of the clock.
 const LATER: Duration = Duration::from_secs(1);
 
-/// Everything that the store knows.
+/// The content of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Store {
-    pub(crate) slots: [Slot; KEYS],
+pub(crate) struct ModelStore {
+    pub(crate) slots: [StoreSlot; KEYS],
     pub(crate) mark: u8,
 }
 
-/// What is stored under one record key.
+/// The record under one record key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Slot {
-    pub(crate) record: Option<Kept>,
-    pub(crate) lease: Lease,
-    /// Past its life, and not swept yet.
+pub(crate) struct StoreSlot {
+    pub(crate) record: Option<ModelRecord>,
+    pub(crate) lease: LeaseStatus,
+    /// Whether the record has expired and is not swept yet.
     pub(crate) expired: bool,
 }
 
-/// How far the lease of a record in progress has run.
+/// The lease of a record in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Lease {
+pub(crate) enum LeaseStatus {
     #[default]
     Over,
     Runs,
-    /// More of it is left than it is long: the store's clock stepped back. It does not end by itself.
+    /// More time is left than the lease is long, because the store's clock stepped back. It does not expire by itself.
     Overlong,
 }
 
-/// A change on its way to the store, with what must still stand there.
+/// A change on its way to the store, with the record that must still be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Swap {
-    pub(crate) seen: Option<Kept>,
+pub(crate) struct PendingSwap {
+    pub(crate) seen: Option<ModelRecord>,
     pub(crate) seen_expired: bool,
     pub(crate) seen_lapsed: bool,
-    /// Whether the record was armed anew, as the same value, since it was seen. Stores tell by its expiry.
+    /// Whether the record was re-armed with the same value since it was read. Stores detect that by its expiry.
     pub(crate) renewed: bool,
-    pub(crate) next: Kept,
-    pub(crate) reply: Reply,
+    pub(crate) next: ModelRecord,
+    pub(crate) reply: ProtocolReply,
 }
 
-impl Slot {
-    /// The record, unless it expired.
-    pub(crate) fn live(&self) -> Option<&Kept> {
+impl StoreSlot {
+    /// The record, unless it has expired.
+    pub(crate) fn live(&self) -> Option<&ModelRecord> {
         self.record.as_ref().filter(|_| !self.expired)
     }
 
-    /// Whether the lease of what is there is over, also for good.
+    /// Whether the lease has expired, or the grant was abandoned.
     pub(crate) fn lapsed(&self) -> bool {
-        let abandoned = self.record.as_ref().and_then(Kept::in_progress).is_some_and(Held::is_abandoned);
-        abandoned || self.lease == Lease::Over
+        let abandoned = self.record.as_ref().and_then(ModelRecord::in_progress).is_some_and(ModelHolding::is_abandoned);
+        abandoned || self.lease == LeaseStatus::Over
     }
 
-    /// What a step sees.
+    /// The record as one step observes it.
     pub(crate) fn observe(&self, now: u8, mark: u8) -> Observed {
-        let lease = self.record.as_ref().and_then(Kept::in_progress).map(|held| held.lease).unwrap_or_default();
+        let lease = self.record.as_ref().and_then(ModelRecord::in_progress).map(|held| held.lease).unwrap_or_default();
         let lease = Duration::from_millis(lease.into());
         Observed {
             record: self.record.as_ref().map(Record::from),
             lease_left: match self.lease {
-                Lease::Over => Duration::ZERO,
-                Lease::Runs => lease,
-                Lease::Overlong => 2 * lease,
+                LeaseStatus::Over => Duration::ZERO,
+                LeaseStatus::Runs => lease,
+                LeaseStatus::Overlong => 2 * lease,
             },
             life_left: if self.expired { Duration::ZERO } else { LATER },
             now: clock(now),
@@ -82,20 +82,20 @@ impl Slot {
         }
     }
 
-    /// The change, on its way and bound to what is there now.
-    pub(crate) fn swap(&self, change: &Change, reply: Reply) -> Swap {
-        Swap {
+    /// The swap of a change, bound to the present record.
+    pub(crate) fn swap(&self, change: &Change, reply: ProtocolReply) -> PendingSwap {
+        PendingSwap {
             seen: self.record,
             seen_expired: self.expired,
             seen_lapsed: self.lapsed(),
             renewed: false,
-            next: Kept::from(&change.record),
+            next: ModelRecord::from(&change.record),
             reply,
         }
     }
 
-    /// Whether the swap's condition holds: the core's own, on instants that say no more than whether the record was armed anew.
-    pub(crate) fn admits(&self, swap: &Swap) -> bool {
+    /// Whether the swap's condition holds. The condition is the core's own; the instants only encode whether the record was re-armed.
+    pub(crate) fn admits(&self, swap: &PendingSwap) -> bool {
         let (then, now) = (Timestamp(0), Timestamp(1));
         let expires = match (self.expired, swap.renewed) {
             (true, _) => now,
@@ -114,16 +114,20 @@ impl Slot {
         is_unchanged(stored.as_ref(), &seen, now)
     }
 
-    /// Writes a record, and arms its lease and its life.
-    pub(crate) fn write(&mut self, next: Kept) {
+    /// Writes a record and arms its lease and its lifetime.
+    pub(crate) fn write(&mut self, next: ModelRecord) {
         let runs = next.in_progress().is_some_and(|held| !held.is_abandoned());
-        *self = Self { record: Some(next), lease: if runs { Lease::Runs } else { Lease::Over }, expired: false };
+        *self = Self {
+            record: Some(next),
+            lease: if runs { LeaseStatus::Runs } else { LeaseStatus::Over },
+            expired: false,
+        };
     }
 
-    /// The lease runs out; the record, too, if it lives no longer.
+    /// The lease expires. The record expires too if its lifetime is no longer than the lease.
     pub(crate) fn lapse(&mut self) {
-        self.lease = Lease::Over;
-        let held = self.record.as_ref().and_then(Kept::in_progress);
+        self.lease = LeaseStatus::Over;
+        let held = self.record.as_ref().and_then(ModelRecord::in_progress);
         self.expired |=
             held.is_some_and(|held| Duration::from(Seconds(held.lifetime)) <= Duration::from_millis(held.lease.into()));
     }

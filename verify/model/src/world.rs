@@ -1,115 +1,118 @@
-//! A state of the model: the store, the attempts, what is under way between them, and what happened.
+//! A state of the model: the store, the attempts, the requests in transit, and the history.
 
-use crate::ask::{Ask, Op, Reply, Who};
-use crate::attempt::{ATTEMPTS, Attempt, Phase};
-use crate::history::{Cause, History};
-use crate::kept::Kept;
-use crate::setting::{Faults, Wrong};
-use crate::space::Space;
-use crate::store::{Store, Swap};
+use crate::attempt::{ATTEMPTS, AttemptPhase, ModelAttempt};
+use crate::history::{History, WriteCause};
+use crate::record::ModelRecord;
+use crate::reply::ProtocolReply;
+use crate::request::{Operation, ProtocolRequest, Sender};
+use crate::setting::{BrokenRule, FaultBudget};
+use crate::space::StateSpace;
+use crate::store::{ModelStore, PendingSwap};
 
-/// How many requests can be late at a time.
+/// The largest number of late requests.
 pub(crate) const LATE: usize = 4;
 
-/// A state.
+/// A state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
-    pub(crate) store: Store,
-    /// What a replica has of it.
-    pub(crate) replica: Store,
-    pub(crate) attempts: [Attempt; ATTEMPTS],
-    /// Requests that nobody waits for any more, in order.
-    pub(crate) late: [Option<Late>; LATE],
-    pub(crate) operator: Finding,
+    pub(crate) store: ModelStore,
+    /// The content of the replica.
+    pub(crate) replica: ModelStore,
+    pub(crate) attempts: [ModelAttempt; ATTEMPTS],
+    /// Late requests, sorted.
+    pub(crate) late: [Option<LateRequest>; LATE],
+    pub(crate) operator: OperatorPhase,
     pub(crate) history: History,
-    pub(crate) left: Faults,
+    pub(crate) faults_left: FaultBudget,
 }
 
-/// A request that arrives late, if ever.
+/// A request whose sender no longer waits, and that may still arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Late {
-    pub(crate) from: Who,
-    pub(crate) ask: Ask,
+pub(crate) struct LateRequest {
+    pub(crate) from: Sender,
+    pub(crate) request: ProtocolRequest,
 }
 
-/// What the operator does.
+/// The phase of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Finding {
+pub(crate) enum OperatorPhase {
     Idle,
-    Asking(Ask),
-    /// Finds out about the indeterminate record with this token.
-    Out {
+    Waiting(ProtocolRequest),
+    /// The operator finds out the outcome of the indeterminate record with this token.
+    FindingOut {
         expected: u8,
     },
 }
 
 impl World {
-    pub(crate) fn attempt(&mut self, number: u8) -> &mut Attempt {
+    pub(crate) fn attempt(&mut self, number: u8) -> &mut ModelAttempt {
         &mut self.attempts[usize::from(number)]
     }
 
-    /// What somebody waits for.
-    pub(crate) fn asked(&self, who: Who) -> Option<Ask> {
-        match who {
-            Who::Attempt(number) => match self.attempts[usize::from(number)].phase {
-                Phase::Asking(ask) => Some(ask),
-                Phase::Waiting
-                | Phase::Looking
-                | Phase::Probing { .. }
-                | Phase::Running
-                | Phase::RunningUnprotected
-                | Phase::Over(_)
-                | Phase::Crashed => None,
+    /// The request whose reply a sender waits for.
+    pub(crate) fn pending_request(&self, sender: Sender) -> Option<ProtocolRequest> {
+        match sender {
+            Sender::Attempt(number) => match self.attempts[usize::from(number)].phase {
+                AttemptPhase::AwaitingStore(request) => Some(request),
+                AttemptPhase::NotStarted
+                | AttemptPhase::BeforeProbe
+                | AttemptPhase::Probing { .. }
+                | AttemptPhase::Running
+                | AttemptPhase::RunningUnprotected
+                | AttemptPhase::Ended(_)
+                | AttemptPhase::Crashed => None,
             },
-            Who::Journal(number) => self.attempts[usize::from(number)].journal,
-            Who::Operator => match self.operator {
-                Finding::Asking(ask) => Some(ask),
-                Finding::Idle | Finding::Out { .. } => None,
+            Sender::Journal(number) => self.attempts[usize::from(number)].journal,
+            Sender::Operator => match self.operator {
+                OperatorPhase::Waiting(request) => Some(request),
+                OperatorPhase::Idle | OperatorPhase::FindingOut { .. } => None,
             },
         }
     }
 
-    /// Lets somebody wait for this.
-    pub(crate) fn asks(&mut self, who: Who, ask: Ask) {
-        match who {
-            Who::Attempt(number) => self.attempt(number).phase = Phase::Asking(ask),
-            Who::Journal(number) => self.attempt(number).journal = Some(ask),
-            Who::Operator => self.operator = Finding::Asking(ask),
+    /// Sends a request: its sender waits for the reply.
+    pub(crate) fn send(&mut self, sender: Sender, request: ProtocolRequest) {
+        match sender {
+            Sender::Attempt(number) => self.attempt(number).phase = AttemptPhase::AwaitingStore(request),
+            Sender::Journal(number) => self.attempt(number).journal = Some(request),
+            Sender::Operator => self.operator = OperatorPhase::Waiting(request),
         }
     }
 
-    /// Leaves a request in the network. Says whether there is room.
-    pub(crate) fn leave(&mut self, late: Late) -> bool {
+    /// Adds a late request. Returns whether there is room.
+    pub(crate) fn add_late(&mut self, late: LateRequest) -> bool {
         let Some(place) = self.late.iter_mut().find(|place| place.is_none()) else {
             return false;
         };
         *place = Some(late);
-        // In order: states that differ in it alone are one.
+        // Sorted, so that states that differ only in the order are equal.
         self.late.sort_unstable_by_key(|late| std::cmp::Reverse(*late));
         true
     }
 
-    /// Takes a late request out of the network.
-    pub(crate) fn take_late(&mut self, place: u8) -> Option<Late> {
+    /// Removes a late request.
+    pub(crate) fn take_late(&mut self, place: u8) -> Option<LateRequest> {
         let late = self.late[usize::from(place)].take();
         self.late.sort_unstable_by_key(|late| std::cmp::Reverse(*late));
         late
     }
 
-    /// Whether a begin of this attempt can still arrive; its first step alone, or the swap after it, too.
+    /// Whether a begin of this attempt can still arrive. `with_swaps` also counts the swap that follows a begin.
     pub(crate) fn begin_is_under_way(&self, number: u8, with_swaps: bool) -> bool {
-        let begins = |late: &Late| late.ask.op == Op::Begin && (with_swaps || late.ask.swap.is_none());
-        self.late.iter().flatten().any(|late| late.from == Who::Attempt(number) && begins(late))
+        let begins = |late: &LateRequest| {
+            late.request.operation == Operation::Begin && (with_swaps || late.request.swap.is_none())
+        };
+        self.late.iter().flatten().any(|late| late.from == Sender::Attempt(number) && begins(late))
     }
 
-    /// Writes a record into a slot. Every swap under way that saw it as the same value is now stale.
-    pub(crate) fn write(&mut self, space: &Space, at: usize, next: Kept, cause: Cause) {
+    /// Writes a record into a slot. A pending swap that read the same value is now stale.
+    pub(crate) fn write(&mut self, space: &StateSpace, at: usize, next: ModelRecord, cause: WriteCause) {
         let slot = &mut self.store.slots[at];
         self.history.writes(at, slot, &next, cause);
         let before = slot.live().copied();
         let same = before == Some(next);
         slot.write(next);
-        if !space.setting.is(Wrong::MarksByBeginAlone) || before.is_none() {
+        if !space.setting.violates(BrokenRule::MarksByBeginAlone) || before.is_none() {
             self.store.mark = self.store.mark.max(next.token);
         }
         if same {
@@ -117,34 +120,36 @@ impl World {
         }
     }
 
-    fn stale(&mut self, space: &Space, at: usize, armed: Kept) {
-        let mark = |who: Who, ask: &mut Ask| {
-            if let Some(swap) = ask.swap.as_mut().filter(|swap| swap.seen == Some(armed) && space.slot_of(who) == at) {
+    fn stale(&mut self, space: &StateSpace, at: usize, armed: ModelRecord) {
+        let mark = |sender: Sender, request: &mut ProtocolRequest| {
+            if let Some(swap) =
+                request.swap.as_mut().filter(|swap| swap.seen == Some(armed) && space.slot_of(sender) == at)
+            {
                 swap.renewed = true;
             }
         };
         for (number, attempt) in (0..).zip(&mut self.attempts).take(space.setting.calls.len()) {
-            if let Phase::Asking(ask) = &mut attempt.phase {
-                mark(Who::Attempt(number), ask);
+            if let AttemptPhase::AwaitingStore(request) = &mut attempt.phase {
+                mark(Sender::Attempt(number), request);
             }
-            if let Some(ask) = &mut attempt.journal {
-                mark(Who::Journal(number), ask);
+            if let Some(request) = &mut attempt.journal {
+                mark(Sender::Journal(number), request);
             }
         }
-        self.late.iter_mut().flatten().for_each(|late| mark(late.from, &mut late.ask));
-        if let Finding::Asking(ask) = &mut self.operator {
-            mark(Who::Operator, ask);
+        self.late.iter_mut().flatten().for_each(|late| mark(late.from, &mut late.request));
+        if let OperatorPhase::Waiting(request) = &mut self.operator {
+            mark(Sender::Operator, request);
         }
     }
 }
 
-/// What one step of the store led to.
+/// The result of one step of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Led {
-    /// To the reply.
-    Replied(Reply),
-    /// To a look at the record, and a change that is still to be sent.
-    ToSwap(Swap),
-    /// To nothing: the record changed since it was looked at.
-    Changed,
+pub(crate) enum StepResult {
+    /// A reply.
+    Replied(ProtocolReply),
+    /// A read, after which this swap must be sent.
+    NeedsSwap(PendingSwap),
+    /// No change, because the record changed since it was read.
+    RecordChanged,
 }
