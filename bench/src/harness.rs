@@ -2,47 +2,47 @@
 
 use std::time::Instant;
 
-/// How often each subject is measured, in turn with its limit.
+/// How often each subject is measured, alternating with its limit.
 const PAIRS: usize = 5;
 
-/// Something to be measured, and what it is measured against.
+/// A measured subject, with its limit.
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
-    /// What is done once per operation.
+    /// A description of one operation.
     pub(crate) what: &'static str,
-    pub(crate) run: Run,
+    pub(crate) run: Batch,
     pub(crate) limit: Option<Limit>,
 }
 
-/// The same work without what is measured.
+/// The same work without the measured code: the best rate that the subject could reach.
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
-    pub(crate) run: Run,
-    /// The ratio to reach, if one is asked for.
+    pub(crate) run: Batch,
+    /// The required ratio, if there is one.
     pub(crate) at_least: Option<f64>,
 }
 
-/// Does a batch of operations.
-pub(crate) type Run = Box<dyn FnMut() -> anyhow::Result<Figures>>;
+/// Runs a batch of operations.
+pub(crate) type Batch = Box<dyn FnMut() -> anyhow::Result<BatchResult>>;
 
-/// What one batch showed.
-pub(crate) struct Figures {
-    /// Operations per second, or whatever the subject counts.
+/// The result of one batch.
+pub(crate) struct BatchResult {
+    /// Operations per second, or another figure that the subject names.
     pub(crate) rate: f64,
-    /// Anything else worth a line.
+    /// Another result, for the list below the table.
     pub(crate) note: String,
 }
 
-/// What all batches of a subject showed.
-pub(crate) struct Measured {
+/// The result of a subject: medians over its batches.
+pub(crate) struct SubjectResult {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) rate: f64,
     pub(crate) note: String,
-    pub(crate) against: Option<Against>,
+    pub(crate) against: Option<LimitResult>,
 }
 
-pub(crate) struct Against {
+pub(crate) struct LimitResult {
     pub(crate) what: &'static str,
     pub(crate) rate: f64,
     pub(crate) ratio: f64,
@@ -50,14 +50,14 @@ pub(crate) struct Against {
 }
 
 /// Times a batch.
-pub(crate) fn per_second(operations: usize, batch: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Figures> {
+pub(crate) fn per_second(operations: usize, batch: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<BatchResult> {
     let started = Instant::now();
     batch()?;
     let rate = operations as f64 / started.elapsed().as_secs_f64();
-    Ok(Figures { rate, note: String::new() })
+    Ok(BatchResult { rate, note: String::new() })
 }
 
-pub(crate) fn measure(mut subject: Subject) -> anyhow::Result<Measured> {
+pub(crate) fn measure(mut subject: Subject) -> anyhow::Result<SubjectResult> {
     println!("{}: {}", subject.name, subject.what);
     let (mut rates, mut limits, mut ratios, mut note) = (Vec::new(), Vec::new(), Vec::new(), String::new());
     for _ in 0..PAIRS {
@@ -70,13 +70,13 @@ pub(crate) fn measure(mut subject: Subject) -> anyhow::Result<Measured> {
             ratios.push(figures.rate / rate);
         }
     }
-    let against = subject.limit.map(|limit| Against {
+    let against = subject.limit.map(|limit| LimitResult {
         what: limit.what,
         rate: median(&mut limits),
         ratio: median(&mut ratios),
         at_least: limit.at_least,
     });
-    let measured = Measured { name: subject.name, what: subject.what, rate: median(&mut rates), note, against };
+    let measured = SubjectResult { name: subject.name, what: subject.what, rate: median(&mut rates), note, against };
     println!("  {}", crate::report::line(&measured));
     Ok(measured)
 }

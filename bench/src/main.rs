@@ -1,4 +1,4 @@
-//! Measures each subject beside its limit, in alternating pairs of one run, and writes `docs/performance.md`.
+//! Measures each subject and its limit in alternating pairs of one run, and writes `docs/performance.md`.
 //!
 //! ```text
 //! cargo xtask bench core      every subject of the library
@@ -8,7 +8,7 @@
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
-//! Machines differ and are noisy: a ratio of two things measured in turn is what counts, an absolute figure only orients.
+//! Machines differ and are noisy. The ratio of two alternating measurements is reliable; an absolute figure is only a rough guide.
 
 mod harness;
 mod proxies;
@@ -20,7 +20,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// The allocator of `hapax`: what stands beside it must not be slower for want of it.
+/// The allocator of `hapax`. The limits use it too, so that they are not slower because of another allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -32,14 +32,14 @@ fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     if let Some(verb @ ("api" | "forwarder")) = set.as_deref() {
-        return stand_in(verb, &filter, words.next());
+        return run_proxy(verb, &filter, words.next());
     }
     let (set, subjects) = match set.as_deref() {
         Some("core") => ("core", subjects::core()),
         Some("http") => ("http", subjects::http()),
         Some("redis") => ("redis", subjects::redis()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
-        Some(_) | None => bail!("name what to measure: core, http, redis or gateway"),
+        Some(_) | None => bail!("the first argument must be core, http, redis or gateway"),
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;
@@ -50,8 +50,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs as one of the processes that the gateway is measured with.
-fn stand_in(verb: &str, address: &str, upstream: Option<String>) -> anyhow::Result<()> {
+/// Runs as the API or as the forwarder that the gateway is measured with.
+fn run_proxy(verb: &str, address: &str, upstream: Option<String>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match (verb, upstream) {
         ("forwarder", Some(upstream)) => runtime.block_on(proxies::forwarder(address.parse()?, upstream.parse()?)),
@@ -59,12 +59,13 @@ fn stand_in(verb: &str, address: &str, upstream: Option<String>) -> anyhow::Resu
     }
 }
 
-/// What the binary beside this one prints: it counts allocations, which would cost time here.
+/// Runs `hapax-allocations`. Counting allocations costs time, so a separate binary does it.
 fn allocations() -> anyhow::Result<String> {
     let counter = std::env::current_exe()?.with_file_name("hapax-allocations");
-    let output =
-        Command::new(&counter).output().with_context(|| format!("{} is built beside this", counter.display()))?;
-    let told = String::from_utf8(output.stdout)?;
-    print!("{told}");
-    Ok(told)
+    let output = Command::new(&counter)
+        .output()
+        .with_context(|| format!("{} is missing; build all binaries of this package", counter.display()))?;
+    let text = String::from_utf8(output.stdout)?;
+    print!("{text}");
+    Ok(text)
 }

@@ -1,4 +1,4 @@
-//! What a gateway is measured beside, each a process of its own: the API behind it, and a forwarder that does nothing else.
+//! The processes that the gateway is measured with: the API behind it, and a forwarder that does nothing else.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
 
-/// Answers every request at once.
+/// Runs an API that answers every request at once.
 pub(crate) async fn api(address: SocketAddr) -> anyhow::Result<()> {
     serve(address, |_| async {
         let response = Response::builder().header("content-type", "application/json");
@@ -26,7 +26,7 @@ pub(crate) async fn api(address: SocketAddr) -> anyhow::Result<()> {
     .await
 }
 
-/// Passes every request on and every answer back, and nothing else.
+/// Runs a forwarder that passes on every request and every response, and does nothing else.
 pub(crate) async fn forwarder(address: SocketAddr, upstream: SocketAddr) -> anyhow::Result<()> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
@@ -53,8 +53,8 @@ where
         stream.set_nodelay(true)?;
         let handler = handler.clone();
         let service = service_fn(move |request| {
-            let answered = handler(request);
-            async move { Ok::<_, Infallible>(answered.await) }
+            let response = handler(request);
+            async move { Ok::<_, Infallible>(response.await) }
         });
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }

@@ -1,19 +1,19 @@
-//! `docs/performance.md`, and the lines on the terminal.
+//! Writes `docs/performance.md` and the lines on the terminal.
 
 use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-use crate::harness::Measured;
+use crate::harness::SubjectResult;
 
-/// A subject in one line.
-pub(crate) fn line(measured: &Measured) -> String {
+/// Formats a result in one line.
+pub(crate) fn line(measured: &SubjectResult) -> String {
     let mut line = format!("{:>12}", rounded(measured.rate));
     if let Some(against) = &measured.against {
         let _ = write!(line, ", {:.2} of {} ({})", against.ratio, rounded(against.rate), against.what);
         if let Some(at_least) = against.at_least {
             let verdict = if against.ratio >= at_least { "reached" } else { "MISSED" };
-            let _ = write!(line, "; {at_least} asked: {verdict}");
+            let _ = write!(line, "; {at_least} required: {verdict}");
         }
     }
     if !measured.note.is_empty() {
@@ -22,7 +22,7 @@ pub(crate) fn line(measured: &Measured) -> String {
     line
 }
 
-/// Three digits say all that a noisy machine knows.
+/// Rounds to three digits, because a noisy machine gives no more.
 fn rounded(rate: f64) -> String {
     let digits = rate.max(1.0).log10() as i32 - 2;
     let unit = 10_f64.powi(digits.max(0));
@@ -39,8 +39,8 @@ Each subject and its limit are measured in turn, five times. The ratio is the me
 figures are for orientation only: all processes of a run share two cores.
 ";
 
-/// Writes the section of this set of subjects, and leaves the others as they are.
-pub(crate) fn write(set: &str, all: &[Measured], more: &str) -> anyhow::Result<()> {
+/// Writes the section of this set of subjects, and keeps the other sections.
+pub(crate) fn write(set: &str, all: &[SubjectResult], more: &str) -> anyhow::Result<()> {
     let heading = format!("## cargo xtask bench {set}\n");
     let page = fs::read_to_string(PAGE).unwrap_or_default();
     let sections = page.split("\n## ").skip(1).map(|section| format!("## {section}"));
@@ -54,25 +54,26 @@ pub(crate) fn write(set: &str, all: &[Measured], more: &str) -> anyhow::Result<(
     Ok(())
 }
 
-fn section(heading: &str, all: &[Measured], more: &str) -> String {
+fn section(heading: &str, all: &[SubjectResult], more: &str) -> String {
     let mut page = format!("{heading}\nOn {}.\n\n", machine());
     page.push_str(
-        "| subject | what one operation is | per second | limit | ratio | asked |\n|---|---|---:|---|---:|---:|\n",
+        "| subject | one operation | per second | limit | ratio | required |\n|---|---|---:|---|---:|---:|\n",
     );
     for measured in all {
         let against = measured.against.as_ref();
         let limit = against.map_or("–".into(), |against| format!("{}: {}", against.what, rounded(against.rate)));
         let ratio = against.map_or("–".into(), |against| format!("{:.2}", against.ratio));
-        let asked = against.and_then(|against| against.at_least).map_or("–".into(), |asked| format!("{asked:.2}"));
+        let required =
+            against.and_then(|against| against.at_least).map_or("–".into(), |required| format!("{required:.2}"));
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {limit} | {ratio} | {asked} |",
+            "| {} | {} | {} | {limit} | {ratio} | {required} |",
             measured.name,
             measured.what,
             rounded(measured.rate)
         );
     }
-    page.push_str("\nBeside the rates:\n\n");
+    page.push_str("\nOther results:\n\n");
     for measured in all.iter().filter(|measured| !measured.note.is_empty()) {
         let _ = writeln!(page, "- {}: {}", measured.name, measured.note);
     }

@@ -1,4 +1,4 @@
-//! One small service, bare, behind a layer that only collects the body, and behind the idempotency layer.
+//! One small service, without a layer, behind a layer that only collects the body, and behind the idempotency layer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
 use http_body_util::{BodyExt, Collected};
 use tower_service::Service;
 
-/// What stands before the handler.
+/// The layer in front of the handler.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Before {
-    /// Nothing.
-    Nothing,
-    /// A layer that reads the whole body of the request, as any must that compares payloads.
-    Collecting,
+pub(crate) enum Middleware {
+    /// No layer.
+    Bare,
+    /// A layer that reads the whole body of the request, as every layer must that compares payloads.
+    CollectBody,
     /// The idempotency layer, over a gate on the memory store.
     Idempotency,
 }
 
 /// A router with one route, which answers at once.
-pub(crate) fn app(before: Before) -> anyhow::Result<Router> {
+pub(crate) fn app(middleware: Middleware) -> anyhow::Result<Router> {
     let app = Router::new().route("/charges", post(async || "{\"charge\":\"ch_0123456789\",\"status\":\"paid\"}"));
-    Ok(match before {
-        Before::Nothing => app,
-        Before::Collecting => app.layer(from_fn(collecting)),
-        Before::Idempotency => {
+    Ok(match middleware {
+        Middleware::Bare => app,
+        Middleware::CollectBody => app.layer(from_fn(collect_body)),
+        Middleware::Idempotency => {
             let store = Memory::new();
             let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
             let scope = TenantScope::new("bench", Tenant::Authorization, Identity::plain())?;
@@ -41,13 +41,13 @@ pub(crate) fn app(before: Before) -> anyhow::Result<Router> {
     })
 }
 
-async fn collecting(request: Request, next: Next) -> Response {
+async fn collect_body(request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
     next.run(Request::from_parts(head, Body::from(body))).await
 }
 
-/// Sends a request with this key, and reads the answer to its end.
+/// Sends a request with this key and reads the whole response.
 pub(crate) async fn send(app: &mut Router, key: u64) -> anyhow::Result<()> {
     let request = Request::post("/charges")
         .header("authorization", "Bearer 0123456789abcdef")

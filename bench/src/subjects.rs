@@ -1,12 +1,12 @@
-//! What is measured.
+//! The subjects.
 
+mod coalesce;
 mod gate;
 mod gateway;
 mod http;
 mod memory;
 mod redis;
 mod sqlite;
-mod twins;
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use hapax_core::{Call, Identity, Key, Millis, Owner, Rule, Scope, Seconds, Store
 
 use crate::harness::Subject;
 
-pub(crate) use twins::resident_bytes;
+pub(crate) use coalesce::resident_bytes;
 
 /// Every subject of the library.
 pub(crate) fn core() -> Vec<Subject> {
@@ -26,8 +26,8 @@ pub(crate) fn core() -> Vec<Subject> {
         memory::store_alone(),
         gate::run(),
         gate::run_beside_its_store(),
-        twins::of_one_key(),
-        twins::waiting(),
+        coalesce::one_key(),
+        coalesce::memory_per_call(),
         sqlite::durable(),
     ]
 }
@@ -37,12 +37,12 @@ pub(crate) fn http() -> Vec<Subject> {
     vec![http::fresh(), http::replays(), http::bare()]
 }
 
-/// The gateway as a process, under load.
+/// The gateway as a process, under load from wrk.
 pub(crate) fn gateway() -> anyhow::Result<Vec<Subject>> {
     gateway::all()
 }
 
-/// The store on Redis, beside the driver alone.
+/// The store on Redis, against the driver alone.
 pub(crate) fn redis() -> anyhow::Result<Vec<Subject>> {
     redis::all()
 }
@@ -50,14 +50,14 @@ pub(crate) fn redis() -> anyhow::Result<Vec<Subject>> {
 /// An answer of 55 bytes.
 const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
 
-/// Calls whose keys no earlier batch had.
-struct Calls {
+/// Makes calls whose keys no earlier batch used.
+struct FreshCalls {
     identity: Identity,
     scope: Scope,
     next: u64,
 }
 
-impl Calls {
+impl FreshCalls {
     fn new() -> Self {
         Self { identity: Identity::plain(), scope: Scope::tenant("bench", "acme").expect("a scope"), next: 0 }
     }
@@ -72,7 +72,7 @@ impl Calls {
     }
 }
 
-/// What a transport does for each request: key, scope, fingerprint.
+/// Builds a call as a transport does: key, scope and fingerprint.
 fn call(identity: &Identity, scope: &Scope, number: u64) -> Call {
     let key = Key::new(number.to_be_bytes()).expect("a key");
     identity
@@ -80,7 +80,7 @@ fn call(identity: &Identity, scope: &Scope, number: u64) -> Call {
         .fingerprint(identity.fingerprint(Rule(1), &[b"POST", b"/charges", b"", b"", b"{\"amount\":500}"]))
 }
 
-/// The two calls to a store that a new key costs.
+/// The two store calls of a new key.
 async fn full_cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
     let grant = begun(store, call).await?;
     let complete = Complete {
@@ -94,7 +94,7 @@ async fn full_cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first of them.
+/// The begin of a new key.
 async fn begun(store: &dyn Store, call: Call) -> anyhow::Result<Grant> {
     match store.begin(&beginning(call)).await? {
         Inserted::Granted(grant) => Ok(grant),

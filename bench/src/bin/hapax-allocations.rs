@@ -1,4 +1,4 @@
-//! How often a request allocates, and how much: of a new key, of a replay, and of the same request without the layer.
+//! Counts the allocations of a request: with a new key, as a replay, and without the layer.
 
 #[path = "../requests.rs"]
 mod requests;
@@ -6,17 +6,17 @@ mod requests;
 use allocation_counter::measure;
 use tokio::runtime::Builder;
 
-use requests::{Before, app, send};
+use requests::{Middleware, app, send};
 
 const WARM: u64 = 1_000;
 const MEASURED: u64 = 1_000;
 
 fn main() -> anyhow::Result<()> {
     for (name, before, keys) in [
-        ("the handler alone", Before::Nothing, u64::MAX),
-        ("behind a layer that collects the body", Before::Collecting, u64::MAX),
-        ("behind the idempotency layer, new keys", Before::Idempotency, u64::MAX),
-        ("behind the idempotency layer, replays", Before::Idempotency, 1),
+        ("the handler alone", Middleware::Bare, u64::MAX),
+        ("behind a layer that collects the body", Middleware::CollectBody, u64::MAX),
+        ("behind the idempotency layer, new keys", Middleware::Idempotency, u64::MAX),
+        ("behind the idempotency layer, replays", Middleware::Idempotency, 1),
     ] {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let mut app = runtime.block_on(async { app(before) })?;

@@ -14,7 +14,7 @@ const OPERATIONS: usize = 200_000;
 const AT_ONCE: usize = 64;
 const ANSWER: Bytes = Bytes::from_static(b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}");
 
-/// `Gate::run` over the memory store, beside the parts that any such call has: ids, a task, an owner from the kernel.
+/// `Gate::run` over the memory store, against the parts that every such call has: ids, a task, an owner from the kernel.
 pub(crate) fn run() -> Subject {
     Subject {
         name: "gate.run on memory",
@@ -28,7 +28,7 @@ pub(crate) fn run() -> Subject {
     }
 }
 
-/// The same beside what remains of it without a gate: the skeleton and the two calls to the store.
+/// `Gate::run` over the memory store, against the same call without a gate: those parts and the two store calls.
 pub(crate) fn run_beside_its_store() -> Subject {
     Subject {
         name: "gate.run beside its store",
@@ -49,35 +49,35 @@ fn on_one_core<F: Future<Output = anyhow::Result<()>>>(all: impl FnOnce() -> F) 
 async fn gated() -> anyhow::Result<()> {
     let store = Memory::new();
     let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    let workers = (0..AT_ONCE).map(|worker| {
+    let tasks = (0..AT_ONCE).map(|task| {
         let gate = gate.clone();
         tokio::spawn(async move {
             let (identity, scope) = (Identity::plain(), Scope::tenant("bench", "acme")?);
             for number in 0..OPERATIONS / AT_ONCE {
-                let call = call(&identity, &scope, (worker * OPERATIONS + number) as u64);
+                let call = call(&identity, &scope, (task * OPERATIONS + number) as u64);
                 gate.run(call, |_attempt| async { Ok(ANSWER) }).await?;
             }
             anyhow::Ok(())
         })
     });
-    for worker in workers.collect::<Vec<_>>() {
-        worker.await??;
+    for task in tasks.collect::<Vec<_>>() {
+        task.await??;
     }
     Ok(())
 }
 
-/// Any such call without a gate, with the store's two steps or without.
+/// A call without a gate, with the two store calls or without them.
 async fn bare(with_store: bool) -> anyhow::Result<()> {
     let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
     let store = with_store.then(|| Arc::new(Memory::with(Arc::clone(&runtime), MemorySettings::default())));
-    let workers = (0..AT_ONCE).map(|worker| {
+    let tasks = (0..AT_ONCE).map(|task| {
         let (runtime, store) = (Arc::clone(&runtime), store.clone());
         tokio::spawn(async move {
             let (identity, scope) = (Identity::plain(), Scope::tenant("bench", "acme")?);
             for number in 0..OPERATIONS / AT_ONCE {
-                let call = call(&identity, &scope, (worker * OPERATIONS + number) as u64);
+                let call = call(&identity, &scope, (task * OPERATIONS + number) as u64);
                 let store = store.clone();
-                let (tell, told) = oneshot::channel();
+                let (sender, receiver) = oneshot::channel();
                 let random = Arc::clone(&runtime);
                 let task = async move {
                     let mut owner = [0; 16];
@@ -85,16 +85,16 @@ async fn bare(with_store: bool) -> anyhow::Result<()> {
                     if let Some(store) = store {
                         memory::cycle(&store, &call, Owner(owner), &ANSWER);
                     }
-                    let _ = tell.send((call, owner, ANSWER));
+                    let _ = sender.send((call, owner, ANSWER));
                 };
                 runtime.spawn(Box::pin(task));
-                told.await?;
+                receiver.await?;
             }
             anyhow::Ok(())
         })
     });
-    for worker in workers.collect::<Vec<_>>() {
-        worker.await??;
+    for task in tasks.collect::<Vec<_>>() {
+        task.await??;
     }
     Ok(())
 }

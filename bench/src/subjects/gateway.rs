@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
 
-use crate::harness::{Figures, Limit, Run, Subject};
+use crate::harness::{Batch, BatchResult, Limit, Subject};
 
-/// What wrk sends, by the name of its script.
+/// The scripts of wrk.
 const NEW_KEYS: &str = include_str!("../wrk/new.lua");
 const REPLAYS: &str = include_str!("../wrk/replay.lua");
 const UNPROTECTED: &str = include_str!("../wrk/get.lua");
@@ -19,21 +19,21 @@ const UNPROTECTED: &str = include_str!("../wrk/get.lua");
 const SECONDS: u32 = 2;
 const CONNECTIONS: u32 = 64;
 
-/// The gateway on both stores and nginx, beside a forwarder that does nothing else; client, API and proxy share the cores.
+/// The gateway on two stores, and nginx, against a forwarder that does nothing else. Client, API and proxy share the cores.
 pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
-    let tools = Rc::new(Tools::unpacked()?);
-    let api = Rc::new(Process::start("api", |command, address| {
+    let tools = Rc::new(UnpackedTools::unpacked()?);
+    let api = Rc::new(ServerProcess::start("api", |command, address| {
         command.arg("api").arg(address.to_string());
         Ok(())
     })?);
-    let forwarder = Rc::new(Process::start("forwarder", |command, address| {
+    let forwarder = Rc::new(ServerProcess::start("forwarder", |command, address| {
         command.args(["forwarder", &address.to_string(), &api.address.to_string()]);
         Ok(())
     })?);
     let memory = Rc::new(gateway(&api, "memory:".into())?);
     let sqlite = Rc::new(gateway(&api, format!("sqlite://{}", tools.folder.path().join("hapax.db").display()))?);
     let nginx = Rc::new(tools.nginx(&api)?);
-    let subject = |name, what, proxy: &Rc<Process>, script: &'static str, at_least| Subject {
+    let subject = |name, what, proxy: &Rc<ServerProcess>, script: &'static str, at_least| Subject {
         name,
         what,
         run: wrk(&tools, proxy, &api, script),
@@ -60,24 +60,24 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     ])
 }
 
-fn gateway(api: &Rc<Process>, store: String) -> anyhow::Result<Process> {
+fn gateway(api: &Rc<ServerProcess>, store: String) -> anyhow::Result<ServerProcess> {
     let upstream = format!("http://{}", api.address);
-    Process::start("../hapax", move |command, address| {
+    ServerProcess::start("../hapax", move |command, address| {
         command.args(["gateway", "--upstream", &upstream, "--store", &store, "--listen", &address.to_string()]);
-        // The copies of the first replay wait for its answer.
+        // The first requests with the replayed key arrive together; all but one wait for the answer.
         command.args(["--admin", &free_address()?.to_string(), "--wait", "5s"]).env("HAPAX_LOG", "warn");
         Ok(())
     })
 }
 
-/// wrk and nginx, unpacked.
-struct Tools {
+/// wrk and nginx, as unpacked by the fixtures.
+struct UnpackedTools {
     root: PathBuf,
     folder: TempDir,
     runs: RefCell<u32>,
 }
 
-impl Tools {
+impl UnpackedTools {
     fn unpacked() -> anyhow::Result<Self> {
         let output =
             Command::new("fixtures/unpack.sh").args(["proxies", "wrk", "nginx"]).stderr(Stdio::inherit()).output();
@@ -95,10 +95,10 @@ impl Tools {
         command
     }
 
-    /// One process, so that its time is the worker's.
-    fn nginx(&self, api: &Process) -> anyhow::Result<Process> {
+    /// Starts nginx as one process, so that its CPU time is that of the process that serves.
+    fn nginx(&self, api: &ServerProcess) -> anyhow::Result<ServerProcess> {
         let folder = self.folder.path();
-        Process::from(free_address()?, |address| {
+        ServerProcess::from(free_address()?, |address| {
             let configuration = format!(
                 "daemon off; master_process off; pid nginx.pid; error_log stderr error;
                  events {{ worker_connections 1024; }}
@@ -115,14 +115,14 @@ impl Tools {
     }
 }
 
-/// A server of this machine's own, ended when it is dropped.
-struct Process {
+/// A server process, killed when it is dropped.
+struct ServerProcess {
     child: Child,
     address: SocketAddr,
 }
 
-impl Process {
-    /// This binary with a verb, or one beside it.
+impl ServerProcess {
+    /// Starts this binary with arguments, or with `../` another binary in its folder.
     fn start(
         name: &str,
         arguments: impl FnOnce(&mut Command, SocketAddr) -> anyhow::Result<()>,
@@ -143,15 +143,15 @@ impl Process {
         let begun = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = process.child.try_wait()? {
-                bail!("it ended with {status}");
+                bail!("the process ended with {status}");
             }
-            ensure!(begun.elapsed() < Duration::from_secs(30), "nobody listens at {address}");
+            ensure!(begun.elapsed() < Duration::from_secs(30), "no process listens at {address}");
             std::thread::yield_now();
         }
         Ok(process)
     }
 
-    /// The time it has spent on a core, in ticks of 10 ms.
+    /// The CPU time of the process, in ticks of 10 ms.
     fn ticks(&self) -> anyhow::Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let (_, fields) = stat.rsplit_once(") ").context("/proc/PID/stat has a name in brackets")?;
@@ -160,7 +160,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -171,28 +171,28 @@ fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// A few seconds of load from one thread of wrk; the API is kept alive for as long as the run is.
-fn wrk(tools: &Rc<Tools>, proxy: &Rc<Process>, api: &Rc<Process>, script: &'static str) -> Run {
+/// A few seconds of load from one thread of wrk. The closure holds the API, which must live as long as the batch.
+fn wrk(tools: &Rc<UnpackedTools>, proxy: &Rc<ServerProcess>, api: &Rc<ServerProcess>, script: &'static str) -> Batch {
     let (tools, proxy, api) = (Rc::clone(tools), Rc::clone(proxy), Rc::clone(api));
     Box::new(move || {
         let path = tools.folder.path().join("script.lua");
         fs::write(&path, script)?;
         *tools.runs.borrow_mut() += 1;
         let before = proxy.ticks()?;
-        let told = load(&tools, &proxy, &path)?;
-        ensure!(!told.contains("Non-2xx") && !told.contains("Socket errors"), "not every answer was good: {told}");
-        let requests = number(&told, " requests in")?;
+        let output = load(&tools, &proxy, &path)?;
+        ensure!(!output.contains("Non-2xx") && !output.contains("Socket errors"), "some responses failed: {output}");
+        let requests = number(&output, " requests in")?;
         let microseconds = (proxy.ticks()? - before) * 10_000.0 / requests;
         let api_alive = api.ticks().is_ok();
         ensure!(api_alive, "the API has ended");
-        Ok(Figures {
-            rate: number_after(&told, "Requests/sec:")?,
+        Ok(BatchResult {
+            rate: number_after(&output, "Requests/sec:")?,
             note: format!("{microseconds:.0} us of CPU a request in the proxy"),
         })
     })
 }
 
-fn load(tools: &Tools, proxy: &Process, script: &Path) -> anyhow::Result<String> {
+fn load(tools: &UnpackedTools, proxy: &ServerProcess, script: &Path) -> anyhow::Result<String> {
     let (seconds, connections) = (format!("-d{SECONDS}s"), format!("-c{CONNECTIONS}"));
     let output = tools
         .command("usr/bin/wrk")
@@ -205,13 +205,13 @@ fn load(tools: &Tools, proxy: &Process, script: &Path) -> anyhow::Result<String>
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The number that stands before these words.
-fn number(told: &str, words: &str) -> anyhow::Result<f64> {
-    let (before, _) = told.split_once(words).context("wrk says how many requests it sent")?;
+/// The number before these words.
+fn number(output: &str, words: &str) -> anyhow::Result<f64> {
+    let (before, _) = output.split_once(words).context("wrk prints the number of requests")?;
     Ok(before.rsplit_once([' ', '\n']).map_or(before, |(_, number)| number).trim().parse()?)
 }
 
-fn number_after(told: &str, words: &str) -> anyhow::Result<f64> {
-    let (_, after) = told.split_once(words).context("wrk says how fast it was")?;
+fn number_after(output: &str, words: &str) -> anyhow::Result<f64> {
+    let (_, after) = output.split_once(words).context("wrk prints the rate")?;
     Ok(after.lines().next().unwrap_or_default().trim().parse()?)
 }

@@ -8,7 +8,7 @@ use hapax_core::store::{Inserted, Memory, MemorySettings};
 use hapax_core::{Call, Millis, Owner, Seconds, Store};
 
 use crate::harness::{Subject, per_second};
-use crate::subjects::Calls;
+use crate::subjects::FreshCalls;
 
 const OPERATIONS: usize = 400_000;
 
@@ -16,7 +16,7 @@ const OPERATIONS: usize = 400_000;
 pub(crate) fn store_alone() -> Subject {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let clock = runtime.block_on(async { Tokio::current() });
-    let mut calls = Calls::new();
+    let mut calls = FreshCalls::new();
     let run = move || {
         let store = Memory::with(Arc::new(clock.clone()), MemorySettings::default());
         let calls = calls.take(OPERATIONS);
@@ -34,7 +34,7 @@ pub(crate) fn store_alone() -> Subject {
     }
 }
 
-/// The two calls to the store that a new key costs.
+/// The two store calls of a new key.
 pub(crate) fn cycle(store: &Memory, call: &Call, owner: Owner, answer: &Bytes) {
     let rk = call.record_key();
     let begin = Begin {
@@ -54,5 +54,5 @@ pub(crate) fn cycle(store: &Memory, call: &Call, owner: Owner, answer: &Bytes) {
         retention: Seconds(86_400),
         age: std::time::Duration::ZERO,
     };
-    store.complete(&rk, &complete).now_or_never().expect("at once").expect("it is recorded");
+    store.complete(&rk, &complete).now_or_never().expect("at once").expect("the completion is recorded");
 }

@@ -1,11 +1,11 @@
-//! The store on Redis beside the driver alone, which sends the same commands. Client and server share the cores.
+//! The store on Redis, against the driver alone, which sends the same commands. Client and server share the cores.
 
-mod bare;
+mod driver;
 mod latency;
 mod load;
 mod memory;
-mod ours;
-mod world;
+mod server;
+mod store;
 
 use std::cell::OnceCell;
 use std::process::Command;
@@ -13,21 +13,21 @@ use std::rc::Rc;
 
 use anyhow::{Context, ensure};
 
-use crate::harness::{Figures, Limit, Run, Subject};
-use crate::subjects::Calls;
-use bare::Bare;
-use load::{Per, measured, threads};
-use ours::{Gated, Ours, Task};
-use world::World;
+use crate::harness::{Batch, BatchResult, Limit, Subject};
+use crate::subjects::FreshCalls;
+use driver::DriverWorkload;
+use load::{RateBasis, measured, threads};
+use server::BenchServer;
+use store::{GateWorkload, StoreTask, StoreWorkload};
 
 const OPERATIONS: usize = 20_000;
 
-/// How many records replays, renewals and reads go round.
+/// How many records the replays, renewals and reads use in turn.
 const KNOWN: usize = 1_000;
 
-/// What is done to a record.
+/// An operation on a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum StoreOperation {
     Begin,
     Cycle,
     Replay,
@@ -36,74 +36,80 @@ enum Step {
 }
 
 pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
-    let world = Rc::new(World::start(&[])?);
-    let mut subjects = beside_the_driver(&world);
-    subjects.push(redis_benchmark(&world));
-    subjects.extend([memory::completed(&world), memory::in_progress(&world)]);
-    subjects.extend([latency::added(&world, 50), latency::added(&world, 99)]);
-    subjects.extend([connections(&world, 2), connections(&world, 4)]);
-    subjects.push(among_many(&world));
-    subjects.extend([logged(&world, "everysec"), logged(&world, "always")]);
+    let server = Rc::new(BenchServer::start(&[])?);
+    let mut subjects = beside_the_driver(&server);
+    subjects.push(redis_benchmark(&server));
+    subjects.extend([memory::completed(&server), memory::in_progress(&server)]);
+    subjects.extend([latency::added(&server, 50), latency::added(&server, 99)]);
+    subjects.extend([connections(&server, 2), connections(&server, 4)]);
+    subjects.push(among_many(&server));
+    subjects.extend([logged(&server, "everysec"), logged(&server, "always")]);
     Ok(subjects)
 }
 
-fn beside_the_driver(world: &Rc<World>) -> Vec<Subject> {
-    let beside = |step, what, at_least| Some(Limit { what, run: bare(world, step, Per::Second), at_least });
+fn beside_the_driver(server: &Rc<BenchServer>) -> Vec<Subject> {
+    let beside =
+        |operation, what, at_least| Some(Limit { what, run: bare(server, operation, RateBasis::Second), at_least });
     let same = "the same two commands by the driver alone";
     let subject = |name, what, run, limit| Subject { name, what, run, limit };
     vec![
         subject(
             "Redis, full cycle",
             "begin + complete of a new key, 256 in flight, one connection, one thread",
-            steps(world, Step::Cycle, Per::Second),
-            beside(Step::Cycle, same, Some(0.85)),
+            steps(server, StoreOperation::Cycle, RateBasis::Second),
+            beside(StoreOperation::Cycle, same, Some(0.85)),
         ),
         subject(
             "Redis, full cycle, by CPU",
             "the same, for each second that this process spends on a core",
-            steps(world, Step::Cycle, Per::SecondOfCpu),
-            Some(Limit { what: same, run: bare(world, Step::Cycle, Per::SecondOfCpu), at_least: None }),
+            steps(server, StoreOperation::Cycle, RateBasis::SecondOfCpu),
+            Some(Limit {
+                what: same,
+                run: bare(server, StoreOperation::Cycle, RateBasis::SecondOfCpu),
+                at_least: None,
+            }),
         ),
         subject(
             "Redis, gate.run",
             "a new key through the gate: ids, own task, kernel-drawn owner, begin, complete",
-            gated(world),
-            beside(Step::Cycle, same, None),
+            gated(server),
+            beside(StoreOperation::Cycle, same, None),
         ),
         subject(
             "Redis, replays",
             "begin of a key that was answered",
-            steps(world, Step::Replay, Per::Second),
-            beside(Step::Replay, "the same command by the driver alone", None),
+            steps(server, StoreOperation::Replay, RateBasis::Second),
+            beside(StoreOperation::Replay, "the same command by the driver alone", None),
         ),
         subject(
             "Redis, renew",
             "a renewal of a grant that is held",
-            steps(world, Step::Renew, Per::Second),
-            beside(Step::Renew, "the same script by the driver alone", None),
+            steps(server, StoreOperation::Renew, RateBasis::Second),
+            beside(StoreOperation::Renew, "the same script by the driver alone", None),
         ),
         subject(
             "Redis, read",
             "a look at a record that was answered",
-            steps(world, Step::Read, Per::Second),
-            beside(Step::Read, "the same script by the driver alone", None),
+            steps(server, StoreOperation::Read, RateBasis::Second),
+            beside(StoreOperation::Read, "the same script by the driver alone", None),
         ),
     ]
 }
 
-/// What the server takes from its own tool.
-fn redis_benchmark(world: &Rc<World>) -> Subject {
-    let world = Rc::clone(world);
+/// The rate of `redis-benchmark` with the same server.
+fn redis_benchmark(server: &Rc<BenchServer>) -> Subject {
+    let server = Rc::clone(server);
     let run = move || {
-        world.empty()?;
+        server.empty()?;
         let output = Command::new("fixtures/run.sh")
             .args(["redis", "redis-benchmark", "-P", "64", "-n", "1000000", "-r", "100000000", "-d", "58"])
-            .args(["-t", "set", "--csv", "-p", &world.port()])
+            .args(["-t", "set", "--csv", "-p", &server.port()])
             .output()?;
         ensure!(output.status.success(), "redis-benchmark: {}", String::from_utf8_lossy(&output.stderr));
-        let told = String::from_utf8(output.stdout)?;
-        let rate = told.lines().last().and_then(|line| line.split('"').nth(3)).context("it says how fast it was")?;
-        Ok(Figures { rate: rate.parse()?, note: String::new() })
+        let text = String::from_utf8(output.stdout)?;
+        let rate =
+            text.lines().last().and_then(|line| line.split('"').nth(3)).context("redis-benchmark prints the rate")?;
+        Ok(BatchResult { rate: rate.parse()?, note: String::new() })
     };
     Subject {
         name: "redis-benchmark -P 64",
@@ -113,19 +119,24 @@ fn redis_benchmark(world: &Rc<World>) -> Subject {
     }
 }
 
-/// More connections on two threads, beside one on two.
-fn connections(world: &Rc<World>, count: usize) -> Subject {
+/// Several connections on two threads, against one connection on two threads.
+fn connections(server: &Rc<BenchServer>, count: usize) -> Subject {
     let run = |connections| {
-        let world = Rc::clone(world);
-        let mut calls = Calls::new();
+        let server = Rc::clone(server);
+        let mut calls = FreshCalls::new();
         let run = move || {
-            world.empty()?;
+            server.empty()?;
             let runtime = threads(2)?;
-            let store = runtime.block_on(async { world.store(connections) })?;
-            let tasks = calls.take(OPERATIONS).into_iter().map(Task::new).collect();
-            measured(&world, &runtime, Per::Second, (Ours { store, step: Step::Cycle }, tasks))
+            let store = runtime.block_on(async { server.store(connections) })?;
+            let tasks = calls.take(OPERATIONS).into_iter().map(StoreTask::new).collect();
+            measured(
+                &server,
+                &runtime,
+                RateBasis::Second,
+                (StoreWorkload { store, operation: StoreOperation::Cycle }, tasks),
+            )
         };
-        Box::new(run) as Run
+        Box::new(run) as Batch
     };
     Subject {
         name: if count == 2 { "Redis, 2 connections" } else { "Redis, 4 connections" },
@@ -135,15 +146,15 @@ fn connections(world: &Rc<World>, count: usize) -> Subject {
     }
 }
 
-/// A server that has ten million other keys, beside one that has none.
-fn among_many(world: &Rc<World>) -> Subject {
-    let full = OnceCell::<Rc<World>>::new();
-    let mut calls = Calls::new();
+/// A server that has ten million other keys, against a server that has none.
+fn among_many(server: &Rc<BenchServer>) -> Subject {
+    let full = OnceCell::<Rc<BenchServer>>::new();
+    let mut calls = FreshCalls::new();
     let run = move || {
         if full.get().is_none() {
-            let world = World::start(&["--enable-debug-command", "local"])?;
-            world.ask(&["DEBUG", "POPULATE", "10000000", "hx:other", "91"])?;
-            let _ = full.set(Rc::new(world));
+            let server = BenchServer::start(&["--enable-debug-command", "local"])?;
+            server.ask(&["DEBUG", "POPULATE", "10000000", "hx:other", "91"])?;
+            let _ = full.set(Rc::new(server));
         }
         cycles(full.get().context("it was just set")?, &mut calls)
     };
@@ -153,23 +164,23 @@ fn among_many(world: &Rc<World>) -> Subject {
         run: Box::new(run),
         limit: Some(Limit {
             what: "the same on a server without other keys",
-            run: steps(world, Step::Cycle, Per::Second),
+            run: steps(server, StoreOperation::Cycle, RateBasis::Second),
             at_least: Some(0.8),
         }),
     }
 }
 
-/// A server that logs its writes, beside one that does not.
-fn logged(world: &Rc<World>, sync: &'static str) -> Subject {
-    let logged = OnceCell::<Rc<World>>::new();
-    let mut calls = Calls::new();
+/// A server that logs its writes, against a server that does not.
+fn logged(server: &Rc<BenchServer>, sync: &'static str) -> Subject {
+    let logged = OnceCell::<Rc<BenchServer>>::new();
+    let mut calls = FreshCalls::new();
     let run = move || {
         if logged.get().is_none() {
-            let _ = logged.set(Rc::new(World::start(&["--appendonly", "yes", "--appendfsync", sync])?));
+            let _ = logged.set(Rc::new(BenchServer::start(&["--appendonly", "yes", "--appendfsync", sync])?));
         }
-        let world = logged.get().context("it was just set")?;
-        world.empty()?;
-        cycles(world, &mut calls)
+        let server = logged.get().context("it was just set")?;
+        server.empty()?;
+        cycles(server, &mut calls)
     };
     Subject {
         name: if sync == "always" { "Redis, appendfsync always" } else { "Redis, appendfsync everysec" },
@@ -177,63 +188,65 @@ fn logged(world: &Rc<World>, sync: &'static str) -> Subject {
         run: Box::new(run),
         limit: Some(Limit {
             what: "the same without a log",
-            run: steps(world, Step::Cycle, Per::Second),
+            run: steps(server, StoreOperation::Cycle, RateBasis::Second),
             at_least: None,
         }),
     }
 }
 
-fn cycles(world: &World, calls: &mut Calls) -> anyhow::Result<Figures> {
+fn cycles(server: &BenchServer, calls: &mut FreshCalls) -> anyhow::Result<BatchResult> {
     let runtime = threads(1)?;
-    let store = runtime.block_on(async { world.store(1) })?;
-    let tasks = calls.take(OPERATIONS).into_iter().map(Task::new).collect();
-    measured(world, &runtime, Per::Second, (Ours { store, step: Step::Cycle }, tasks))
+    let store = runtime.block_on(async { server.store(1) })?;
+    let tasks = calls.take(OPERATIONS).into_iter().map(StoreTask::new).collect();
+    measured(server, &runtime, RateBasis::Second, (StoreWorkload { store, operation: StoreOperation::Cycle }, tasks))
 }
 
-/// A step on the store, on one thread.
-fn steps(world: &Rc<World>, step: Step, per: Per) -> Run {
-    let world = Rc::clone(world);
+/// An operation on the store, on one thread.
+fn steps(server: &Rc<BenchServer>, operation: StoreOperation, per: RateBasis) -> Batch {
+    let server = Rc::clone(server);
     Box::new(move || {
-        world.empty()?;
+        server.empty()?;
         let runtime = threads(1)?;
-        let ours = Ours { store: runtime.block_on(async { world.store(1) })?, step };
-        let known = if step == Step::Cycle { OPERATIONS } else { KNOWN };
-        let tasks = runtime.block_on(ours.prepared(&Calls::new().take(known)))?;
-        measured(&world, &runtime, per, (ours, round(&tasks)))
+        let ours = StoreWorkload { store: runtime.block_on(async { server.store(1) })?, operation };
+        let known = if operation == StoreOperation::Cycle { OPERATIONS } else { KNOWN };
+        let tasks = runtime.block_on(ours.prepared(&FreshCalls::new().take(known)))?;
+        measured(&server, &runtime, per, (ours, round(&tasks)))
     })
 }
 
-/// The same by the driver alone.
-fn bare(world: &Rc<World>, step: Step, per: Per) -> Run {
-    let world = Rc::clone(world);
+/// The same operation by the driver alone.
+fn bare(server: &Rc<BenchServer>, operation: StoreOperation, per: RateBasis) -> Batch {
+    let server = Rc::clone(server);
     Box::new(move || {
-        world.empty()?;
+        server.empty()?;
         let runtime = threads(1)?;
-        let bare = runtime.block_on(Bare::connect(&world, step))?;
-        let known = if step == Step::Cycle { OPERATIONS } else { KNOWN };
-        let names: Vec<_> = Calls::new().take(known).iter().map(bare::name).collect();
-        match step {
-            Step::Begin | Step::Cycle => {}
-            Step::Replay | Step::Read => {
-                runtime.block_on(load::all(&bare.with(Step::Cycle), &names, load::IN_FLIGHT))?;
+        let bare = runtime.block_on(DriverWorkload::connect(&server, operation))?;
+        let known = if operation == StoreOperation::Cycle { OPERATIONS } else { KNOWN };
+        let names: Vec<_> = FreshCalls::new().take(known).iter().map(driver::record_name).collect();
+        match operation {
+            StoreOperation::Begin | StoreOperation::Cycle => {}
+            StoreOperation::Replay | StoreOperation::Read => {
+                runtime.block_on(load::all(&bare.with(StoreOperation::Cycle), &names, load::IN_FLIGHT))?;
             }
-            Step::Renew => runtime.block_on(load::all(&bare.with(Step::Begin), &names, load::IN_FLIGHT))?,
+            StoreOperation::Renew => {
+                runtime.block_on(load::all(&bare.with(StoreOperation::Begin), &names, load::IN_FLIGHT))?;
+            }
         }
-        measured(&world, &runtime, per, (bare, round(&names)))
+        measured(&server, &runtime, per, (bare, round(&names)))
     })
 }
 
-fn gated(world: &Rc<World>) -> Run {
-    let world = Rc::clone(world);
+fn gated(server: &Rc<BenchServer>) -> Batch {
+    let server = Rc::clone(server);
     Box::new(move || {
-        world.empty()?;
+        server.empty()?;
         let runtime = threads(1)?;
-        let gated = runtime.block_on(async { Gated::over(world.store(1)?) })?;
-        measured(&world, &runtime, Per::Second, (gated, (0..OPERATIONS as u64).collect()))
+        let gated = runtime.block_on(async { GateWorkload::over(server.store(1)?) })?;
+        measured(&server, &runtime, RateBasis::Second, (gated, (0..OPERATIONS as u64).collect()))
     })
 }
 
-/// These again and again.
+/// Repeats these tasks up to the number of operations.
 fn round<T: Clone>(tasks: &[T]) -> Vec<T> {
     tasks.iter().cycle().take(OPERATIONS).cloned().collect()
 }

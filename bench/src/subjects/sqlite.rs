@@ -9,15 +9,15 @@ use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
-use crate::harness::{Figures, Limit, Run, Subject, per_second};
-use crate::subjects::{ANSWER, Calls, full_cycle};
+use crate::harness::{Batch, BatchResult, Limit, Subject, per_second};
+use crate::subjects::{ANSWER, FreshCalls, full_cycle};
 
-/// How many records the file holds before anything is measured.
+/// How many records the file has before the first measurement.
 const ROWS: usize = 1_000_000;
 const OPERATIONS: usize = 30_000;
 const IN_FLIGHT: usize = 256;
 
-/// Begin and complete with a sync before each answer, beside the same statements in a bare loop on a file of the same size.
+/// Begin and complete with a sync before each answer, against the same statements in a plain loop on a file of the same size.
 pub(crate) fn durable() -> Subject {
     let directory = Arc::new(tempfile::tempdir().expect("a directory"));
     Subject {
@@ -26,14 +26,14 @@ pub(crate) fn durable() -> Subject {
         run: through_the_store(Arc::clone(&directory)),
         limit: Some(Limit {
             what: "the same two statements, 256 to a transaction, by one thread",
-            run: in_a_bare_loop(directory),
+            run: in_plain_loop(directory),
             at_least: Some(0.7),
         }),
     }
 }
 
-fn through_the_store(directory: Arc<TempDir>) -> Run {
-    let mut prepared: Option<(PathBuf, Calls)> = None;
+fn through_the_store(directory: Arc<TempDir>) -> Batch {
+    let mut prepared: Option<(PathBuf, FreshCalls)> = None;
     Box::new(move || {
         if prepared.is_none() {
             let path = directory.path().join("store.db");
@@ -42,19 +42,19 @@ fn through_the_store(directory: Arc<TempDir>) -> Run {
         let (path, calls) = prepared.as_mut().expect("it was just prepared");
         let calls = calls.take(OPERATIONS);
         let mut latencies = Vec::new();
-        let Figures { rate, .. } = per_second(OPERATIONS, || {
+        let BatchResult { rate, .. } = per_second(OPERATIONS, || {
             latencies = Builder::new_current_thread().enable_all().build()?.block_on(cycles(path, calls))?;
             Ok(())
         })?;
         latencies.sort_unstable();
         let p99 = latencies[latencies.len() * 99 / 100];
-        Ok(Figures { rate, note: format!("p99 of a full cycle {:.1} ms", p99.as_secs_f64() * 1000.0) })
+        Ok(BatchResult { rate, note: format!("p99 of a full cycle {:.1} ms", p99.as_secs_f64() * 1000.0) })
     })
 }
 
 async fn cycles(path: &Path, calls: Vec<Call>) -> anyhow::Result<Vec<Duration>> {
     let store = Arc::new(Sqlite::open(path, Arc::new(Tokio::current()))?);
-    let workers: Vec<_> = calls
+    let tasks: Vec<_> = calls
         .chunks(OPERATIONS.div_ceil(IN_FLIGHT))
         .map(|calls| {
             let (store, calls) = (Arc::clone(&store), calls.to_vec());
@@ -70,21 +70,21 @@ async fn cycles(path: &Path, calls: Vec<Call>) -> anyhow::Result<Vec<Duration>> 
         })
         .collect();
     let mut latencies = Vec::with_capacity(OPERATIONS);
-    for worker in workers {
-        latencies.extend(worker.await??);
+    for task in tasks {
+        latencies.extend(task.await??);
     }
     Ok(latencies)
 }
 
-/// A file with its rows; the calls that follow have other keys.
-fn filled(path: &Path) -> anyhow::Result<Calls> {
+/// Fills a file with records. Returns calls with other keys.
+fn filled(path: &Path) -> anyhow::Result<FreshCalls> {
     Builder::new_current_thread()
         .enable_all()
         .build()?
         .block_on(async { Sqlite::open(path, Arc::new(Tokio::current())).map(drop) })?;
     let mut connection = Connection::open(path)?;
     connection.pragma_update(None, "synchronous", "off")?;
-    let mut calls = Calls::new();
+    let mut calls = FreshCalls::new();
     let transaction = connection.transaction()?;
     {
         let mut statement = transaction.prepare(include_str!("sqlite/insert.sql"))?;
@@ -102,8 +102,8 @@ fn filled(path: &Path) -> anyhow::Result<Calls> {
     Ok(calls)
 }
 
-fn in_a_bare_loop(directory: Arc<TempDir>) -> Run {
-    let mut prepared: Option<(Connection, Calls)> = None;
+fn in_plain_loop(directory: Arc<TempDir>) -> Batch {
+    let mut prepared: Option<(Connection, FreshCalls)> = None;
     Box::new(move || {
         if prepared.is_none() {
             let path = directory.path().join("bare.db");

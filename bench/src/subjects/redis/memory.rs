@@ -4,40 +4,40 @@ use std::rc::Rc;
 use redis::{Client, pipe};
 
 use super::load::{all, threads};
-use super::ours::{Ours, Task};
-use super::world::World;
-use super::{Step, bare};
-use crate::harness::{Figures, Limit, Run, Subject};
-use crate::subjects::{ANSWER, Calls};
+use super::server::BenchServer;
+use super::store::{StoreTask, StoreWorkload};
+use super::{StoreOperation, driver};
+use crate::harness::{Batch, BatchResult, Limit, Subject};
+use crate::subjects::{ANSWER, FreshCalls};
 
-/// How many records there are when the memory is read.
+/// How many records the server has when its memory is measured.
 const RECORDS: usize = 1 << 20;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 const RIVAL: &str = "an answer of 55 bytes as JSON under `idempotency:<uuid>`";
 
 /// How many answered operations fit into a GiB.
-pub(super) fn completed(world: &Rc<World>) -> Subject {
+pub(super) fn completed(server: &Rc<BenchServer>) -> Subject {
     Subject {
         name: "memory, answered",
         what: "no rate: records with an answer of 55 bytes in one GiB of used_memory, by 2^20 of them",
-        run: once(filled(world, Step::Cycle)),
-        limit: Some(Limit { what: RIVAL, run: once(rival(world)), at_least: Some(1.18) }),
+        run: once(filled(server, StoreOperation::Cycle)),
+        limit: Some(Limit { what: RIVAL, run: once(rival(server)), at_least: Some(1.18) }),
     }
 }
 
-/// The same while they run.
-pub(super) fn in_progress(world: &Rc<World>) -> Subject {
+/// How many running operations fit into a GiB.
+pub(super) fn in_progress(server: &Rc<BenchServer>) -> Subject {
     Subject {
         name: "memory, in progress",
         what: "no rate: records of operations that run in one GiB of used_memory, by 2^20 of them",
-        run: once(filled(world, Step::Begin)),
-        limit: Some(Limit { what: RIVAL, run: once(rival(world)), at_least: None }),
+        run: once(filled(server, StoreOperation::Begin)),
+        limit: Some(Limit { what: RIVAL, run: once(rival(server)), at_least: None }),
     }
 }
 
-/// What does not vary is measured once.
-fn once(mut run: Run) -> Run {
+/// Measures once and returns the same result each time, because the result does not vary.
+fn once(mut run: Batch) -> Batch {
     let mut known: Option<(f64, String)> = None;
     Box::new(move || {
         let (rate, note) = match &known {
@@ -47,30 +47,30 @@ fn once(mut run: Run) -> Run {
                 known.insert((figures.rate, figures.note)).clone()
             }
         };
-        Ok(Figures { rate, note })
+        Ok(BatchResult { rate, note })
     })
 }
 
-fn filled(world: &Rc<World>, step: Step) -> Run {
-    let world = Rc::clone(world);
+fn filled(server: &Rc<BenchServer>, operation: StoreOperation) -> Batch {
+    let server = Rc::clone(server);
     Box::new(move || {
-        let calls = Calls::new().take(RECORDS);
-        let sample = bare::name(&calls[0]);
-        let tasks: Vec<Task> = calls.into_iter().map(Task::new).collect();
-        bytes_each(&world, &sample, |world| {
+        let calls = FreshCalls::new().take(RECORDS);
+        let sample = driver::record_name(&calls[0]);
+        let tasks: Vec<StoreTask> = calls.into_iter().map(StoreTask::new).collect();
+        bytes_each(&server, &sample, |server| {
             let runtime = threads(1)?;
-            runtime.block_on(async { all(&Ours { store: world.store(1)?, step }, &tasks, 1024).await })
+            runtime.block_on(async { all(&StoreWorkload { store: server.store(1)?, operation }, &tasks, 1024).await })
         })
     })
 }
 
-fn rival(world: &Rc<World>) -> Run {
-    let world = Rc::clone(world);
-    Box::new(move || bytes_each(&world, uuid(0).as_bytes(), fill_with_json))
+fn rival(server: &Rc<BenchServer>) -> Batch {
+    let server = Rc::clone(server);
+    Box::new(move || bytes_each(&server, uuid(0).as_bytes(), fill_with_json))
 }
 
-fn fill_with_json(world: &World) -> anyhow::Result<()> {
-    let mut connection = Client::open(world.url())?.get_connection()?;
+fn fill_with_json(server: &BenchServer) -> anyhow::Result<()> {
+    let mut connection = Client::open(server.url())?.get_connection()?;
     let value = json();
     for first in (0..RECORDS).step_by(1024) {
         let mut batch = pipe();
@@ -83,7 +83,7 @@ fn fill_with_json(world: &World) -> anyhow::Result<()> {
 }
 
 fn uuid(number: usize) -> String {
-    // Spread out, as random ones are.
+    // Spreads the keys as random ids do.
     let high = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let low = high.rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let digits = format!("{high:016x}{low:016x}");
@@ -91,7 +91,7 @@ fn uuid(number: usize) -> String {
     format!("idempotency:{}", parts.join("-"))
 }
 
-/// State, status, body and when: what such a record usually has.
+/// The usual content of such a record: state, status, body and time.
 fn json() -> String {
     let mut body = String::new();
     for byte in ANSWER.iter().map(|&byte| char::from(byte)) {
@@ -100,18 +100,21 @@ fn json() -> String {
     format!("{{\"status\":\"COMPLETED\",\"statusCode\":201,\"body\":\"{body}\",\"completedAt\":1795222501926}}")
 }
 
-/// What an empty server's memory grows by, for each record.
+/// The memory that each record takes on an empty server.
 fn bytes_each(
-    world: &World,
+    server: &BenchServer,
     sample: &[u8],
-    fill: impl FnOnce(&World) -> anyhow::Result<()>,
-) -> anyhow::Result<Figures> {
-    world.empty()?;
-    let before = world.told("memory", "used_memory")?;
-    fill(world)?;
-    let bytes = (world.told("memory", "used_memory")? - before) / RECORDS as f64;
-    let one = world.ask(&[b"MEMORY" as &[u8], b"USAGE", sample])?.text();
-    let length = world.ask(&[b"STRLEN" as &[u8], sample])?.text();
-    world.empty()?;
-    Ok(Figures { rate: GIB / bytes, note: format!("{bytes:.0} bytes a record (MEMORY USAGE {one}, value {length})") })
+    fill: impl FnOnce(&BenchServer) -> anyhow::Result<()>,
+) -> anyhow::Result<BatchResult> {
+    server.empty()?;
+    let before = server.info("memory", "used_memory")?;
+    fill(server)?;
+    let bytes = (server.info("memory", "used_memory")? - before) / RECORDS as f64;
+    let one = server.ask(&[b"MEMORY" as &[u8], b"USAGE", sample])?.text();
+    let length = server.ask(&[b"STRLEN" as &[u8], sample])?.text();
+    server.empty()?;
+    Ok(BatchResult {
+        rate: GIB / bytes,
+        note: format!("{bytes:.0} bytes a record (MEMORY USAGE {one}, value {length})"),
+    })
 }

@@ -7,16 +7,16 @@ use hapax_stores::Redis;
 use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
 use tokio::runtime::{Builder, Runtime};
 
-/// A server of our own, and what an operator asks it.
-pub(super) struct World {
+/// A Redis server of the benchmark, and a connection for its administration.
+pub(super) struct BenchServer {
     server: RedisServer,
     runtime: Runtime,
 }
 
-impl World {
-    /// A server with these arguments; without any it keeps its records in memory alone.
+impl BenchServer {
+    /// Starts a server with these arguments. Without arguments it keeps its records in memory only.
     pub(super) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
-        // Only for the program: unpacked before, or on PATH.
+        // Unpacks the program, unless it is unpacked already or on PATH.
         Command::new("fixtures/redis/unpack.sh").stdout(Stdio::null()).status()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let options = RedisServerOptions::new(RedisKind::Redis).with_args(arguments).with_system_clock();
@@ -30,19 +30,19 @@ impl World {
         Ok(reply)
     }
 
-    /// Forgets all records.
+    /// Deletes all records.
     pub(super) fn empty(&self) -> anyhow::Result<()> {
         self.ask(&["FLUSHALL"]).map(drop)
     }
 
-    /// The number in this field of `INFO`.
-    pub(super) fn told(&self, section: &str, field: &str) -> anyhow::Result<f64> {
+    /// A number from `INFO`.
+    pub(super) fn info(&self, section: &str, field: &str) -> anyhow::Result<f64> {
         let info = self.ask(&["INFO", section])?.text();
         let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::to_owned);
         Ok(line.with_context(|| format!("INFO {section} has {field}"))?.trim().parse()?)
     }
 
-    /// A store with so many connections. It belongs to the runtime that it is made in.
+    /// A store with this many connections. It belongs to the runtime in which it is opened.
     pub(super) fn store(&self, connections: usize) -> anyhow::Result<Arc<Redis>> {
         let url = format!("{}?connections={connections}", self.server.url()).parse()?;
         Ok(Arc::new(Redis::open(&url, Arc::new(Tokio::current()))?))

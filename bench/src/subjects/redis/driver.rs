@@ -3,25 +3,25 @@ use hapax_core::Call;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Script, Value, cmd};
 
-use super::Step;
-use super::load::Operation;
-use super::world::World;
+use super::StoreOperation;
+use super::load::Workload;
+use super::server::BenchServer;
 use crate::subjects::ANSWER;
 
-/// What the store sends for each step, by the driver alone: no record is made or read, and no reply is looked into beyond its kind.
+/// Sends the commands of the store by the driver alone. It encodes no record and checks only the kind of each reply.
 #[derive(Clone)]
-pub(super) struct Bare {
+pub(super) struct DriverWorkload {
     connection: MultiplexedConnection,
-    step: Step,
+    operation: StoreOperation,
     complete: String,
     renew: String,
     read: String,
 }
 
-/// A record's name, which is all that a bare step is given.
-pub(super) type Name = [u8; 19];
+/// The name of a record, which is all that a command of the driver needs.
+pub(super) type RecordName = [u8; 19];
 
-pub(super) fn name(call: &Call) -> Name {
+pub(super) fn record_name(call: &Call) -> RecordName {
     let mut name = *b"hx:0123456789abcdef";
     name[3..].copy_from_slice(call.record_key().as_bytes());
     name
@@ -31,10 +31,10 @@ const TOKEN: [u8; 8] = 1_795_222_501_926_186_u64.to_be_bytes();
 const FINGERPRINT: [u8; 13] = [1; 13];
 const OWNER: [u8; 16] = [7; 16];
 
-impl Bare {
-    pub(super) async fn connect(world: &World, step: Step) -> anyhow::Result<Self> {
+impl DriverWorkload {
+    pub(super) async fn connect(server: &BenchServer, operation: StoreOperation) -> anyhow::Result<Self> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
-        let client = Client::open(world.url())?;
+        let client = Client::open(server.url())?;
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let [complete, renew, read] = [
             include_str!("../../../../crates/stores/src/redis/complete.lua"),
@@ -46,20 +46,20 @@ impl Bare {
             script.prepare_invoke().load_async(&mut connection.clone()).await?;
         }
         let [complete, renew, read] = [complete, renew, read].map(|script| script.get_hash().to_owned());
-        Ok(Self { connection, step, complete, renew, read })
+        Ok(Self { connection, operation, complete, renew, read })
     }
 
-    pub(super) fn with(&self, step: Step) -> Self {
-        Self { step, ..self.clone() }
+    pub(super) fn with(&self, operation: StoreOperation) -> Self {
+        Self { operation, ..self.clone() }
     }
 
-    async fn begin(&self, name: &Name) -> anyhow::Result<Value> {
+    async fn begin(&self, name: &RecordName) -> anyhow::Result<Value> {
         let mut set = cmd("SET");
         set.arg(name).arg(&in_progress()).arg("NX").arg("GET").arg("PX").arg("2592000000");
         Ok(self.connection.clone().send_packed_command(&set).await?)
     }
 
-    async fn complete(&self, name: &Name) -> anyhow::Result<()> {
+    async fn complete(&self, name: &RecordName) -> anyhow::Result<()> {
         let payload = FINGERPRINT;
         let mut run = cmd("EVALSHA");
         run.arg(&self.complete).arg(1).arg(name);
@@ -67,33 +67,35 @@ impl Bare {
         expect(self.connection.clone().send_packed_command(&run).await?, b"DONE")
     }
 
-    async fn renew(&self, name: &Name) -> anyhow::Result<()> {
+    async fn renew(&self, name: &RecordName) -> anyhow::Result<()> {
         let mut run = cmd("EVALSHA");
         run.arg(&self.renew).arg(1).arg(name).arg(&TOKEN).arg(&OWNER);
         expect(self.connection.clone().send_packed_command(&run).await?, b"YES")
     }
 
-    async fn read(&self, name: &Name) -> anyhow::Result<()> {
+    async fn read(&self, name: &RecordName) -> anyhow::Result<()> {
         let mut run = cmd("EVALSHA");
         run.arg(&self.read).arg(1).arg(name);
         expect(self.connection.clone().send_packed_command(&run).await?, b"FOUND")
     }
 }
 
-impl Operation for Bare {
-    type Task = Name;
+impl Workload for DriverWorkload {
+    type Item = RecordName;
     const NAME: &'static str = "bare";
 
-    async fn once(&self, name: &Name) -> anyhow::Result<()> {
-        match self.step {
-            Step::Begin => ensure!(self.begin(name).await? == Value::Nil, "the key is new"),
-            Step::Cycle => {
+    async fn once(&self, name: &RecordName) -> anyhow::Result<()> {
+        match self.operation {
+            StoreOperation::Begin => ensure!(self.begin(name).await? == Value::Nil, "the key is new"),
+            StoreOperation::Cycle => {
                 ensure!(self.begin(name).await? == Value::Nil, "the key is new");
                 self.complete(name).await?;
             }
-            Step::Replay => ensure!(matches!(self.begin(name).await?, Value::BulkString(_)), "the key is known"),
-            Step::Renew => self.renew(name).await?,
-            Step::Read => self.read(name).await?,
+            StoreOperation::Replay => {
+                ensure!(matches!(self.begin(name).await?, Value::BulkString(_)), "the key is known");
+            }
+            StoreOperation::Renew => self.renew(name).await?,
+            StoreOperation::Read => self.read(name).await?,
         }
         Ok(())
     }
@@ -106,7 +108,7 @@ fn expect(reply: Value, word: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// 58 bytes, with everything in place that the scripts compare.
+/// A record of 58 bytes, with all fields that the scripts compare.
 fn in_progress() -> [u8; 58] {
     let mut record = [0; 58];
     record[..3].copy_from_slice(&[1, 1, 0]);

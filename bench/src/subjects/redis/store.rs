@@ -6,40 +6,40 @@ use hapax_core::machine::{Claim, Renewed};
 use hapax_core::store::Inserted;
 use hapax_core::{Call, Gate, Identity, Scope, Settings, Store};
 
-use super::load::Operation;
-use super::{OPERATIONS, Step};
+use super::load::Workload;
+use super::{OPERATIONS, StoreOperation};
 use crate::subjects::{ANSWER, beginning, begun, call, full_cycle};
 
-/// A step on the store.
+/// Runs an operation on the store.
 #[derive(Clone)]
-pub(super) struct Ours {
+pub(super) struct StoreWorkload {
     pub(super) store: Arc<dyn Store>,
-    pub(super) step: Step,
+    pub(super) operation: StoreOperation,
 }
 
-/// A call, and the grant that was got for it, where one was.
+/// A call, with its grant if it has one.
 #[derive(Clone)]
-pub(super) struct Task {
+pub(super) struct StoreTask {
     call: Call,
     claim: Option<Claim>,
 }
 
-impl Task {
+impl StoreTask {
     pub(super) fn new(call: Call) -> Self {
         Self { call, claim: None }
     }
 }
 
-impl Ours {
-    /// What stands there before the step: these tasks, begun or completed.
-    pub(super) async fn prepared(&self, calls: &[Call]) -> anyhow::Result<Vec<Task>> {
+impl StoreWorkload {
+    /// Prepares the records that the operation needs: begun or completed.
+    pub(super) async fn prepared(&self, calls: &[Call]) -> anyhow::Result<Vec<StoreTask>> {
         let mut tasks = Vec::with_capacity(calls.len());
         for &call in calls {
-            let mut task = Task::new(call);
-            match self.step {
-                Step::Begin | Step::Cycle => {}
-                Step::Replay | Step::Read => full_cycle(&*self.store, call).await?,
-                Step::Renew => task.claim = Some(Claim::from(&begun(&*self.store, call).await?)),
+            let mut task = StoreTask::new(call);
+            match self.operation {
+                StoreOperation::Begin | StoreOperation::Cycle => {}
+                StoreOperation::Replay | StoreOperation::Read => full_cycle(&*self.store, call).await?,
+                StoreOperation::Renew => task.claim = Some(Claim::from(&begun(&*self.store, call).await?)),
             }
             tasks.push(task);
         }
@@ -47,40 +47,40 @@ impl Ours {
     }
 }
 
-impl Operation for Ours {
-    type Task = Task;
+impl Workload for StoreWorkload {
+    type Item = StoreTask;
     const NAME: &'static str = "store";
 
-    async fn once(&self, task: &Task) -> anyhow::Result<()> {
+    async fn once(&self, task: &StoreTask) -> anyhow::Result<()> {
         let (store, rk) = (&*self.store, task.call.record_key());
-        match (self.step, &task.claim) {
-            (Step::Cycle, _) => full_cycle(store, task.call).await?,
-            (Step::Replay, _) => {
+        match (self.operation, &task.claim) {
+            (StoreOperation::Cycle, _) => full_cycle(store, task.call).await?,
+            (StoreOperation::Replay, _) => {
                 let begun = store.begin(&beginning(task.call)).await?;
                 ensure!(matches!(begun, Inserted::Found(_)), "the key is known");
             }
-            (Step::Renew, Some(claim)) => {
+            (StoreOperation::Renew, Some(claim)) => {
                 ensure!(store.renew(&rk, claim).await? == Renewed::Yes, "the grant is held");
             }
-            (Step::Read, _) => ensure!(store.read(&rk).await?.record.is_some(), "the record is there"),
-            (Step::Begin | Step::Renew, _) => drop(begun(store, task.call).await?),
+            (StoreOperation::Read, _) => ensure!(store.read(&rk).await?.record.is_some(), "the record is there"),
+            (StoreOperation::Begin | StoreOperation::Renew, _) => drop(begun(store, task.call).await?),
         }
         Ok(())
     }
 }
 
-/// A call through the gate, with all that a transport does for it.
+/// Runs a call through the gate, with key, scope and fingerprint as a transport computes them.
 #[derive(Clone)]
-pub(super) struct Gated {
+pub(super) struct GateWorkload {
     gate: Gate,
     identity: Identity,
     scope: Scope,
 }
 
-impl Gated {
+impl GateWorkload {
     pub(super) fn over(store: Arc<dyn Store>) -> anyhow::Result<Self> {
         let mut settings = Settings::default();
-        // A pace that is kept up while the machine is busy with something else piles up.
+        // The paced load does not slow down when the machine is busy, so many calls may be in flight.
         settings.max_in_flight = OPERATIONS;
         settings.max_in_flight_per_tenant = OPERATIONS;
         let gate = Gate::builder(store, settings).build()?;
@@ -88,8 +88,8 @@ impl Gated {
     }
 }
 
-impl Operation for Gated {
-    type Task = u64;
+impl Workload for GateWorkload {
+    type Item = u64;
     const NAME: &'static str = "gate";
 
     async fn once(&self, number: &u64) -> anyhow::Result<()> {

@@ -13,74 +13,74 @@ use hapax_core::{Gate, OnBusy, RecordKey, Result, Settings, Store};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 
-use crate::harness::{Figures, Subject, per_second};
-use crate::subjects::Calls;
+use crate::harness::{BatchResult, Subject, per_second};
+use crate::subjects::FreshCalls;
 
-const TWINS: usize = 10_000;
+const FOLLOWERS: usize = 10_000;
 
-/// Copies of one key at the same time: the first asks the store, the others share its answer.
-pub(crate) fn of_one_key() -> Subject {
+/// Concurrent calls with one key: the leader calls the store, its followers share the answer.
+pub(crate) fn one_key() -> Subject {
     let run = || {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
-        let mut figures =
-            per_second(TWINS, move || Builder::new_current_thread().enable_all().build()?.block_on(answered(counted)))?;
+        let mut figures = per_second(FOLLOWERS, move || {
+            Builder::new_current_thread().enable_all().build()?.block_on(answered(counted))
+        })?;
         let begins = calls.load(Ordering::SeqCst);
         ensure!(begins == 1, "{begins} begins for one key");
-        figures.note = format!("{TWINS} twins of one key cost {begins} begin");
+        figures.note = format!("{FOLLOWERS} calls with one key cost {begins} begin");
         Ok(figures)
     };
     Subject {
-        name: "twins of one key",
-        what: "a copy that waits for the answer of the first",
+        name: "followers of one key",
+        what: "a follower that waits for the answer of its leader",
         run: Box::new(run),
         limit: None,
     }
 }
 
-/// What a call takes that waits for its twin, and one that runs.
-pub(crate) fn waiting() -> Subject {
+/// The memory of a follower that waits, and of a call that runs.
+pub(crate) fn memory_per_call() -> Subject {
     let run = || {
         let (waiting, running) = (in_a_fresh_process("waiting")?, in_a_fresh_process("running")?);
-        let note =
-            format!("{waiting:.0} bytes a waiting call, {running:.0} a running one, the caller's own task included");
-        Ok(Figures { rate: waiting, note })
+        let note = format!("{waiting:.0} bytes a waiting call, {running:.0} a running one, with the caller's own task");
+        Ok(BatchResult { rate: waiting, note })
     };
     let what = "bytes, not a rate: resident memory per waiting call";
     Subject { name: "memory of a call", what, run: Box::new(run), limit: None }
 }
 
-/// Memory that earlier subjects gave back would hide what is measured.
+/// Measures in a new process, because memory that earlier subjects freed would be used again.
 fn in_a_fresh_process(which: &str) -> anyhow::Result<f64> {
     let output = Command::new(std::env::current_exe()?).args(["resident", which]).output()?;
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-/// What the fresh process prints: bytes per call.
+/// The bytes per call that the new process prints.
 pub(crate) fn resident_bytes(which: Option<&str>) -> anyhow::Result<f64> {
     let one_key = match which {
         Some("waiting") => true,
         Some("running") => false,
-        Some(_) | None => bail!("name what to hold: waiting or running"),
+        Some(_) | None => bail!("the argument must be waiting or running"),
     };
     Builder::new_current_thread().enable_all().build()?.block_on(bytes_each(one_key))
 }
 
 fn gate(store: Arc<dyn Store>) -> anyhow::Result<Gate> {
     let mut settings = Settings::default();
-    settings.max_twins_per_key = TWINS;
-    settings.max_in_flight = TWINS;
-    settings.max_in_flight_per_tenant = TWINS;
+    settings.max_twins_per_key = FOLLOWERS;
+    settings.max_in_flight = FOLLOWERS;
+    settings.max_in_flight_per_tenant = FOLLOWERS;
     settings.policy.on_busy = OnBusy::Wait(Duration::from_secs(60));
     Ok(Gate::builder(store, settings).build()?)
 }
 
 async fn answered(begins: Arc<AtomicUsize>) -> anyhow::Result<()> {
     let inner = Memory::new();
-    let gate = gate(Arc::new(Counted { inner: Arc::new(inner), begins }))?;
-    let call = Calls::new().take_one();
+    let gate = gate(Arc::new(CountingStore { inner: Arc::new(inner), begins }))?;
+    let call = FreshCalls::new().take_one();
     let door = Arc::new(Semaphore::new(0));
-    let twins: Vec<_> = (0..TWINS)
+    let followers: Vec<_> = (0..FOLLOWERS)
         .map(|_| {
             let (gate, door) = (gate.clone(), Arc::clone(&door));
             tokio::spawn(async move {
@@ -94,20 +94,20 @@ async fn answered(begins: Arc<AtomicUsize>) -> anyhow::Result<()> {
         .collect();
     tokio::task::yield_now().await;
     door.add_permits(1);
-    for twin in twins {
-        ensure!(twin.await??.answer == "answer", "every copy gets the answer");
+    for follower in followers {
+        ensure!(follower.await??.answer == "answer", "every follower gets the answer");
     }
     Ok(())
 }
 
-/// Resident memory per call, of copies of one key or of calls with a key each, while all are held at a door.
+/// Resident memory per call while no handler may return: of followers of one key, or of calls with a key each.
 async fn bytes_each(one_key: bool) -> anyhow::Result<f64> {
     let gate = gate(Arc::new(Memory::new()))?;
-    let mut calls = Calls::new();
+    let mut calls = FreshCalls::new();
     let first = calls.take_one();
     let door = Arc::new(Semaphore::new(0));
     let before = resident()?;
-    let held: Vec<_> = (0..TWINS)
+    let held: Vec<_> = (0..FOLLOWERS)
         .map(|_| {
             let call = if one_key { first } else { calls.take_one() };
             let (gate, door) = (gate.clone(), Arc::clone(&door));
@@ -124,11 +124,11 @@ async fn bytes_each(one_key: bool) -> anyhow::Result<f64> {
         tokio::task::yield_now().await;
     }
     let after = resident()?;
-    door.add_permits(TWINS);
+    door.add_permits(FOLLOWERS);
     for call in held {
         call.await??;
     }
-    Ok(after.saturating_sub(before) as f64 / TWINS as f64)
+    Ok(after.saturating_sub(before) as f64 / FOLLOWERS as f64)
 }
 
 fn resident() -> anyhow::Result<usize> {
@@ -138,13 +138,13 @@ fn resident() -> anyhow::Result<usize> {
 }
 
 #[derive(Debug)]
-struct Counted {
+struct CountingStore {
     inner: Arc<Memory>,
     begins: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl Store for Counted {
+impl Store for CountingStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         self.begins.fetch_add(1, Ordering::SeqCst);
         self.inner.begin(ask).await
