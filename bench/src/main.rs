@@ -8,7 +8,8 @@
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
-//! Machines differ and are noisy. The ratio of two alternating measurements is reliable; an absolute figure is only a rough guide.
+//! Machines differ and are noisy. The ratio of two alternating measurements is reliable; an absolute figure is only a
+//! rough guide.
 
 mod harness;
 mod proxies;

@@ -14,7 +14,8 @@ const OPERATIONS: usize = 200_000;
 const AT_ONCE: usize = 64;
 const ANSWER: Bytes = Bytes::from_static(b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}");
 
-/// `Gate::run` over the memory store, against the parts that every such call has: ids, a task, an owner from the kernel.
+/// `Gate::run` over the memory store, against the parts that every such call has: ids, a task, an owner from the
+/// kernel.
 pub(crate) fn run() -> Subject {
     Subject {
         name: "gate.run on memory",

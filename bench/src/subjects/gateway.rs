@@ -19,7 +19,8 @@ const UNPROTECTED: &str = include_str!("../wrk/get.lua");
 const SECONDS: u32 = 2;
 const CONNECTIONS: u32 = 64;
 
-/// The gateway on two stores, and nginx, against a forwarder that does nothing else. Client, API and proxy share the cores.
+/// The gateway on two stores, and nginx, against a forwarder that does nothing else. Client, API and proxy share the
+/// cores.
 pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let tools = Rc::new(UnpackedTools::unpacked()?);
     let api = Rc::new(ServerProcess::start("api", |command, address| {
@@ -102,9 +103,11 @@ impl UnpackedTools {
             let configuration = format!(
                 "daemon off; master_process off; pid nginx.pid; error_log stderr error;
                  events {{ worker_connections 1024; }}
-                 http {{ access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
+                 http {{ access_log off; client_body_temp_path b; proxy_temp_path p;
+                   fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
                    upstream api {{ server {}; keepalive 64; }}
-                   server {{ listen {address}; location / {{ proxy_pass http://api; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}",
+                   server {{ listen {address}; location / {{ proxy_pass http://api;
+                     proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}",
                 api.address
             );
             fs::write(folder.join("nginx.conf"), configuration)?;

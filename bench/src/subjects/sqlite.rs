@@ -17,7 +17,8 @@ const ROWS: usize = 1_000_000;
 const OPERATIONS: usize = 30_000;
 const IN_FLIGHT: usize = 256;
 
-/// Begin and complete with a sync before each answer, against the same statements in a plain loop on a file of the same size.
+/// Begin and complete with a sync before each answer, against the same statements in a plain loop on a file of the same
+/// size.
 pub(crate) fn durable() -> Subject {
     let directory = Arc::new(tempfile::tempdir().expect("a directory"));
     Subject {

@@ -40,8 +40,9 @@ pub fn check(setting: Setting) -> CheckResult {
     let checker = StateSpace::new(setting).checker().threads(1).finish_when(HasDiscoveries::Any).spawn_bfs().join();
     let (states, found) = (checker.unique_state_count(), checker.discoveries());
     drop(checker);
-    // Explores again for two results that the checker does not give: whether a state at rest stays reachable, and the shortest way to a
-    // broken invariant. The checker runs on for a while after its first discovery and keeps the last one.
+    // Explores again for two results that the checker does not give: whether a state at rest stays reachable, and the
+    // shortest way to a broken invariant. The checker runs on for a while after its first discovery and keeps the last
+    // one.
     let graph = reach::explore(&StateSpace::new(setting), |_| {});
     let graph_states = graph.states();
     let broken = graph.broken();

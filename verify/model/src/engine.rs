@@ -1,4 +1,5 @@
-//! The engine's rules, as `hapax_core::gate` follows them: how an attempt reacts to a reply, to a timeout, and to its handler.
+//! The engine's rules, as `hapax_core::gate` follows them: how an attempt reacts to a reply, to a timeout, and to its
+//! handler.
 
 use crate::action::{CrashRemnant, ReportedOutcome};
 use crate::attempt::{AttemptEnd, AttemptPhase, ModelAttempt};

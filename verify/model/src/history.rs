@@ -27,7 +27,8 @@ pub(crate) struct History {
     pub(crate) forgot: bool,
     /// Whether a lagging replica replaced the store. A swap that was sent before may then bring an old token back.
     pub(crate) rolled_back: bool,
-    /// Whether an effect happened that the record cannot show: without a record, or after an operator had resolved it as not done.
+    /// Whether an effect happened that the record cannot show: without a record, or after an operator had resolved it
+    /// as not done.
     pub(crate) excused: bool,
     broken: u32,
 }
@@ -120,7 +121,8 @@ impl History {
         }
     }
 
-    /// A new token must be larger than all before it. A completion is exempt: it has the token of its own grant, however old.
+    /// A new token must be larger than all before it. A completion is exempt: it has the token of its own grant,
+    /// however old.
     fn tokens_grow(&mut self, slot: &StoreSlot, next: &ModelRecord, operation: Operation) {
         let grows = match operation {
             Operation::Begin => slot.live() != Some(next) && next.in_progress().is_some(),

@@ -13,15 +13,18 @@
 //! table.rs      the rows of the machine's table that a setting reaches
 //! ```
 //!
-//! The model has no copy of the protocol. `hapax_core::machine` judges records, and `hapax_core::store::is_unchanged` judges swaps. The
-//! model itself defines the rules of the engine as `hapax_core::gate` follows them, the network, and time.
+//! The model has no copy of the protocol. `hapax_core::machine` judges records, and `hapax_core::store::is_unchanged`
+//! judges swaps. The model itself defines the rules of the engine as `hapax_core::gate` follows them, the network, and
+//! time.
 //!
-//! The model is stricter than reality in these points. A lease may expire at any moment and any number of times. No attempt respects a
-//! deadline. A swap is refused only if the value differs or was re-armed. An attempt may act on a read of any age.
+//! The model is stricter than reality in these points. A lease may expire at any moment and any number of times. No
+//! attempt respects a deadline. A swap is refused only if the value differs or was re-armed. An attempt may act on a
+//! read of any age.
 //!
-//! The model is milder than reality in these points. A lost request never arrives, so "none of an attempt's begins can arrive any more"
-//! is a fact; the engine waits for one lease instead. A change is repeated until it succeeds; the protocol stops after 8 tries. Two
-//! attempts never share a process, so the model has no followers, permits or breaker. All numbers are small.
+//! The model is milder than reality in these points. A lost request never arrives, so "none of an attempt's begins can
+//! arrive any more" is a fact; the engine waits for one lease instead. A change is repeated until it succeeds; the
+//! protocol stops after 8 tries. Two attempts never share a process, so the model has no followers, permits or breaker.
+//! All numbers are small.
 
 mod action;
 mod actions;

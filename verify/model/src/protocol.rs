@@ -1,4 +1,5 @@
-//! One step of an operation, as the store and the protocol over it carry it out. All decisions come from the core's machine.
+//! One step of an operation, as the store and the protocol over it carry it out. All decisions come from the core's
+//! machine.
 
 use hapax_core::machine::{self, Claim, Decision, Observed, Verdict};
 use hapax_core::{Record, Token};
@@ -160,8 +161,8 @@ impl World {
         }
     }
 
-    /// The reply that this attempt reads if it gets the reply for the other key. A stored record is bound to its key, so decoding fails unless
-    /// the attempt trusts every reply.
+    /// The reply that this attempt reads if it gets the reply for the other key. A stored record is bound to its key,
+    /// so decoding fails unless the attempt trusts every reply.
     pub(crate) fn mixed_up(&self, space: &StateSpace, number: u8, trusting: bool) -> Option<ProtocolReply> {
         let request = self.pending_request(Sender::Attempt(number)).filter(|request| request.swap.is_none())?;
         let own = space.slot_of(Sender::Attempt(number));

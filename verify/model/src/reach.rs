@@ -1,7 +1,7 @@
 //! Checks that every reachable state can still lead to a state at rest, in which a caller gets a definite answer.
 //!
-//! The checker's own `eventually` does not fit, because it treats a cycle as an end. This module explores all states once more, and then
-//! follows the steps backwards from the states at rest.
+//! The checker's own `eventually` does not fit, because it treats a cycle as an end. This module explores all states
+//! once more, and then follows the steps backwards from the states at rest.
 
 use std::collections::{HashMap, VecDeque};
 

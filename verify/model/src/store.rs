@@ -94,7 +94,8 @@ impl StoreSlot {
         }
     }
 
-    /// Whether the swap's condition holds. The condition is the core's own; the instants only encode whether the record was re-armed.
+    /// Whether the swap's condition holds. The condition is the core's own; the instants only encode whether the record
+    /// was re-armed.
     pub(crate) fn admits(&self, swap: &PendingSwap) -> bool {
         let (then, now) = (Timestamp(0), Timestamp(1));
         let expires = match (self.expired, swap.renewed) {

@@ -1,8 +1,10 @@
-//! A deterministic simulation of the gate. A seed determines a whole world; an oracle checks each step of the world against rules.
+//! A deterministic simulation of the gate. A seed determines a whole world; an oracle checks each step of the world
+//! against rules.
 //!
-//! The gate and the memory store are the real ones. The simulation replaces everything between them and around them: processes and
-//! their crashes, clocks, the network, callers and handlers. Time is virtual. One thread runs all tasks and picks the next runnable
-//! task at random, so one seed always gives the same run. [`run`] a seed again with a trace to read what happened.
+//! The gate and the memory store are the real ones. The simulation replaces everything between them and around them:
+//! processes and their crashes, clocks, the network, callers and handlers. Time is virtual. One thread runs all tasks
+//! and picks the next runnable task at random, so one seed always gives the same run. [`run`] a seed again with a trace
+//! to read what happened.
 //!
 //! ```text
 //! plan.rs      the shape of a world, its routes, and the faults that are possible in it
@@ -16,8 +18,8 @@
 //! outcome.rs, rules.rs    the vocabulary that the sweeps use too
 //! ```
 //!
-//! A seed means the same world only until the simulation or the gate draws random numbers in another order. A bug that a seed found is
-//! therefore also kept as a test of the core.
+//! A seed means the same world only until the simulation or the gate draws random numbers in another order. A bug that
+//! a seed found is therefore also kept as a test of the core.
 
 mod client;
 mod dice;

@@ -1,5 +1,5 @@
-//! Runs worlds by their seeds: one with its trace, or many. A run of many seeds can be stopped and resumed. `cargo xtask prove sim`
-//! calls this program.
+//! Runs worlds by their seeds: one with its trace, or many. A run of many seeds can be stopped and resumed. `cargo
+//! xtask prove sim` calls this program.
 
 mod prove;
 mod report;

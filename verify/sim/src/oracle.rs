@@ -1,8 +1,8 @@
 //! Checks a world against the rules.
 //!
-//! The oracle shares no code with the engine except the record key. It observes handlers, the outcomes that callers receive, and each
-//! record before and after each request that the store carries out. Each of these files lists its rules, and the faults that relax
-//! them:
+//! The oracle shares no code with the engine except the record key. It observes handlers, the outcomes that callers
+//! receive, and each record before and after each request that the store carries out. Each of these files lists its
+//! rules, and the faults that relax them:
 //!
 //! ```text
 //! attempts.rs   which handlers may run
@@ -12,7 +12,8 @@
 //! ending.rs     how each key must end
 //! ```
 //!
-//! Some rules are relaxed for a key after *the store forgot its record*: the store lost it by amnesia, or the record expired.
+//! Some rules are relaxed for a key after *the store forgot its record*: the store lost it by amnesia, or the record
+//! expired.
 
 mod attempts;
 mod ending;

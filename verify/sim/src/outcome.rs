@@ -1,4 +1,5 @@
-//! The vocabulary that the simulation and the sweeps share: handler outcomes, caller outcomes, lapse policies and record states.
+//! The vocabulary that the simulation and the sweeps share: handler outcomes, caller outcomes, lapse policies and
+//! record states.
 
 use std::fmt;
 use std::time::Duration;

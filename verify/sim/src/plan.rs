@@ -1,4 +1,5 @@
-//! The plan of a world, drawn from its seed: the processes, keys and routes, and the classes of faults that are possible.
+//! The plan of a world, drawn from its seed: the processes, keys and routes, and the classes of faults that are
+//! possible.
 
 use std::time::Duration;
 

@@ -23,7 +23,8 @@ pub(crate) struct SeedBatch<'a> {
     pub(crate) folder: &'a Path,
 }
 
-/// Runs the blocks that are not done yet, and writes the report beside the progress. Returns whether no rule was broken.
+/// Runs the blocks that are not done yet, and writes the report beside the progress. Returns whether no rule was
+/// broken.
 pub(crate) fn run(order: &SeedBatch<'_>) -> io::Result<bool> {
     fs::create_dir_all(order.folder)?;
     let mut done = read_progress(&order.progress())?;

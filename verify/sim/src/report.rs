@@ -23,7 +23,8 @@ pub(crate) fn text(seeds: &Range<u64>, commit: &str, tally: &RunTotals) -> Strin
     table(&mut text, &figures);
     write!(
         text,
-        "\nBy the rule of three, with 95 % confidence fewer than one world in {:.0} breaks a rule ({bound:.1e} per seed).\n",
+        "\nBy the rule of three, with 95 % confidence fewer than one world in {:.0} breaks a rule \
+         ({bound:.1e} per seed).\n",
         1.0 / bound
     )
     .expect("memory");

@@ -108,7 +108,8 @@ fn policy(route: Route, scene: &Arc<Scene>, process: &Arc<Process>) -> Policy {
     policy
 }
 
-/// A probe that observes the whole world and is never wrong. While faults happen it may be slow, fail, or find nothing out.
+/// A probe that observes the whole world and is never wrong. While faults happen it may be slow, fail, or find nothing
+/// out.
 #[derive(Debug)]
 struct TruthfulProbe {
     scene: Weak<Scene>,

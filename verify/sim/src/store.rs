@@ -75,8 +75,8 @@ impl StoreCall {
     }
 }
 
-/// The step that the server carries out for a call. For a late begin the server runs the whole protocol, because other stores may grant
-/// in their one step more than an absent record.
+/// The step that the server carries out for a call. For a late begin the server runs the whole protocol, because other
+/// stores may grant in their one step more than an absent record.
 type ServerStep<T> = Arc<dyn Fn(Arc<Memory>, Arrival) -> BoxFuture<'static, Result<T>> + Send + Sync>;
 
 /// When a request arrives at the server.
@@ -103,7 +103,8 @@ impl NetworkStore {
         Self { network, life }
     }
 
-    /// Sends a request and waits for the reply; if the reply is lost, it waits for ever. Dropping the future does not stop the request.
+    /// Sends a request and waits for the reply; if the reply is lost, it waits for ever. Dropping the future does not
+    /// stop the request.
     async fn call<T: Send + 'static>(&self, rk: RecordKey, request: StoreCall, step: ServerStep<T>) -> Result<T> {
         let fate = self.network.fate(request);
         if !matches!(fate, CallFate::Fine { there, back } if there.max(back) <= self.network.plan.latency) {

@@ -1,5 +1,5 @@
-//! One run: clients call while faults happen, the faults end, each key is called until its final outcome is known, and all processes
-//! are taken down.
+//! One run: clients call while faults happen, the faults end, each key is called until its final outcome is known, and
+//! all processes are taken down.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

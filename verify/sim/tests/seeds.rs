@@ -9,8 +9,8 @@ use hapax_sim::{FailedSeed, FaultClass, RunTotals, run, run_all};
 
 const SEEDS: u64 = 2000;
 
-/// Seeds that found a bug, with the bug. A seed means the same world only until the simulation or the engine changes, so a test of the
-/// core covers each of these bugs too.
+/// Seeds that found a bug, with the bug. A seed means the same world only until the simulation or the engine changes,
+/// so a test of the core covers each of these bugs too.
 const REGRESSIONS: &[(u64, &str)] = &[
     (36, "a follower of a call that ran without a record received its answer as recorded"),
     (91, "an attempt that lost against the answer to another payload gave that answer to its caller"),
@@ -64,7 +64,8 @@ fn no_world_breaks_a_rule_and_every_event_happens() {
     assert!(rare.is_empty(), "these events are too rare: {rare:?}");
 }
 
-/// The events that must happen besides every fault: each outcome of handlers and callers, and each way through the gate.
+/// The events that must happen besides every fault: each outcome of handlers and callers, and each way through the
+/// gate.
 const EVENTS: &[&str] = &[
     "handler applied",
     "handler final",

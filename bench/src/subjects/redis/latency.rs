@@ -20,7 +20,8 @@ pub(super) fn added(server: &Rc<BenchServer>, percentile: usize) -> Subject {
     };
     Subject {
         name: if percentile == 50 { "Redis, added latency, p50" } else { "Redis, added latency, p99" },
-        what: "microseconds, not a rate: what gate.run adds to the two round trips of the driver alone, at half of its full load",
+        what: "microseconds, not a rate: what gate.run adds to the two round trips of the driver alone, \
+               at half of its full load",
         run: Box::new(run),
         limit: None,
     }

@@ -35,7 +35,8 @@ pub(super) fn threads(count: usize) -> anyhow::Result<Runtime> {
     Ok(builder.worker_threads(count).enable_all().build()?)
 }
 
-/// Times the operation for all items but the first. The first runs before, so that the connection is open and the scripts are loaded.
+/// Times the operation for all items but the first. The first runs before, so that the connection is open and the
+/// scripts are loaded.
 pub(super) fn measured<O: Workload>(
     server: &BenchServer,
     runtime: &Runtime,
@@ -85,8 +86,8 @@ pub(super) async fn all<O: Workload>(operation: &O, tasks: &[O::Item], at_once: 
     Ok(())
 }
 
-/// Starts this many operations each millisecond, whether earlier ones have ended or not. Returns the sorted latencies, each from the time
-/// at which the operation was due.
+/// Starts this many operations each millisecond, whether earlier ones have ended or not. Returns the sorted latencies,
+/// each from the time at which the operation was due.
 pub(super) async fn paced<O: Workload>(
     operation: &O,
     tasks: &[O::Item],

@@ -106,8 +106,8 @@ pub(super) const FORBIDDEN: &[NamedSetting] = &[
         Invariant::OneEffect,
         given(Setting { clock: StoreClock::GoesOn, ..HOLD }, FaultBudget { failovers: 1, ..FAULTS }),
     ),
-    // Two takeovers that read the same record in the same microsecond mint the same token. Only one of them is written, unless a failover
-    // undoes it. Then a completion can pass for that of another owner's grant.
+    // Two takeovers that read the same record in the same microsecond mint the same token. Only one of them is written,
+    // unless a failover undoes it. Then a completion can pass for that of another owner's grant.
     breaks(
         "same-token",
         "a failover gives two attempts the same token",

@@ -47,9 +47,10 @@ fn row_number(line: &str) -> Option<&str> {
 /// The numbered table of the protocol.
 const DOCUMENT: &str = include_str!("../../../../crates/core/src/machine/protocol.md");
 
-/// Rows that these settings need not reach. Answers have no age in the model (C2). Two owners get the same token only after a failover
-/// (C5, C7). No attempt completes with another payload than the record has (C9). The gate decides what a lost completion returns (G).
-/// No setting is required to cancel on an absent record (X3). The model starts no process (P).
+/// Rows that these settings need not reach. Answers have no age in the model (C2). Two owners get the same token only
+/// after a failover (C5, C7). No attempt completes with another payload than the record has (C9). The gate decides what
+/// a lost completion returns (G). No setting is required to cancel on an absent record (X3). The model starts no
+/// process (P).
 const OUTSIDE: &[&str] = &["C2", "C5", "C7", "C9", "G1", "G2", "G3", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "X3"];
 
 /// Each row with its number in the document.

@@ -1,11 +1,11 @@
 //! Which handlers may run.
 //!
-//! - Under `Hold` and `Resolve`, an effect that only the gate protects happens at most once. Relaxed for keys whose live record the
-//!   store forgot.
-//! - A handler starts only if every other attempt is known to have applied nothing. That is known if the attempt reported so. Under
-//!   `Resolve`, and where there is an operator, it is also known after the outcome was found out. Under `Retry`, a grant after an
-//!   attempt with an unknown outcome must be a takeover. Relaxed for attempts whose record the store forgot, and for attempts that ran
-//!   without a record.
+//! - Under `Hold` and `Resolve`, an effect that only the gate protects happens at most once. Relaxed for keys whose
+//!   live record the store forgot.
+//! - A handler starts only if every other attempt is known to have applied nothing. That is known if the attempt
+//!   reported so. Under `Resolve`, and where there is an operator, it is also known after the outcome was found out.
+//!   Under `Retry`, a grant after an attempt with an unknown outcome must be a takeover. Relaxed for attempts whose
+//!   record the store forgot, and for attempts that ran without a record.
 //! - No handler starts for a call that was made after an answer was recorded. Relaxed where the store forgot.
 //! - No handler starts for a call that has its outcome, nor under the token of another attempt.
 //! - A handler breaks off only if it panics, or if its process crashes or drops its tasks.
@@ -69,7 +69,8 @@ impl Oracle {
 }
 
 impl RunningHandler {
-    /// The effect happens, or the request is rejected for good. Returns the answer; a ledger returns its first answer again.
+    /// The effect happens, or the request is rejected for good. Returns the answer; a ledger returns its first answer
+    /// again.
     pub(crate) fn decide(&self, applied: bool, careful: bool) -> String {
         let mut known = self.oracle.lock();
         if careful {

@@ -1,14 +1,14 @@
 //! How each key must end. After all faults have ended, every key is called until its final outcome is known.
 //!
 //! - The final outcome is an answer. Under `Hold` alone it may also be indeterminate.
-//! - An indeterminate outcome has a reason. The attempt that holds the record had an unknown outcome, broke off, or could not record
-//!   its answer; or a process that had called the key crashed or lost its tasks; or the store forgot the record. So a key whose attempts
-//!   all applied nothing never ends indeterminate, whatever the network does. Relaxed if records live for a few leases only: a process
-//!   stops giving back a record that should have expired.
-//! - No record is in progress for an attempt that applied nothing or never started. Relaxed for takeovers, if the process crashed or
-//!   dropped its tasks, if the store forgot, and if records live for a few leases only.
-//! - An answer that a caller received as recorded or pending is the final one. Relaxed if the store forgot a live record, and for pending
-//!   answers if records live for a few leases only.
+//! - An indeterminate outcome has a reason. The attempt that holds the record had an unknown outcome, broke off, or
+//!   could not record its answer; or a process that had called the key crashed or lost its tasks; or the store forgot
+//!   the record. So a key whose attempts all applied nothing never ends indeterminate, whatever the network does.
+//!   Relaxed if records live for a few leases only: a process stops giving back a record that should have expired.
+//! - No record is in progress for an attempt that applied nothing or never started. Relaxed for takeovers, if the
+//!   process crashed or dropped its tasks, if the store forgot, and if records live for a few leases only.
+//! - An answer that a caller received as recorded or pending is the final one. Relaxed if the store forgot a live
+//!   record, and for pending answers if records live for a few leases only.
 //! - Two processes report the same, and the store has it.
 
 use std::time::Duration;
@@ -107,7 +107,8 @@ impl OracleState {
         record: Option<&Record>,
         records_expire: bool,
     ) -> Option<&'static str> {
-        // A gate stops giving back a record that should have expired, and a store whose clock stepped back may still have it.
+        // A gate stops giving back a record that should have expired, and a store whose clock stepped back may still
+        // have it.
         let given_up = records_expire && record.is_some_and(|record| self.is_held_without_attempt(key, record));
         let known = &self.keys[key];
         match (outcome, record.map(|record| &record.state)) {
@@ -136,8 +137,8 @@ impl OracleState {
         }
     }
 
-    /// Whether a record is in progress or indeterminate under a grant whose attempt applied nothing or never started, although the process
-    /// could have given it back.
+    /// Whether a record is in progress or indeterminate under a grant whose attempt applied nothing or never started,
+    /// although the process could have given it back.
     fn is_held_without_attempt(&self, key: usize, record: &Record) -> bool {
         let State::Open(Phase::InProgress | Phase::Indeterminate, holding) = &record.state else { return false };
         let life = self.begun.get(&holding.owner.0).map(|life| &self.lives[*life]);
@@ -151,8 +152,8 @@ impl OracleState {
         there && in_vain && !holding.takeover && !holding.is_abandoned() && !known.has_forgotten_record()
     }
 
-    /// Whether the attempt that held the record last left its outcome unknown: its handler did not report one, or its answer was lost before
-    /// it was recorded.
+    /// Whether the attempt that held the record last left its outcome unknown: its handler did not report one, or its
+    /// answer was lost before it was recorded.
     fn has_left_unknown(&self, key: &KeyHistory, owner: Owner, records_expire: bool) -> bool {
         key.calls.iter().map(|call| &self.calls[*call]).any(|call| {
             let Some(attempt) = &call.attempt else { return false };

@@ -1,15 +1,17 @@
 //! For how long a handler may run under its lease.
 //!
-//! - A running handler holds the grant that the store has, or it was cancelled. So a handler that checks for cancellation has no effect
-//!   without a grant. Relaxed if its process or its heartbeat's thread stood still since the grant, if the store's clock stepped since,
-//!   if the store forgot the record, and if an answer is recorded: an attempt learns of that with its next renewal.
+//! - A running handler holds the grant that the store has, or it was cancelled. So a handler that checks for
+//!   cancellation has no effect without a grant. Relaxed if its process or its heartbeat's thread stood still since the
+//!   grant, if the store's clock stepped since, if the store forgot the record, and if an answer is recorded: an
+//!   attempt learns of that with its next renewal.
 //! - A handler is cancelled when a renewal of its grant is refused.
-//! - Before `max_execution`, no lease expires while its attempt runs. Relaxed if, since the grant, a begin or a renewal of the process
-//!   met a fault, the process stood still or dropped its tasks, or the store was unavailable.
+//! - Before `max_execution`, no lease expires while its attempt runs. Relaxed if, since the grant, a begin or a renewal
+//!   of the process met a fault, the process stood still or dropped its tasks, or the store was unavailable.
 //! - A handler that runs longer than `max_execution` loses its lease. Relaxed if the store's clock stepped.
-//! - No grant is given back while a renewal of it is in flight. Relaxed while the heartbeat's thread stands still, and if the tasks of
-//!   the process were dropped.
-//! - No record expires early, and no answer is recorded after its retention. The second is relaxed if the clocks of processes step.
+//! - No grant is given back while a renewal of it is in flight. Relaxed while the heartbeat's thread stands still, and
+//!   if the tasks of the process were dropped.
+//! - No record expires early, and no answer is recorded after its retention. The second is relaxed if the clocks of
+//!   processes step.
 
 use std::sync::Arc;
 use std::time::Duration;

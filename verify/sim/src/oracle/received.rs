@@ -1,21 +1,24 @@
 //! Which outcomes callers may receive.
 //!
-//! - An answer was given by a handler for the same key and payload. A fresh answer was given by the caller's own handler. The payload is
-//!   not compared if the store forgot a record and the outcome was then found out by operation, which has no payload.
-//! - An answer that is marked as recorded is or was in the store. Relaxed if the store forgot a live record and its clock stepped,
-//!   because then one token can name two grants.
-//! - An answer that is marked as pending is in the journal of its process, or in the store. Relaxed if each run gives another answer,
-//!   because the pending one may have lost against a recorded one. Relaxed if the store forgot a live record.
-//! - All callers of a key receive the same answer. Relaxed if the store forgot a live record and there is no ledger. Relaxed for
-//!   pending answers if each run gives another answer.
+//! - An answer was given by a handler for the same key and payload. A fresh answer was given by the caller's own
+//!   handler. The payload is not compared if the store forgot a record and the outcome was then found out by operation,
+//!   which has no payload.
+//! - An answer that is marked as recorded is or was in the store. Relaxed if the store forgot a live record and its
+//!   clock stepped, because then one token can name two grants.
+//! - An answer that is marked as pending is in the journal of its process, or in the store. Relaxed if each run gives
+//!   another answer, because the pending one may have lost against a recorded one. Relaxed if the store forgot a live
+//!   record.
+//! - All callers of a key receive the same answer. Relaxed if the store forgot a live record and there is no ledger.
+//!   Relaxed for pending answers if each run gives another answer.
 //! - A mismatch is possible only if a record was made for the other payload.
-//! - A caller receives `not applied` only if its own handler reported it, and `unknown` only if an attempt has an unknown outcome. A
-//!   caller whose handler gave an answer receives neither, and no refusal. Relaxed if the tasks of the process were dropped, for a
-//!   forgotten key with two payloads or an ambiguous token, and for an answer past its retention.
-//! - A call that was made after an answer was recorded is never refused as indeterminate. Relaxed if the store forgot, and for a
-//!   follower of a call that was made before.
-//! - `Busy` never asks for a delay longer than a lease, and the only call of a key is never busy. The second is relaxed if an operator
-//!   or a probe may have changed the record.
+//! - A caller receives `not applied` only if its own handler reported it, and `unknown` only if an attempt has an
+//!   unknown outcome. A caller whose handler gave an answer receives neither, and no refusal. Relaxed if the tasks of
+//!   the process were dropped, for a forgotten key with two payloads or an ambiguous token, and for an answer past its
+//!   retention.
+//! - A call that was made after an answer was recorded is never refused as indeterminate. Relaxed if the store forgot,
+//!   and for a follower of a call that was made before.
+//! - `Busy` never asks for a delay longer than a lease, and the only call of a key is never busy. The second is relaxed
+//!   if an operator or a probe may have changed the record.
 //! - No answer is lost in a process with a journal.
 
 use std::time::Duration;

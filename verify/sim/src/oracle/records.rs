@@ -3,14 +3,15 @@
 //! - A recorded answer stays, with its record.
 //! - Under one token a record moves in one direction only: in progress, abandoned, indeterminate, released, completed.
 //! - Every grant has a larger token than any record before it. Starts anew after the store forgot.
-//! - For a free key (absent or released) no handler runs and no effect happened. Except where outcomes are found out, none of its attempts
-//!   has an unknown outcome. Relaxed for attempts whose record the store forgot, and for attempts that ran without a record.
-//! - No request ends or renews the lease of another attempt. Ending is relaxed just after the store's clock stepped, or if processes stand
-//!   still: the process may have judged the lease before the step.
-//! - A record is taken over only under `Retry`, and is marked so. It is indeterminate only under other policies. It is never dead, and it
-//!   keeps its fingerprint.
-//! - A recorded answer was given by a handler for that payload. The payload is not compared if the store forgot a record and the outcome
-//!   was then found out by operation, which has no payload.
+//! - For a free key (absent or released) no handler runs and no effect happened. Except where outcomes are found out,
+//!   none of its attempts has an unknown outcome. Relaxed for attempts whose record the store forgot, and for attempts
+//!   that ran without a record.
+//! - No request ends or renews the lease of another attempt. Ending is relaxed just after the store's clock stepped, or
+//!   if processes stand still: the process may have judged the lease before the step.
+//! - A record is taken over only under `Retry`, and is marked so. It is indeterminate only under other policies. It is
+//!   never dead, and it keeps its fingerprint.
+//! - A recorded answer was given by a handler for that payload. The payload is not compared if the store forgot a
+//!   record and the outcome was then found out by operation, which has no payload.
 
 use std::time::Duration;
 

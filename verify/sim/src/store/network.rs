@@ -1,4 +1,5 @@
-//! The network between the gates and the store. It decides whether, when and how often a request arrives, and whether its reply does.
+//! The network between the gates and the store. It decides whether, when and how often a request arrives, and whether
+//! its reply does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -73,7 +73,8 @@ impl HandlerScript {
         let mut handler = pin!(self.run_steps(running, attempt, process));
         poll_fn(|cx| {
             if self.panics_at == Some(polls) {
-                // `resume_unwind` does not call the panic hook, which would print a message for each of thousands of panics.
+                // `resume_unwind` does not call the panic hook, which would print a message for each of thousands of
+                // panics.
                 resume_unwind(Box::new("a handler of the sweep panics"));
             }
             polls += 1;

@@ -1,4 +1,5 @@
-//! Sweeps over the gate. Each test enumerates the points of a small run and repeats the run with something wrong at each of them.
+//! Sweeps over the gate. Each test enumerates the points of a small run and repeats the run with something wrong at
+//! each of them.
 
 mod handler;
 mod oracle;

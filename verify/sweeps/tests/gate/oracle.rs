@@ -151,8 +151,8 @@ impl KeyOracle {
         self.check_grants(&mut history, &seen);
     }
 
-    /// A running handler holds the grant that the store has, or it was cancelled. A recorded answer ends an attempt that still runs;
-    /// that attempt learns so with its next renewal, and is not checked.
+    /// A running handler holds the grant that the store has, or it was cancelled. A recorded answer ends an attempt
+    /// that still runs; that attempt learns so with its next renewal, and is not checked.
     fn check_grants(&self, history: &mut KeyHistory, seen: &Observed) {
         if matches!(seen.live().map(|record| &record.state), Some(State::Completed(_))) {
             return;

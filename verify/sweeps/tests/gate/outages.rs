@@ -40,8 +40,8 @@ fn an_outage_of_any_length_starts_at_every_store_call() {
     sweep.finish(20, 9000);
 }
 
-/// The outage starts with the completion and outlasts the lease. The caller receives its answer while the completion is in the journal;
-/// the completion is recorded when the store is back.
+/// The outage starts with the completion and outlasts the lease. The caller receives its answer while the completion is
+/// in the journal; the completion is recorded when the store is back.
 #[test]
 fn an_interruption_at_every_step_of_an_outage() {
     let mut sweep = Sweep::new("an interruption at every step of an outage, with a journal");

@@ -1,5 +1,6 @@
-//! Each operation of the protocol, in each state that it can change: with each fault at each of its store calls, and dropped at each
-//! of its steps. Then the operation is repeated. Its reply and the record are the same as without a fault.
+//! Each operation of the protocol, in each state that it can change: with each fault at each of its store calls, and
+//! dropped at each of its steps. Then the operation is repeated. Its reply and the record are the same as without a
+//! fault.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! One run: calls arrive, faults happen, the faults end, and the same call is repeated until its final outcome is known.
+//! One run: calls arrive, faults happen, the faults end, and the same call is repeated until its final outcome is
+//! known.
 
 use std::sync::Arc;
 use std::time::Duration;

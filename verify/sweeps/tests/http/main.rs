@@ -1,5 +1,6 @@
-//! Sweeps over the HTTP layer around a service: the response future dropped, every task dropped and the server crashed at each step,
-//! and each fault at each store call. Afterwards a retry gets the recorded answer or 409, and the effect happened at most once.
+//! Sweeps over the HTTP layer around a service: the response future dropped, every task dropped and the server crashed
+//! at each step, and each fault at each store call. Afterwards a retry gets the recorded answer or 409, and the effect
+//! happened at most once.
 
 mod service;
 mod world;
