@@ -1,7 +1,7 @@
 use std::error::Error;
 
-/// The message of an error followed by those of its causes. A cause that the message before already ends with is left out, because some
-/// libraries repeat their cause.
+/// The message of an error followed by those of its causes. A cause that the message before already ends with is left
+/// out, because some libraries repeat their cause.
 pub(crate) fn in_words(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     let mut messages: Vec<String> = Vec::new();

@@ -1,4 +1,5 @@
-//! The gateway: it accepts connections (`listen`), applies the rules of every request (`ingress`) and picks a route (`routing`).
+//! The gateway: it accepts connections (`listen`), applies the rules of every request (`ingress`) and picks a route
+//! (`routing`).
 
 pub(crate) mod ingress;
 pub(crate) mod limits;

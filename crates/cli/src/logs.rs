@@ -27,8 +27,8 @@ pub(crate) fn start() {
     tracing_subscriber::registry().with(logs.with_filter(StoreErrorLimit)).with(level).init();
 }
 
-/// Logs one store error per second and counts the rest: in an outage every request causes one. The access log has an entry for each
-/// request anyway.
+/// Logs one store error per second and counts the rest: in an outage every request causes one. The access log has an
+/// entry for each request anyway.
 struct StoreErrorLimit;
 
 /// The module that logs store errors, at the level `ERROR`.

@@ -30,7 +30,8 @@ struct Cli {
 enum Command {
     /// Stand in front of an HTTP API and make its POST and PATCH requests safe to retry.
     Gateway(Box<commands::gateway::GatewayArgs>),
-    /// Run a hostile client, crashes and retries against a service with the gateway and without it, and audit the result.
+    /// Run a hostile client, crashes and retries against a service with the gateway and without it, and audit the
+    /// result.
     Demo(commands::demo::DemoArgs),
 }
 

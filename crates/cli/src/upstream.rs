@@ -1,7 +1,7 @@
 //! Requests to the API behind the gateway. Generic in the body of the request.
 //!
-//! `forward.rs` sends a request in the version of HTTP that the API speaks and classifies failures, `http1.rs` and `http2.rs` keep
-//! the connections of one version each.
+//! `forward.rs` sends a request in the version of HTTP that the API speaks and classifies failures, `http1.rs` and
+//! `http2.rs` keep the connections of one version each.
 
 pub(crate) mod forward;
 mod http1;
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use hapax::BoxError;
 
-/// How long an idle connection stays open. Common servers close theirs after 5 s; a request must not hit a connection that the
-/// API is closing.
+/// How long an idle connection stays open. Common servers close theirs after 5 s; a request must not hit a connection
+/// that the API is closing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How many connections are tried for a request that could not be written to the first ones.

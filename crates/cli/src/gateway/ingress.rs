@@ -1,4 +1,5 @@
-//! What every request passes before its route handles it: a log entry, its turn in the fair queue, the rules about header fields.
+//! The service of a connection. Each request gets a log entry, waits for its turn in the fair queue, and is checked
+//! against the rules about header fields. Then its route handles it.
 
 pub(crate) mod access_log;
 pub(crate) mod headers;

@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
-/// Request line and header fields together, in bytes; a longer head is 431. The same as nginx: enough for large cookies and tokens.
+/// Request line and header fields together, in bytes; a longer head is 431. The same as nginx: enough for large cookies
+/// and tokens.
 pub(crate) const HEAD_BYTES: usize = 32 << 10;
 
 /// Header fields of one request; more fields are 431. Browsers and proxies stay far below.
 pub(crate) const HEAD_FIELDS: usize = 100;
 
-/// The most bytes that one read takes from an HTTP/1 connection: less than hyper's first buffer of 8 KiB, so that it never grows.
+/// The most bytes that one read takes from an HTTP/1 connection: less than hyper's first buffer of 8 KiB, so that it
+/// never grows.
 pub(crate) const READ_CAP: u64 = (8 << 10) - 1;
 
 /// Concurrent requests on one HTTP/2 connection: the least that RFC 9113 recommends.
 pub(crate) const STREAMS: u32 = 100;
 
-/// What a client may send on an HTTP/2 connection ahead of the reader, in bytes: the initial window of RFC 9113. It stays in memory.
+/// What a client may send on an HTTP/2 connection ahead of the reader, in bytes: the initial window of RFC 9113. It
+/// stays in memory.
 pub(crate) const WINDOW: u32 = (64 << 10) - 1;
 
 /// Streams that a client may open and reset before they are accepted; more end the connection.
@@ -23,15 +26,15 @@ pub(crate) const RESET_STREAMS: usize = 20;
 /// Bodies of protected requests up to this size are always admitted. At the limit of connections they occupy 32 MiB.
 pub(crate) const SMALL_BODY: usize = 8 << 10;
 
-/// The memory that larger bodies share, in bytes; a body beyond it is 503 `overloaded`. A body stays in memory until the API has
-/// answered.
+/// The memory that larger bodies share, in bytes; a body beyond it is 503 `overloaded`. A body stays in memory until
+/// the API has answered.
 pub(crate) const BODY_MEMORY: usize = 16 << 20;
 
 /// Client connections at once. Further ones wait in the system's backlog.
 const CONNECTIONS: usize = 4096;
 
-/// From the end of one request to the end of the head of the next. Longer than the 60 s of common load balancers: they close an idle
-/// connection first, and never send a request into a connection that the gateway is closing.
+/// From the end of one request to the end of the head of the next. Longer than the 60 s of common load balancers: they
+/// close an idle connection first, and never send a request into a connection that the gateway is closing.
 const IDLE: Duration = Duration::from_secs(75);
 
 /// A TLS handshake takes a few round trips.
@@ -61,13 +64,13 @@ impl Default for Limits {
 
 /// The limits in the help of the command.
 pub(crate) const HELP: &str = "\
-Limits: 4096 connections, further ones wait to be accepted. 32 KiB and 100 fields for the head of a request (431). 75 s from one \
-request to the head of the next. 60 s for the body of a protected request (408, nothing is recorded; --request-body-timeout), and \
-for each part of another body. 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together (503 \
-`overloaded`). 60 s for a client to read a part of a response. 10 s for a TLS handshake. 100 requests at once on an HTTP/2 \
-connection. Under overload, requests start round-robin by tenant (by address if there is none), and connections by address. \
-To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an HTTP/2 \
-connection, more open another.";
+Limits: 4096 connections, further ones wait to be accepted. 32 KiB and 100 fields for the head of a request (431). \
+75 s from one request to the head of the next. 60 s for the body of a protected request (408, nothing is recorded; \
+--request-body-timeout), and for each part of another body. 16 MiB for the bodies of protected requests that are \
+longer than 8 KiB, all together (503 `overloaded`). 60 s for a client to read a part of a response. 10 s for a TLS \
+handshake. 100 requests at once on an HTTP/2 connection. Under overload, requests start round-robin by tenant (by \
+address if there is none), and connections by address. To the API: 10 s, or half of --upstream-timeout, for a \
+connection (502, nothing was sent); 100 requests at once on an HTTP/2 connection, more open another.";
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax::gate::Reason;
 use hapax::store::{Finding, Severity};
 use hapax::telemetry::names as core;
 use http::StatusCode;
@@ -54,8 +55,8 @@ fn describe() {
     describe_gauge!(core::FOLLOWERS, "Followers: copies that wait for an attempt of this process");
     describe_counter!(core::TAKEOVERS, "Grants after a lapse");
     describe_counter!(core::GRANTS_LOST, "Grants that were lost while their handler ran");
-    describe_counter!(core::DIVERGENT, "Attempts that had an effect although another attempt's answer is recorded, or may be");
-    describe_counter!(core::AMNESIA, "Records that the store lost while their attempt ran, and detected losses of records by a store");
+    describe_counter!(core::DIVERGENT, "Attempts that had an effect although another answer is or may be recorded");
+    describe_counter!(core::AMNESIA, "Losses of records by the store, detected by attempts or by its checks");
     describe_counter!(core::RECREATED, "Answers recorded although the store had lost their record");
     describe_counter!(core::UNPROTECTED, "Requests that ran without a record while the store was down");
     describe_gauge!(core::SPILL_DEPTH, "Answers in the journal that the store has not confirmed");
@@ -63,23 +64,19 @@ fn describe() {
     describe_gauge!(core::HEARTBEAT_LATE_SECONDS, Unit::Seconds, "Delay of the heartbeat's last round");
     describe_gauge!(core::BREAKER_OPEN, "1 while begins are refused because the store does not reply");
     describe_gauge!(CONNECTIONS, "Open client connections");
-    describe_counter!(REQUESTS, "Requests by the class of their status; none if the client disconnected before the response");
+    describe_counter!(REQUESTS, "Requests by class of status; none if the client disconnected first");
     describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its response");
 }
 
-/// The outcomes of gate calls.
-#[rustfmt::skip]
-const OUTCOMES: [&str; 12] = [
-    "fresh", "replayed", "canonical", "busy", "mismatch", "indeterminate", "dead", "overloaded", "not_applied", "unknown",
-    "unrecorded", "store_error",
-];
+/// The outcomes of gate calls that returned an answer. [`Reason::ALL`] has the others.
+const ANSWERED: [&str; 3] = ["fresh", "replayed", "canonical"];
 
 const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Registers all metrics with zero, because an alert on an increase needs a sample before it.
 fn register_with_zero() {
-    for outcome in OUTCOMES {
+    for outcome in ANSWERED.into_iter().chain(Reason::ALL.map(Reason::as_str)) {
         counter!(core::CALLS, "outcome" => outcome).absolute(0);
     }
     counter!(core::CAUGHT, "layer" => "gate").absolute(0);

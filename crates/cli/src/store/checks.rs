@@ -86,7 +86,8 @@ impl StoreChecks {
         timeout(self.timeout, reply).await.unwrap_or_else(no_reply)
     }
 
-    /// Records the secret of the namespace, or compares it with the recorded one. Under another secret every retry would look new.
+    /// Records the secret of the namespace, or compares it with the recorded one. Under another secret every retry
+    /// would look new.
     async fn pin_secret(&self) -> Result<(), CheckFailure> {
         let identity = self.secret.clone().unwrap_or_default();
         let (protocol, owner) = (Protocol::over(&*self.store), self.new_owner());
@@ -98,7 +99,8 @@ impl StoreChecks {
                 "another process is recording the secret of the namespace {namespace} at this moment"
             ))),
             (Pinned::OtherSecret, Some(_)) => Err(CheckFailure::Refused(anyhow!(
-                "the namespace {namespace} has another secret than the one in --secrets; use that secret, or another namespace"
+                "the namespace {namespace} has another secret than the one in --secrets; \
+                 use that secret, or another namespace"
             ))),
             (Pinned::OtherSecret, None) => Err(CheckFailure::Refused(anyhow!(
                 "the namespace {namespace} has a secret; name its file with --secrets, or use another namespace"

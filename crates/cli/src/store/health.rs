@@ -49,8 +49,8 @@ struct LastCheck {
     findings: Vec<Finding>,
     /// The messages of the last check's findings.
     checked: BTreeSet<String>,
-    /// Findings present in both of the last two checks; only these are logged as resolved. A finding that appears once may be an
-    /// event, which has no end.
+    /// Findings present in both of the last two checks; only these are logged as resolved. A finding that appears once
+    /// may be an event, which has no end.
     lasting: BTreeSet<String>,
 }
 

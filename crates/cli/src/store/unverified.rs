@@ -6,8 +6,8 @@ use hapax::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewe
 use hapax::store::{Inserted, Swapped};
 use hapax::{Error, ErrorKind, RecordKey, Result, Store};
 
-/// A wrapper that refuses begins until the start-up checks pass. Attempts that other processes run, or that ran before, can still be
-/// renewed and completed.
+/// A wrapper that refuses begins until the start-up checks pass. Attempts that other processes run, or that ran before,
+/// can still be renewed and completed.
 #[derive(Debug)]
 pub(crate) struct UnverifiedStore {
     store: Arc<dyn Store>,

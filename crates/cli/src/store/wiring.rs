@@ -75,8 +75,8 @@ impl std::str::FromStr for StoreUrl {
 }
 
 impl StoreUrl {
-    /// The default directory of the journal, next to the store's file. Each store has its own, because a completion in the journal must
-    /// not be recorded in another store.
+    /// The default directory of the journal, next to the store's file. Each store has its own, because a completion in
+    /// the journal must not be recorded in another store.
     pub(crate) fn data_dir(&self) -> Option<PathBuf> {
         match self {
             Self::Memory => None,

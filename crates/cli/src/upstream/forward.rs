@@ -30,7 +30,8 @@ use crate::upstream::SendError;
 use crate::upstream::http1::{Http1, Http1ResponseBody};
 use crate::upstream::http2::{Http2, Http2ResponseBody};
 
-/// Limit for a connection to the API. At most half of the API's time limit applies, so that "nothing was sent" is known in time.
+/// Limit for a connection to the API. At most half of the API's time limit applies, so that "nothing was sent" is known
+/// in time.
 pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
 /// The API: its scheme, its authority, and whether it speaks HTTP/2 without TLS.
@@ -263,7 +264,8 @@ impl<B: StreamedBody> Forwarder<B> {
     }
 }
 
-/// Tells the API which attempt this is. A stored answer must be readable for every later client, so it must not be encoded.
+/// Tells the API which attempt this is. A stored answer must be readable for every later client, so it must not be
+/// encoded.
 fn add_attempt_fields(headers: &mut HeaderMap, attempt: &Attempt) {
     let text = |text: String| HeaderValue::try_from(text).expect("digits and hyphens are a valid field value");
     headers.insert(HAPAX_OPERATION, text(attempt.operation().to_string()));

@@ -1,7 +1,8 @@
 //! Connections to an API that speaks HTTP/1.1. Each carries one request at a time.
 //!
-//! The task that waits for a response also drives the connection, so that no other task has to be woken. An idle connection is not
-//! driven at all. Only a connection that still sends its request when the response begins gets a task of its own.
+//! The task that waits for a response also drives the connection, so that no other task has to be woken. An idle
+//! connection is not driven at all. Only a connection that still sends its request when the response begins gets a task
+//! of its own.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -41,8 +42,8 @@ pub(crate) struct Http1<B> {
 
 /// The connections without a request, the last used one at the end.
 ///
-/// hyper-util's pools hold only the sending half and leave each connection to a task of its own. That task would have to be woken
-/// for every request, on every executor.
+/// hyper-util's pools hold only the sending half and leave each connection to a task of its own. That task would have
+/// to be woken for every request, on every executor.
 #[derive(Debug)]
 struct IdleConnections<B>(Mutex<IdleList<B>>);
 
@@ -110,7 +111,8 @@ where
             match connection.send(request).await {
                 Ok(response) => {
                     if streams_up {
-                        // A client may send its whole body before it reads the response, so both directions must proceed.
+                        // A client may send its whole body before it reads the response, so both directions must
+                        // proceed.
                         connection.drive_by_task();
                     }
                     return Ok(response.map(|body| Http1ResponseBody::new(body, connection, Arc::clone(&self.idle))));
@@ -143,8 +145,8 @@ where
         &mut self,
         request: Request<RequestBody<B>>,
     ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody<B>>>> {
-        // When tokio's cooperative budget is used up, it wakes the waker of this poll. That may be a no-op waker, and the request
-        // would hang.
+        // When tokio's cooperative budget is used up, it wakes the waker of this poll. That may be a no-op waker, and
+        // the request would hang.
         let mut response = pin!(unconstrained(self.sender.try_send_request(request)));
         let driver = &mut self.driver;
         poll_fn(|context| {
@@ -194,8 +196,8 @@ impl ConnectionDriver {
         }
     }
 
-    /// The waker for what the connection delivers. A driving caller polls again after each poll of the connection, so it needs no
-    /// waker.
+    /// The waker for what the connection delivers. A driving caller polls again after each poll of the connection, so
+    /// it needs no waker.
     fn context<'a>(&self, context: &Context<'a>) -> Context<'a> {
         match self {
             Self::Caller(_) | Self::Ended => Context::from_waker(Waker::noop()),

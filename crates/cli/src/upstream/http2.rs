@@ -22,11 +22,12 @@ use tower_service::Service;
 use crate::causes::in_words;
 use crate::upstream::{CONNECT_TIMEOUT, CONNECTIONS_CLOSE, IDLE_TIMEOUT, SendError, TRIES};
 
-/// Requests at once on one connection: as many as RFC 9113 recommends that every server accepts. More requests open more connections.
+/// Requests at once on one connection: as many as RFC 9113 recommends that every server accepts. More requests open
+/// more connections.
 pub(crate) const API_STREAMS: usize = 100;
 
-/// How many bytes of one response may wait for its client. The window of the connection has room for as much of each stream, so that
-/// a client that reads slowly does not block the others.
+/// How many bytes of one response may wait for its client. The window of the connection has room for as much of each
+/// stream, so that a client that reads slowly does not block the others.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;
 
@@ -105,15 +106,16 @@ impl<B> Http2<B>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    /// `target` has the scheme and the authority of the API. With `http` the API must speak HTTP/2; with `https` TLS negotiates it.
+    /// `target` has the scheme and the authority of the API. With `http` the API must speak HTTP/2; with `https` TLS
+    /// negotiates it.
     pub(crate) fn new(connector: HttpsConnector<HttpConnector>, target: Uri, connect_timeout: Duration) -> Self {
         let (is_unsupported, connections) = (AtomicBool::new(false), Mutex::default());
         let last_failure = tokio::sync::Mutex::default();
         Self { connector, target, connect_timeout, is_unsupported, connections, last_failure }
     }
 
-    /// Sends a request. If its connection closes before the request is written, another connection is tried. `Err` returns the request,
-    /// not sent, if the API speaks only HTTP/1.1.
+    /// Sends a request. If its connection closes before the request is written, another connection is tried. `Err`
+    /// returns the request, not sent, if the API speaks only HTTP/1.1.
     pub(crate) async fn send(
         &self,
         mut request: Request<RequestBody<B>>,
@@ -234,8 +236,8 @@ impl Body for Http2ResponseBody {
 
 /// The next frame of an HTTP/2 body, with an error if the body ends without its end being marked.
 ///
-/// A stream that is reset without an error code just stops (RFC 9113, 8.1), and hyper reports that as the end: half a body would be
-/// taken for the whole.
+/// A stream that is reset without an error code just stops (RFC 9113, 8.1), and hyper reports that as the end: half a
+/// body would be taken for the whole.
 pub(crate) fn poll_frame(
     body: &mut Incoming,
     context: &mut Context<'_>,
@@ -247,8 +249,8 @@ pub(crate) fn poll_frame(
     Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
 }
 
-/// Whether the API itself says that it has not processed a request: it refused the stream (RFC 9113, 8.7), or it closed the connection
-/// and named an earlier stream as the last one it processed. Any other error leaves that open.
+/// Whether the API itself says that it has not processed a request: it refused the stream (RFC 9113, 8.7), or it closed
+/// the connection and named an earlier stream as the last one it processed. Any other error leaves that open.
 fn was_not_processed(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
         return false;

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::ops::metrics::ListenerMetrics;
 
-/// One entry of the access log, written when it is dropped: the request has ended. It contains no query, header field or body,
-/// because these may contain keys.
+/// One entry of the access log, written when it is dropped: the request has ended. It contains no query, header field
+/// or body, because these may contain keys.
 #[derive(Debug)]
 pub(crate) struct AccessLogEntry {
     method: Method,

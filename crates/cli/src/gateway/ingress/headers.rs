@@ -1,4 +1,4 @@
-//! The rules about header fields and the target that hold for every request. `upstream` applies those for responses.
+//! The rules about header fields and the target that hold for every request. The rules for responses are in `upstream`.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,8 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The fields that identify the caller and the key. A `Connection` field must not name them, because a proxy would remove them.
+/// The fields that identify the caller and the key. A `Connection` field must not name them, because a proxy would
+/// remove them.
 #[derive(Clone, Debug)]
 pub(crate) struct ProtectedFields(Vec<HeaderName>);
 
@@ -78,7 +79,8 @@ pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, pe
     Ok(())
 }
 
-/// Roughly the length of the head on the wire. hyper's own limit depends on how much it reads at once; this one does not.
+/// Roughly the length of the head on the wire. hyper's own limit depends on how much it reads at once; this one does
+/// not.
 fn head_bytes<B>(request: &Request<B>) -> usize {
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + target
@@ -122,7 +124,8 @@ fn origin_form<B>(request: &Request<B>) -> Result<Uri, Refusal> {
     Ok(Uri::from(path))
 }
 
-/// Appends a value to the list of earlier proxies and joins all lines into one field, because servers read several lines differently.
+/// Appends a value to the list of earlier proxies and joins all lines into one field, because servers read several
+/// lines differently.
 fn append(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
     let mut fields: Vec<&[u8]> = headers.get_all(&name).iter().map(HeaderValue::as_bytes).collect();
     let mut joined = value.clone();

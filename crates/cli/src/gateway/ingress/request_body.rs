@@ -19,7 +19,8 @@ use crate::gateway::limits::{Limits, SMALL_BODY};
 use crate::upstream::forward::{StreamProgress, StreamedBody};
 use crate::upstream::http2;
 
-/// The body of a client's request. The whole body must arrive within a limit; a body that streams may pause no longer than another.
+/// The body of a client's request. The whole body must arrive within one time limit. Once it streams, another limit
+/// applies to each pause between two frames.
 #[derive(Debug)]
 pub(crate) struct ClientBody {
     body: Incoming,
@@ -123,7 +124,8 @@ struct ReservedBytes {
 }
 
 impl BodyReservation {
-    /// Reserves this many more bytes. The first [`SMALL_BODY`] bytes are always granted, so that large bodies cannot block small ones.
+    /// Reserves this many more bytes. The first [`SMALL_BODY`] bytes are always granted, so that large bodies cannot
+    /// block small ones.
     fn reserve(&self, bytes: usize) -> io::Result<()> {
         let mut reserved = self.reserved.lock();
         let before = reserved.bytes.max(SMALL_BODY);

@@ -6,9 +6,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
 /// A stream from which each read takes at most a fixed number of bytes.
 ///
-/// For HTTP/1, hyper enlarges the read buffer of a connection each time that a read fills it, up to the limit of a head or twice that,
-/// and never shrinks it. A thousand clients with long bodies would occupy most of the memory. Reads that never fill the first buffer
-/// keep it small.
+/// For HTTP/1, hyper enlarges the read buffer of a connection each time that a read fills it, up to the limit of a head
+/// or twice that, and never shrinks it. A thousand clients with long bodies would occupy most of the memory. Reads that
+/// never fill the first buffer keep it small.
 #[derive(Debug)]
 pub(crate) struct CappedReads<I> {
     stream: Take<I>,

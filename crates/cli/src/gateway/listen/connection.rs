@@ -135,13 +135,15 @@ where
     }
 }
 
-/// Serves a connection until it ends by itself. After `stop` or `idle` it takes no new request, and ends after the open ones.
+/// Serves a connection until it ends by itself. After `stop` or `idle` it takes no new request, and ends after the open
+/// ones.
 async fn drive<C>(connection: C, stop: CancellationToken, idle: impl Future<Output = ()> + Send)
 where
     C: GracefulConnection<Error = hyper::Error>,
 {
     let mut connection = pin!(connection);
-    // A connection is polled several times for each request. FuturesUnordered polls these two only when they were woken themselves.
+    // A connection is polled several times for each request. FuturesUnordered polls these two only when they were woken
+    // themselves.
     let mut ends: FuturesUnordered<BoxFuture<'_, ()>> =
         [Box::pin(stop.cancelled()) as BoxFuture<'_, ()>, Box::pin(idle)].into_iter().collect();
     let ended = tokio::select! {

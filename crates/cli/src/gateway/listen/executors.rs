@@ -1,7 +1,7 @@
 //! One executor with one thread for each core.
 //!
-//! A connection stays on one executor, and so do its attempts, their timers and the connections to the API that they use. No step
-//! of a request wakes a thread on another core.
+//! A connection stays on one executor, and so do its attempts, their timers and the connections to the API that they
+//! use. No step of a request wakes a thread on another core.
 
 use std::cell::Cell;
 use std::io;

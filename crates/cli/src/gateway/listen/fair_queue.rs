@@ -1,9 +1,9 @@
-//! The order in which requests and connections start on one executor: round-robin by caller while there is more work than the
-//! executor can do.
+//! The order in which requests and connections start on one executor: round-robin by caller while there is more work
+//! than the executor can do.
 //!
-//! At most eight starts happen per tick of the executor. Further ones queue, and each tick starts them round-robin by caller, however
-//! many requests a caller has queued. The next tick follows once the executor has polled all other ready tasks, so an executor
-//! without other work delays no request.
+//! At most eight starts happen per tick of the executor. Further ones queue, and each tick starts them round-robin by
+//! caller, however many requests a caller has queued. The next tick follows once the executor has polled all other
+//! ready tasks, so an executor without other work delays no request.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap, RandomState};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Starts per tick: few enough that a caller waits only briefly, and enough that the ticks cost little. With 1 the gateway served a
-/// fifth fewer new keys, with 4 a twentieth fewer, and with 8 as many as without a queue.
+/// Starts per tick: few enough that a caller waits only briefly, and enough that the ticks cost little. With 1 the
+/// gateway served a fifth fewer new keys, with 4 a twentieth fewer, and with 8 as many as without a queue.
 const STARTS: usize = 8;
 
 /// The most starts per tick. If more than [`STARTS`] callers are queued, each of them starts one, up to this number.
@@ -29,7 +29,8 @@ pub(crate) struct FairQueue {
     hashes: RandomState,
 }
 
-/// Identifies a caller. Connections take turns apart from requests, because the caller of their requests is not known yet.
+/// Identifies a caller. Connections take turns apart from requests, because the caller of their requests is not known
+/// yet.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum Caller<'a> {
     Connection(IpAddr),

@@ -3,8 +3,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// For the store, the journal, the logs and the admin listener.
 const OTHERS: u64 = 128;
 
-/// Raises the limit of open files to what this number of connections needs: one file for the client and one for the API each. If the
-/// system allows less, it takes that and logs a warning with the remedy.
+/// Raises the limit of open files to what this number of connections needs: one file for the client and one for the API
+/// each. If the system allows less, it takes that and logs a warning with the remedy.
 pub(crate) fn raise_limit(connections: usize) {
     let needed = u64::try_from(connections).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(OTHERS);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -18,7 +18,8 @@ pub(crate) fn raise_limit(connections: usize) {
         tracing::warn!(
             needed,
             limit = if raised.is_ok() { Some(allowed) } else { current },
-            "too few files may be open for {connections} connections; raise the limit (ulimit -Hn, or LimitNOFILE= of the service)"
+            "too few files may be open for {connections} connections; raise the limit \
+             (ulimit -Hn, or LimitNOFILE= of the service)"
         );
     }
 }

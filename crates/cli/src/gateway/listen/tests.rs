@@ -164,7 +164,8 @@ async fn at_once(address: SocketAddr, from: [u8; 4], tenant: &str, count: usize)
     stream
 }
 
-/// How many requests of a flood of 1,000 start before another caller's request that arrives last. The field names the tenant.
+/// How many requests of a flood of 1,000 start before another caller's request that arrives last. The field names the
+/// tenant.
 async fn started_before_other(field: Option<HeaderName>, from: [u8; 4]) -> usize {
     let served = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let seen = Arc::clone(&served);

@@ -6,8 +6,9 @@ use std::fmt;
 use anyhow::bail;
 use percent_encoding::percent_decode_str;
 
-/// A pattern of paths: literal segments, `{name}` for one segment, and at the end `{*name}` for one or more segments. A slash at the
-/// end of a path is ignored: many servers treat both paths alike, so a client could bypass its route otherwise.
+/// A pattern of paths: literal segments, `{name}` for one segment, and at the end `{*name}` for one or more segments. A
+/// slash at the end of a path is ignored: many servers treat both paths alike, so a client could bypass its route
+/// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     text: String,

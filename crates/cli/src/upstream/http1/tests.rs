@@ -104,7 +104,8 @@ async fn a_connection_that_the_api_has_closed_is_not_reused() {
     let close = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
     let until_end = "HTTP/1.1 200 OK\r\n\r\nok";
     let serve = async {
-        // Closed without notice, with `connection: close`, with a body that ends the connection, and after surplus bytes.
+        // Closed without notice, with `connection: close`, with a body that ends the connection, and after surplus
+        // bytes.
         for response in [OK, close, until_end, &format!("{OK}more")] {
             respond(&mut api.accept().await, &[response]).await;
             closed.notify_one();
