@@ -1,110 +1,248 @@
-//! What a caller is given, once it is known what became of its call.
+//! From the response of the inner service to the response that the caller gets.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use hapax_core::gate::{Provenance, Reason, Recorded, Refused, RunResult};
-use hapax_core::{Call, ErrorKind, RecordKey};
-use http::header::CACHE_CONTROL;
-use http::{HeaderValue, Response};
+use bytes::Bytes;
+use hapax_core::gate::{Attempt, Failure, Provenance, Reason, Recorded, Refused, RunResult};
+use hapax_core::{BoxError, Call, Error, ErrorKind, RecordKey};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Request, Response, response};
+use http_body::Body;
 use httpdate::fmt_http_date;
+use parking_lot::Mutex;
+use tower_service::Service;
 
-use crate::body::ResponseBody;
-use crate::headers::{HAPAX_RECORDED, HAPAX_UNRECORDED, IDEMPOTENCY_KEY_EXPIRES, IDEMPOTENT_REPLAYED};
+use crate::body::{BodyRead, RequestBody, ResponseBody, read_body};
+use crate::headers::{HAPAX_RECORDED, HAPAX_UNRECORDED, IDEMPOTENCY_KEY_EXPIRES, IDEMPOTENT_REPLAYED, is_reserved};
+use crate::layer::LayerConfig;
+use crate::outcome::Outcome;
 use crate::problem::{Problem, ShowProblem};
-use crate::stored::Stored;
+use crate::stored::StoredResponse;
 
-/// What became of a protected request, in the extensions of its response: for logs around the layer.
+/// The outcome of a protected request, in the extensions of its response: for access logs around the layer.
 ///
 /// ```
-/// use hapax_http::Handled;
+/// use hapax_http::RequestSummary;
 /// use http::Response;
 ///
-/// /// A line of an access log, written by a layer around this one. Of the record it shows the first 8 digits.
-/// fn line<B>(response: &Response<B>) -> Option<String> {
-///     let handled = response.extensions().get::<Handled>()?;
-///     Some(format!("{} {} {:?}", response.status().as_u16(), handled.outcome, handled.record_key?))
+/// /// A line of an access log. The record key is logged as its first 8 digits.
+/// fn log_line<B>(response: &Response<B>) -> Option<String> {
+///     let summary = response.extensions().get::<RequestSummary>()?;
+///     Some(format!("{} {} {:?}", response.status().as_u16(), summary.outcome, summary.record_key?))
 /// }
-/// # line(&Response::new(()));
+/// # log_line(&Response::new(()));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handled {
-    /// The record that it is about, where there is one.
+pub struct RequestSummary {
+    /// The key of the request's record. `None` if the request was refused before its key was known.
     pub record_key: Option<RecordKey>,
     /// `fresh`, `replayed`, `not-applied` or `unknown` (passed on), or the name of a problem.
     pub outcome: &'static str,
 }
 
-impl Handled {
-    fn mark<R>(mut response: Response<R>, record_key: Option<RecordKey>, outcome: &'static str) -> Response<R> {
-        response.extensions_mut().insert(Self { record_key, outcome });
+impl RequestSummary {
+    fn attach<R>(
+        mut response: Response<R>,
+        record_key: impl Into<Option<RecordKey>>,
+        outcome: &'static str,
+    ) -> Response<R> {
+        response.extensions_mut().insert(Self { record_key: record_key.into(), outcome });
         response
     }
 }
 
-/// What the inner service answered.
-pub(crate) enum Answered<R, E> {
-    /// To be given out once it is recorded.
+/// The response of the inner service, for the caller whose request ran it.
+pub(crate) enum LiveResponse<R, E> {
+    /// The caller gets it if this very response was recorded.
     ToRecord(Response<ResponseBody<R>>),
-    /// Not recorded: passed on as it is.
+    /// The caller gets it as it is. It is not recorded.
     ToPassOn(Result<Response<ResponseBody<R>>, E>),
 }
 
-/// The live response where this very request ran and its outcome stands, else what is recorded or why not.
-pub(crate) fn answer<R, E>(
+/// Moves the live response from the task of the attempt to the task of the caller.
+pub(crate) struct LiveSlot<R, E> {
+    response: Arc<Mutex<Option<LiveResponse<R, E>>>>,
+    config: Arc<LayerConfig>,
+}
+
+impl<R, E> Clone for LiveSlot<R, E> {
+    fn clone(&self) -> Self {
+        Self { response: Arc::clone(&self.response), config: Arc::clone(&self.config) }
+    }
+}
+
+impl<R, E> LiveSlot<R, E> {
+    pub(crate) fn new(config: Arc<LayerConfig>) -> Self {
+        Self { response: Arc::default(), config }
+    }
+
+    /// The live response. `None` in the task of a follower, whose handler did not run.
+    pub(crate) fn take(&self) -> Option<LiveResponse<R, E>> {
+        self.response.lock().take()
+    }
+
+    fn put(&self, response: LiveResponse<R, E>) {
+        *self.response.lock() = Some(response);
+    }
+
+    fn pass_on(&self, response: Response<ResponseBody<R>>) {
+        self.put(LiveResponse::ToPassOn(Ok(response)));
+    }
+
+    /// Reads the body up to the limit for stored bodies, and puts the response aside for the caller.
+    async fn capture(
+        &self,
+        rk: RecordKey,
+        head: response::Parts,
+        body: R,
+    ) -> Result<StoredResponse, Failure<StoredResponse>>
+    where
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        let read = if is_event_stream(&head) {
+            BodyRead::TooLong(ResponseBody::streaming(body))
+        } else {
+            read_body(body, self.config.max_stored_body).await
+        };
+        let (stored, body) = match read {
+            BodyRead::Complete(body) => {
+                let stored = StoredResponse::replayable(&head, body.clone(), &self.config.store_headers);
+                (stored, ResponseBody::whole(body))
+            }
+            BodyRead::TooLong(body) => (StoredResponse::NotReplayable, body),
+            BodyRead::Failed(error) => {
+                let error = error.into();
+                tracing::warn!(?rk, %error, "the response of the service broke off; the outcome is unknown");
+                let problem = if is_timeout(&*error) { Problem::UpstreamTimeout } else { Problem::UpstreamCut };
+                self.pass_on(self.config.problem.show(&problem, Some(&rk)).map(ResponseBody::whole));
+                return Err(unknown("the response of the service broke off"));
+            }
+        };
+        self.put(LiveResponse::ToRecord(Response::from_parts(head, body)));
+        Ok(stored)
+    }
+}
+
+/// The gate's handler: calls the inner service, keeps its response for the caller, and returns its outcome to the gate.
+pub(crate) async fn run_handler<S, B, R>(
+    mut inner: S,
+    mut request: Request<RequestBody<B>>,
+    attempt: Attempt,
+    live: LiveSlot<R, S::Error>,
+) -> Result<StoredResponse, Failure<StoredResponse>>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    let rk = attempt.record_key();
+    request.extensions_mut().insert(attempt);
+    let (mut head, body) = match inner.call(request).await {
+        Ok(response) => response.into_parts(),
+        Err(error) => {
+            live.put(LiveResponse::ToPassOn(Err(error)));
+            return Err(unknown("the inner service failed"));
+        }
+    };
+    remove_reserved(&mut head.headers);
+    let failure = match Outcome::declared_by(&head).unwrap_or_else(|| live.config.outcome.outcome(&head)) {
+        Outcome::Applied => return live.capture(rk, head, body).await,
+        Outcome::Final => return Err(Failure::finally(live.capture(rk, head, body).await?)),
+        Outcome::NotApplied => Failure::not_applied(Error::new(ErrorKind::NotApplied, "see the response")),
+        Outcome::Denied => Failure::denied(Error::new(ErrorKind::NotApplied, "see the response")),
+        Outcome::Unknown => unknown("see the response"),
+    };
+    live.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
+    Err(failure)
+}
+
+/// Removes the fields that only the layer sets: the inner service does not know whether its response becomes a replay.
+fn remove_reserved(headers: &mut HeaderMap) {
+    let reserved = headers.keys().filter(|name| is_reserved(name)).cloned().collect::<Vec<_>>();
+    for name in reserved {
+        headers.remove(name);
+    }
+}
+
+fn unknown<A>(message: &'static str) -> Failure<A> {
+    Failure::unknown(Error::new(ErrorKind::Unknown, message))
+}
+
+/// A stream of events may never end, so its body is not read before it is passed on.
+fn is_event_stream(head: &response::Parts) -> bool {
+    const EVENT_STREAM: &[u8] = b"text/event-stream";
+    let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let media_type = content_type.and_then(|value| value.get(..EVENT_STREAM.len()));
+    media_type.is_some_and(|media_type| media_type.eq_ignore_ascii_case(EVENT_STREAM))
+}
+
+fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+}
+
+/// The response for one caller: the live one if this request ran and its answer was recorded, else the recorded one or a
+/// problem.
+pub(crate) fn respond<R, E>(
     problems: &dyn ShowProblem,
     call: &Call,
-    ran: Result<RunResult<Stored>, Refused<Stored>>,
-    live: Option<Answered<R, E>>,
+    result: Result<RunResult<StoredResponse>, Refused<StoredResponse>>,
+    live: Option<LiveResponse<R, E>>,
 ) -> Result<Response<ResponseBody<R>>, E> {
     let rk = call.record_key();
-    let unrecorded = unrecorded(&ran);
-    let mut response = match (ran, live) {
-        (Ok(ran @ RunResult { provenance: Provenance::Fresh, .. }), Some(Answered::ToRecord(response))) => {
-            Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "fresh")
+    let is_unrecorded = is_unrecorded(&result);
+    let mut response = match (result, live) {
+        (Ok(run @ RunResult { provenance: Provenance::Fresh, .. }), Some(LiveResponse::ToRecord(response))) => {
+            RequestSummary::attach(describe_record(response, run.recorded, run.expiry), rk, "fresh")
         }
-        (Err(Refused { reason: Reason::NotApplied { .. }, .. }), Some(Answered::ToPassOn(response))) => {
-            Handled::mark(response?, Some(rk), "not-applied")
+        (Err(Refused { reason: Reason::NotApplied { .. }, .. }), Some(LiveResponse::ToPassOn(response))) => {
+            RequestSummary::attach(response?, rk, "not-applied")
         }
-        (Err(Refused { reason: Reason::Unknown { .. }, .. }), Some(Answered::ToPassOn(response))) => {
-            Handled::mark(response?, Some(rk), "unknown")
+        (Err(Refused { reason: Reason::Unknown { .. }, .. }), Some(LiveResponse::ToPassOn(response))) => {
+            RequestSummary::attach(response?, rk, "unknown")
         }
-        (Ok(ran), _) => match replayed(ran.answer) {
-            Some(response) => Handled::mark(marked(response, ran.recorded, ran.expiry), Some(rk), "replayed"),
-            None => shown(problems, &Problem::NotReplayable, Some(rk)),
+        (Ok(run), _) => match replay(run.answer) {
+            Some(response) => {
+                RequestSummary::attach(describe_record(response, run.recorded, run.expiry), rk, "replayed")
+            }
+            None => problem_response(problems, &Problem::NotReplayable, Some(rk)),
         },
         (Err(refused), _) => {
             if let Reason::Store(_) = refused.reason {
                 tracing::error!(?rk, error = ?refused.detail, "the store cannot be used");
             }
-            shown(problems, &problem_of(refused.reason), Some(rk))
+            problem_response(problems, &problem_of(refused.reason), Some(rk))
         }
     };
-    if unrecorded {
+    if is_unrecorded {
         response.headers_mut().insert(HAPAX_UNRECORDED, HeaderValue::from_static("true"));
     }
     Ok(response)
 }
 
 /// Whether the handler ran without a record.
-fn unrecorded<A>(ran: &Result<RunResult<A>, Refused<A>>) -> bool {
-    match ran {
-        Ok(ran) => ran.recorded == Recorded::No,
+fn is_unrecorded<A>(result: &Result<RunResult<A>, Refused<A>>) -> bool {
+    match result {
+        Ok(run) => run.recorded == Recorded::No,
         Err(refused) => refused.reason.is_unrecorded(),
     }
 }
 
-/// A problem as it is shown to this caller.
-pub(crate) fn shown<R>(
+/// The response that shows a problem to the caller.
+pub(crate) fn problem_response<R>(
     problems: &dyn ShowProblem,
     problem: &Problem,
     rk: Option<RecordKey>,
 ) -> Response<ResponseBody<R>> {
-    Handled::mark(problems.show(problem, rk.as_ref()).map(ResponseBody::whole), rk, problem.name())
+    RequestSummary::attach(problems.show(problem, rk.as_ref()).map(ResponseBody::whole), rk, problem.name())
 }
 
-/// The recorded response; none if it was not kept.
-fn replayed<R>(stored: Stored) -> Option<Response<ResponseBody<R>>> {
-    let Stored::Response { status, headers, body } = stored else {
+/// The recorded response, marked as a replay. `None` if the answer was not stored.
+fn replay<R>(stored: StoredResponse) -> Option<Response<ResponseBody<R>>> {
+    let StoredResponse::Replayable { status, headers, body } = stored else {
         return None;
     };
     let mut response = Response::new(ResponseBody::whole(body));
@@ -130,12 +268,12 @@ fn problem_of(reason: Reason) -> Problem {
     }
 }
 
-/// Says until when the answer is given, and where the store does not have it yet.
-fn marked<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>) -> Response<R> {
+/// Adds the expiry of the answer, and whether the store has not confirmed its record yet.
+fn describe_record<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>) -> Response<R> {
     let headers = response.headers_mut();
     if let Some(seconds) = expiry {
         let date = fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.into()));
-        headers.insert(IDEMPOTENCY_KEY_EXPIRES, HeaderValue::try_from(date).expect("a date is a header"));
+        headers.insert(IDEMPOTENCY_KEY_EXPIRES, HeaderValue::try_from(date).expect("a date is a valid field value"));
     }
     if recorded == Recorded::Pending {
         headers.insert(HAPAX_RECORDED, HeaderValue::from_static("pending"));

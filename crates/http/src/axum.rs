@@ -1,4 +1,4 @@
-//! For handlers of axum: what an attempt knows, and words for what became of it.
+//! Extractors and responses for handlers of axum: the current attempt, and explicit outcomes.
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -10,13 +10,13 @@ use http::request::Parts;
 
 use crate::outcome::Outcome;
 
-/// The attempt that a handler runs: its derived ids, its fencing token, and when to stop.
+/// The attempt that a handler runs: its derived ids, its fencing token, and the signal to stop.
 ///
 /// ```
 /// use hapax_http::axum::Attempt;
 ///
 /// async fn charge(attempt: Attempt) -> String {
-///     // The same in every attempt of this request: the idempotency key to use with the payment provider.
+///     // The same in every attempt of this request. Use it as the idempotency key of calls to the payment provider.
 ///     attempt.operation().to_string()
 /// }
 /// ```
@@ -39,13 +39,13 @@ impl<S: Sync> FromRequestParts<S> for Attempt {
     }
 }
 
-/// A handler asked for its [`Attempt`], and its route is not protected: 500. Put the route behind an
-/// [`IdempotencyLayer`](crate::IdempotencyLayer), or take an `Option<Attempt>` where the key is optional.
+/// A handler extracts an [`Attempt`], but its route is not protected: 500. Put the route behind an
+/// [`IdempotencyLayer`](crate::IdempotencyLayer), or extract an `Option<Attempt>` if the key is optional.
 ///
 /// ```
 /// use hapax_http::axum::Attempt;
 ///
-/// /// Where the key is optional: the same handler serves requests with one and without.
+/// /// The key is optional: the handler serves requests with a key and without.
 /// async fn charge(attempt: Option<Attempt>) -> String {
 ///     attempt.map_or("charged".into(), |attempt| format!("charged as {}", attempt.operation()))
 /// }
@@ -64,12 +64,12 @@ impl<S: Sync> OptionalFromRequestParts<S> for Attempt {
 
 impl IntoResponse for NotProtected {
     fn into_response(self) -> Response {
-        tracing::error!("a handler wants its attempt, and its route is not protected");
+        tracing::error!("a handler extracts its attempt, but its route is not protected by an idempotency layer");
         StatusCode::INTERNAL_SERVER_ERROR.into_response()
     }
 }
 
-macro_rules! words {
+macro_rules! outcome_responses {
     ($($(#[$documentation:meta])* $name:ident),*) => {$(
         $(#[$documentation])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +77,13 @@ macro_rules! words {
 
         impl<R: IntoResponse> IntoResponse for $name<R> {
             fn into_response(self) -> Response {
-                Outcome::$name.on(self.0.into_response())
+                Outcome::$name.declare_on(self.0.into_response())
             }
         }
     )*};
 }
-words!(
-    /// The response is the last word though nothing was applied: recorded, and given to every copy.
+outcome_responses!(
+    /// The effect did not happen and never will. The response is recorded and replayed to every copy.
     ///
     /// ```
     /// use http::StatusCode;
@@ -92,31 +92,10 @@ words!(
     /// let declined = Final((StatusCode::INTERNAL_SERVER_ERROR, "the card was declined"));
     /// ```
     Final,
-    /// Nothing was applied: the response is passed on, and the key is free again.
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use hapax_http::axum::NotApplied;
-    ///
-    /// let busy = NotApplied((StatusCode::CONFLICT, "the warehouse is being counted"));
-    /// ```
+    /// The effect did not happen. The response is passed on, and a copy runs again.
     NotApplied,
-    /// Nothing was applied because the caller had no right to it: as [`NotApplied`], and soon forgotten.
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use hapax_http::axum::Denied;
-    ///
-    /// let denied = Denied((StatusCode::NOT_FOUND, "no such account"));
-    /// ```
+    /// The effect did not happen because the caller had no right to it. Like [`NotApplied`], but the record expires soon.
     Denied,
-    /// Nobody knows whether it was applied: the response is passed on, and the key is held.
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use hapax_http::axum::Unknown;
-    ///
-    /// let perhaps = Unknown((StatusCode::ACCEPTED, "the bank has not answered"));
-    /// ```
+    /// The effect may or may not have happened. The response is passed on, and copies get what the lapse policy says.
     Unknown
 );

@@ -6,52 +6,20 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
 /// The body of a request as the inner service gets it.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// use bytes::Bytes;
-/// use hapax_http::RequestBody;
-/// use http_body_util::{BodyExt, Full};
-///
-/// // A body like any other, whichever it is.
-/// let body: RequestBody<Full<Bytes>> = RequestBody::Whole("amount=5".into());
-/// assert_eq!(body.collect().await?.to_bytes(), "amount=5");
-/// # Ok(())
-/// # }
-/// ```
 #[derive(Debug)]
 pub enum RequestBody<B> {
-    /// Of a protected request: read to its end before anything else happened.
+    /// The body of a protected request, which was read completely before anything else happened.
     Whole(Bytes),
-    /// Of an unprotected request: as it comes.
+    /// The body of an unprotected request, passed on frame by frame.
     Streaming(Pin<Box<B>>),
 }
 
-/// The body of a response as the caller gets it.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// use bytes::Bytes;
-/// use hapax_http::ResponseBody;
-/// use http::Response;
-/// use http_body_util::{BodyExt, Full};
-///
-/// /// What a layer around this one does with an answer, live or replayed.
-/// async fn text(response: Response<ResponseBody<Full<Bytes>>>) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-///     Ok(String::from_utf8(response.into_body().collect().await?.to_bytes().into())?)
-/// }
-///
-/// assert_eq!(text(Response::new(ResponseBody::default())).await?, "");
-/// # Ok(())
-/// # }
-/// ```
+/// The body of a response as the caller gets it: bytes in memory, the frames of an inner body, or both in this order.
 #[derive(Debug)]
 pub struct ResponseBody<R> {
-    /// What is at hand, given first.
+    /// Bytes in memory, returned first.
     ready: Bytes,
-    /// What is still to come.
+    /// The frames that follow.
     rest: Option<Pin<Box<R>>>,
 }
 
@@ -81,12 +49,13 @@ impl<R> ResponseBody<R> {
         Self { ready: Bytes::new(), rest: Some(Box::pin(body)) }
     }
 
-    fn resumed(ready: Bytes, rest: Pin<Box<R>>) -> Self {
+    /// A body of which the first bytes were read already.
+    fn resume(ready: Bytes, rest: Pin<Box<R>>) -> Self {
         Self { ready, rest: Some(rest) }
     }
 }
 
-/// An empty body, as layers around make one that answer for themselves.
+/// An empty body.
 impl<R> Default for ResponseBody<R> {
     fn default() -> Self {
         Self::whole(Bytes::new())
@@ -99,7 +68,7 @@ impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.get_mut() {
-            Self::Whole(body) => Poll::Ready(take(body).map(Ok)),
+            Self::Whole(body) => Poll::Ready(take_frame(body).map(Ok)),
             Self::Streaming(body) => body.as_mut().poll_frame(cx),
         }
     }
@@ -124,7 +93,7 @@ impl<R: Body<Data = Bytes>> Body for ResponseBody<R> {
     type Error = R::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
-        if let Some(frame) = take(&mut self.ready) {
+        if let Some(frame) = take_frame(&mut self.ready) {
             return Poll::Ready(Some(Ok(frame)));
         }
         match &mut self.rest {
@@ -149,7 +118,7 @@ impl<R: Body<Data = Bytes>> Body for ResponseBody<R> {
     }
 }
 
-fn take(body: &mut Bytes) -> Option<Frame<Bytes>> {
+fn take_frame(body: &mut Bytes) -> Option<Frame<Bytes>> {
     (!body.is_empty()).then(|| Frame::data(std::mem::take(body)))
 }
 
@@ -157,60 +126,64 @@ fn length(body: &Bytes) -> u64 {
     u64::try_from(body.len()).unwrap_or(u64::MAX)
 }
 
-/// A body that was read up to a limit.
-pub(crate) enum Collected<B: Body> {
-    /// All of it. Trailers are left out.
-    Whole(Bytes),
-    /// More than the limit: what was read, and the rest.
-    Over(ResponseBody<B>),
-    /// It failed on the way.
-    Cut(B::Error),
+/// The result of reading a body up to a limit.
+pub(crate) enum BodyRead<B: Body> {
+    /// The whole body, without its trailers.
+    Complete(Bytes),
+    /// The body is longer than the limit. It still yields all of its bytes.
+    TooLong(ResponseBody<B>),
+    /// The body failed before its end.
+    Failed(B::Error),
 }
 
 /// Reads a body to its end, or until it is longer than `limit` bytes.
-pub(crate) async fn collect<B: Body<Data = Bytes>>(body: B, limit: usize) -> Collected<B> {
+pub(crate) async fn read_body<B: Body<Data = Bytes>>(body: B, limit: usize) -> BodyRead<B> {
     let mut body = Box::pin(body);
-    let mut read = Read::default();
+    let mut buffer = BodyBuffer::default();
+    // A declared length over the limit needs no reading.
     if usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX) > limit {
-        return Collected::Over(ResponseBody::resumed(Bytes::new(), body));
+        return BodyRead::TooLong(ResponseBody::resume(Bytes::new(), body));
     }
     while let Some(frame) = body.frame().await {
         match frame.map(Frame::into_data) {
-            Ok(Ok(data)) => read.push(data),
+            Ok(Ok(data)) => buffer.push(data),
             Ok(Err(_trailers)) => {}
-            Err(error) => return Collected::Cut(error),
+            Err(error) => return BodyRead::Failed(error),
         }
-        if read.len() > limit {
-            return Collected::Over(ResponseBody::resumed(read.into_bytes(), body));
+        if buffer.len() > limit {
+            return BodyRead::TooLong(ResponseBody::resume(buffer.into_bytes(), body));
         }
     }
-    Collected::Whole(read.into_bytes())
+    BodyRead::Complete(buffer.into_bytes())
 }
 
-/// Reads the rest of a body and forgets it, up to about `limit` bytes.
-pub(crate) async fn drain<B: Body<Data = Bytes>>(mut body: ResponseBody<B>, limit: usize) {
-    let mut read = 0_usize;
+/// Reads the rest of a body and discards it, up to about `limit` bytes.
+pub(crate) async fn discard<B: Body<Data = Bytes>>(mut body: ResponseBody<B>, limit: usize) {
+    let mut discarded = 0_usize;
     while let Some(Ok(frame)) = body.frame().await {
-        read = read.saturating_add(frame.data_ref().map_or(0, Bytes::len));
-        if read > limit {
+        discarded = discarded.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+        if discarded > limit {
             return;
         }
     }
 }
 
-/// What has been read of a body. One of one piece, the usual case, is not copied; of many, also empty ones, little more is held than
-/// their bytes, in blocks that are joined in the end: a buffer that grows leaves one of each former size behind.
+/// The bytes read from a body so far.
+///
+/// A body of one piece, the usual case, is not copied. Several pieces are copied into blocks, which are joined at the end.
+/// Blocks never grow: a growing buffer would leave an allocation of each former size behind. Copied pieces are freed at
+/// once, because a piece of one byte can keep a large buffer alive.
 #[derive(Default)]
-struct Read {
+struct BodyBuffer {
     first: Bytes,
     blocks: Vec<Vec<u8>>,
     length: usize,
 }
 
-/// How long a block becomes.
+/// The largest size of a block.
 const BLOCK: usize = 64 << 10;
 
-impl Read {
+impl BodyBuffer {
     fn push(&mut self, piece: Bytes) {
         if self.length == 0 {
             self.length = piece.len();
@@ -227,10 +200,11 @@ impl Read {
         while !piece.is_empty() {
             match self.blocks.last_mut().filter(|block| block.len() < block.capacity()) {
                 Some(block) => {
-                    let (now, later) = piece.split_at(piece.len().min(block.capacity() - block.len()));
-                    block.extend_from_slice(now);
-                    piece = later;
+                    let (fits, remaining) = piece.split_at(piece.len().min(block.capacity() - block.len()));
+                    block.extend_from_slice(fits);
+                    piece = remaining;
                 }
+                // At most doubles the memory, so that a small body does not take a whole block.
                 None => self.blocks.push(Vec::with_capacity(piece.len().max(self.length).min(BLOCK))),
             }
         }
@@ -253,61 +227,64 @@ mod tests {
 
     use super::*;
 
-    fn read(pieces: &[&'static str]) -> Read {
-        let mut read = Read::default();
-        pieces.iter().for_each(|piece| read.push(Bytes::from_static(piece.as_bytes())));
-        read
+    fn buffer(pieces: &[&'static str]) -> BodyBuffer {
+        let mut buffer = BodyBuffer::default();
+        pieces.iter().for_each(|piece| buffer.push(Bytes::from_static(piece.as_bytes())));
+        buffer
     }
 
     #[test]
-    fn pieces_become_one_body_in_their_order() {
+    fn pieces_are_joined_in_their_order() {
         for pieces in [&[][..], &[""], &["ab"], &["", "ab"], &["ab", ""], &["a", "b"], &["", "a", "", "b", ""]] {
-            let read = read(pieces);
-            assert_eq!(read.len(), pieces.concat().len());
-            assert_eq!(read.into_bytes(), pieces.concat());
+            let buffer = buffer(pieces);
+            assert_eq!(buffer.len(), pieces.concat().len());
+            assert_eq!(buffer.into_bytes(), pieces.concat());
         }
     }
 
     #[test]
     fn a_body_of_one_piece_is_not_copied() {
         const PIECE: &str = "amount=5";
-        assert_eq!(read(&["", PIECE, ""]).into_bytes().as_ptr(), PIECE.as_ptr());
+        assert_eq!(buffer(&["", PIECE, ""]).into_bytes().as_ptr(), PIECE.as_ptr());
     }
 
     #[test]
-    fn what_is_at_hand_counts_beside_what_is_to_come() {
+    fn the_size_hint_counts_ready_bytes_and_the_rest() {
         let body = |ready, rest| {
             let rest = Full::new(Bytes::from_static(rest));
-            ResponseBody::resumed(Bytes::from_static(ready), Box::pin(rest))
+            ResponseBody::resume(Bytes::from_static(ready), Box::pin(rest))
         };
-        let told = |body: &ResponseBody<Full<Bytes>>| (body.size_hint().exact(), body.is_end_stream());
-        assert_eq!(told(&body(b"ab", b"c")), (Some(3), false));
-        assert_eq!(told(&body(b"ab", b"")), (Some(2), false));
-        assert_eq!(told(&body(b"", b"c")), (Some(1), false));
-        assert_eq!(told(&body(b"", b"")), (Some(0), true));
+        let size_and_end = |body: &ResponseBody<Full<Bytes>>| (body.size_hint().exact(), body.is_end_stream());
+        assert_eq!(size_and_end(&body(b"ab", b"c")), (Some(3), false));
+        assert_eq!(size_and_end(&body(b"ab", b"")), (Some(2), false));
+        assert_eq!(size_and_end(&body(b"", b"c")), (Some(1), false));
+        assert_eq!(size_and_end(&body(b"", b"")), (Some(0), true));
     }
 
     #[test]
-    fn no_more_room_is_made_than_one_block() {
+    fn unused_capacity_is_at_most_one_block() {
         for length in [1, 100, 10 << 10, 3 * BLOCK] {
-            let mut read = Read::default();
+            let mut buffer = BodyBuffer::default();
             let piece = Bytes::from(vec![7; length]);
             for count in 1..=100 {
-                read.push(piece.clone());
-                let room: usize = read.blocks.iter().map(Vec::capacity).sum();
-                assert!(room <= read.len() + read.len().min(BLOCK), "{room} for {count} times {length}");
-                assert!(read.blocks.iter().all(|block| block.capacity() <= BLOCK), "none has to be grown");
+                buffer.push(piece.clone());
+                let capacity: usize = buffer.blocks.iter().map(Vec::capacity).sum();
+                assert!(
+                    capacity <= buffer.len() + buffer.len().min(BLOCK),
+                    "{capacity} bytes allocated for {count} pieces of {length}"
+                );
+                assert!(buffer.blocks.iter().all(|block| block.capacity() <= BLOCK), "no block grows");
             }
-            assert_eq!(read.into_bytes(), vec![7; 100 * length]);
+            assert_eq!(buffer.into_bytes(), vec![7; 100 * length]);
         }
     }
 
-    /// A piece may be one byte of a large buffer, or nothing at all, and there may be a million of them.
+    /// A piece may be one byte of a large buffer, or empty, and a body may have a million pieces.
     #[test]
-    fn pieces_are_not_held_once_they_are_read() {
+    fn copied_pieces_are_freed_at_once() {
         struct Piece {
             text: &'static str,
-            _held: Arc<()>,
+            _counted: Arc<()>,
         }
         impl AsRef<[u8]> for Piece {
             fn as_ref(&self) -> &[u8] {
@@ -315,12 +292,12 @@ mod tests {
             }
         }
         for text in ["", "a"] {
-            let (mut read, held) = (Read::default(), Arc::new(()));
+            let (mut buffer, counted) = (BodyBuffer::default(), Arc::new(()));
             for _ in 0..100 {
-                read.push(Bytes::from_owner(Piece { text, _held: Arc::clone(&held) }));
-                assert!(Arc::strong_count(&held) <= 2, "more than the first piece is held");
+                buffer.push(Bytes::from_owner(Piece { text, _counted: Arc::clone(&counted) }));
+                assert!(Arc::strong_count(&counted) <= 2, "more than the first piece is alive");
             }
-            assert_eq!(read.into_bytes(), text.repeat(100));
+            assert_eq!(buffer.into_bytes(), text.repeat(100));
         }
     }
 }

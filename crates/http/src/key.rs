@@ -7,17 +7,17 @@ use sfv::{Item, Parser};
 
 use crate::headers::IDEMPOTENCY_KEY;
 
-/// The longest key, in bytes.
+/// The length of the longest key, in bytes.
 const MAX_LEN: usize = 255;
 
-/// Reads the key of a request.
+/// Finds the key of a request.
 ///
 /// ```
 /// use hapax_core::Key;
 /// use hapax_http::{FindKey, KeyMalformed};
 /// use http::request::Parts;
 ///
-/// /// The field that an older client sends.
+/// /// Older clients send their key in this field.
 /// fn request_id(parts: &Parts) -> Result<Option<Key>, KeyMalformed> {
 ///     let Some(id) = parts.headers.get("x-request-id") else { return Ok(None) };
 ///     Key::new(id.as_bytes()).map(Some).map_err(|error| KeyMalformed(error.to_string()))
@@ -26,27 +26,27 @@ const MAX_LEN: usize = 255;
 /// # is_one(request_id);
 /// ```
 pub trait FindKey: Send + Sync + 'static {
-    /// The key, or none if the request has none.
+    /// The key in the head of a request. `None` if the request has no key.
     ///
     /// # Errors
-    /// When there is a key that cannot be read; answered with 400 `key-malformed` and this reason.
+    /// Fails if the request has a key that cannot be read. The response is 400 `key-malformed` with this reason.
     fn key(&self, parts: &Parts) -> Result<Option<Key>, KeyMalformed>;
 
-    /// Whether the key is in the body. Then [`FindKey::key_of_whole`] is asked once the body has arrived, and `key` never.
+    /// Whether the key is in the body. If so, the layer calls [`FindKey::key_in_body`] with the whole body, and never `key`.
     fn is_in_body(&self) -> bool {
         false
     }
 
-    /// The key of a request whose body has arrived whole, or none if the request has none.
+    /// The key in a request with its whole body. `None` if the request has no key.
     ///
     /// # Errors
-    /// As [`FindKey::key`].
-    fn key_of_whole(&self, parts: &Parts, _body: &Bytes) -> Result<Option<Key>, KeyMalformed> {
+    /// Fails like [`FindKey::key`].
+    fn key_in_body(&self, parts: &Parts, _body: &Bytes) -> Result<Option<Key>, KeyMalformed> {
         self.key(parts)
     }
 
-    /// What the policy page says about keys.
-    fn published(&self) -> Value {
+    /// The member `key` of the policy page.
+    fn describe(&self) -> Value {
         json!({ "format": "of the application" })
     }
 }
@@ -60,18 +60,7 @@ where
     }
 }
 
-/// A key that cannot be read, and why: the end of a sentence that begins "The idempotency key cannot be read:".
-///
-/// ```
-/// use hapax_core::Key;
-/// use hapax_http::KeyMalformed;
-///
-/// fn key(number: &str) -> Result<Key, KeyMalformed> {
-///     number.parse::<u64>().map_err(|_| KeyMalformed(format!("{number:?} is no order number")))?;
-///     Key::new(number).map_err(|error| KeyMalformed(error.to_string()))
-/// }
-/// assert_eq!(key("seven").unwrap_err().0, "\"seven\" is no order number");
-/// ```
+/// A key that cannot be read. The text is the reason, and completes the sentence "The idempotency key cannot be read: ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMalformed(pub String);
 
@@ -86,7 +75,7 @@ impl From<&str> for KeyMalformed {
 /// ```
 /// use hapax_http::{Grammar, KeyField, KeyFormat};
 ///
-/// let as_the_draft_says = KeyField::default().grammar(Grammar::Strict).format(KeyFormat::Uuid);
+/// let as_in_the_draft = KeyField::default().grammar(Grammar::Strict).format(KeyFormat::Uuid);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyField {
@@ -101,52 +90,33 @@ impl Default for KeyField {
     }
 }
 
-/// How a key is written.
-///
-/// ```
-/// use hapax_http::{FindKey, Grammar, KeyField};
-/// use http::Request;
-///
-/// let (bare, ()) = Request::post("/").header("idempotency-key", "8e03978e").body(()).unwrap().into_parts();
-/// assert!(KeyField::default().grammar(Grammar::Lenient).key(&bare).is_ok());
-/// assert!(KeyField::default().grammar(Grammar::Strict).key(&bare).is_err());
-/// ```
+/// The syntax of a key in a header field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grammar {
-    /// A quoted structured-field string (RFC 9651), its parameters ignored, or the bare value of letters, digits and `._~:/+=@-`.
-    /// `"abc"` and `abc` are the same key.
+    /// A quoted structured-field string (RFC 9651) whose parameters are ignored, or a bare value of letters, digits and
+    /// `._~:/+=@-`. `"abc"` and `abc` are the same key.
     #[default]
     Lenient,
-    /// The quoted string alone, as the draft wants it.
+    /// Only the quoted string, as the draft requires.
     Strict,
 }
 
-/// What a key must look like, once it is read.
-///
-/// ```
-/// use hapax_http::{FindKey, KeyField, KeyFormat};
-/// use http::Request;
-///
-/// let (short, ()) = Request::post("/").header("idempotency-key", "7").body(()).unwrap().into_parts();
-/// assert!(KeyField::default().format(KeyFormat::Any).key(&short).is_ok());
-/// assert!(KeyField::default().format(KeyFormat::AtLeast(16)).key(&short).is_err());
-/// assert!(KeyField::default().format(KeyFormat::Uuid).key(&short).is_err());
-/// ```
+/// The format that a key must have after it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyFormat {
-    /// Anything.
+    /// Any key.
     #[default]
     Any,
-    /// At least so many bytes, so that it cannot be guessed or met by chance.
+    /// At least this many bytes, so that nobody guesses the key or chooses the same one by chance.
     AtLeast(usize),
-    /// A UUID in its usual form, in either case. The case counts.
+    /// A UUID with hyphens, in upper or lower case. The same UUID in another case is another key.
     Uuid,
 }
 
 impl KeyField {
-    /// Reads the field of this name instead.
+    /// Reads the key from the field of this name.
     #[must_use]
-    pub fn named(mut self, name: HeaderName) -> Self {
+    pub fn in_field(mut self, name: HeaderName) -> Self {
         self.name = name;
         self
     }
@@ -156,14 +126,14 @@ impl KeyField {
         &self.name
     }
 
-    /// Reads keys that are written like this.
+    /// Reads keys of this syntax.
     #[must_use]
     pub fn grammar(mut self, grammar: Grammar) -> Self {
         self.grammar = grammar;
         self
     }
 
-    /// Takes only keys of this format.
+    /// Refuses keys of another format.
     #[must_use]
     pub fn format(mut self, format: KeyFormat) -> Self {
         self.format = format;
@@ -178,11 +148,11 @@ impl KeyField {
         }
         let value = field.as_bytes();
         let key = match self.grammar {
-            Grammar::Strict => quoted(value)?,
-            Grammar::Lenient if value.first() == Some(&b'"') => quoted(value)?,
-            Grammar::Lenient => bare(value)?,
+            Grammar::Strict => parse_quoted(value)?,
+            Grammar::Lenient if value.first() == Some(&b'"') => parse_quoted(value)?,
+            Grammar::Lenient => parse_bare(value)?,
         };
-        self.format.key(key).map(Some)
+        self.format.into_key(key).map(Some)
     }
 }
 
@@ -191,20 +161,20 @@ impl FindKey for KeyField {
         self.parse(&parts.headers)
     }
 
-    fn published(&self) -> Value {
+    fn describe(&self) -> Value {
         let grammar = match self.grammar {
             Grammar::Lenient => "lenient",
             Grammar::Strict => "strict",
         };
         let field = if self.name == IDEMPOTENCY_KEY { "Idempotency-Key" } else { self.name.as_str() };
-        let (format, least) = self.format.published();
+        let (format, least) = self.format.describe();
         json!({ "field": field, "grammar": grammar, "format": format, "minLength": least, "maxLength": MAX_LEN })
     }
 }
 
 /// The key in a member of a JSON body, a string or a whole number: 1 to 255 bytes of visible ASCII.
 ///
-/// For services whose clients send an id of their own with every request. Every body must be JSON then.
+/// For services whose clients already send an id in each request. Every body must be JSON.
 ///
 /// ```
 /// use hapax_http::{JsonKey, KeyFormat};
@@ -219,10 +189,10 @@ pub struct JsonKey {
 }
 
 impl JsonKey {
-    /// Reads the member that this JSON pointer (RFC 6901) leads to.
+    /// Reads the member at this JSON pointer (RFC 6901).
     ///
     /// # Errors
-    /// `Invalid` if it does not begin with a slash.
+    /// `Invalid` if the pointer does not begin with a slash.
     pub fn at(pointer: impl Into<String>) -> Result<Self, Error> {
         let pointer = pointer.into();
         if !pointer.starts_with('/') {
@@ -231,7 +201,7 @@ impl JsonKey {
         Ok(Self { pointer, format: KeyFormat::default() })
     }
 
-    /// Takes only keys of this format.
+    /// Refuses keys of another format.
     #[must_use]
     pub fn format(mut self, format: KeyFormat) -> Self {
         self.format = format;
@@ -248,36 +218,36 @@ impl FindKey for JsonKey {
         true
     }
 
-    fn key_of_whole(&self, _: &Parts, body: &Bytes) -> Result<Option<Key>, KeyMalformed> {
+    fn key_in_body(&self, _: &Parts, body: &Bytes) -> Result<Option<Key>, KeyMalformed> {
         if body.is_empty() {
             return Ok(None);
         }
-        let document: Value = serde_json::from_slice(body).map_err(|_| KeyMalformed::from("the body is no JSON"))?;
+        let document: Value = serde_json::from_slice(body).map_err(|_| KeyMalformed::from("the body is not JSON"))?;
         let key = match document.pointer(&self.pointer) {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::String(key)) => key.clone(),
             Some(Value::Number(number)) if !number.is_f64() => number.to_string(),
             Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-                return Err("it is neither a string nor a whole number".into());
+                return Err("the member is neither a string nor an integer".into());
             }
         };
-        self.format.key(key.into_bytes()).map(Some)
+        self.format.into_key(key.into_bytes()).map(Some)
     }
 
-    fn published(&self) -> Value {
-        let (format, least) = self.format.published();
+    fn describe(&self) -> Value {
+        let (format, least) = self.format.describe();
         json!({ "pointer": self.pointer, "format": format, "minLength": least, "maxLength": MAX_LEN })
     }
 }
 
 impl KeyFormat {
-    fn key(self, key: Vec<u8>) -> Result<Key, KeyMalformed> {
+    fn into_key(self, key: Vec<u8>) -> Result<Key, KeyMalformed> {
         self.check(&key)?;
         Key::new(key).map_err(|error| KeyMalformed(error.to_string()))
     }
 
-    /// Its name, and the length of the shortest key.
-    fn published(self) -> (&'static str, usize) {
+    /// The name on the policy page, and the length of the shortest key.
+    fn describe(self) -> (&'static str, usize) {
         match self {
             Self::Any => ("any", 1),
             Self::AtLeast(least) => ("any", least),
@@ -295,33 +265,33 @@ impl KeyFormat {
             (len, Self::AtLeast(least)) if len < least => {
                 Err(KeyMalformed(format!("the key is shorter than {least} bytes")))
             }
-            (_, Self::Uuid) if !is_uuid(key) => Err("the key is no UUID".into()),
+            (_, Self::Uuid) if !is_uuid(key) => Err("the key is not a UUID".into()),
             (_, Self::Any | Self::AtLeast(_) | Self::Uuid) => Ok(()),
         }
     }
 }
 
 fn is_uuid(key: &[u8]) -> bool {
-    let fits = |(place, byte): (usize, &u8)| match place {
+    let is_expected = |(index, byte): (usize, &u8)| match index {
         8 | 13 | 18 | 23 => *byte == b'-',
         _ => byte.is_ascii_hexdigit(),
     };
-    key.len() == 36 && key.iter().enumerate().all(fits)
+    key.len() == 36 && key.iter().enumerate().all(is_expected)
 }
 
-fn quoted(value: &[u8]) -> Result<Vec<u8>, KeyMalformed> {
-    let malformed = || KeyMalformed::from("it is not one quoted structured-field string");
+fn parse_quoted(value: &[u8]) -> Result<Vec<u8>, KeyMalformed> {
+    let malformed = || KeyMalformed::from("the field is not one quoted structured-field string");
     let item: Item = Parser::new(value).parse().map_err(|_| malformed())?;
     let key = item.bare_item.as_string().ok_or_else(malformed)?;
     Ok(key.as_str().as_bytes().to_vec())
 }
 
-fn bare(value: &[u8]) -> Result<Vec<u8>, KeyMalformed> {
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._~:/+=@-".contains(byte);
-    if value.iter().all(allowed) {
+fn parse_bare(value: &[u8]) -> Result<Vec<u8>, KeyMalformed> {
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._~:/+=@-".contains(byte);
+    if value.iter().all(is_allowed) {
         Ok(value.to_vec())
     } else {
-        Err("an unquoted key has a character other than letters, digits and ._~:/+=@-; quote it".into())
+        Err("an unquoted key may hold only letters, digits and ._~:/+=@-; put the key in double quotes".into())
     }
 }
 
@@ -355,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn every_malformed_form_is_refused() {
+    fn every_malformed_field_is_refused() {
         let long = vec![b'a'; 256];
         let fields: &[&[u8]] = &[
             b"",
@@ -389,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strict_grammar_takes_quoted_strings_alone() {
+    fn the_strict_grammar_accepts_only_quoted_strings() {
         let strict = KeyField::default().grammar(Grammar::Strict);
         assert_eq!(read(&strict, &[QUOTED]).unwrap().unwrap(), BARE);
         for bare in [BARE, b"abc", b"123", b":YWJj:", b"?1"] {
@@ -398,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_is_kept() {
+    fn a_key_of_another_format_is_refused() {
         let uuid = KeyField::default().format(KeyFormat::Uuid);
         assert!(read(&uuid, &[QUOTED]).is_ok() && read(&uuid, &[&BARE.to_ascii_uppercase()]).is_ok());
         assert!(read(&uuid, &[b"abc"]).is_err() && read(&uuid, &[&BARE.repeat(2)[..36].to_ascii_lowercase()]).is_ok());
@@ -408,30 +378,30 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_255_bytes_is_the_longest() {
+    fn a_key_may_have_255_bytes() {
         assert_eq!(lenient(&[&vec![b'a'; 255]]).unwrap().len(), 255);
     }
 
-    fn in_body(pointer: &str, body: &'static str) -> Result<Option<Vec<u8>>, KeyMalformed> {
+    fn key_at(pointer: &str, body: &'static str) -> Result<Option<Vec<u8>>, KeyMalformed> {
         let (parts, ()) = http::Request::new(()).into_parts();
-        let key = JsonKey::at(pointer).unwrap().key_of_whole(&parts, &Bytes::from(body));
+        let key = JsonKey::at(pointer).unwrap().key_in_body(&parts, &Bytes::from(body));
         key.map(|key| key.map(|key| key.as_bytes().to_vec()))
     }
 
     #[test]
-    fn a_member_of_the_body_can_be_the_key() {
-        assert_eq!(in_body("/id", r#"{"id":"abc"}"#).unwrap().unwrap(), b"abc");
+    fn the_key_may_be_a_string_or_an_integer_of_the_body() {
+        assert_eq!(key_at("/id", r#"{"id":"abc"}"#).unwrap().unwrap(), b"abc");
         assert_eq!(
-            in_body("/a~1b/0/id", r#"{"a/b":[{"id":18446744073709551615}]}"#).unwrap().unwrap(),
+            key_at("/a~1b/0/id", r#"{"a/b":[{"id":18446744073709551615}]}"#).unwrap().unwrap(),
             b"18446744073709551615"
         );
-        assert_eq!(in_body("/id", "{}").unwrap(), None);
-        assert_eq!(in_body("/id", "").unwrap(), None);
-        assert_eq!(in_body("/id", r#"{"id":null}"#).unwrap(), None);
+        assert_eq!(key_at("/id", "{}").unwrap(), None);
+        assert_eq!(key_at("/id", "").unwrap(), None);
+        assert_eq!(key_at("/id", r#"{"id":null}"#).unwrap(), None);
         for body in
             ["id=abc", r#"{"id":""}"#, r#"{"id":"a b"}"#, r#"{"id":1.5}"#, r#"{"id":["abc"]}"#, r#"{"id":true}"#]
         {
-            assert!(in_body("/id", body).is_err(), "{body}");
+            assert!(key_at("/id", body).is_err(), "{body}");
         }
         assert!(JsonKey::at("id").is_err() && JsonKey::at("").is_err());
     }

@@ -1,49 +1,46 @@
 //! The HTTP contract of Hapax as a tower layer.
 //!
 //! A `POST` or `PATCH` that carries an `Idempotency-Key` reaches the inner service once. Every copy gets the same status,
-//! stored headers and body, marked `Idempotent-Replayed: true`; what cannot be answered is said as problem details (RFC 9457).
+//! stored headers and body, marked `Idempotent-Replayed: true`. A refused request gets problem details (RFC 9457).
 //!
 //! ```text
-//! layer.rs      IdempotencyLayer: what is protected, how much is kept
-//! service.rs    one request: key, scope, body, fingerprint, gate
-//! answer.rs     what its caller is given: the live response, the recorded one, or a problem
-//! key.rs        where a key is, and how it is written
-//! scope.rs      whose key it is: from authenticated facts
-//! fingerprint.rs  what of a request is its payload
+//! layer.rs      IdempotencyLayer: which requests are protected, where it looks, and its limits
+//! service.rs    the story of one request: key, scope, body, fingerprint, gate, response
+//! answer.rs     from the response of the inner service to the response of the caller
+//! key.rs        where the key is, and its grammar
+//! call.rs       the scope of the caller and the fingerprint of the payload
 //! outcome.rs    what a response means: applied, final, not applied, denied, unknown
-//! stored.rs     a response as it is recorded
+//! stored.rs     the stored form of a response
 //! problem.rs    every refusal, with its status, type and advice
-//! page.rs       the contract as it is published
-//! body.rs       bodies that are whole, and bodies that stream past
+//! page.rs       the policy page, which publishes the contract of a server
+//! body.rs       request and response bodies: whole, or streamed
 //! headers.rs    the names of the header fields
 //! axum.rs       extractors and responses for handlers of axum (feature `axum`)
 //! ```
 //!
-//! Five traits of one method each say what a service wants otherwise: [`MakeScope`], [`FindKey`], [`MakeFingerprint`],
-//! [`JudgeOutcome`] and [`ShowProblem`]. A closure is one of each.
+//! Five traits of one required method each change a decision of the layer: [`MakeScope`], [`FindKey`], [`MakeFingerprint`],
+//! [`JudgeOutcome`] and [`ShowProblem`]. A closure implements each of them.
 
 mod answer;
 #[cfg(feature = "axum")]
 pub mod axum;
 mod body;
-mod fingerprint;
+mod call;
 pub mod headers;
 mod key;
 mod layer;
 mod outcome;
 mod page;
 mod problem;
-mod scope;
 mod service;
 mod stored;
 
-pub use answer::Handled;
+pub use answer::RequestSummary;
 pub use body::{RequestBody, ResponseBody};
-pub use fingerprint::{MakeFingerprint, RawFingerprint};
+pub use call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, Tenant, TenantScope};
 pub use key::{FindKey, Grammar, JsonKey, KeyField, KeyFormat, KeyMalformed};
-pub use layer::{IdempotencyLayer, NeedsScope};
+pub use layer::{IdempotencyLayer, UnscopedLayer};
 pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};
 pub use page::PolicyPage;
 pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
-pub use scope::{CallerUnknown, MakeScope, Tenant, TenantScope};
 pub use service::Idempotency;

@@ -2,54 +2,54 @@ use http::header::RETRY_AFTER;
 use http::response::Parts;
 use http::{Response, StatusCode};
 
-/// What a response says about the effect.
+/// What a response says about the effect of its request.
 ///
 /// ```
 /// use hapax_http::Outcome;
 /// use http::{Response, StatusCode};
 ///
-/// /// A handler knows better than its status what became of the charge.
-/// fn answer(declined_by_us: bool) -> Response<&'static str> {
-///     let mut response = Response::new("declined");
+/// /// The status alone would mean *unknown*. The handler knows whether the charge was sent.
+/// fn respond(was_sent: bool) -> Response<&'static str> {
+///     let mut response = Response::new("the charge failed");
 ///     *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-///     if declined_by_us { Outcome::NotApplied.on(response) } else { Outcome::Unknown.on(response) }
+///     if was_sent { Outcome::Unknown.declare_on(response) } else { Outcome::NotApplied.declare_on(response) }
 /// }
-/// # answer(true);
+/// # respond(true);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The effect happened: recorded, and given to every copy.
+    /// The effect happened. The response is recorded and replayed to every copy.
     Applied,
-    /// It did not and never will: recorded, and given to every copy.
+    /// The effect did not happen and never will. The response is recorded and replayed to every copy.
     Final,
-    /// It did not happen: passed on, and the key is free again.
+    /// The effect did not happen. The response is passed on, and a copy runs again.
     NotApplied,
-    /// It did not happen because the caller had no right to it: as `NotApplied`, and soon forgotten.
+    /// The effect did not happen because the caller had no right to it. Like `NotApplied`, but the record expires soon.
     Denied,
-    /// Nobody knows: passed on, and the key is held as the policy says.
+    /// The effect may or may not have happened. The response is passed on, and copies get what the lapse policy says.
     Unknown,
 }
 
 impl Outcome {
-    /// Declares this outcome on a response: it counts, whatever the status says.
-    pub fn on<B>(self, mut response: Response<B>) -> Response<B> {
+    /// Declares this outcome on a response. It takes precedence over the status.
+    pub fn declare_on<B>(self, mut response: Response<B>) -> Response<B> {
         response.extensions_mut().insert(self);
         response
     }
 
     /// The outcome that the response declares.
-    pub(crate) fn declared(response: &Parts) -> Option<Self> {
+    pub(crate) fn declared_by(response: &Parts) -> Option<Self> {
         response.extensions.get().copied()
     }
 }
 
-/// Says what a response means that declares no [`Outcome`] of its own.
+/// Decides the outcome of a response that declares no [`Outcome`].
 ///
 /// ```
 /// use hapax_http::{JudgeOutcome, Outcome, StatusOutcomes};
 /// use http::response::Parts;
 ///
-/// /// A service that says in a header whether it has acted.
+/// /// The service reports in a header whether it acted.
 /// fn outcome(response: &Parts) -> Outcome {
 ///     match response.headers.get("x-acted") {
 ///         Some(no) if no == "no" => Outcome::NotApplied,
@@ -60,7 +60,7 @@ impl Outcome {
 /// # is_one(outcome);
 /// ```
 pub trait JudgeOutcome: Send + Sync + 'static {
-    /// What a response with this head means.
+    /// The outcome of a response with this head.
     fn outcome(&self, response: &Parts) -> Outcome;
 }
 
@@ -73,7 +73,7 @@ where
     }
 }
 
-/// What each status means: the table of the contract, with lists of a route's own before it.
+/// The outcome of each status: the table of the contract, and exceptions of one route.
 ///
 /// | status | means |
 /// |---|---|
@@ -83,61 +83,61 @@ where
 /// | other 4xx, but for 408 | final |
 /// | 408, other 5xx, anything else | unknown |
 ///
-/// A 503 without Retry-After is unknown because proxies answer it after they have sent the request, too, and a 408 because
-/// timeout layers answer it after they have dropped the handler in mid-work. A 409 with Retry-After is what a service that is
-/// idempotent itself says of a copy that came too early: no last word.
+/// A 503 without Retry-After means unknown, because a proxy may answer it after it has sent the request. A 408 means unknown,
+/// because a timeout layer answers it after it has dropped the running handler. A 409 with Retry-After means not applied: an
+/// idempotent service answers it while an earlier copy still runs.
 ///
 /// ```
 /// use hapax_http::StatusOutcomes;
 ///
-/// // A service that refuses with 503 before it acts, and whose 500 is its last word.
+/// // This service answers 503 before it acts, and its 500 is final.
 /// let outcomes = StatusOutcomes::default().not_applied([503]).finally([500]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusOutcomes {
-    own: Vec<(u16, Outcome)>,
+    exceptions: Vec<(u16, Outcome)>,
 }
 
 impl StatusOutcomes {
-    /// These mean that the effect happened.
+    /// These statuses mean that the effect happened.
     #[must_use]
     pub fn applied(self, statuses: impl IntoIterator<Item = u16>) -> Self {
-        self.means(statuses, Outcome::Applied)
+        self.add_exceptions(statuses, Outcome::Applied)
     }
 
-    /// These are the last word, though nothing was applied.
+    /// These statuses mean that the effect did not happen and never will.
     #[must_use]
     pub fn finally(self, statuses: impl IntoIterator<Item = u16>) -> Self {
-        self.means(statuses, Outcome::Final)
+        self.add_exceptions(statuses, Outcome::Final)
     }
 
-    /// These mean that nothing was applied.
+    /// These statuses mean that the effect did not happen.
     #[must_use]
     pub fn not_applied(self, statuses: impl IntoIterator<Item = u16>) -> Self {
-        self.means(statuses, Outcome::NotApplied)
+        self.add_exceptions(statuses, Outcome::NotApplied)
     }
 
-    /// These mean that nobody knows.
+    /// These statuses mean that the outcome is unknown.
     #[must_use]
     pub fn unknown(self, statuses: impl IntoIterator<Item = u16>) -> Self {
-        self.means(statuses, Outcome::Unknown)
+        self.add_exceptions(statuses, Outcome::Unknown)
     }
 
-    /// Of two words on one status the later one holds.
-    fn means(mut self, statuses: impl IntoIterator<Item = u16>, outcome: Outcome) -> Self {
-        self.own.extend(statuses.into_iter().map(|status| (status, outcome)));
+    /// If a status is listed twice, the later entry applies.
+    fn add_exceptions(mut self, statuses: impl IntoIterator<Item = u16>, outcome: Outcome) -> Self {
+        self.exceptions.extend(statuses.into_iter().map(|status| (status, outcome)));
         self
     }
 
-    fn of(&self, status: StatusCode, retry_after: bool) -> Outcome {
-        let own = self.own.iter().rev().find(|(own, _)| *own == status.as_u16());
-        own.map_or_else(|| by_contract(status, retry_after), |(_, outcome)| *outcome)
+    fn outcome_of(&self, status: StatusCode, retry_after: bool) -> Outcome {
+        let exception = self.exceptions.iter().rev().find(|(listed, _)| *listed == status.as_u16());
+        exception.map_or_else(|| by_contract(status, retry_after), |(_, outcome)| *outcome)
     }
 }
 
 impl JudgeOutcome for StatusOutcomes {
     fn outcome(&self, response: &Parts) -> Outcome {
-        self.of(response.status, response.headers.contains_key(RETRY_AFTER))
+        self.outcome_of(response.status, response.headers.contains_key(RETRY_AFTER))
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_its_meaning() {
+    fn every_status_has_the_outcome_of_the_contract() {
         let table: &[(std::ops::RangeInclusive<u16>, bool, Outcome)] = &[
             (100..=199, true, Outcome::Unknown),
             (200..=399, false, Outcome::Applied),
@@ -182,14 +182,14 @@ mod tests {
         ];
         for (statuses, retry_after, outcome) in table {
             for status in statuses.clone() {
-                let meaning = by_contract(StatusCode::from_u16(status).unwrap(), *retry_after);
-                assert_eq!(meaning, *outcome, "{status} {retry_after}");
+                let contracted = by_contract(StatusCode::from_u16(status).unwrap(), *retry_after);
+                assert_eq!(contracted, *outcome, "{status} {retry_after}");
             }
         }
     }
 
     #[test]
-    fn a_route_may_read_a_status_in_its_own_way() {
+    fn the_last_exception_of_a_route_applies() {
         let outcomes = StatusOutcomes::default().not_applied([503, 418]).finally([500]).unknown([418]).applied([404]);
         for (status, outcome) in [
             (503, Outcome::NotApplied),
@@ -198,7 +198,7 @@ mod tests {
             (404, Outcome::Applied),
             (201, Outcome::Applied),
         ] {
-            assert_eq!(outcomes.of(StatusCode::from_u16(status).unwrap(), false), outcome, "{status}");
+            assert_eq!(outcomes.outcome_of(StatusCode::from_u16(status).unwrap(), false), outcome, "{status}");
         }
     }
 }

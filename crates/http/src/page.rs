@@ -5,14 +5,14 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response};
 use serde_json::{Value, json};
 
-use crate::layer::{Config, IdempotencyLayer};
-use crate::problem::TABLE;
+use crate::layer::{IdempotencyLayer, LayerConfig};
+use crate::problem::PROBLEM_TYPES;
 
-/// The contract of a layer for its clients: retention, how keys are written, what is protected, and what each problem means.
+/// The contract of a layer for its clients: retention, the grammar of keys, the protected methods, and every problem.
 ///
 /// ```
-/// # fn served(layer: &hapax_http::IdempotencyLayer, request: &http::Request<()>) -> http::Response<bytes::Bytes> {
-/// // At `hapax_http::PAGE`, in the router of your choice:
+/// # fn serve(layer: &hapax_http::IdempotencyLayer, request: &http::Request<()>) -> http::Response<bytes::Bytes> {
+/// // Call this for `hapax_http::PAGE` in the router of your choice.
 /// layer.page().response(request.headers())
 /// # }
 /// ```
@@ -21,46 +21,69 @@ pub struct PolicyPage {
     policy: Value,
 }
 
+impl IdempotencyLayer {
+    /// The page that publishes the contract of this layer. Serve it at [`PAGE`](crate::PAGE).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax_core::runtime::Tokio;
+    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::{Gate, Identity, Settings};
+    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # let store = Memory::new();
+    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// assert_eq!(layer.page().json()["retention"]["seconds"], 86_400);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn page(&self) -> PolicyPage {
+        PolicyPage::new(&self.config)
+    }
+}
+
 impl PolicyPage {
-    pub(crate) fn of(config: &Config) -> Self {
-        let problems = TABLE
+    fn new(config: &LayerConfig) -> Self {
+        let problems = PROBLEM_TYPES
             .iter()
-            .map(|row| json!({ "name": row.name, "status": row.status, "title": row.title, "retry": row.retry }));
+            .map(|problem| json!({ "name": problem.name, "status": problem.status, "title": problem.title, "retry": problem.retry }));
         let policy = json!({
             "specification": "draft-ietf-httpapi-idempotency-key-header-07",
-            "key": config.key.published(),
+            "key": config.key.describe(),
             "keyRequired": config.key_required,
-            "caller": config.scope.published(),
+            "caller": config.scope.describe(),
             "methods": names(&config.methods),
-            "retention": published(config.gate.policy().retention),
+            "retention": duration_json(config.gate.policy().retention),
             "limits": { "requestBody": config.max_request_body, "storedBody": config.max_stored_body },
             "problems": problems.collect::<Vec<_>>(),
         });
         Self { policy }
     }
 
-    /// Says that requests of these methods to this path are protected as `layer` does it, in its member `routes`. For a router whose
-    /// routes have contracts of their own; the first one that is named for a request is the one that holds.
+    /// Adds a route that `layer` protects to the member `routes`, for a router whose routes have different contracts. The first
+    /// route that matches a request applies.
     #[must_use]
     pub fn route(self, path: &str, layer: &IdempotencyLayer) -> Self {
-        let config = layer.config();
-        self.named(json!({
+        let config = &layer.config;
+        self.add_route(json!({
             "methods": names(&config.methods),
             "path": path,
             "protected": true,
-            "key": config.key.published(),
+            "key": config.key.describe(),
             "keyRequired": config.key_required,
-            "retention": published(config.gate.policy().retention),
+            "retention": duration_json(config.gate.policy().retention),
         }))
     }
 
-    /// Says that requests of these methods to this path stream past.
+    /// Adds an unprotected route to the member `routes`.
     #[must_use]
     pub fn unprotected_route(self, path: &str, methods: &[Method]) -> Self {
-        self.named(json!({ "methods": names(methods), "path": path, "protected": false }))
+        self.add_route(json!({ "methods": names(methods), "path": path, "protected": false }))
     }
 
-    fn named(mut self, route: Value) -> Self {
+    fn add_route(mut self, route: Value) -> Self {
         let routes = &mut self.policy["routes"];
         if routes.is_null() {
             *routes = json!([]);
@@ -76,10 +99,10 @@ impl PolicyPage {
         &self.policy
     }
 
-    /// The page as JSON, or as HTML for whoever asks for that.
+    /// The page as JSON, or as HTML if the `Accept` field of the request names `text/html`.
     pub fn response(&self, headers: &HeaderMap) -> Response<Bytes> {
-        let asked = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
-        let (content_type, body) = if asked.into_iter().any(|accept| accept.contains("text/html")) {
+        let accepted = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+        let (content_type, body) = if accepted.into_iter().any(|accept| accept.contains("text/html")) {
             ("text/html; charset=utf-8", self.html())
         } else {
             ("application/json", format!("{:#}\n", self.policy))
@@ -93,10 +116,10 @@ impl PolicyPage {
     }
 
     fn html(&self) -> String {
-        let problems = TABLE.iter().map(|row| {
+        let problems = PROBLEM_TYPES.iter().map(|problem| {
             format!(
                 "<tr id=\"{0}\"><td><code>{0}</code></td><td>{1}</td><td>{2}</td><td>{3}</td></tr>\n",
-                row.name, row.status, row.title, row.retry
+                problem.name, problem.status, problem.title, problem.retry
             )
         });
         let policy = format!("{:#}", self.policy);
@@ -110,11 +133,11 @@ fn names(methods: &[Method]) -> Vec<&str> {
     methods.iter().map(Method::as_str).collect()
 }
 
-fn published(retention: Duration) -> Value {
+fn duration_json(retention: Duration) -> Value {
     json!({ "seconds": retention.as_secs(), "duration": iso_8601(retention) })
 }
 
-/// A duration as ISO 8601 writes it, whole seconds.
+/// A duration in the format of ISO 8601, in whole seconds or days.
 fn iso_8601(duration: Duration) -> String {
     const DAY: u64 = 24 * 3600;
     match duration.as_secs() {
@@ -128,10 +151,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_written_as_iso_8601() {
-        let written = |seconds| iso_8601(Duration::from_secs(seconds));
+    fn durations_have_the_format_of_iso_8601() {
+        let format = |seconds| iso_8601(Duration::from_secs(seconds));
         assert_eq!(
-            (written(0), written(90), written(86_400), written(172_800)),
+            (format(0), format(90), format(86_400), format(172_800)),
             ("PT0S".into(), "PT90S".into(), "P1D".into(), "P2D".into())
         );
     }

@@ -6,7 +6,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LANGUAGE, CONTENT_TYPE, LINK, RETRY_AF
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
 
-/// Where the contract of a server is published by default, and its problems are explained.
+/// The default path of the policy page, which explains the contract of a server and its problems.
 ///
 /// ```
 /// use axum::Router;
@@ -14,74 +14,65 @@ use serde_json::json;
 /// use hapax_http::{IdempotencyLayer, PAGE};
 /// use http::HeaderMap;
 ///
-/// fn with_page(router: Router, layer: &IdempotencyLayer) -> Router {
+/// fn add_page(router: Router, layer: &IdempotencyLayer) -> Router {
 ///     let page = layer.page();
 ///     router.route(PAGE, get(|headers: HeaderMap| async move { page.response(&headers).map(axum::body::Body::from) }))
 /// }
 /// ```
 pub const PAGE: &str = "/.well-known/idempotency";
 
-/// Every refusal of the contract, made without or instead of an answer of the service behind.
-///
-/// ```
-/// use hapax_http::Problem;
-///
-/// let problem = Problem::BodyTooLarge { limit: 1 << 20 };
-/// assert_eq!((problem.status().as_u16(), problem.name()), (413, "body-too-large"));
-/// assert_eq!(problem.detail(), "At most 1048576 bytes are taken. Nothing was done.");
-/// assert_eq!((problem.retry_after(None), Problem::Overloaded.retry_after(None)), (None, Some(1)));
-/// ```
+/// Every refusal of the contract. It replaces the response of the inner service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// 400: a protected request without a key.
+    /// 400: a protected request has no key.
     KeyMissing,
-    /// 400: a key that cannot be read, and why.
+    /// 400: the key cannot be read. The text is the reason.
     KeyMalformed(String),
-    /// 400: nobody knows whose key it is; the text is the remedy.
+    /// 400: the caller cannot be identified. The text is the remedy.
     CallerUnknown(String),
-    /// 422: the key came before with another payload.
+    /// 422: the key was used before with another payload.
     KeyReused,
     /// 409: an earlier copy still runs.
     InProgress {
-        /// What is left of its lease.
+        /// The rest of the lease of that copy.
         retry_after: Duration,
     },
     /// 409: an earlier copy may or may not have had its effect.
     OutcomeUnknown,
-    /// 409: an earlier copy got the last word, an effect or a refusal, and it was not kept.
+    /// 409: an earlier copy was answered, and the answer was not stored.
     NotReplayable,
-    /// 502: the service behind was cut off in mid-answer, or in mid-request.
+    /// 502: the connection to the service behind broke during the request or the response.
     UpstreamCut,
-    /// 502: the service behind was never reached.
+    /// 502: the service behind did not receive the request.
     UpstreamUnreachable,
     /// 504: the service behind did not answer in time.
     UpstreamTimeout,
-    /// 503: the store cannot be asked.
+    /// 503: the store cannot be used.
     StoreUnavailable,
-    /// 503: too many requests run, in all or of this tenant.
+    /// 503: too many requests run, in total or for this tenant.
     Overloaded,
     /// 500: the record of the request cannot be read.
     RecordDamaged,
-    /// 500: the effect happened and could not be recorded.
+    /// 500: the effect happened, and its answer could not be recorded.
     OutcomeUnrecorded,
-    /// 413: a protected request with more than this many bytes.
+    /// 413: the body of a protected request is too long.
     BodyTooLarge {
-        /// The most that is taken, in bytes.
+        /// The longest body that is accepted, in bytes.
         limit: usize,
     },
-    /// 400: the request did not arrive whole.
+    /// 400: the request body did not arrive completely.
     BodyCut,
-    /// 408: the request did not arrive whole in time.
+    /// 408: the request body did not arrive completely in time.
     BodyTimeout,
 }
 
-/// What never changes about a problem.
-pub(crate) struct Row {
+/// The constant part of a problem, as published on the policy page.
+pub(crate) struct ProblemType {
     pub(crate) status: u16,
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What the client should do next: send it again with the same key, with a new one, or never.
+    /// Whether to send the request again: with the same key, with a new key, or never.
     pub(crate) retry: &'static str,
 }
 
@@ -89,35 +80,35 @@ const SAME_KEY: &str = "same-key";
 const NEW_KEY: &str = "new-key";
 const NEVER: &str = "never";
 
-/// The table of the contract, by the numbers that [`Problem::number`] gives.
+/// The table of the contract, in the order of [`Problem::index`].
 #[rustfmt::skip]
-pub(crate) const TABLE: [Row; 17] = [
-    Row { status: 400, name: "key-missing", title: "Idempotency-Key is missing", retry: NEW_KEY },
-    Row { status: 400, name: "key-malformed", title: "Idempotency-Key is malformed", retry: NEW_KEY },
-    Row { status: 400, name: "caller-unknown", title: "The caller cannot be told", retry: SAME_KEY },
-    Row { status: 422, name: "key-reused", title: "Idempotency-Key is already used", retry: NEW_KEY },
-    Row { status: 409, name: "in-progress", title: "A request is outstanding for this Idempotency-Key", retry: SAME_KEY },
-    Row { status: 409, name: "outcome-unknown", title: "The outcome of this request is unknown", retry: SAME_KEY },
-    Row { status: 409, name: "not-replayable", title: "The answer was not kept", retry: NEVER },
-    Row { status: 502, name: "upstream-cut", title: "The answer was cut off", retry: SAME_KEY },
-    Row { status: 502, name: "upstream-unreachable", title: "The service cannot be reached", retry: SAME_KEY },
-    Row { status: 504, name: "upstream-timeout", title: "The service did not answer in time", retry: SAME_KEY },
-    Row { status: 503, name: "store-unavailable", title: "Requests cannot be protected at the moment", retry: SAME_KEY },
-    Row { status: 503, name: "overloaded", title: "Too many requests are running", retry: SAME_KEY },
-    Row { status: 500, name: "record-damaged", title: "The record of this request cannot be read", retry: SAME_KEY },
-    Row { status: 500, name: "outcome-unrecorded", title: "The outcome could not be recorded", retry: SAME_KEY },
-    Row { status: 413, name: "body-too-large", title: "The body is too large", retry: NEVER },
-    Row { status: 400, name: "body-cut", title: "The body was cut off", retry: SAME_KEY },
-    Row { status: 408, name: "body-timeout", title: "The body came too slowly", retry: SAME_KEY },
+pub(crate) const PROBLEM_TYPES: [ProblemType; 17] = [
+    ProblemType { status: 400, name: "key-missing", title: "Idempotency-Key is missing", retry: NEW_KEY },
+    ProblemType { status: 400, name: "key-malformed", title: "Idempotency-Key is malformed", retry: NEW_KEY },
+    ProblemType { status: 400, name: "caller-unknown", title: "The caller cannot be identified", retry: SAME_KEY },
+    ProblemType { status: 422, name: "key-reused", title: "Idempotency-Key is already used", retry: NEW_KEY },
+    ProblemType { status: 409, name: "in-progress", title: "A request is outstanding for this Idempotency-Key", retry: SAME_KEY },
+    ProblemType { status: 409, name: "outcome-unknown", title: "The outcome of this request is unknown", retry: SAME_KEY },
+    ProblemType { status: 409, name: "not-replayable", title: "The answer was not stored", retry: NEVER },
+    ProblemType { status: 502, name: "upstream-cut", title: "The connection to the service broke", retry: SAME_KEY },
+    ProblemType { status: 502, name: "upstream-unreachable", title: "The service cannot be reached", retry: SAME_KEY },
+    ProblemType { status: 504, name: "upstream-timeout", title: "The service did not answer in time", retry: SAME_KEY },
+    ProblemType { status: 503, name: "store-unavailable", title: "The record store cannot be used", retry: SAME_KEY },
+    ProblemType { status: 503, name: "overloaded", title: "Too many requests are running", retry: SAME_KEY },
+    ProblemType { status: 500, name: "record-damaged", title: "The record of this request cannot be read", retry: SAME_KEY },
+    ProblemType { status: 500, name: "outcome-unrecorded", title: "The outcome could not be recorded", retry: SAME_KEY },
+    ProblemType { status: 413, name: "body-too-large", title: "The request body is too large", retry: NEVER },
+    ProblemType { status: 400, name: "body-cut", title: "The request body is incomplete", retry: SAME_KEY },
+    ProblemType { status: 408, name: "body-timeout", title: "The request body arrived too slowly", retry: SAME_KEY },
 ];
 
 impl Problem {
-    fn row(&self) -> &'static Row {
-        &TABLE[self.number()]
+    fn problem_type(&self) -> &'static ProblemType {
+        &PROBLEM_TYPES[self.index()]
     }
 
-    /// Its place in the table.
-    fn number(&self) -> usize {
+    /// The index of this problem in the table.
+    fn index(&self) -> usize {
         match self {
             Self::KeyMissing => 0,
             Self::KeyMalformed(_) => 1,
@@ -139,52 +130,72 @@ impl Problem {
         }
     }
 
-    /// Its status.
+    /// The status of the response.
     ///
     /// # Panics
     /// Never: the table holds valid statuses.
     pub fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.row().status).expect("the table holds valid statuses")
+        StatusCode::from_u16(self.problem_type().status).expect("the table holds valid statuses")
     }
 
-    /// Its name: the fragment of its `type`.
+    /// The name, which is the fragment of the member `type`.
     pub fn name(&self) -> &'static str {
-        self.row().name
+        self.problem_type().name
     }
 
-    /// What happened, in one or two sentences for whoever reads the client's log.
+    /// What happened, in one or two sentences for a reader of the client's log.
     pub fn detail(&self) -> String {
-        match self {
-            Self::KeyMissing => "This operation needs an idempotency key, in an Idempotency-Key field unless the page says otherwise; send a new random one, a UUID for instance.".into(),
-            Self::KeyMalformed(why) => format!("The idempotency key cannot be read: {why}."),
-            Self::CallerUnknown(remedy) => format!("Nothing was done: {remedy}."),
-            Self::KeyReused => "The key was used for a request with another method, path, query, content type or body. Nothing was done.".into(),
-            Self::InProgress { .. } => "An earlier copy of this request is still running; ask again for its answer.".into(),
+        let detail = match self {
+            Self::KeyMalformed(why) => return format!("The idempotency key cannot be read: {why}."),
+            Self::CallerUnknown(remedy) => return format!("The request was not run: {remedy}."),
+            Self::BodyTooLarge { limit } => {
+                return format!("The body may have at most {limit} bytes. The request was not run.");
+            }
+            Self::KeyMissing => {
+                "This operation requires an idempotency key. Send a new random one, for instance a UUID, in an \
+                 Idempotency-Key field, unless the page names another place."
+            }
+            Self::KeyReused => {
+                "The key was used before for a request with another method, path, query, content type or body. This \
+                 request was not run."
+            }
+            Self::InProgress { .. } => {
+                "An earlier copy of this request is still running. Send this request again to get its answer."
+            }
             Self::OutcomeUnknown => {
-                "An earlier copy of this request may or may not have had its effect. It is not run again until that is known.".into()
+                "An earlier copy of this request may or may not have had its effect. The request is not run again until \
+                 the outcome is known."
             }
-            Self::NotReplayable => "An earlier copy of this request got its answer, which was not kept. It is not run again.".into(),
-            Self::UpstreamCut => "The connection to the service behind broke; whether the request had its effect is unknown.".into(),
-            Self::UpstreamUnreachable => "The service behind cannot be reached. This request did not get there.".into(),
-            Self::UpstreamTimeout => "The service behind did not answer; whether the request had its effect is unknown.".into(),
-            Self::StoreUnavailable => "The record of requests cannot be reached. This request was not run.".into(),
-            Self::Overloaded => "Too many requests are running, in all or of this caller. Nothing was done.".into(),
+            Self::NotReplayable => {
+                "An earlier copy of this request was answered, and that answer was not stored. The request is not run again."
+            }
+            Self::UpstreamCut => {
+                "The connection to the service behind this server broke. Whether the request had its effect is unknown."
+            }
+            Self::UpstreamUnreachable => {
+                "The service behind this server cannot be reached. It did not receive the request."
+            }
+            Self::UpstreamTimeout => {
+                "The service behind this server did not answer in time. Whether the request had its effect is unknown."
+            }
+            Self::StoreUnavailable => "The record store cannot be used. The request was not run.",
+            Self::Overloaded => "Too many requests are running, in total or for this caller. The request was not run.",
             Self::RecordDamaged => {
-                "What is recorded of this request cannot be read. It is not run again until an operator has mended it.".into()
+                "The record of this request cannot be read. The request is not run until an operator has repaired the record."
             }
-            Self::OutcomeUnrecorded => "The request was run, but its answer could not be recorded.".into(),
-            Self::BodyTooLarge { limit } => format!("At most {limit} bytes are taken. Nothing was done."),
-            Self::BodyCut => "The body did not arrive whole. Nothing was done.".into(),
-            Self::BodyTimeout => "The body did not arrive whole in time. Nothing was done.".into(),
-        }
+            Self::OutcomeUnrecorded => "The request was run, but its answer could not be recorded.",
+            Self::BodyCut => "The body did not arrive completely. The request was not run.",
+            Self::BodyTimeout => "The body did not arrive completely in time. The request was not run.",
+        };
+        detail.into()
     }
 
-    /// After how many seconds the client should ask again, where that is known.
+    /// The `Retry-After` of the response, in seconds. `None` if waiting does not help or the time is not known.
     pub fn retry_after(&self, rk: Option<&RecordKey>) -> Option<u64> {
         match self {
             Self::InProgress { retry_after } => {
                 let remaining = retry_after.as_secs() + u64::from(retry_after.subsec_nanos() > 0);
-                // One second for half of the keys and two for the others, so that retries do not come all together.
+                // One second for half of the keys and two for the others, so that retries do not arrive all at once.
                 let spread = rk.map_or(1, |rk| 1 + u64::from(rk.as_bytes()[0] & 1));
                 Some(remaining.clamp(1, spread))
             }
@@ -206,7 +217,7 @@ impl Problem {
     }
 }
 
-/// Makes a response of a problem.
+/// Makes the response of a refused request.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -214,7 +225,7 @@ impl Problem {
 /// use hapax_http::{Problem, ShowProblem};
 /// use http::Response;
 ///
-/// /// In the form of the service's other errors.
+/// /// Uses the format of the service's other errors.
 /// fn show(problem: &Problem, _rk: Option<&RecordKey>) -> Response<Bytes> {
 ///     let mut response = Response::new(Bytes::from(format!("error: {}\n", problem.name())));
 ///     *response.status_mut() = problem.status();
@@ -224,7 +235,7 @@ impl Problem {
 /// # is_one(show);
 /// ```
 pub trait ShowProblem: Send + Sync + 'static {
-    /// The response. `rk` is the record that it is about, where there is one.
+    /// The response. `rk` is the key of the request's record, if the request has one.
     fn show(&self, problem: &Problem, rk: Option<&RecordKey>) -> Response<Bytes>;
 }
 
@@ -237,7 +248,8 @@ where
     }
 }
 
-/// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, what to do next as `retry`, and the record as `instance`.
+/// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, `retry` (whether to send the request again), and the
+/// record as `instance`.
 ///
 /// ```
 /// use hapax_http::{Problem, ProblemDetails, ShowProblem};
@@ -255,10 +267,10 @@ pub struct ProblemDetails {
 }
 
 impl ProblemDetails {
-    /// Types are fragments of this page, which every problem links to. A path or a URL.
+    /// Links every problem to this page, a path or a URL. The member `type` is a fragment of the page.
     ///
     /// # Errors
-    /// If the page has a character that no header may have.
+    /// Fails if the page has a character that is not allowed in a header.
     pub fn explained_at(page: impl Into<String>) -> Result<Self, http::Error> {
         let page = page.into();
         let link = HeaderValue::try_from(described_by(&page))?;
@@ -268,7 +280,7 @@ impl ProblemDetails {
 
 impl Default for ProblemDetails {
     fn default() -> Self {
-        Self::explained_at(PAGE).expect("a path is a header")
+        Self::explained_at(PAGE).expect("a path is a valid field value")
     }
 }
 
@@ -278,13 +290,13 @@ pub(crate) fn described_by(page: &str) -> String {
 
 impl ShowProblem for ProblemDetails {
     fn show(&self, problem: &Problem, rk: Option<&RecordKey>) -> Response<Bytes> {
-        let row = problem.row();
+        let problem_type = problem.problem_type();
         let mut document = json!({
-            "type": format!("{}#{}", self.page, row.name),
-            "title": row.title,
-            "status": row.status,
+            "type": format!("{}#{}", self.page, problem_type.name),
+            "title": problem_type.title,
+            "status": problem_type.status,
             "detail": problem.detail(),
-            "retry": row.retry,
+            "retry": problem_type.retry,
         });
         if let Some(rk) = rk {
             document["instance"] = format!("urn:hapax:record:{rk}").into();
@@ -308,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_problem_has_a_row_of_its_own() {
+    fn every_problem_has_an_entry_in_the_table() {
         let problems = [
             Problem::KeyMissing,
             Problem::KeyMalformed("why".into()),
@@ -328,13 +340,16 @@ mod tests {
             Problem::BodyCut,
             Problem::BodyTimeout,
         ];
-        assert_eq!(problems.len(), TABLE.len());
-        for (place, problem) in problems.iter().enumerate() {
-            assert_eq!(problem.number(), place);
-            let shown = ProblemDetails::default().show(problem, None);
-            assert_eq!((shown.status(), problem.row().status), (problem.status(), problem.status().as_u16()));
+        assert_eq!(problems.len(), PROBLEM_TYPES.len());
+        for (index, problem) in problems.iter().enumerate() {
+            assert_eq!(problem.index(), index);
+            let response = ProblemDetails::default().show(problem, None);
+            assert_eq!(
+                (response.status(), problem.problem_type().status),
+                (problem.status(), problem.status().as_u16())
+            );
             assert!(
-                !shown.headers().contains_key(RETRY_AFTER) || problem.row().retry == SAME_KEY,
+                !response.headers().contains_key(RETRY_AFTER) || problem.problem_type().retry == SAME_KEY,
                 "{}",
                 problem.name()
             );
@@ -342,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_what_is_left_of_the_lease_but_at_most_two_seconds() {
+    fn retry_after_is_the_rest_of_the_lease_up_to_two_seconds() {
         let wait = |left, first_byte| {
             let rk = RecordKey::from_bytes([first_byte; 16]);
             Problem::InProgress { retry_after: Duration::from_millis(left) }.retry_after(Some(&rk)).unwrap()

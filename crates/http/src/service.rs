@@ -1,43 +1,41 @@
-use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::gate::{Attempt, Failure};
+use hapax_core::gate::Attempt;
 use hapax_core::runtime::{BoxFuture, timeout};
-use hapax_core::{BoxError, Call, Error, ErrorKind, Key, RecordKey, Scope};
-use http::header::{ACCEPT_ENCODING, CONTENT_TYPE};
+use hapax_core::{BoxError, Call, Key, Scope};
+use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, response};
+use http::{HeaderValue, Request, Response};
 use http_body::Body;
+use tower_layer::Layer;
 use tower_service::Service;
 use tracing::{Instrument, Span};
 
-use crate::answer::{Answered, answer, shown};
-use crate::body::{Collected, RequestBody, ResponseBody, collect, drain};
-use crate::headers::is_reserved;
+use crate::answer::{LiveSlot, problem_response, respond, run_handler};
+use crate::body::{BodyRead, RequestBody, ResponseBody, discard, read_body};
 use crate::key::KeyMalformed;
-use crate::layer::Config;
-use crate::outcome::Outcome;
+use crate::layer::{IdempotencyLayer, LayerConfig};
 use crate::problem::Problem;
-use crate::stored::Stored;
 
-/// How much of a body that is too long is read before the refusal, and for how long: a client that is still sending would not
-/// see an answer.
-const DRAINED: usize = 4 << 20;
-const DRAINED_FOR: Duration = Duration::from_secs(1);
+/// A client that is still sending may not read a response. So the rest of a body that is too long is read and discarded, up
+/// to this many bytes and for this long, before the refusal is sent.
+const DISCARDED_BYTES: usize = 4 << 20;
+const DISCARDED_FOR: Duration = Duration::from_secs(1);
 
 /// The service that [`IdempotencyLayer`](crate::IdempotencyLayer) makes.
 ///
 /// # Errors
-/// The inner service's own, passed on to the caller whose request ran it; its outcome is unknown then. All else is a response.
+/// Returns the error of the inner service to the caller whose request ran it. The outcome of that request is unknown. Every
+/// other failure is a response.
 ///
 /// # Cancel safety
-/// A request that is dropped before it has arrived whole leaves nothing behind. From then on it goes on without its caller, and a
-/// copy gets the answer.
+/// A request that is dropped before its body has arrived completely leaves no record. After that the handler continues
+/// without its caller, and a copy of the request gets the answer.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -59,18 +57,26 @@ const DRAINED_FOR: Duration = Duration::from_secs(1);
 ///     Ok::<_, Infallible>(Response::new(Full::from("charged")))
 /// });
 /// let service = layer.layer(charge);
-/// for replayed in [false, true] {
+/// for is_replay in [false, true] {
 ///     let request = Request::post("/charges").header("idempotency-key", "order-7").body(Full::from("amount=5"))?;
 ///     let response = service.clone().oneshot(request).await?;
-///     assert_eq!(response.headers().contains_key("idempotent-replayed"), replayed);
+///     assert_eq!(response.headers().contains_key("idempotent-replayed"), is_replay);
 /// }
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct Idempotency<S> {
-    pub(crate) inner: S,
-    pub(crate) config: Arc<Config>,
+    inner: S,
+    config: Arc<LayerConfig>,
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = Idempotency<S>;
+
+    fn layer(&self, inner: S) -> Idempotency<S> {
+        Idempotency { inner, config: Arc::clone(&self.config) }
+    }
 }
 
 impl<S: fmt::Debug> fmt::Debug for Idempotency<S> {
@@ -98,25 +104,122 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The service that was polled ready is the one to call; its clone waits for its own turn.
+        // tower requires a call on the service that `poll_ready` was called on, which a fresh clone is not.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let config = Arc::clone(&self.config);
         Box::pin(async move {
-            match identify(&config, request).await {
-                Ok(Identified::Protected(call, request)) => protected(&config, inner, call, request).await,
-                Ok(Identified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
-                Err(problem) => Ok(shown(&*config.problem, &problem, None)),
+            match classify(&config, request).await {
+                Ok(Classified::Protected(call, request)) => run_once(&config, inner, call, request).await,
+                Ok(Classified::Unprotected(request)) => Ok(inner.call(request).await?.map(ResponseBody::streaming)),
+                Err(problem) => Ok(problem_response(&*config.problem, &problem, None)),
             }
         })
     }
 }
 
-/// What the inner service answered, for the caller who waits now. Only the one whose request ran it finds something here.
-type Live<R, E> = Arc<Mutex<Option<Answered<R, E>>>>;
+/// A request that was not refused, ready for the inner service.
+enum Classified<B> {
+    Protected(Call, Request<RequestBody<B>>),
+    Unprotected(Request<RequestBody<B>>),
+}
 
-async fn protected<S, B, R>(
-    config: &Arc<Config>,
+/// Decides whether the request is protected and reads its key, scope, body and fingerprint.
+///
+/// Everything in the head is checked before the body is awaited, so that a bad request is refused early.
+async fn classify<B>(config: &LayerConfig, request: Request<B>) -> Result<Classified<B>, Problem>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError> + Send,
+{
+    let (parts, body) = request.into_parts();
+    if !is_protected(config, &parts) {
+        return Ok(stream_unprotected(parts, body));
+    }
+    if config.key.is_in_body() {
+        let body = read_whole(config, body).await?;
+        return match require_key(config, config.key.key_in_body(&parts, &body))? {
+            Some(key) => Ok(protect(config, &scope_of(config, &parts)?, &key, Request::from_parts(parts, body))),
+            None => Ok(Classified::Unprotected(Request::from_parts(parts, RequestBody::Whole(body)))),
+        };
+    }
+    let Some(key) = require_key(config, config.key.key(&parts))? else {
+        return Ok(stream_unprotected(parts, body));
+    };
+    let scope = scope_of(config, &parts)?;
+    let body = read_whole(config, body).await?;
+    Ok(protect(config, &scope, &key, Request::from_parts(parts, body)))
+}
+
+/// Whether the method is a protected one and no outer layer protects the request already.
+fn is_protected(config: &LayerConfig, parts: &Parts) -> bool {
+    if !config.methods.contains(&parts.method) {
+        return false;
+    }
+    let has_attempt = parts.extensions.get::<Attempt>().is_some();
+    if has_attempt {
+        tracing::warn!("an outer idempotency layer protects this request already; this layer passes it on");
+    }
+    !has_attempt
+}
+
+fn stream_unprotected<B>(parts: Parts, body: B) -> Classified<B> {
+    Classified::Unprotected(Request::from_parts(parts, RequestBody::Streaming(Box::pin(body))))
+}
+
+/// The key of the request. `None` if it has none and the layer does not require one.
+fn require_key(config: &LayerConfig, found: Result<Option<Key>, KeyMalformed>) -> Result<Option<Key>, Problem> {
+    match found {
+        Ok(None) if config.key_required => Err(Problem::KeyMissing),
+        Ok(key) => Ok(key),
+        Err(malformed) => Err(Problem::KeyMalformed(malformed.0)),
+    }
+}
+
+fn scope_of(config: &LayerConfig, parts: &Parts) -> Result<Scope, Problem> {
+    config.scope.scope(parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))
+}
+
+/// Reads the whole body, up to the limit of the layer.
+async fn read_whole<B>(config: &LayerConfig, body: B) -> Result<Bytes, Problem>
+where
+    B: Body<Data = Bytes> + Send,
+    B::Error: Into<BoxError> + Send,
+{
+    match read_body(body, config.max_request_body).await {
+        BodyRead::Complete(body) => Ok(body),
+        BodyRead::TooLong(rest) => {
+            timeout(&**config.gate.runtime(), DISCARDED_FOR, discard(rest, DISCARDED_BYTES)).await;
+            Err(Problem::BodyTooLarge { limit: config.max_request_body })
+        }
+        BodyRead::Failed(error) => {
+            let error: BoxError = error.into();
+            // A service around the layer names the cause with these two kinds of I/O error, as the gateway does.
+            Err(match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+                Some(io::ErrorKind::TimedOut) => Problem::BodyTimeout,
+                Some(io::ErrorKind::QuotaExceeded) => Problem::Overloaded,
+                _ => Problem::BodyCut,
+            })
+        }
+    }
+}
+
+/// Derives the call of a protected request.
+fn protect<B>(config: &LayerConfig, scope: &Scope, key: &Key, request: Request<Bytes>) -> Classified<B> {
+    let (mut parts, body) = request.into_parts();
+    let mut call = config.identity.call(scope, key);
+    call = call.fingerprint(config.fingerprint.fingerprint(&config.identity, &parts, &body));
+    if let Some(older) = &config.older_fingerprint {
+        call = call.or_older(older.fingerprint(&config.identity, &parts, &body));
+    }
+    // The answer is stored for every later client, and some of them may not be able to decode another encoding.
+    parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    Classified::Protected(call, Request::from_parts(parts, RequestBody::Whole(body)))
+}
+
+/// Runs the inner service through the gate, and answers with its response, the recorded one, or a problem.
+async fn run_once<S, B, R>(
+    config: &Arc<LayerConfig>,
     inner: S,
     call: Call,
     request: Request<RequestBody<B>>,
@@ -129,217 +232,12 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError> + Send,
 {
-    let live = Live::default();
-    let desk = Desk { live: Arc::clone(&live), config: Arc::clone(config) };
-    // The handler runs in another task, and what it logs belongs to the request that it serves.
+    let live = LiveSlot::new(Arc::clone(config));
+    let handler_live = live.clone();
+    // The handler runs in another task, and its log lines belong to the span of this request.
     let span = Span::current();
-    // Boxed before it is handed on: a request is large, and each hand would copy it.
-    let handler = Box::new(move |attempt| run(inner, request, attempt, desk).instrument(span));
-    let ran = config.gate.run(call, handler).await;
-    let live = live.lock().unwrap_or_else(PoisonError::into_inner).take();
-    answer(&*config.problem, &call, ran, live)
-}
-
-/// A request, once it is known what becomes of it.
-enum Identified<B> {
-    /// It runs once.
-    Protected(Call, Request<RequestBody<B>>),
-    /// It streams past.
-    Unprotected(Request<RequestBody<B>>),
-}
-
-/// Key, scope, body and fingerprint: nothing is recorded before the request has arrived whole, and all that the head tells is looked
-/// at before the body is waited for.
-async fn identify<B>(config: &Config, request: Request<B>) -> Result<Identified<B>, Problem>
-where
-    B: Body<Data = Bytes> + Send,
-    B::Error: Into<BoxError> + Send,
-{
-    let (parts, body) = request.into_parts();
-    if passes(config, &parts) {
-        return Ok(Identified::Unprotected(streaming(parts, body)));
-    }
-    if config.key.is_in_body() {
-        let body = whole(config, body).await?;
-        return match allowed(config, config.key.key_of_whole(&parts, &body))? {
-            Some(key) => Ok(identified(config, &scope(config, &parts)?, &key, Request::from_parts(parts, body))),
-            None => Ok(Identified::Unprotected(Request::from_parts(parts, RequestBody::Whole(body)))),
-        };
-    }
-    let Some(key) = allowed(config, config.key.key(&parts))? else {
-        return Ok(Identified::Unprotected(streaming(parts, body)));
-    };
-    let scope = scope(config, &parts)?;
-    let body = whole(config, body).await?;
-    Ok(identified(config, &scope, &key, Request::from_parts(parts, body)))
-}
-
-/// Whether a request needs no protection here.
-fn passes(config: &Config, parts: &Parts) -> bool {
-    if !config.methods.contains(&parts.method) {
-        return true;
-    }
-    let protected = parts.extensions.get::<Attempt>().is_some();
-    if protected {
-        tracing::warn!("a request is protected by an outer layer already; this one lets it pass");
-    }
-    protected
-}
-
-fn streaming<B>(parts: Parts, body: B) -> Request<RequestBody<B>> {
-    Request::from_parts(parts, RequestBody::Streaming(Box::pin(body)))
-}
-
-/// The key that was found, or that there may be none.
-fn allowed(config: &Config, found: Result<Option<Key>, KeyMalformed>) -> Result<Option<Key>, Problem> {
-    match found {
-        Ok(None) if config.key_required => Err(Problem::KeyMissing),
-        Ok(key) => Ok(key),
-        Err(malformed) => Err(Problem::KeyMalformed(malformed.0)),
-    }
-}
-
-fn scope(config: &Config, parts: &Parts) -> Result<Scope, Problem> {
-    config.scope.scope(parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))
-}
-
-async fn whole<B>(config: &Config, body: B) -> Result<Bytes, Problem>
-where
-    B: Body<Data = Bytes> + Send,
-    B::Error: Into<BoxError> + Send,
-{
-    match collect(body, config.max_request_body).await {
-        Collected::Whole(body) => Ok(body),
-        Collected::Over(rest) => {
-            timeout(&**config.gate.runtime(), DRAINED_FOR, drain(rest, DRAINED)).await;
-            Err(Problem::BodyTooLarge { limit: config.max_request_body })
-        }
-        Collected::Cut(error) => {
-            let error: BoxError = error.into();
-            Err(match error.downcast_ref::<io::Error>().map(io::Error::kind) {
-                Some(io::ErrorKind::TimedOut) => Problem::BodyTimeout,
-                Some(io::ErrorKind::QuotaExceeded) => Problem::Overloaded,
-                _ => Problem::BodyCut,
-            })
-        }
-    }
-}
-
-fn identified<B>(config: &Config, scope: &Scope, key: &Key, request: Request<Bytes>) -> Identified<B> {
-    let (mut parts, body) = request.into_parts();
-    let mut call = config.identity.call(scope, key);
-    call = call.fingerprint(config.fingerprint.fingerprint(&config.identity, &parts, &body));
-    if let Some(former) = &config.former_fingerprint {
-        call = call.or_older(former.fingerprint(&config.identity, &parts, &body));
-    }
-    // What is kept must be readable for every later client.
-    parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    Identified::Protected(call, Request::from_parts(parts, RequestBody::Whole(body)))
-}
-
-/// The gate's handler: calls the inner service, leaves its response for the caller and says what it means.
-async fn run<S, B, R>(
-    mut inner: S,
-    mut request: Request<RequestBody<B>>,
-    attempt: Attempt,
-    desk: Desk<R, S::Error>,
-) -> Result<Stored, Failure<Stored>>
-where
-    S: Service<Request<RequestBody<B>>, Response = Response<R>>,
-    R: Body<Data = Bytes>,
-    R::Error: Into<BoxError>,
-{
-    let rk = attempt.record_key();
-    request.extensions_mut().insert(attempt);
-    let (mut head, body) = match inner.call(request).await {
-        Ok(response) => response.into_parts(),
-        Err(error) => {
-            desk.leave(Answered::ToPassOn(Err(error)));
-            return Err(unknown("the inner service failed"));
-        }
-    };
-    remove_ours(&mut head.headers);
-    match Outcome::declared(&head).unwrap_or_else(|| desk.config.outcome.outcome(&head)) {
-        Outcome::Applied => desk.capture(rk, head, body).await,
-        Outcome::Final => Err(Failure::finally(desk.capture(rk, head, body).await?)),
-        Outcome::NotApplied => {
-            desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
-            Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "see the response")))
-        }
-        Outcome::Denied => {
-            desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
-            Err(Failure::denied(Error::new(ErrorKind::NotApplied, "see the response")))
-        }
-        Outcome::Unknown => {
-            desk.pass_on(Response::from_parts(head, ResponseBody::streaming(body)));
-            Err(unknown("see the response"))
-        }
-    }
-}
-
-/// Where a response is left for the caller who waits.
-struct Desk<R, E> {
-    live: Live<R, E>,
-    config: Arc<Config>,
-}
-
-impl<R, E> Desk<R, E> {
-    fn leave(&self, answered: Answered<R, E>) {
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(answered);
-    }
-
-    fn pass_on(&self, response: Response<ResponseBody<R>>) {
-        self.leave(Answered::ToPassOn(Ok(response)));
-    }
-
-    /// Reads the body as far as it is kept.
-    async fn capture(&self, rk: RecordKey, head: response::Parts, body: R) -> Result<Stored, Failure<Stored>>
-    where
-        R: Body<Data = Bytes>,
-        R::Error: Into<BoxError>,
-    {
-        let collected = if streams(&head) {
-            Collected::Over(ResponseBody::streaming(body))
-        } else {
-            collect(body, self.config.max_stored_body).await
-        };
-        let (stored, body) = match collected {
-            Collected::Whole(body) => {
-                (Stored::response(&head, body.clone(), &self.config.store_headers), ResponseBody::whole(body))
-            }
-            Collected::Over(body) => (Stored::NotReplayable, body),
-            Collected::Cut(error) => {
-                let error = error.into();
-                tracing::warn!(?rk, %error, "a response was cut off; the outcome is unknown");
-                let problem = if timed_out(&*error) { Problem::UpstreamTimeout } else { Problem::UpstreamCut };
-                self.pass_on(self.config.problem.show(&problem, Some(&rk)).map(ResponseBody::whole));
-                return Err(unknown("the response was cut off"));
-            }
-        };
-        self.leave(Answered::ToRecord(Response::from_parts(head, body)));
-        Ok(stored)
-    }
-}
-
-/// Whether an answer is a replay, and what became of its record, is not for the inner service to say.
-fn remove_ours(headers: &mut HeaderMap) {
-    let ours = headers.keys().filter(|name| is_reserved(name)).cloned().collect::<Vec<_>>();
-    for name in ours {
-        headers.remove(name);
-    }
-}
-
-fn unknown<A>(message: &'static str) -> Failure<A> {
-    Failure::unknown(Error::new(ErrorKind::Unknown, message))
-}
-
-/// A stream of events has no end to wait for. Media types are compared without regard to case.
-fn streams(head: &response::Parts) -> bool {
-    const EVENTS: &[u8] = b"text/event-stream";
-    let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    content_type.and_then(|value| value.get(..EVENTS.len())).is_some_and(|start| start.eq_ignore_ascii_case(EVENTS))
-}
-
-fn timed_out(error: &(dyn StdError + 'static)) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
+    // Boxed here, because a request is large and every function that it is passed to by value would copy it.
+    let handler = Box::new(move |attempt| run_handler(inner, request, attempt, handler_live).instrument(span));
+    let result = config.gate.run(call, handler).await;
+    respond(&*config.problem, &call, result, live.take())
 }

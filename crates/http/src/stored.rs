@@ -1,11 +1,11 @@
-//! A response as it is recorded, the same bytes in every store.
+//! The stored form of a response. Every store keeps the same bytes.
 //!
 //! ```text
-//! byte 0  1 = a response, 2 = an answer that was not kept
+//! byte 0  1 = a response, 2 = an answer that was not stored
 //!      1  status, 2 (big-endian)
-//!      3  how many headers, 1; each begins with a code, 1:
+//!      3  number of headers, 1; each begins with a code, 1:
 //!           1..=127    the name of that number, then the length of its value, 2, and the value
-//!           128..=255  a Content-Type of the usual ones, whole
+//!           128..=255  a common Content-Type, name and value
 //!           0          the length of its name, 1, and the name, then the length of its value, 2, and the value
 //!         the body
 //! ```
@@ -20,21 +20,22 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::headers::is_storable;
 
-/// What is recorded of a response.
+/// A response as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
-    /// Status, the headers that are kept, and the body.
-    Response { status: StatusCode, headers: HeaderMap, body: Bytes },
-    /// The effect happened, but the answer was too large, or a stream: never run again, never answered in full again.
+pub(crate) enum StoredResponse {
+    /// Status, stored headers and body.
+    Replayable { status: StatusCode, headers: HeaderMap, body: Bytes },
+    /// The response was too large, or a stream of events. The request never runs again and its response is never replayed.
     NotReplayable,
 }
 
-/// The headers that are kept. A stored code is a place in this list, counted from 1: it only grows at its end.
-const KEPT: [HeaderName; 9] =
+/// The headers that are stored by default. A stored code is an index of this list, counted from 1, so the list may only grow
+/// at its end.
+const STORED_BY_DEFAULT: [HeaderName; 9] =
     [CONTENT_TYPE, CONTENT_LANGUAGE, CONTENT_DISPOSITION, CONTENT_ENCODING, VARY, LOCATION, ETAG, LINK, RETRY_AFTER];
 
-/// Content types that are stored as one byte, counted from 128: this list, too, only grows at its end.
-const USUAL_TYPES: [&str; 8] = [
+/// Content types that are stored as one byte, counted from 128. This list, too, may only grow at its end.
+const COMMON_TYPES: [&str; 8] = [
     "application/json",
     "application/json; charset=utf-8",
     "application/problem+json",
@@ -48,14 +49,14 @@ const USUAL_TYPES: [&str; 8] = [
 const RESPONSE: u8 = 1;
 const NOT_REPLAYABLE: u8 = 2;
 const BY_NAME: u8 = 0;
-const USUAL_TYPE: u8 = 128;
+const COMMON_TYPE: u8 = 128;
 
-impl Stored {
-    /// What is kept of a response with this head: the usual headers, and those of these names.
-    pub(crate) fn response(head: &http::response::Parts, body: Bytes, more: &[HeaderName]) -> Self {
+impl StoredResponse {
+    /// The stored form of a response: the default headers, those of the names in `more`, and the body.
+    pub(crate) fn replayable(head: &http::response::Parts, body: Bytes, more: &[HeaderName]) -> Self {
         let mut headers = HeaderMap::new();
         let encoded = head.headers.contains_key(CONTENT_ENCODING);
-        for name in KEPT.iter().filter(|name| encoded || **name != VARY).chain(more) {
+        for name in STORED_BY_DEFAULT.iter().filter(|name| encoded || **name != VARY).chain(more) {
             if headers.contains_key(name) {
                 continue;
             }
@@ -63,19 +64,19 @@ impl Stored {
                 headers.append(name.clone(), value.clone());
             }
         }
-        Self::Response { status: head.status, headers, body }
+        Self::Replayable { status: head.status, headers, body }
     }
 }
 
-impl Answer for Stored {
+impl Answer for StoredResponse {
     fn encode(&self) -> Bytes {
-        let Self::Response { status, headers, body } = self else {
+        let Self::Replayable { status, headers, body } = self else {
             return Bytes::from_static(&[NOT_REPLAYABLE]);
         };
         let mut fields = BytesMut::new();
         let mut count = 0_u8;
         for (name, value) in headers {
-            // What has no room is left out: a response is not lost for a header.
+            // A header that does not fit is left out, so that it does not make the whole response unstorable.
             if let Some(more) = count.checked_add(1)
                 && put_header(&mut fields, name, value).is_some()
             {
@@ -101,22 +102,22 @@ impl Answer for Stored {
                     let (name, value) = take_header(&mut stored)?;
                     headers.append(name, value);
                 }
-                Ok(Self::Response { status, headers, body: stored })
+                Ok(Self::Replayable { status, headers, body: stored })
             }
-            _ => Err("a stored response of an unknown form".into()),
+            _ => Err("the first byte of a stored response is unknown".into()),
         }
     }
 }
 
-/// Nothing, and nothing put, if the header has no room.
+/// Appends a header. Appends nothing and returns `None` if the name or the value is too long.
 fn put_header(fields: &mut BytesMut, name: &HeaderName, value: &HeaderValue) -> Option<()> {
-    let usual = USUAL_TYPES.iter().position(|usual| name == CONTENT_TYPE && value == usual);
-    if let Some(place) = usual.and_then(|place| u8::try_from(place).ok()) {
-        fields.put_u8(USUAL_TYPE + place);
+    let common = COMMON_TYPES.iter().position(|common| name == CONTENT_TYPE && value == common);
+    if let Some(index) = common.and_then(|index| u8::try_from(index).ok()) {
+        fields.put_u8(COMMON_TYPE + index);
         return Some(());
     }
     let length = u16::try_from(value.len()).ok()?;
-    match KEPT.iter().position(|kept| kept == name).and_then(|place| u8::try_from(place + 1).ok()) {
+    match STORED_BY_DEFAULT.iter().position(|stored| stored == name).and_then(|index| u8::try_from(index + 1).ok()) {
         Some(code) => fields.put_u8(code),
         None => {
             let name_length = u8::try_from(name.as_str().len()).ok()?;
@@ -132,20 +133,20 @@ fn put_header(fields: &mut BytesMut, name: &HeaderName, value: &HeaderValue) -> 
 
 fn take_header(stored: &mut Bytes) -> Result<(HeaderName, HeaderValue), BoxError> {
     let code = stored.try_get_u8()?;
-    if code >= USUAL_TYPE {
-        let usual =
-            USUAL_TYPES.get(usize::from(code - USUAL_TYPE)).ok_or("a stored content type of an unknown number")?;
-        return Ok((CONTENT_TYPE, HeaderValue::from_static(usual)));
+    if code >= COMMON_TYPE {
+        let index = usize::from(code - COMMON_TYPE);
+        let common = COMMON_TYPES.get(index).ok_or("the code of a stored content type is unknown")?;
+        return Ok((CONTENT_TYPE, HeaderValue::from_static(common)));
     }
     let name = if code == BY_NAME {
         let length = usize::from(stored.try_get_u8()?);
         let name = HeaderName::from_bytes(&take(stored, length)?)?;
         if !is_storable(&name) {
-            return Err("a stored header that is never kept".into());
+            return Err("a stored header has a name that is never stored".into());
         }
         name
     } else {
-        KEPT.get(usize::from(code) - 1).ok_or("a stored header of an unknown number")?.clone()
+        STORED_BY_DEFAULT.get(usize::from(code) - 1).ok_or("the code of a stored header is unknown")?.clone()
     };
     let length = usize::from(stored.try_get_u16()?);
     Ok((name, HeaderValue::from_maybe_shared(take(stored, length)?)?))
@@ -153,7 +154,7 @@ fn take_header(stored: &mut Bytes) -> Result<(HeaderName, HeaderValue), BoxError
 
 fn take(stored: &mut Bytes, length: usize) -> Result<Bytes, BoxError> {
     if stored.len() < length {
-        return Err("a stored header is cut short".into());
+        return Err("a stored header is shorter than its length says".into());
     }
     Ok(stored.split_to(length))
 }
@@ -170,16 +171,19 @@ mod tests {
         builder.body(()).unwrap().into_parts().0
     }
 
-    /// The headers that come back.
-    fn kept(head: &http::response::Parts, more: &[HeaderName]) -> HeaderMap {
-        let stored = Stored::response(head, Bytes::from_static(b"{\"a\":\0}"), more);
-        let Stored::Response { status, headers, body } = Stored::decode(stored.encode()).unwrap() else { panic!() };
+    /// Stores a response and returns the headers that are read back.
+    fn round_trip(head: &http::response::Parts, more: &[HeaderName]) -> HeaderMap {
+        let stored = StoredResponse::replayable(head, Bytes::from_static(b"{\"a\":\0}"), more);
+        let StoredResponse::Replayable { status, headers, body } = StoredResponse::decode(stored.encode()).unwrap()
+        else {
+            panic!()
+        };
         assert_eq!((status, &body[..]), (head.status, &b"{\"a\":\0}"[..]));
         headers
     }
 
     #[test]
-    fn what_is_kept_comes_back_and_the_rest_is_left_out() {
+    fn default_headers_and_listed_ones_are_stored_and_no_others() {
         let head = head(
             201,
             &[
@@ -194,36 +198,44 @@ mod tests {
                 ("x-request-cost", "7"),
             ],
         );
-        let headers = kept(&head, &[]);
+        let headers = round_trip(&head, &[]);
         assert_eq!(headers.len(), 4);
         assert_eq!(headers["content-type"], "application/json");
         assert_eq!(headers.get_all("link").iter().collect::<Vec<_>>(), ["<a>", "<b>"]);
-        let headers = kept(&head, &[HeaderName::from_static("x-request-cost"), LINK]);
+        let headers = round_trip(&head, &[HeaderName::from_static("x-request-cost"), LINK]);
         assert_eq!((headers.len(), &headers["x-request-cost"]), (5, &HeaderValue::from_static("7")));
     }
 
     #[test]
-    fn vary_is_kept_beside_an_encoding() {
-        assert!(kept(&head(200, &[("content-encoding", "br"), ("vary", "accept-encoding")]), &[]).contains_key(VARY));
+    fn vary_is_stored_beside_a_content_encoding() {
+        assert!(
+            round_trip(&head(200, &[("content-encoding", "br"), ("vary", "accept-encoding")]), &[]).contains_key(VARY)
+        );
     }
 
     #[test]
-    fn a_json_answer_costs_five_bytes_beside_its_body() {
+    fn a_json_answer_takes_five_bytes_beside_its_body() {
         let head = head(200, &[("content-type", "application/json")]);
-        assert_eq!(Stored::response(&head, Bytes::from_static(b"{}"), &[]).encode(), &b"\x01\x00\xc8\x01\x80{}"[..]);
+        assert_eq!(
+            StoredResponse::replayable(&head, Bytes::from_static(b"{}"), &[]).encode(),
+            &b"\x01\x00\xc8\x01\x80{}"[..]
+        );
     }
 
     #[test]
-    fn an_answer_that_was_not_kept_comes_back_as_such() {
-        assert_eq!(Stored::decode(Stored::NotReplayable.encode()).unwrap(), Stored::NotReplayable);
+    fn a_response_that_was_not_stored_stays_not_replayable() {
+        assert_eq!(
+            StoredResponse::decode(StoredResponse::NotReplayable.encode()).unwrap(),
+            StoredResponse::NotReplayable
+        );
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_give_a_header_that_splits_a_response(bytes: Vec<u8>, prefix in 0..3_u8) {
+        fn arbitrary_bytes_never_panic_or_yield_a_header_that_splits_a_response(bytes: Vec<u8>, prefix in 0..3_u8) {
             let mut stored = vec![prefix];
             stored.extend(bytes);
-            if let Ok(Stored::Response { headers, .. }) = Stored::decode(stored.into()) {
+            if let Ok(StoredResponse::Replayable { headers, .. }) = StoredResponse::decode(stored.into()) {
                 for (name, value) in &headers {
                     prop_assert!(is_storable(name));
                     prop_assert!(!value.as_bytes().iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)));
@@ -232,12 +244,12 @@ mod tests {
         }
 
         #[test]
-        fn what_was_stored_comes_back(status in 200..600_u16, kept in 0..9_usize, value in "[ -~]{0,40}", body: Vec<u8>) {
+        fn every_response_is_read_back_unchanged(status in 200..600_u16, index in 0..9_usize, value in "[ -~]{0,40}", body: Vec<u8>) {
             let mut headers = HeaderMap::new();
-            headers.insert(KEPT[kept].clone(), HeaderValue::from_str(&value).unwrap());
+            headers.insert(STORED_BY_DEFAULT[index].clone(), HeaderValue::from_str(&value).unwrap());
             headers.append(HeaderName::from_static("x-own"), HeaderValue::from_static("1"));
-            let stored = Stored::Response { status: StatusCode::from_u16(status).unwrap(), headers, body: body.into() };
-            prop_assert_eq!(Stored::decode(stored.encode()).unwrap(), stored);
+            let stored = StoredResponse::Replayable { status: StatusCode::from_u16(status).unwrap(), headers, body: body.into() };
+            prop_assert_eq!(StoredResponse::decode(stored.encode()).unwrap(), stored);
         }
     }
 }

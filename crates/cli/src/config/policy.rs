@@ -74,7 +74,7 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
                 return Err(values.wrong("key-from", what));
             }
             let grammar = if strict { Grammar::Strict } else { Grammar::Lenient };
-            Ok(KeySource::Field(KeyField::default().named(name).grammar(grammar)))
+            Ok(KeySource::Field(KeyField::default().in_field(name).grammar(grammar)))
         }
         KeyPlace::Body(_) if strict => {
             let what = format!(

@@ -7,7 +7,7 @@ use http::Response;
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
 
-use crate::world::{End, LIMIT, Scripted, World, created, post, status};
+use crate::world::{BodyEnd, LIMIT, ScriptedBody, World, created, post, status};
 
 #[tokio::test]
 async fn a_retry_gets_the_same_answer_byte_for_byte_h15() {
@@ -16,12 +16,12 @@ async fn a_retry_gets_the_same_answer_byte_for_byte_h15() {
     let retry = world.send(post("k", "{}"), || created("{\"charge\": 2}")).await;
     assert_eq!((first.status, &first.body), (retry.status, &retry.body));
     assert_eq!(retry.headers["location"], "/charges/1");
-    assert!(!first.replayed() && retry.replayed());
+    assert!(!first.is_replay() && retry.is_replay());
     assert_eq!(world.runs(), 1);
 }
 
 #[tokio::test]
-async fn a_cookie_reaches_the_first_caller_alone_h16() {
+async fn a_cookie_is_sent_to_the_first_caller_only_h16() {
     let world = World::new();
     assert!(world.send(post("k", "{}"), || created("1")).await.headers.contains_key("set-cookie"));
     assert!(!world.send(post("k", "{}"), || created("1")).await.headers.contains_key("set-cookie"));
@@ -32,67 +32,67 @@ async fn an_empty_answer_is_an_answer_h20() {
     let world = World::new();
     for replayed in [false, true] {
         let got = world.send(post("k", "{}"), || Response::builder().status(204).body("".into()).unwrap()).await;
-        assert_eq!((got.status.as_u16(), got.body.len(), got.replayed()), (204, 0, replayed));
+        assert_eq!((got.status.as_u16(), got.body.len(), got.is_replay()), (204, 0, replayed));
     }
 }
 
 #[tokio::test]
-async fn a_copy_that_comes_while_the_first_runs_is_told_to_come_back_h17() {
+async fn a_copy_of_a_running_request_gets_409_with_retry_after_h17() {
     let world = World::new();
-    let open = Arc::new(Semaphore::new(0));
-    let (inside, door) = (world.clone(), Arc::clone(&open));
+    let permit = Arc::new(Semaphore::new(0));
+    let (leader_world, allowed) = (world.clone(), Arc::clone(&permit));
     let first = tokio::spawn(async move {
         let handler = |_| async move {
-            door.acquire().await.unwrap().forget();
+            allowed.acquire().await.unwrap().forget();
             Ok(created("1"))
         };
-        inside.send_to(post("k", "{}"), handler).await
+        leader_world.send_to(post("k", "{}"), handler).await
     });
     while world.runs.load(Ordering::SeqCst) == 0 {
         tokio::task::yield_now().await;
     }
-    let twin = world.send(post("k", "{}"), || created("2")).await;
-    assert_eq!((twin.status.as_u16(), twin.problem().as_str()), (409, "in-progress"));
-    assert!(["1", "2"].contains(&twin.headers["retry-after"].to_str().unwrap()));
+    let copy = world.send(post("k", "{}"), || created("2")).await;
+    assert_eq!((copy.status.as_u16(), copy.problem().as_str()), (409, "in-progress"));
+    assert!(["1", "2"].contains(&copy.headers["retry-after"].to_str().unwrap()));
     let other = world.send(post("k", "{\"other\":1}"), || created("2")).await;
-    assert_eq!(other.problem(), "key-reused", "also while the first still runs");
-    open.add_permits(1);
+    assert_eq!(other.problem(), "key-reused", "the payload is compared while the first request runs");
+    permit.add_permits(1);
     assert_eq!(first.await.unwrap().status, 201);
     assert_eq!(world.runs(), 1);
 }
 
 #[tokio::test]
-async fn a_caller_who_goes_away_stops_nothing_h13() {
+async fn a_disconnected_caller_does_not_stop_the_handler_h13() {
     let world = World::new();
-    let open = Arc::new(Semaphore::new(0));
-    let (inside, door) = (world.clone(), Arc::clone(&open));
+    let permit = Arc::new(Semaphore::new(0));
+    let (leader_world, allowed) = (world.clone(), Arc::clone(&permit));
     let first = tokio::spawn(async move {
         let handler = |_| async move {
-            door.acquire().await.unwrap().forget();
+            allowed.acquire().await.unwrap().forget();
             Ok(created("1"))
         };
-        inside.send_to(post("k", "{}"), handler).await
+        leader_world.send_to(post("k", "{}"), handler).await
     });
     while world.runs.load(Ordering::SeqCst) == 0 {
         tokio::task::yield_now().await;
     }
     first.abort();
-    assert!(first.await.is_err(), "the caller is gone");
-    open.add_permits(1);
+    assert!(first.await.is_err(), "the task of the caller was cancelled");
+    permit.add_permits(1);
     let retry = loop {
         let retry = world.send(post("k", "{}"), || created("2")).await;
         if retry.status != 409 {
             break retry;
         }
     };
-    assert_eq!((&retry.body[..], retry.replayed(), world.runs()), (&b"1"[..], true, 1));
+    assert_eq!((&retry.body[..], retry.is_replay(), world.runs()), (&b"1"[..], true, 1));
 }
 
 #[tokio::test]
-async fn an_answer_over_the_cap_is_passed_on_whole_and_never_run_again_h19() {
+async fn an_answer_over_the_limit_is_passed_on_and_its_request_never_runs_again_h19() {
     let world = World::new();
     let piece: &'static str = "0123456789abcdef";
-    let large = || Response::new(Scripted { pieces: vec![piece; 2 * LIMIT / piece.len()], end: End::Clean });
+    let large = || Response::new(ScriptedBody { pieces: vec![piece; 2 * LIMIT / piece.len()], end: BodyEnd::Clean });
     let first = world.send(post("k", "{}"), large).await;
     assert_eq!((first.status.as_u16(), first.body), (200, Bytes::from(piece.repeat(2 * LIMIT / piece.len()))));
     let retry = world.send(post("k", "{}"), large).await;
@@ -100,21 +100,21 @@ async fn an_answer_over_the_cap_is_passed_on_whole_and_never_run_again_h19() {
 }
 
 #[tokio::test]
-async fn an_answer_as_long_as_the_cap_is_kept_h19() {
+async fn an_answer_of_exactly_the_limit_is_replayed_h19() {
     let world = World::new();
-    let long = || Response::new(Scripted { pieces: vec!["0123456789abcdef"; LIMIT / 16], end: End::Clean });
+    let long = || Response::new(ScriptedBody { pieces: vec!["0123456789abcdef"; LIMIT / 16], end: BodyEnd::Clean });
     world.send(post("k", "{}"), long).await;
     let retry = world.send(post("k", "{}"), long).await;
-    assert!(retry.replayed() && retry.body.len() == LIMIT);
+    assert!(retry.is_replay() && retry.body.len() == LIMIT);
 }
 
 #[tokio::test]
-async fn a_stream_of_events_is_passed_on_and_never_run_again_h19() {
+async fn an_event_stream_is_passed_on_and_its_request_never_runs_again_h19() {
     for content_type in ["text/event-stream", "Text/Event-Stream; charset=utf-8"] {
         let world = World::new();
-        // It never ends: whoever waited for its end, or for its first piece, would wait for ever.
+        // The stream has no piece and no end, so a layer that reads the body first would hang.
         let events = move || {
-            let pieces = Scripted { pieces: vec![], end: End::Never };
+            let pieces = ScriptedBody { pieces: vec![], end: BodyEnd::Never };
             Response::builder().header("content-type", content_type).body(pieces).unwrap()
         };
         let head = world.head(post("k", "{}"), events).await;
@@ -124,9 +124,9 @@ async fn a_stream_of_events_is_passed_on_and_never_run_again_h19() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_cut_off_leaves_the_outcome_unknown_h27() {
+async fn a_broken_response_leaves_the_outcome_unknown_h27() {
     let world = World::new();
-    let cut = || Response::new(Scripted { pieces: vec!["half"], end: End::Broken });
+    let cut = || Response::new(ScriptedBody { pieces: vec!["half"], end: BodyEnd::Broken });
     let first = world.send(post("k", "{}"), cut).await;
     assert_eq!((first.status.as_u16(), first.problem().as_str()), (502, "upstream-cut"));
     let retry = world.send(post("k", "{}"), || created("2")).await;
@@ -134,7 +134,7 @@ async fn an_answer_that_is_cut_off_leaves_the_outcome_unknown_h27() {
 }
 
 #[tokio::test]
-async fn the_handler_gets_the_whole_body_and_its_attempt_h14() {
+async fn the_handler_receives_the_whole_body_and_its_attempt_h14() {
     let world = World::new();
     let got = world
         .send_to(post("k", "{\"amount\":5}"), |request| async move {

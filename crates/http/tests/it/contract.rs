@@ -1,4 +1,4 @@
-//! What the contract says around keys and answers: grammar, payload, problems and the page.
+//! The clauses on the grammar of keys, payloads, stored answers, problems and the policy page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::sync::Semaphore;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::world::{Got, LIMIT, Scripted, World, created, memory, post, status};
+use crate::world::{LIMIT, ReceivedResponse, ScriptedBody, World, created, memory, post, status};
 
-/// A protected request with this field for a key.
+/// A protected request with this value of the `Idempotency-Key` field.
 fn keyed(field: &'static str) -> Request<Full<Bytes>> {
     let mut request = post("k", "{}");
     request.headers_mut().insert("idempotency-key", HeaderValue::from_static(field));
@@ -22,8 +22,8 @@ fn keyed(field: &'static str) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_route_may_let_requests_without_a_key_pass_h1() {
-    let world = World::new().with(IdempotencyLayer::key_optional);
+async fn a_route_may_pass_requests_without_a_key_on_h1() {
+    let world = World::new().change_layer(IdempotencyLayer::key_optional);
     for number in 1..=2 {
         let mut request = post("k", "{}");
         request.headers_mut().remove("idempotency-key");
@@ -32,16 +32,16 @@ async fn a_route_may_let_requests_without_a_key_pass_h1() {
         assert_eq!(world.runs(), number);
     }
     world.send(post("k", "{}"), || created("1")).await;
-    assert!(world.send(post("k", "{}"), || created("1")).await.replayed());
+    assert!(world.send(post("k", "{}"), || created("1")).await.is_replay());
     assert_eq!(world.send(keyed("a b"), || created("1")).await.problem(), "key-malformed");
 }
 
 #[tokio::test]
-async fn the_strict_grammar_takes_the_quoted_form_alone_h3() {
-    let world = World::new().with(|layer| layer.key(KeyField::default().grammar(Grammar::Strict)));
+async fn the_strict_grammar_accepts_only_quoted_keys_h3() {
+    let world = World::new().change_layer(|layer| layer.key(KeyField::default().grammar(Grammar::Strict)));
     assert_eq!(world.send(keyed("abc"), || created("1")).await.problem(), "key-malformed");
     assert_eq!(world.send(keyed("\"abc\""), || created("1")).await.status, 201);
-    assert!(world.send(keyed("\"abc\";v=2"), || created("1")).await.replayed());
+    assert!(world.send(keyed("\"abc\";v=2"), || created("1")).await.is_replay());
 }
 
 #[tokio::test]
@@ -58,8 +58,8 @@ async fn every_malformed_key_is_refused_before_anything_runs_h4() {
 }
 
 #[tokio::test]
-async fn a_route_may_ask_for_a_format_h5() {
-    let world = World::new().with(|layer| layer.key(KeyField::default().format(KeyFormat::Uuid)));
+async fn a_route_may_require_a_format_h5() {
+    let world = World::new().change_layer(|layer| layer.key(KeyField::default().format(KeyFormat::Uuid)));
     assert_eq!(world.send(keyed("order-7"), || created("1")).await.problem(), "key-malformed");
     assert_eq!(world.send(keyed("8e03978e-40d5-43dd-bc93-6894a57f9324"), || created("1")).await.status, 201);
 }
@@ -71,13 +71,14 @@ async fn the_framing_of_a_body_does_not_count_h9() {
     let pieces = ["{\"amount\"", ":5}"]
         .map(|piece| Ok::<_, std::convert::Infallible>(http_body::Frame::data(Bytes::from(piece))));
     let chunked = post("k", "").map(|_| StreamBody::new(futures_util::stream::iter(pieces)));
-    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, std::convert::Infallible>(created("2")) });
+    let inner =
+        service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, std::convert::Infallible>(created("2")) });
     let response = world.layer.layer(inner).oneshot(chunked).await.unwrap();
     assert_eq!(response.headers()["idempotent-replayed"], "true");
 }
 
 #[tokio::test]
-async fn how_a_body_is_encoded_and_written_counts_h9() {
+async fn the_encoding_and_spelling_of_a_body_count_h9() {
     let world = World::new();
     world.send(post("k", "{\"a\":1,\"b\":2}"), || created("1")).await;
     for other in ["{\"b\":2,\"a\":1}", "{\"a\":1, \"b\":2}"] {
@@ -86,47 +87,50 @@ async fn how_a_body_is_encoded_and_written_counts_h9() {
 }
 
 #[tokio::test]
-async fn a_rule_of_payloads_may_change_while_records_live_h10() {
-    let (store, body_alone) =
-        (memory(), |identity: &Identity, _: &Parts, body: &Bytes| identity.fingerprint(Rule(2), &[body]));
-    let before = World::on(Arc::clone(&store) as _);
+async fn the_fingerprint_rule_may_change_while_records_live_h10() {
+    let store = memory();
+    let body_only = |identity: &Identity, _: &Parts, body: &Bytes| identity.fingerprint(Rule(2), &[body]);
+    let before = World::over(Arc::clone(&store) as _);
     before.send(post("k", "{}"), || created("1")).await;
-    let after = World::on(Arc::clone(&store) as _).with(|layer| layer.fingerprint(body_alone).formerly(RawFingerprint));
-    assert!(after.send(post("k", "{}"), || created("2")).await.replayed());
+    let after = World::over(Arc::clone(&store) as _)
+        .change_layer(|layer| layer.fingerprint(body_only).older_fingerprint(RawFingerprint));
+    assert!(after.send(post("k", "{}"), || created("2")).await.is_replay());
     assert_eq!(after.send(post("k", "{ }"), || created("2")).await.problem(), "key-reused");
     after.send(post("new", "{}"), || created("1")).await;
-    let much_later = World::on(store).with(|layer| layer.fingerprint(body_alone));
-    assert!(much_later.send(post("new", "{}"), || created("2")).await.replayed());
+    let much_later = World::over(store).change_layer(|layer| layer.fingerprint(body_only));
+    assert!(much_later.send(post("new", "{}"), || created("2")).await.is_replay());
     assert_eq!(much_later.send(post("k", "{}"), || created("2")).await.problem(), "key-reused");
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_arrive_whole_leaves_nothing_behind_h11() {
+async fn an_incomplete_request_body_leaves_no_record_h11() {
     let world = World::new();
     let pieces = [Ok(http_body::Frame::data(Bytes::from("{"))), Err("the connection broke")];
     let cut = post("k", "").map(|_| StreamBody::new(futures_util::stream::iter(pieces)));
-    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, std::convert::Infallible>(created("1")) });
+    let inner =
+        service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, std::convert::Infallible>(created("1")) });
     let response = world.layer.layer(inner).oneshot(cut).await.unwrap();
     assert_eq!(response.status(), 400);
-    assert!(!world.send(post("k", "{}"), || created("2")).await.replayed(), "the key is still free");
+    assert!(!world.send(post("k", "{}"), || created("2")).await.is_replay(), "the key is still free");
 }
 
 #[tokio::test]
-async fn every_answer_says_until_when_it_is_given_h12() {
+async fn every_answer_has_its_expiry_h12() {
     let world = World::new();
     let first = world.send(post("k", "{}"), || created("1")).await;
     let retry = world.send(post("k", "{}"), || created("1")).await;
-    let expires =
-        |got: &Got| httpdate::parse_http_date(got.headers["idempotency-key-expires"].to_str().unwrap()).unwrap();
+    let expires = |got: &ReceivedResponse| {
+        httpdate::parse_http_date(got.headers["idempotency-key-expires"].to_str().unwrap()).unwrap()
+    };
     let left = expires(&first).duration_since(httpdate::parse_http_date("Sat, 21 Nov 2026 00:00:00 GMT").unwrap());
-    assert!(left.is_ok_and(|left| left > Duration::from_secs(24 * 3600)), "a day from now");
-    // Two clocks are read for the first answer: the store's, and that of whoever shows it.
+    assert!(left.is_ok_and(|left| left > Duration::from_secs(24 * 3600)), "the answer is replayed for a day");
+    // The store's clock dates the replay and the clock of the process dates the first answer, so a second may lie between.
     let apart = expires(&retry).duration_since(expires(&first)).unwrap_or_else(|earlier| earlier.duration());
     assert!(apart <= Duration::from_secs(1), "{apart:?}");
 }
 
 #[tokio::test]
-async fn what_is_replayed_is_marked_and_kept_out_of_caches_h15() {
+async fn a_replay_is_marked_and_not_cacheable_h15() {
     let world = World::new();
     world.send(post("k", "{}"), || created("1")).await;
     let retry = world.send(post("k", "{}"), || created("1")).await;
@@ -137,9 +141,9 @@ async fn what_is_replayed_is_marked_and_kept_out_of_caches_h15() {
 }
 
 #[tokio::test]
-async fn headers_are_kept_by_a_list_that_a_route_may_lengthen_h16() {
+async fn a_route_may_store_additional_headers_h16() {
     let cost = HeaderName::from_static("x-request-cost");
-    let world = World::new().with(|layer| layer.store_header(cost.clone()).unwrap());
+    let world = World::new().change_layer(|layer| layer.store_header(cost.clone()).unwrap());
     let answer = || {
         Response::builder()
             .header("x-request-cost", "7")
@@ -157,41 +161,41 @@ async fn headers_are_kept_by_a_list_that_a_route_may_lengthen_h16() {
     assert!(!retry.headers.contains_key("x-trace"));
     for never in ["set-cookie", "date", "www-authenticate", "connection", "content-length", "transfer-encoding"] {
         let refused = world.layer.clone().store_header(HeaderName::from_static(never));
-        assert_eq!(refused.expect_err("it belongs to one client").kind(), ErrorKind::Invalid, "{never}");
+        assert_eq!(refused.expect_err("the header is not storable").kind(), ErrorKind::Invalid, "{never}");
     }
 }
 
 #[tokio::test]
-async fn a_copy_may_wait_for_the_answer_of_the_first_h17() {
+async fn a_follower_may_wait_for_the_answer_of_the_leader_h17() {
     let mut settings = Settings::default();
     settings.policy.on_busy = OnBusy::Wait(Duration::from_secs(60));
-    let world = World::under(memory(), settings);
-    let open = Arc::new(Semaphore::new(0));
-    let (inside, door) = (world.clone(), Arc::clone(&open));
+    let world = World::with_settings(memory(), settings);
+    let permit = Arc::new(Semaphore::new(0));
+    let (leader_world, allowed) = (world.clone(), Arc::clone(&permit));
     let first = tokio::spawn(async move {
         let handler = |_| async move {
-            door.acquire().await.unwrap().forget();
+            allowed.acquire().await.unwrap().forget();
             Ok(created("1"))
         };
-        inside.send_to(post("k", "{}"), handler).await
+        leader_world.send_to(post("k", "{}"), handler).await
     });
     while world.runs() == 0 {
         tokio::task::yield_now().await;
     }
     let waiting = world.clone();
-    let twin = tokio::spawn(async move { waiting.send(post("k", "{}"), || created("2")).await });
+    let follower = tokio::spawn(async move { waiting.send(post("k", "{}"), || created("2")).await });
     tokio::task::yield_now().await;
-    open.add_permits(1);
-    let (first, twin) = (first.await.unwrap(), twin.await.unwrap());
-    assert_eq!((first.status, &first.body, first.replayed()), (twin.status, &twin.body, false));
-    assert!(twin.replayed() && world.runs() == 1);
+    permit.add_permits(1);
+    let (first, follower) = (first.await.unwrap(), follower.await.unwrap());
+    assert_eq!((first.status, &first.body, first.is_replay()), (follower.status, &follower.body, false));
+    assert!(follower.is_replay() && world.runs() == 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_copies_at_once_run_once_h18() {
     let mut settings = Settings::default();
     settings.policy.on_busy = OnBusy::Wait(Duration::from_secs(60));
-    let world = World::under(memory(), settings);
+    let world = World::with_settings(memory(), settings);
     let copies = (0..50).map(|_| {
         let world = world.clone();
         tokio::spawn(async move { world.send(post("k", "{}"), || created("1")).await })
@@ -204,7 +208,7 @@ async fn fifty_copies_at_once_run_once_h18() {
 }
 
 #[tokio::test]
-async fn trailers_of_an_answer_that_is_kept_are_left_out_h20() {
+async fn trailers_of_a_stored_answer_are_left_out_h20() {
     let world = World::new();
     let inner = service_fn(|_: Request<_>| async {
         let mut trailers = HeaderMap::new();
@@ -222,7 +226,7 @@ async fn trailers_of_an_answer_that_is_kept_are_left_out_h20() {
 }
 
 #[tokio::test]
-async fn a_problem_says_what_to_do_and_where_it_is_explained_h33() {
+async fn a_problem_has_advice_and_a_link_to_its_explanation_h33() {
     let world = World::new();
     world.send(post("k", "{}"), || created("1")).await;
     let got = world.send(post("k", "{ }"), || created("1")).await;
@@ -237,28 +241,28 @@ async fn a_problem_says_what_to_do_and_where_it_is_explained_h33() {
         (&"en".parse().unwrap(), &"no-store".parse().unwrap())
     );
     let malformed = world.send(keyed("a b"), || created("1")).await;
-    assert!(!String::from_utf8_lossy(&malformed.body).contains("instance"), "there is no record");
-    assert!(!String::from_utf8_lossy(&malformed.body).contains("a b"), "a key is never repeated");
+    assert!(!String::from_utf8_lossy(&malformed.body).contains("instance"), "a request without a key has no record");
+    assert!(!String::from_utf8_lossy(&malformed.body).contains("a b"), "a problem never repeats the key");
 }
 
 #[tokio::test]
-async fn problems_may_be_explained_elsewhere_or_shown_otherwise_h34() {
+async fn problems_may_link_to_another_page_or_have_another_format_h34() {
     let elsewhere = ProblemDetails::explained_at("https://docs.example/idempotency").unwrap();
-    let world = World::new().with(|layer| layer.problem(elsewhere));
+    let world = World::new().change_layer(|layer| layer.problem(elsewhere));
     let got = world.send(keyed("a b"), || created("1")).await;
     let document: serde_json::Value = serde_json::from_slice(&got.body).unwrap();
     assert_eq!(document["type"], "https://docs.example/idempotency#key-malformed");
-    let plain = |problem: &Problem, _: Option<&RecordKey>| {
+    let plain_text = |problem: &Problem, _: Option<&RecordKey>| {
         Response::builder().status(problem.status()).body(Bytes::from(problem.name())).unwrap()
     };
-    let world = World::new().with(|layer| layer.problem(plain));
+    let world = World::new().change_layer(|layer| layer.problem(plain_text));
     let got = world.send(keyed("a b"), || created("1")).await;
     assert_eq!((got.status.as_u16(), &got.body[..]), (400, &b"key-malformed"[..]));
 }
 
 #[tokio::test]
-async fn the_contract_is_published_h35() {
-    let world = World::new().with(|layer| layer.key(KeyField::default().format(KeyFormat::AtLeast(16))));
+async fn the_policy_page_is_served_as_json_and_html_h35() {
+    let world = World::new().change_layer(|layer| layer.key(KeyField::default().format(KeyFormat::AtLeast(16))));
     let page = world.layer.page();
     let json = page.response(&HeaderMap::new());
     assert_eq!(json.headers()["content-type"], "application/json");
@@ -275,7 +279,7 @@ async fn the_contract_is_published_h35() {
 }
 
 #[tokio::test]
-async fn routes_with_contracts_of_their_own_are_published_h35() {
+async fn the_policy_page_lists_routes_with_different_contracts_h35() {
     let refunds = World::new().layer.methods([Method::PUT]).key_optional().key(JsonKey::at("/id").unwrap());
     let page = World::new().layer.page().route("/refunds/{id}", &refunds);
     let page = page.unprotected_route("/search", &[Method::POST]);
@@ -300,36 +304,36 @@ fn keyless(body: &'static str) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn the_key_may_be_in_a_field_of_another_name_h1() {
-    let world =
-        World::new().with(|layer| layer.key(KeyField::default().named(HeaderName::from_static("x-request-id"))));
+async fn the_key_may_be_in_another_field_h1() {
+    let world = World::new()
+        .change_layer(|layer| layer.key(KeyField::default().in_field(HeaderName::from_static("x-request-id"))));
     for copies in 0..2 {
         let mut request = post("ignored", "{}");
         request.headers_mut().insert("x-request-id", HeaderValue::from_static("k"));
         let got = world.send(request, || created("1")).await;
-        assert_eq!((got.status.as_u16(), got.replayed()), (201, copies > 0));
+        assert_eq!((got.status.as_u16(), got.is_replay()), (201, copies > 0));
     }
     assert_eq!(world.send(post("k", "{}"), || created("2")).await.problem(), "key-missing");
 }
 
 #[tokio::test]
 async fn the_key_may_be_in_a_member_of_the_body_h1() {
-    let world = World::new().with(|layer| layer.key(JsonKey::at("/id").unwrap()));
+    let world = World::new().change_layer(|layer| layer.key(JsonKey::at("/id").unwrap()));
     world.send(keyless(r#"{"id":"k","amount":5}"#), || created("1")).await;
     let retry = world.send(keyless(r#"{"id":"k","amount":5}"#), || created("2")).await;
-    assert!(retry.replayed() && retry.body == "1");
+    assert!(retry.is_replay() && retry.body == "1");
     let changed = world.send(keyless(r#"{"id":"k","amount":6}"#), || created("2")).await;
     assert_eq!(changed.problem(), "key-reused");
     assert_eq!(world.send(keyless("{}"), || created("2")).await.problem(), "key-missing");
     assert_eq!(world.send(keyless("no json"), || created("2")).await.problem(), "key-malformed");
-    let optional = world.clone().with(IdempotencyLayer::key_optional);
-    let mut nobody = keyless("{}");
-    nobody.headers_mut().remove("authorization");
-    assert_eq!(optional.send(nobody, || created("2")).await.body, "2", "without a key it passes");
+    let optional = world.clone().change_layer(IdempotencyLayer::key_optional);
+    let mut anonymous = keyless("{}");
+    anonymous.headers_mut().remove("authorization");
+    assert_eq!(optional.send(anonymous, || created("2")).await.body, "2", "without a key the request is passed on");
 }
 
 #[tokio::test]
-async fn the_service_is_asked_for_an_answer_that_everybody_can_read_h38() {
+async fn the_service_is_asked_for_an_unencoded_answer_h38() {
     let world = World::new();
     let mut request = post("k", "{}");
     request.headers_mut().insert("accept-encoding", HeaderValue::from_static("br"));
@@ -341,9 +345,10 @@ async fn the_service_is_asked_for_an_answer_that_everybody_can_read_h38() {
 }
 
 #[tokio::test]
-async fn a_layer_inside_of_another_lets_the_request_pass_h39() {
+async fn an_inner_idempotency_layer_passes_the_request_on_h39() {
     let world = World::new();
-    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, std::convert::Infallible>(created("1")) });
+    let inner =
+        service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, std::convert::Infallible>(created("1")) });
     for replayed in [false, true] {
         let twice = world.layer.layer(world.layer.layer(inner));
         let response = twice.oneshot(post("k", "{}")).await.unwrap();
@@ -355,7 +360,7 @@ async fn a_layer_inside_of_another_lets_the_request_pass_h39() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_is_read_on_for_a_while_h11() {
+async fn the_rest_of_a_long_body_is_discarded_before_the_refusal_h11() {
     let world = World::new();
     let mut request = post("k", "");
     *request.body_mut() = Full::from(Bytes::from(vec![b'x'; 64 * LIMIT]));

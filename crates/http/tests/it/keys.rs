@@ -5,7 +5,7 @@ use http_body_util::Full;
 use crate::world::{LIMIT, World, created, post};
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_and_nothing_runs_h1() {
+async fn a_request_without_a_key_is_refused_and_not_run_h1() {
     let world = World::new();
     let mut request = post("k", "{}");
     request.headers_mut().remove("idempotency-key");
@@ -23,14 +23,14 @@ async fn two_key_fields_are_malformed_h4() {
 }
 
 #[tokio::test]
-async fn a_quoted_key_and_its_bare_form_are_one_h2() {
+async fn a_quoted_key_and_its_bare_form_are_the_same_key_h2() {
     let world = World::new();
     world.send(post("\"abc\"", "{}"), || created("1")).await;
-    assert!(world.send(post("abc", "{}"), || created("2")).await.replayed());
+    assert!(world.send(post("abc", "{}"), || created("2")).await.is_replay());
 }
 
 #[tokio::test]
-async fn a_caller_who_cannot_be_told_is_refused_with_the_remedy_h7() {
+async fn an_unidentified_caller_is_refused_h7() {
     let world = World::new();
     for authorizations in [vec![], vec!["Bearer a", "Bearer b"], vec![""]] {
         let mut request = post("k", "{}");
@@ -51,11 +51,11 @@ async fn the_same_key_of_another_tenant_is_another_operation_h6() {
     let mut request = post("k", "{}");
     request.headers_mut().insert("authorization", HeaderValue::from_static("Bearer b"));
     let got = world.send(request, || created("2")).await;
-    assert_eq!((&got.body[..], got.replayed(), world.runs()), (&b"2"[..], false, 2));
+    assert_eq!((&got.body[..], got.is_replay(), world.runs()), (&b"2"[..], false, 2));
 }
 
 #[tokio::test]
-async fn the_same_key_for_another_request_is_refused_h8() {
+async fn the_same_key_with_another_payload_is_refused_h8() {
     let world = World::new();
     world.send(post("k", "{}"), || created("1")).await;
     let changed = [
@@ -71,32 +71,32 @@ async fn the_same_key_for_another_request_is_refused_h8() {
         let mut request = request.unwrap();
         request.headers_mut().insert("authorization", HeaderValue::from_static("Bearer a"));
         request.headers_mut().insert("idempotency-key", HeaderValue::from_static("k"));
-        let told = format!("{} {}", request.method(), request.uri());
+        let request_line = format!("{} {}", request.method(), request.uri());
         let got = world.send(request, || created("2")).await;
-        assert_eq!((got.status.as_u16(), got.problem().as_str()), (422, "key-reused"), "{told}");
+        assert_eq!((got.status.as_u16(), got.problem().as_str()), (422, "key-reused"), "{request_line}");
     }
     assert_eq!(world.runs(), 1);
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_refused_and_leaves_nothing_behind_h11() {
+async fn a_body_over_the_limit_is_refused_and_leaves_no_record_h11() {
     let world = World::new();
     let mut request = post("k", "");
     *request.body_mut() = Full::from(Bytes::from(vec![b'x'; LIMIT + 1]));
     let got = world.send(request, || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (413, "body-too-large", 0));
-    assert!(!world.send(post("k", "{}"), || created("2")).await.replayed(), "the key is still free");
+    assert!(!world.send(post("k", "{}"), || created("2")).await.is_replay(), "the key is still free");
 }
 
 #[tokio::test]
-async fn other_methods_pass_by_with_or_without_a_key_h36() {
+async fn unprotected_methods_are_passed_on_with_or_without_a_key_h36() {
     let world = World::new();
     for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"] {
         for _ in 0..2 {
             let request =
                 Request::builder().method(method).uri("/charges").header("idempotency-key", "k").body(Full::default());
             let got = world.send(request.unwrap(), || created("1")).await;
-            assert!(got.status == 201 && !got.replayed(), "{method}");
+            assert!(got.status == 201 && !got.is_replay(), "{method}");
         }
     }
     assert_eq!(world.runs(), 10);

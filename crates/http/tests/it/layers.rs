@@ -1,4 +1,4 @@
-//! The layer among others: axum's router, a plain function, and the layers of tower-http, in the right order and in the wrong one.
+//! The layer with axum's router, a plain function, and layers of tower-http in the right order and in the wrong one.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,33 +33,34 @@ fn request(key: &str) -> Request<Body> {
     builder.body(Body::from("{}")).unwrap()
 }
 
-async fn told(app: &Router, request: Request<Body>) -> (u16, bool, Bytes) {
+/// The status of the response, whether it is a replay, and its body.
+async fn send(app: &Router, request: Request<Body>) -> (u16, bool, Bytes) {
     let response = app.clone().oneshot(request).await.unwrap();
     let (status, replayed) = (response.status().as_u16(), response.headers().contains_key("idempotent-replayed"));
     (status, replayed, response.into_body().collect().await.unwrap().to_bytes())
 }
 
 #[tokio::test]
-async fn a_router_of_axum_is_protected_and_its_handlers_know_their_attempt_h14() {
+async fn an_axum_router_is_protected_and_its_handlers_extract_their_attempt_h14() {
     let charge = |attempt: Attempt| async move { attempt.operation().to_string() };
     let app = Router::new().route("/charges", on_post(charge)).layer(layer());
-    let (status, replayed, first) = told(&app, request("k")).await;
+    let (status, replayed, first) = send(&app, request("k")).await;
     assert_eq!((status, replayed, first.len()), (200, false, 36));
-    assert_eq!(told(&app, request("k")).await, (200, true, first));
+    assert_eq!(send(&app, request("k")).await, (200, true, first));
 }
 
 #[tokio::test]
-async fn a_handler_that_is_not_protected_gets_no_attempt() {
+async fn an_unprotected_handler_has_no_attempt() {
     let charge = |_: Attempt| async { "charged" };
-    let perhaps =
+    let optional =
         |attempt: Option<Attempt>| async move { if attempt.is_some() { "protected" } else { "not protected" } };
-    let app = Router::new().route("/charges", on_post(charge)).route("/perhaps", on_post(perhaps));
-    assert_eq!(told(&app, request("k")).await.0, 500);
+    let app = Router::new().route("/charges", on_post(charge)).route("/optional", on_post(optional));
+    assert_eq!(send(&app, request("k")).await.0, 500);
     let app = app.layer(layer().key_optional());
     let mut without = request("k");
     without.headers_mut().remove("idempotency-key");
-    *without.uri_mut() = "/perhaps".parse().unwrap();
-    assert_eq!(told(&app, without).await.2, "not protected");
+    *without.uri_mut() = "/optional".parse().unwrap();
+    assert_eq!(send(&app, without).await.2, "not protected");
 }
 
 #[tokio::test]
@@ -72,13 +73,13 @@ async fn the_prefix_of_a_nested_router_counts_h8() {
         *request.uri_mut() = format!("/accounts/{account}/charges").parse().unwrap();
         request
     };
-    assert_eq!(told(&app, of("one")).await, (200, false, "one".into()));
-    assert_eq!(told(&app, of("one")).await, (200, true, "one".into()));
-    assert_eq!(told(&app, of("two")).await.0, 422, "the answer of another account");
+    assert_eq!(send(&app, of("one")).await, (200, false, "one".into()));
+    assert_eq!(send(&app, of("one")).await, (200, true, "one".into()));
+    assert_eq!(send(&app, of("two")).await.0, 422, "the request of another account has another payload");
 }
 
 #[tokio::test]
-async fn a_handler_says_in_a_word_what_became_of_it_h25() {
+async fn an_axum_handler_declares_its_outcome_h25() {
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
     let charge = move |body: String| {
@@ -87,16 +88,16 @@ async fn a_handler_says_in_a_word_what_became_of_it_h25() {
             match (body.as_str(), run) {
                 ("not applied", 0) => NotApplied((StatusCode::CONFLICT, "sold out")).into_response(),
                 ("final", 0) => Final((StatusCode::INTERNAL_SERVER_ERROR, "declined")).into_response(),
-                ("unknown", 0) => Unknown((StatusCode::OK, "perhaps")).into_response(),
+                ("unknown", 0) => Unknown((StatusCode::OK, "timed out")).into_response(),
                 _ => "charged".into_response(),
             }
         }
     };
-    for (word, first, second) in [("not applied", 409, 200), ("final", 500, 500), ("unknown", 200, 409)] {
+    for (outcome, first, second) in [("not applied", 409, 200), ("final", 500, 500), ("unknown", 200, 409)] {
         runs.store(0, Ordering::SeqCst);
         let app = Router::new().route("/charges", on_post(charge.clone())).layer(layer());
-        let asked = || request("k").map(|_| Body::from(word));
-        assert_eq!((told(&app, asked()).await.0, told(&app, asked()).await.0), (first, second), "{word}");
+        let copy = || request("k").map(|_| Body::from(outcome));
+        assert_eq!((send(&app, copy()).await.0, send(&app, copy()).await.0), (first, second), "{outcome}");
     }
 }
 
@@ -113,7 +114,7 @@ async fn a_plain_function_is_protected_h15() {
 }
 
 #[tokio::test]
-async fn trace_timeout_and_compression_go_around_it_h38() {
+async fn trace_timeout_and_compression_work_outside_of_the_layer_h38() {
     let long = "charged ".repeat(100);
     let app = Router::new().route("/charges", on_post(move || async move { long.clone() })).layer(
         ServiceBuilder::new()
@@ -134,15 +135,15 @@ async fn trace_timeout_and_compression_go_around_it_h38() {
 }
 
 #[tokio::test]
-async fn what_a_handler_logs_belongs_to_its_request() {
+async fn the_log_lines_of_a_handler_are_in_the_span_of_its_request() {
     let _logs = tracing::subscriber::set_default(tracing_subscriber::registry());
     let span = || Span::current().metadata().map_or("none", Metadata::name);
     let app = Router::new().route("/charges", on_post(async move || span())).layer(layer());
-    let (_, _, seen) = told(&app, request("k")).instrument(tracing::info_span!("request")).await;
+    let (_, _, seen) = send(&app, request("k")).instrument(tracing::info_span!("request")).await;
     assert_eq!(seen, "request");
 }
 
-/// A handler that has its effect at once and then takes for ever.
+/// A handler that has its effect at once and then hangs.
 fn slow(effects: &Arc<AtomicUsize>) -> Router {
     let effects = Arc::clone(effects);
     let charge = move || {
@@ -157,27 +158,27 @@ fn timeout() -> TimeoutLayer {
 }
 
 #[tokio::test]
-async fn a_timeout_inside_drops_the_handler_and_its_408_frees_nothing_h24() {
+async fn an_inner_timeout_drops_the_handler_and_its_408_means_unknown_h24() {
     let effects = Arc::default();
     let app = slow(&effects).layer(ServiceBuilder::new().layer(layer()).layer(timeout()));
-    assert_eq!(told(&app, request("k")).await.0, 408);
-    let (status, _, body) = told(&app, request("k")).await;
+    assert_eq!(send(&app, request("k")).await.0, 408);
+    let (status, _, body) = send(&app, request("k")).await;
     assert!(status == 409 && String::from_utf8_lossy(&body).contains("outcome-unknown"));
     assert_eq!(effects.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
-async fn a_timeout_outside_lets_the_handler_go_on_h13() {
+async fn an_outer_timeout_does_not_stop_the_handler_h13() {
     let effects = Arc::default();
     let app = slow(&effects).layer(ServiceBuilder::new().layer(timeout()).layer(layer()));
-    assert_eq!(told(&app, request("k")).await.0, 408);
-    let (status, _, body) = told(&app, request("k")).await;
+    assert_eq!(send(&app, request("k")).await.0, 408);
+    let (status, _, body) = send(&app, request("k")).await;
     assert!(status == 409 && String::from_utf8_lossy(&body).contains("in-progress"));
     assert_eq!(effects.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
-async fn a_compression_inside_finds_nothing_to_do_h38() {
+async fn an_inner_compression_does_not_encode_h38() {
     let long = "charged ".repeat(100);
     let charge = on_post(move || async move { long.clone() });
     let app = Router::new()
@@ -186,15 +187,15 @@ async fn a_compression_inside_finds_nothing_to_do_h38() {
     let mut zipped = request("k");
     zipped.headers_mut().insert("accept-encoding", HeaderValue::from_static("gzip"));
     let first = app.clone().oneshot(zipped).await.unwrap();
-    assert!(!first.headers().contains_key("content-encoding"), "every later client could not read it");
+    assert!(!first.headers().contains_key("content-encoding"), "a later client may not be able to decode it");
 }
 
-/// What is protected is still a service that can be cloned, sent and polled.
+/// The layer keeps the properties that tower and hyper require of a service.
 #[test]
-fn it_is_a_service_like_any_other() {
+fn the_protected_service_is_clone_send_and_static() {
     fn service<S: Service<Request<Full<Bytes>>> + Clone + Send + 'static>(_: &S) {}
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let _inside = runtime.enter();
+    let _entered = runtime.enter();
     service(&layer().layer(tower::service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
     })));

@@ -3,14 +3,14 @@
 #![expect(clippy::disallowed_methods, reason = "the tests themselves run on tokio")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod abuse;
 mod answers;
+mod cancellation;
 mod contract;
-mod drops;
-mod edges;
+mod edge_cases;
+mod hostile;
 mod keys;
 #[cfg(feature = "axum")]
 mod layers;
 mod outcomes;
-mod trouble;
+mod store_failures;
 mod world;

@@ -1,4 +1,4 @@
-//! A service that counts its runs, and requests to it.
+//! A protected service that counts its runs, and requests to it.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,33 +15,33 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 
-/// How many bytes of a request and of an answer the layer takes in these tests.
+/// The limit of request bodies and of stored bodies in these tests, in bytes.
 pub(crate) const LIMIT: usize = 64;
 
-pub(crate) type Answer = Response<Scripted>;
+pub(crate) type InnerResponse = Response<ScriptedBody>;
 
-/// A body that gives its pieces and then ends, or fails.
+/// A body that yields its pieces and then ends, fails or hangs.
 #[derive(Debug)]
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedBody {
     pub(crate) pieces: Vec<&'static str>,
-    pub(crate) end: End,
+    pub(crate) end: BodyEnd,
 }
 
-/// How a body ends.
+/// What a body does after its last piece.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum BodyEnd {
     Clean,
     Broken,
     Never,
 }
 
-impl From<&'static str> for Scripted {
+impl From<&'static str> for ScriptedBody {
     fn from(text: &'static str) -> Self {
-        Self { pieces: vec![text], end: End::Clean }
+        Self { pieces: vec![text], end: BodyEnd::Clean }
     }
 }
 
-impl Body for Scripted {
+impl Body for ScriptedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -49,81 +49,80 @@ impl Body for Scripted {
         let body = self.get_mut();
         if body.pieces.is_empty() {
             return match body.end {
-                End::Clean => Poll::Ready(None),
-                End::Broken => Poll::Ready(Some(Err("the connection broke".into()))),
-                End::Never => Poll::Pending,
+                BodyEnd::Clean => Poll::Ready(None),
+                BodyEnd::Broken => Poll::Ready(Some(Err("the connection broke".into()))),
+                BodyEnd::Never => Poll::Pending,
             };
         }
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(body.pieces.remove(0).as_bytes())))))
     }
 }
 
-/// A gate, and how often the service behind it ran.
+/// A layer over a gate, and a counter of the runs of its inner service.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) layer: IdempotencyLayer,
     pub(crate) runs: Arc<AtomicUsize>,
 }
 
-pub(crate) struct Got {
+pub(crate) struct ReceivedResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-impl Got {
+impl ReceivedResponse {
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.headers["content-type"], "application/problem+json");
         let document: serde_json::Value = serde_json::from_slice(&self.body).expect("problem details are JSON");
         assert_eq!(document["status"], self.status.as_u16());
         let name = document["type"].as_str().and_then(|name| name.strip_prefix("/.well-known/idempotency#"));
-        name.expect("the type is one of ours").to_owned()
+        name.expect("the type is a fragment of the policy page").to_owned()
     }
 
-    pub(crate) fn replayed(&self) -> bool {
+    pub(crate) fn is_replay(&self) -> bool {
         self.headers.get("idempotent-replayed").is_some_and(|value| value == "true")
     }
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::on(memory())
+        Self::over(memory())
     }
 
-    /// On this store.
-    pub(crate) fn on(store: Arc<dyn Store>) -> Self {
-        Self::under(store, Settings::default())
+    pub(crate) fn over(store: Arc<dyn Store>) -> Self {
+        Self::with_settings(store, Settings::default())
+    }
+    pub(crate) fn with_settings(store: Arc<dyn Store>, settings: Settings) -> Self {
+        Self::with_gate(Gate::builder(store, settings).build().expect("the settings are valid"))
     }
 
-    pub(crate) fn under(store: Arc<dyn Store>, settings: Settings) -> Self {
-        Self::of(Gate::builder(store, settings).build().expect("the settings are sound"))
-    }
-
-    pub(crate) fn of(gate: Gate) -> Self {
+    pub(crate) fn with_gate(gate: Gate) -> Self {
         let scope = TenantScope::new("it", Tenant::Authorization, Identity::plain()).expect("a namespace");
         let layer = IdempotencyLayer::new(gate).scope(scope).max_request_body(LIMIT).max_stored_body(LIMIT);
         Self { layer, runs: Arc::default() }
     }
 
-    /// The same store, under another contract.
-    pub(crate) fn with(mut self, change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Self {
+    /// Changes the layer. The store stays the same.
+    pub(crate) fn change_layer(mut self, change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Self {
         self.layer = change(self.layer);
         self
     }
 
-    /// Sends a request through the layer to a service that answers as scripted.
+    /// Sends a request through the layer to a service that returns this response.
     pub(crate) async fn send(
         &self,
         request: Request<Full<Bytes>>,
-        answer: impl FnOnce() -> Answer + Clone + Send + 'static,
-    ) -> Got {
-        self.send_to(request, move |_| async move { Ok(answer()) }).await
+        response: impl FnOnce() -> InnerResponse + Clone + Send + 'static,
+    ) -> ReceivedResponse {
+        self.send_to(request, move |_| async move { Ok(response()) }).await
     }
 
-    pub(crate) async fn send_to<H, F>(&self, request: Request<Full<Bytes>>, handler: H) -> Got
+    /// Sends a request through the layer to this handler.
+    pub(crate) async fn send_to<H, F>(&self, request: Request<Full<Bytes>>, handler: H) -> ReceivedResponse
     where
         H: FnOnce(Request<RequestBody<Full<Bytes>>>) -> F + Clone + Send + 'static,
-        F: Future<Output = Result<Answer, Infallible>> + Send + 'static,
+        F: Future<Output = Result<InnerResponse, Infallible>> + Send + 'static,
     {
         let runs = Arc::clone(&self.runs);
         let inner = service_fn(move |request| {
@@ -131,18 +130,18 @@ impl World {
             handler.clone()(request)
         });
         let response = self.layer.layer(inner).oneshot(request).await.expect("the layer never fails");
-        got(response).await
+        receive(response).await
     }
 
-    /// The head alone of the answer to a request.
+    /// Sends a request and returns only the head of the response, for a body that does not end.
     pub(crate) async fn head(
         &self,
         request: Request<Full<Bytes>>,
-        answer: impl FnOnce() -> Answer + Clone + Send + 'static,
+        response: impl FnOnce() -> InnerResponse + Clone + Send + 'static,
     ) -> http::response::Parts {
         let inner = service_fn(move |_: Request<RequestBody<Full<Bytes>>>| {
-            let answer = answer.clone();
-            async move { Ok::<_, Infallible>(answer()) }
+            let response = response.clone();
+            async move { Ok::<_, Infallible>(response()) }
         });
         self.layer.layer(inner).oneshot(request).await.expect("the layer never fails").into_parts().0
     }
@@ -152,10 +151,10 @@ impl World {
     }
 }
 
-async fn got(response: Response<ResponseBody<Scripted>>) -> Got {
+async fn receive(response: Response<ResponseBody<ScriptedBody>>) -> ReceivedResponse {
     let (head, body) = response.into_parts();
-    let body = body.collect().await.expect("what is given out is whole").to_bytes();
-    Got { status: head.status, headers: head.headers, body }
+    let body = body.collect().await.expect("the layer returns whole bodies").to_bytes();
+    ReceivedResponse { status: head.status, headers: head.headers, body }
 }
 
 /// An empty store.
@@ -163,13 +162,13 @@ pub(crate) fn memory() -> Arc<Memory> {
     Arc::new(Memory::new())
 }
 
-/// A protected request of one tenant.
+/// A protected request of the tenant `Bearer a`.
 pub(crate) fn post(key: &str, body: &'static str) -> Request<Full<Bytes>> {
     let builder = Request::post("/charges").header("authorization", "Bearer a").header("idempotency-key", key);
     builder.header("content-type", "application/json").body(Full::from(body)).expect("a request")
 }
 
-pub(crate) fn created(body: &'static str) -> Answer {
+pub(crate) fn created(body: &'static str) -> InnerResponse {
     Response::builder()
         .status(201)
         .header("location", "/charges/1")
@@ -178,6 +177,6 @@ pub(crate) fn created(body: &'static str) -> Answer {
         .expect("a response")
 }
 
-pub(crate) fn status(status: u16) -> Answer {
-    Response::builder().status(status).body("told".into()).expect("a response")
+pub(crate) fn status(status: u16) -> InnerResponse {
+    Response::builder().status(status).body("text".into()).expect("a response")
 }

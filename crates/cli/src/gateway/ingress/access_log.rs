@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::RecordKey;
-use hapax::http::Handled;
+use hapax::http::RequestSummary;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
@@ -49,7 +49,7 @@ impl AccessLogEntry {
 
     pub(crate) fn set_response<B>(&mut self, response: &Response<B>) {
         self.status = Some(response.status());
-        if let Some(handled) = response.extensions().get::<Handled>() {
+        if let Some(handled) = response.extensions().get::<RequestSummary>() {
             self.outcome = handled.outcome;
             self.rk = handled.record_key;
         }

@@ -1,4 +1,4 @@
-//! What shows only at the edges: readiness, an answer that comes second, bodies that are read on, pages of other layers.
+//! Edge cases: readiness of the inner service, late answers, long bodies and headers, and other settings of the page.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -18,38 +18,38 @@ use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::world::{End, LIMIT, Scripted, World, created, memory, post, status};
+use crate::world::{BodyEnd, LIMIT, ScriptedBody, World, created, memory, post, status};
 
-/// A service that may be called only after it was polled ready, as services with a limit or a buffer inside.
-struct Reserving {
-    reserved: bool,
+/// A service that must be polled ready before each call, like a concurrency limit or a buffer.
+struct PolledFirst {
+    is_ready: bool,
 }
 
-impl Clone for Reserving {
+impl Clone for PolledFirst {
     fn clone(&self) -> Self {
-        Self { reserved: false }
+        Self { is_ready: false }
     }
 }
 
-impl Service<Request<RequestBody<Full<Bytes>>>> for Reserving {
-    type Response = Response<Scripted>;
+impl Service<Request<RequestBody<Full<Bytes>>>> for PolledFirst {
+    type Response = Response<ScriptedBody>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.reserved = true;
+        self.is_ready = true;
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Request<RequestBody<Full<Bytes>>>) -> Self::Future {
-        assert!(std::mem::take(&mut self.reserved), "it was not polled ready");
+        assert!(std::mem::take(&mut self.is_ready), "the service was called without being polled ready");
         ready(Ok(created("1")))
     }
 }
 
 #[tokio::test]
-async fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
-    let mut service = World::new().layer.layer(Reserving { reserved: false });
+async fn the_layer_calls_the_service_that_was_polled_ready() {
+    let mut service = World::new().layer.layer(PolledFirst { is_ready: false });
     for key in ["one", "two"] {
         let response = service.ready().await.unwrap().call(post(key, "{}")).await.unwrap();
         assert_eq!(response.status(), 201);
@@ -57,22 +57,22 @@ async fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_service_reaches_its_caller_and_holds_the_key_h24() {
-    let fails = service_fn(|_: Request<_>| ready(Err::<Response<Scripted>, _>("out of room")));
+async fn an_error_of_the_service_is_returned_and_leaves_the_outcome_unknown_h24() {
+    let fails = service_fn(|_: Request<_>| ready(Err::<Response<ScriptedBody>, _>("out of room")));
     let service = World::new().layer.layer(fails);
     assert_eq!(service.clone().oneshot(post("k", "{}")).await.unwrap_err(), "out of room");
     assert_eq!(service.oneshot(post("k", "{}")).await.unwrap().status(), 409);
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_after_another_was_recorded_is_not_given_h15() {
+async fn the_recorded_answer_is_returned_instead_of_a_later_one_h15() {
     let store = memory();
-    let world = World::on(Arc::clone(&store) as _);
+    let world = World::over(Arc::clone(&store) as _);
     let resolved = move |request: Request<RequestBody<Full<Bytes>>>| async move {
         let attempt: &Attempt = request.extensions().get().unwrap();
         let (rk, grant, protocol) = (attempt.record_key(), attempt.grant().unwrap(), Protocol::over(&*store));
         protocol.abandon(&rk, &Claim::from(grant)).await.unwrap();
-        // 200 and no headers, as `stored.rs` writes it.
+        // Status 200 and no headers, in the format of `stored.rs`.
         let answer = Bytes::from_static(b"\x01\x00\xc8\x00of the operator");
         let done = Verdict::Done { answer, retention: Seconds(60) };
         protocol.hold(&rk, grant.token, Seconds(60)).await.unwrap();
@@ -80,23 +80,23 @@ async fn an_answer_that_comes_after_another_was_recorded_is_not_given_h15() {
         Ok(created("of the handler"))
     };
     let got = world.send_to(post("k", "{}"), resolved).await;
-    assert_eq!((got.status.as_u16(), &got.body[..], got.replayed()), (200, &b"of the operator"[..], true));
+    assert_eq!((got.status.as_u16(), &got.body[..], got.is_replay()), (200, &b"of the operator"[..], true));
 }
 
 #[tokio::test]
-async fn a_service_says_that_its_error_is_the_answer_h25() {
+async fn a_service_may_declare_its_500_as_applied_h25() {
     let world = World::new();
-    let applied = || Outcome::Applied.on(status(500));
+    let applied = || Outcome::Applied.declare_on(status(500));
     assert_eq!(world.send(post("k", "{}"), applied).await.status, 500);
     let retry = world.send(post("k", "{}"), || created("2")).await;
-    assert_eq!((retry.status.as_u16(), retry.replayed()), (500, true));
+    assert_eq!((retry.status.as_u16(), retry.is_replay()), (500, true));
 }
 
 #[tokio::test]
-async fn a_refusal_too_long_to_be_kept_is_not_called_an_effect_h19() {
+async fn the_problem_of_a_long_refusal_does_not_claim_an_effect_h19() {
     let world = World::new();
     let refused = || {
-        let long = Scripted { pieces: vec!["0123456789abcdef"; 2 * LIMIT / 16], end: End::Clean };
+        let long = ScriptedBody { pieces: vec!["0123456789abcdef"; 2 * LIMIT / 16], end: BodyEnd::Clean };
         Response::builder().status(422).body(long).unwrap()
     };
     assert_eq!(world.send(post("k", "{}"), refused).await.status, 422);
@@ -106,7 +106,7 @@ async fn a_refusal_too_long_to_be_kept_is_not_called_an_effect_h19() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_long_is_read_on_for_four_mebibytes_h11() {
+async fn four_mebibytes_of_a_long_body_are_discarded_h11() {
     const PIECE: usize = 1 << 16;
     let given = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&given);
@@ -115,7 +115,7 @@ async fn a_body_that_is_too_long_is_read_on_for_four_mebibytes_h11() {
         Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; PIECE]))), ()))
     };
     let endless = StreamBody::new(futures_util::stream::unfold((), move |()| ready(piece())));
-    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, Infallible>(created("1")) });
+    let inner = service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, Infallible>(created("1")) });
     let response = World::new().layer.layer(inner).oneshot(post("k", "").map(|_| endless)).await.unwrap();
     assert_eq!(response.status(), 413);
     let read = given.load(Ordering::SeqCst);
@@ -123,8 +123,8 @@ async fn a_body_that_is_too_long_is_read_on_for_four_mebibytes_h11() {
 }
 
 #[tokio::test]
-async fn no_cache_keeps_a_replay_whatever_the_first_answer_said_h15() {
-    let world = World::new().with(|layer| layer.store_header(CACHE_CONTROL).unwrap());
+async fn a_replay_is_not_cacheable_even_if_the_first_answer_was_h15() {
+    let world = World::new().change_layer(|layer| layer.store_header(CACHE_CONTROL).unwrap());
     let public = || Response::builder().header("cache-control", "public").body("1".into()).unwrap();
     world.send(post("k", "{}"), public).await;
     let retry = world.send(post("k", "{}"), public).await;
@@ -132,7 +132,7 @@ async fn no_cache_keeps_a_replay_whatever_the_first_answer_said_h15() {
 }
 
 #[tokio::test]
-async fn more_headers_than_a_record_has_room_for_do_not_lose_the_answer_h16() {
+async fn headers_that_do_not_fit_into_the_record_are_left_out_h16() {
     let world = World::new();
     let many = || {
         let mut answer = created("1");
@@ -144,7 +144,7 @@ async fn more_headers_than_a_record_has_room_for_do_not_lose_the_answer_h16() {
     };
     assert_eq!(world.send(post("k", "{}"), many).await.headers.get_all("link").iter().count(), 300);
     let retry = world.send(post("k", "{}"), many).await;
-    assert_eq!((retry.status.as_u16(), retry.replayed(), &retry.body[..]), (201, true, &b"1"[..]));
+    assert_eq!((retry.status.as_u16(), retry.is_replay(), &retry.body[..]), (201, true, &b"1"[..]));
     assert_eq!(
         (retry.headers.contains_key("etag"), &retry.headers["location"]),
         (false, &"/charges/1".parse().unwrap())
@@ -152,7 +152,7 @@ async fn more_headers_than_a_record_has_room_for_do_not_lose_the_answer_h16() {
 }
 
 #[tokio::test]
-async fn whoever_is_told_that_nobody_knows_can_name_the_record_h33() {
+async fn an_outcome_unknown_problem_names_its_record_h33() {
     let world = World::new();
     for _ in 0..2 {
         let got = world.send(post("k", "{}"), || panic!("a test's panic")).await;
@@ -162,7 +162,7 @@ async fn whoever_is_told_that_nobody_knows_can_name_the_record_h33() {
 }
 
 #[test]
-fn a_credential_is_hashed_before_it_is_a_tenant_h7() {
+fn the_tenant_is_the_hash_of_the_credential_h7() {
     let identity = Identity::plain();
     let scope = TenantScope::new("it", Tenant::Authorization, identity.clone()).unwrap();
     let parts = post("k", "{}").into_parts().0;
@@ -171,12 +171,13 @@ fn a_credential_is_hashed_before_it_is_a_tenant_h7() {
 }
 
 #[tokio::test]
-async fn the_page_says_what_this_layer_does_h35() {
+async fn the_policy_page_shows_the_settings_of_the_layer_h35() {
     let mut settings = Settings::default();
     settings.policy.retention = std::time::Duration::from_secs(90);
     let methods = [Method::DELETE, Method::PUT, Method::POST];
-    let world =
-        World::under(memory(), settings).with(|layer| layer.methods(methods)).with(IdempotencyLayer::key_optional);
+    let world = World::with_settings(memory(), settings)
+        .change_layer(|layer| layer.methods(methods))
+        .change_layer(IdempotencyLayer::key_optional);
     let page = world.layer.page();
     assert_eq!(page.json()["retention"], serde_json::json!({ "seconds": 90, "duration": "PT90S" }));
     assert_eq!(page.json()["methods"], serde_json::json!(["DELETE", "PUT", "POST"]));

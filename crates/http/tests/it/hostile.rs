@@ -1,4 +1,4 @@
-//! Requests and answers as hostile or careless clients and services make them: identity, payload, response, store.
+//! Requests and responses of hostile or careless clients and services.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::world::{End, LIMIT, Scripted, World, created, memory, post};
+use crate::world::{BodyEnd, LIMIT, ScriptedBody, World, created, memory, post};
 
-/// The same key and payload, with this field instead.
-fn with(name: &'static str, value: &'static str) -> Request<Full<Bytes>> {
+/// The default request, with another value of this field.
+fn post_with(name: &'static str, value: &'static str) -> Request<Full<Bytes>> {
     let mut request = post("k", "{}");
     request.headers_mut().insert(name, HeaderValue::from_static(value));
     request
@@ -29,46 +29,46 @@ fn gate() -> Gate {
 }
 
 #[tokio::test]
-async fn a_retry_with_a_renewed_credential_is_a_new_request_unless_the_account_is_told_h7() {
+async fn a_renewed_credential_makes_a_new_request_unless_the_tenant_is_the_account_h7() {
     let by_credential = World::new();
     by_credential.send(post("k", "{}"), || created("1")).await;
-    let renewed = by_credential.send(with("authorization", "Bearer renewed"), || created("2")).await;
-    assert_eq!((&renewed.body[..], renewed.replayed()), (&b"2"[..], false));
+    let renewed = by_credential.send(post_with("authorization", "Bearer renewed"), || created("2")).await;
+    assert_eq!((&renewed.body[..], renewed.is_replay()), (&b"2"[..], false));
 
     let account = Tenant::Header(HeaderName::from_static("x-account"));
     let scope = TenantScope::new("it", account, Identity::plain()).unwrap();
-    let by_account = World::new().with(|_| IdempotencyLayer::new(gate()).scope(scope));
+    let by_account = World::new().change_layer(|_| IdempotencyLayer::new(gate()).scope(scope));
     let of = |credential: &'static str| {
-        let mut request = with("x-account", "acme");
+        let mut request = post_with("x-account", "acme");
         request.headers_mut().insert("authorization", HeaderValue::from_static(credential));
         request
     };
     by_account.send(of("Bearer a"), || created("1")).await;
-    assert!(by_account.send(of("Bearer renewed"), || created("2")).await.replayed());
+    assert!(by_account.send(of("Bearer renewed"), || created("2")).await.is_replay());
     assert_eq!(by_account.send(post("k", "{}"), || created("3")).await.problem(), "caller-unknown");
 }
 
 #[tokio::test]
-async fn a_user_of_the_same_tenant_can_be_a_caller_of_its_own_h6() {
+async fn users_of_one_tenant_may_have_separate_keys_h6() {
     let of_user = |parts: &Parts| {
         let user = parts.headers.get("x-user").map(HeaderValue::as_bytes).unwrap_or_default();
         Ok(Scope::tenant("it", "acme").unwrap().principal(user))
     };
-    let world = World::new().with(|_| IdempotencyLayer::new(gate()).scope(of_user));
-    world.send(with("x-user", "one"), || created("1")).await;
-    assert!(world.send(with("x-user", "one"), || created("2")).await.replayed());
-    assert!(!world.send(with("x-user", "two"), || created("2")).await.replayed());
+    let world = World::new().change_layer(|_| IdempotencyLayer::new(gate()).scope(of_user));
+    world.send(post_with("x-user", "one"), || created("1")).await;
+    assert!(world.send(post_with("x-user", "one"), || created("2")).await.is_replay());
+    assert!(!world.send(post_with("x-user", "two"), || created("2")).await.is_replay());
 }
 
 #[tokio::test]
-async fn the_case_of_the_fields_name_does_not_count_and_that_of_the_key_does_h2() {
+async fn field_names_ignore_case_and_keys_do_not_h2() {
     let world = World::new();
     world.send(post("Order-7", "{}"), || created("1")).await;
     let mut other_case = post("k", "{}");
     other_case.headers_mut().remove("idempotency-key");
     other_case.headers_mut().insert("IDEMPOTENCY-KEY".parse::<HeaderName>().unwrap(), "Order-7".parse().unwrap());
-    assert!(world.send(other_case, || created("2")).await.replayed());
-    assert!(!world.send(post("order-7", "{}"), || created("2")).await.replayed());
+    assert!(world.send(other_case, || created("2")).await.is_replay());
+    assert!(!world.send(post("order-7", "{}"), || created("2")).await.is_replay());
 }
 
 #[tokio::test]
@@ -90,25 +90,25 @@ async fn another_encoding_or_another_boundary_is_another_payload_h9() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_body_is_a_request_h12() {
+async fn a_request_without_a_body_is_protected_h12() {
     let world = World::new();
     world.send(post("k", ""), || created("1")).await;
-    assert!(world.send(post("k", ""), || created("2")).await.replayed());
+    assert!(world.send(post("k", ""), || created("2")).await.is_replay());
     assert_eq!(world.send(post("k", " "), || created("2")).await.problem(), "key-reused");
 }
 
 #[tokio::test]
-async fn a_body_without_an_end_is_refused_at_the_limit_h11() {
+async fn an_endless_body_is_refused_at_the_limit_h11() {
     let world = World::new();
     let piece = || Some((Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(vec![b'x'; 1 << 16]))), ()));
     let endless = StreamBody::new(futures_util::stream::unfold((), move |()| async move { piece() }));
-    let inner = service_fn(|_: Request<_>| async { Ok::<Response<Scripted>, Infallible>(created("1")) });
+    let inner = service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, Infallible>(created("1")) });
     let response = world.layer.layer(inner).oneshot(post("k", "").map(|_| Box::pin(endless))).await.unwrap();
     assert_eq!(response.status(), 413);
 }
 
 #[tokio::test]
-async fn a_switch_of_protocols_is_no_answer_that_can_be_kept_h24() {
+async fn a_protocol_switch_leaves_the_outcome_unknown_h24() {
     let world = World::new();
     let switch = || Response::builder().status(101).header("upgrade", "websocket").body("".into()).unwrap();
     assert_eq!(world.send(post("k", "{}"), switch).await.status, 101);
@@ -116,27 +116,28 @@ async fn a_switch_of_protocols_is_no_answer_that_can_be_kept_h24() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_a_connection_is_never_replayed_even_if_its_name_is_new_h16() {
+async fn hop_by_hop_fields_are_never_replayed_h16() {
     let world = World::new();
-    let hop = || {
-        let response = Response::builder().header("connection", "x-foo").header("x-foo", "1");
-        response.header("www-authenticate", "Basic").header("date", "now").body("1".into()).unwrap()
+    let response = || {
+        let builder = Response::builder().header("connection", "x-foo").header("x-foo", "1");
+        builder.header("www-authenticate", "Basic").header("date", "now").body("1".into()).unwrap()
     };
-    world.send(post("k", "{}"), hop).await;
-    let retry = world.send(post("k", "{}"), hop).await;
+    world.send(post("k", "{}"), response).await;
+    let retry = world.send(post("k", "{}"), response).await;
     for name in ["connection", "x-foo", "www-authenticate", "date"] {
         assert!(!retry.headers.contains_key(name), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_service_cannot_speak_for_the_layer_h37() {
-    const OURS: [&str; 4] = ["idempotent-replayed", "idempotency-key-expires", "hapax-recorded", "hapax-unrecorded"];
+async fn reserved_fields_of_the_service_are_removed_h37() {
+    const RESERVED: [&str; 4] =
+        ["idempotent-replayed", "idempotency-key-expires", "hapax-recorded", "hapax-unrecorded"];
     let world = World::new();
     for status in [200, 404, 429, 500] {
         let forged = move || {
             let forged = Response::builder().status(status);
-            OURS.into_iter().fold(forged, |forged, name| forged.header(name, "forged")).body("1".into()).unwrap()
+            RESERVED.into_iter().fold(forged, |forged, name| forged.header(name, "forged")).body("1".into()).unwrap()
         };
         let first = world.send(post(&format!("order-{status}"), "{}"), forged).await;
         assert!(first.headers.values().all(|value| value != "forged"), "{status}: {:?}", first.headers);
@@ -144,7 +145,7 @@ async fn a_service_cannot_speak_for_the_layer_h37() {
 }
 
 #[tokio::test]
-async fn a_handler_that_hangs_keeps_its_key_and_nobody_elses_h17() {
+async fn a_hanging_handler_blocks_only_its_own_key_h17() {
     let world = World::new();
     let inside = world.clone();
     let hung = tokio::spawn(async move { inside.send_to(post("k", "{}"), |_| std::future::pending()).await });
@@ -157,20 +158,20 @@ async fn a_handler_that_hangs_keeps_its_key_and_nobody_elses_h17() {
 }
 
 #[tokio::test]
-async fn an_answer_of_five_mebibytes_is_passed_on_whole_h19() {
+async fn an_answer_of_five_mebibytes_is_passed_on_completely_h19() {
     const MIB: usize = 1 << 20;
     static PIECE: [u8; MIB] = [b'x'; MIB];
     let world = World::new();
     let pieces = || vec![std::str::from_utf8(&PIECE).unwrap(); 5];
-    let large = move || Response::new(Scripted { pieces: pieces(), end: End::Clean });
+    let large = move || Response::new(ScriptedBody { pieces: pieces(), end: BodyEnd::Clean });
     assert_eq!(world.send(post("k", "{}"), large).await.body.len(), 5 * MIB);
     assert_eq!(world.send(post("k", "{}"), large).await.problem(), "not-replayable");
 }
 
 #[tokio::test]
-async fn a_store_without_room_refuses_what_is_new_and_takes_answers_h28() {
+async fn a_full_store_refuses_new_requests_and_accepts_answers_h28() {
     let settings = MemorySettings::default().max_bytes(4096);
-    let world = World::on(Arc::new(Memory::with(Arc::new(Tokio::current()), settings)));
+    let world = World::over(Arc::new(Memory::with(Arc::new(Tokio::current()), settings)));
     let mut refused = 0;
     for number in 0..30 {
         let got = world.send(post(&format!("order-{number}"), "{}"), || created("1")).await;
@@ -180,16 +181,16 @@ async fn a_store_without_room_refuses_what_is_new_and_takes_answers_h28() {
         }
     }
     assert!(refused > 0 && refused < 30 && world.runs() == 30 - refused, "{refused} of 30 refused");
-    assert!(world.send(post("order-0", "{}"), || created("2")).await.replayed());
+    assert!(world.send(post("order-0", "{}"), || created("2")).await.is_replay());
 }
 
 #[tokio::test]
-async fn a_store_that_is_too_slow_is_no_store_h28() {
+async fn a_store_that_exceeds_its_timeout_is_unavailable_h28() {
     let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
     store.inject_all(0..100, StoreFault::SwallowBefore);
     let mut settings = Settings::default();
     settings.store_timeout = Duration::from_millis(20);
-    let world = World::under(Arc::clone(&store) as _, settings);
+    let world = World::with_settings(Arc::clone(&store) as _, settings);
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (503, "store-unavailable", 0));
     store.heal();
@@ -204,16 +205,16 @@ async fn a_store_that_is_too_slow_is_no_store_h28() {
 }
 
 #[tokio::test]
-async fn a_store_that_forgot_runs_a_request_again_h12() {
+async fn a_request_whose_record_was_lost_runs_again_h12() {
     let before = World::new();
     before.send(post("k", "{}"), || created("1")).await;
     let after = World::new();
     let got = after.send(post("k", "{}"), || created("2")).await;
-    assert_eq!((&got.body[..], got.replayed()), (&b"2"[..], false), "only a ledger knows better");
+    assert_eq!((&got.body[..], got.is_replay()), (&b"2"[..], false), "only a ledger would know that the request ran");
 }
 
 #[tokio::test]
-async fn the_longest_body_that_is_taken_is_as_long_as_the_limit_h11() {
+async fn a_body_of_exactly_the_limit_is_accepted_h11() {
     let world = World::new();
     let body = |length| post("k", "").map(|_| Full::from(Bytes::from(vec![b'x'; length])));
     assert_eq!(world.send(body(LIMIT + 1), || created("1")).await.status, 413);

@@ -1,4 +1,4 @@
-//! What a client sees while records cannot be reached, read or written, or while there is too much to do.
+//! Responses while the store fails, a record is damaged, or too many requests run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use hapax_testkit::{Faulty, StoreFault};
 use http::{HeaderValue, Response};
 use tokio::sync::Semaphore;
 
-use crate::world::{Answer, End, Got, Scripted, World, created, memory, post, status};
+use crate::world::{BodyEnd, InnerResponse, ReceivedResponse, ScriptedBody, World, created, memory, post, status};
 
-/// Longer than what is kept.
+/// A body over the limit for stored bodies.
 const LONG: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0";
 
-/// A world whose store can fail. Its first call to the store is to ask for the heartbeat's handle, and is over.
+/// A world whose store can fail. The first call to the store, for the handle of the heartbeat, is done.
 async fn faulty(settings: Settings) -> (World, Arc<Faulty>) {
     let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
     let gate = Gate::builder(Arc::clone(&store) as _, settings).journal(Arc::new(MemoryJournal::new()));
-    let world = World::of(gate.build().unwrap());
+    let world = World::with_gate(gate.build().unwrap());
     while store.calls().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -30,7 +30,7 @@ const BEGIN: usize = 1;
 const COMPLETE: usize = 2;
 
 #[tokio::test]
-async fn while_the_store_is_down_nothing_runs_h28() {
+async fn no_request_runs_while_the_store_is_down_h28() {
     let (world, store) = faulty(Settings::default()).await;
     store.inject_all(0..100, StoreFault::FailBefore(ErrorKind::NotApplied));
     let got = world.send(post("k", "{}"), || created("1")).await;
@@ -40,37 +40,38 @@ async fn while_the_store_is_down_nothing_runs_h28() {
     assert_eq!(world.send(post("k", "{}"), || created("1")).await.status, 201);
 }
 
-/// A world whose store is down, and whose route lets requests run all the same.
-async fn passing(on_busy: OnBusy) -> World {
+/// A world whose store is down, and whose route runs requests without a record.
+async fn unrecorded_world(on_busy: OnBusy) -> World {
     let mut settings = Settings::default();
-    settings.policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("the service behind has a ledger"));
+    settings.policy.on_store_down =
+        OnStoreDown::Pass(Repeatable::declared("the service behind the layer has a ledger"));
     settings.policy.on_busy = on_busy;
     let (world, store) = faulty(settings).await;
     store.inject_all(0..100, StoreFault::FailBefore(ErrorKind::NotApplied));
     world
 }
 
-/// Whether a response says that there is no record of it, and promises no further answer.
-fn is_unrecorded(got: &Got) -> bool {
+/// Whether a response is marked as unrecorded and has no expiry.
+fn is_unrecorded(got: &ReceivedResponse) -> bool {
     !got.headers.contains_key("idempotency-key-expires")
         && got.headers.get("hapax-unrecorded").is_some_and(|value| value == "true")
 }
 
 #[tokio::test]
-async fn a_route_may_let_requests_run_unrecorded_while_the_store_is_down_h28() {
-    let world = passing(OnBusy::Reject).await;
-    // Applied, final, not applied, denied, unknown: each is passed on, and the next copy runs again.
+async fn a_route_may_run_requests_unrecorded_while_the_store_is_down_h28() {
+    let world = unrecorded_world(OnBusy::Reject).await;
+    // Applied, final, not applied, denied, unknown: each response is passed on, and the next copy runs again.
     for (runs, code) in [(1, 201), (2, 404), (3, 429), (4, 401), (5, 500)] {
         let got = world.send(post("k", "{}"), move || status(code)).await;
-        assert_eq!((got.status.as_u16(), &*got.body, world.runs()), (code, &b"told"[..], runs));
+        assert_eq!((got.status.as_u16(), &*got.body, world.runs()), (code, &b"text"[..], runs));
         assert!(is_unrecorded(&got), "{code}");
     }
 }
 
 #[tokio::test]
-async fn what_went_wrong_without_a_record_says_so_h28() {
-    let world = passing(OnBusy::Reject).await;
-    let cut = || Response::new(Scripted { pieces: vec!["half"], end: End::Broken });
+async fn a_failed_run_without_a_record_is_marked_unrecorded_h28() {
+    let world = unrecorded_world(OnBusy::Reject).await;
+    let cut = || Response::new(ScriptedBody { pieces: vec!["half"], end: BodyEnd::Broken });
     let got = world.send(post("k", "{}"), cut).await;
     assert!(got.problem() == "upstream-cut" && is_unrecorded(&got));
     let got = world.send(post("k", "{}"), || panic!("a test's panic")).await;
@@ -80,40 +81,40 @@ async fn what_went_wrong_without_a_record_says_so_h28() {
     assert_eq!(world.runs(), 3);
 }
 
-type Handler = fn() -> Answer;
+type Handler = fn() -> InnerResponse;
 
 #[tokio::test]
-async fn a_copy_that_waited_for_a_run_without_a_record_hears_that_there_is_none_h28() {
+async fn a_follower_of_a_run_without_a_record_is_marked_unrecorded_h28() {
     const ANSWERS: [(Handler, &str); 3] =
         [(|| created("1"), "replayed"), (|| created(LONG), "not-replayable"), (|| status(500), "outcome-unknown")];
-    for (answer, told) in ANSWERS {
-        let world = passing(OnBusy::Wait(Duration::from_secs(60))).await;
-        let go = Arc::new(Semaphore::new(0));
-        let (inside, let_go) = (world.clone(), Arc::clone(&go));
+    for (answer, expected) in ANSWERS {
+        let world = unrecorded_world(OnBusy::Wait(Duration::from_secs(60))).await;
+        let released = Arc::new(Semaphore::new(0));
+        let (leader_world, permit) = (world.clone(), Arc::clone(&released));
         let first = tokio::spawn(async move {
             let handler = move |_| async move {
-                let_go.acquire().await.expect("open").forget();
+                permit.acquire().await.expect("open").forget();
                 Ok(answer())
             };
-            inside.send_to(post("k", "{}"), handler).await
+            leader_world.send_to(post("k", "{}"), handler).await
         });
         while world.runs() == 0 {
             tokio::task::yield_now().await;
         }
         let (copy, ()) = tokio::join!(world.send(post("k", "{}"), || created("a second run")), async {
             tokio::task::yield_now().await;
-            go.add_permits(1);
+            released.add_permits(1);
         });
         let first = first.await.expect("no panic");
         assert_eq!((first.status, world.runs()), (answer().status(), 1));
-        let copy_is = if copy.replayed() { "replayed".to_owned() } else { copy.problem() };
-        assert_eq!(copy_is, told);
-        assert!(is_unrecorded(&first) && is_unrecorded(&copy), "{told}");
+        let copy_is = if copy.is_replay() { "replayed".to_owned() } else { copy.problem() };
+        assert_eq!(copy_is, expected);
+        assert!(is_unrecorded(&first) && is_unrecorded(&copy), "{expected}");
     }
 }
 
 #[tokio::test]
-async fn with_a_record_nothing_says_that_there_is_none_h28() {
+async fn a_recorded_run_is_not_marked_unrecorded_h28() {
     for code in [201, 404, 429, 401, 500] {
         let world = World::new();
         for _ in 0..2 {
@@ -124,10 +125,10 @@ async fn with_a_record_nothing_says_that_there_is_none_h28() {
 }
 
 #[tokio::test]
-async fn more_requests_than_are_allowed_are_turned_away_h29() {
+async fn requests_over_the_limit_get_overloaded_h29() {
     let mut settings = Settings::default();
     settings.max_in_flight = 1;
-    let world = World::under(memory(), settings);
+    let world = World::with_settings(memory(), settings);
     let inside = world.clone();
     let first = tokio::spawn(async move { inside.send_to(post("k", "{}"), |_| std::future::pending()).await });
     while world.runs() == 0 {
@@ -140,7 +141,7 @@ async fn more_requests_than_are_allowed_are_turned_away_h29() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_recorded_yet_says_so_h30() {
+async fn an_answer_with_a_pending_record_is_marked_h30() {
     let (world, store) = faulty(Settings::default()).await;
     store.inject(COMPLETE, StoreFault::FailBefore(ErrorKind::Unusable));
     let got = world.send(post("k", "{}"), || created("1")).await;
@@ -149,9 +150,9 @@ async fn an_answer_that_is_not_recorded_yet_says_so_h30() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_recorded_or_kept_is_not_given_h30() {
+async fn an_answer_without_record_and_journal_is_not_returned_h30() {
     let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
-    let world = World::on(Arc::clone(&store) as _);
+    let world = World::over(Arc::clone(&store) as _);
     while store.calls().is_empty() {
         tokio::task::yield_now().await;
     }
@@ -162,7 +163,7 @@ async fn an_answer_that_cannot_be_recorded_or_kept_is_not_given_h30() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_never_taken_for_none_h31() {
+async fn a_damaged_record_does_not_count_as_absent_h31() {
     let (world, store) = faulty(Settings::default()).await;
     store.inject(BEGIN, StoreFault::FailBefore(ErrorKind::Damaged));
     let got = world.send(post("k", "{}"), || created("1")).await;

@@ -1,0 +1,215 @@
+//! Beside the key, two things decide whether a request is a copy of an earlier one: the scope of its caller, and the
+//! fingerprint of its payload.
+
+use bytes::Bytes;
+use hapax_core::{Fingerprint, Identity, Rule, Scope};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+/// Finds the scope of a request: the namespace and the caller to whom its key belongs.
+///
+/// Use only facts that were authenticated before. A caller who can choose the scope can read the answers of others.
+///
+/// ```
+/// use hapax_core::Scope;
+/// use hapax_http::{CallerUnknown, MakeScope};
+/// use http::request::Parts;
+///
+/// /// An authentication layer outside of this one puts it into the request.
+/// #[derive(Clone)]
+/// struct User(String);
+///
+/// fn scope(parts: &Parts) -> Result<Scope, CallerUnknown> {
+///     let user = parts.extensions.get::<User>().ok_or(CallerUnknown("log in first".into()))?;
+///     Scope::tenant("payments", &user.0).map_err(|error| CallerUnknown(error.to_string()))
+/// }
+/// # fn is_one(_: impl MakeScope) {}
+/// # is_one(scope);
+/// ```
+pub trait MakeScope: Send + Sync + 'static {
+    /// The scope of this request.
+    ///
+    /// # Errors
+    /// Fails if the caller cannot be identified. The response is 400 `caller-unknown` with the remedy.
+    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown>;
+
+    /// The member `caller` of the policy page.
+    fn describe(&self) -> String {
+        "application".into()
+    }
+}
+
+impl<F> MakeScope for F
+where
+    F: Fn(&Parts) -> Result<Scope, CallerUnknown> + Send + Sync + 'static,
+{
+    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown> {
+        self(parts)
+    }
+}
+
+/// The caller of a request cannot be identified. The text tells the caller what to do, without a full stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerUnknown(pub String);
+
+/// The place in a request that names its tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tenant {
+    /// Exactly one `Authorization` field, stored as a hash. A retry with a renewed credential is a new request.
+    Authorization,
+    /// Exactly one field of this name, set by a trusted proxy.
+    Header(HeaderName),
+    /// No tenant: all callers share their keys, and can get each other's answers.
+    None,
+}
+
+/// One namespace, with the tenant from a field of the request.
+///
+/// ```
+/// use hapax_core::Identity;
+/// use hapax_http::{MakeScope, Tenant, TenantScope};
+/// use http::{HeaderName, Request};
+///
+/// let tenant = Tenant::Header(HeaderName::from_static("x-account"));
+/// let scope = TenantScope::new("payments", tenant, Identity::plain())?;
+/// let of = |request: http::request::Builder| scope.scope(&request.body(()).unwrap().into_parts().0);
+/// assert!(of(Request::post("/charges").header("x-account", "acme")).is_ok());
+/// assert!(of(Request::post("/charges")).is_err());
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TenantScope {
+    namespace: String,
+    tenant: Tenant,
+    identity: Identity,
+}
+
+impl TenantScope {
+    /// The scopes of one service.
+    ///
+    /// # Errors
+    /// `Invalid` if the namespace is empty.
+    pub fn new(namespace: impl Into<String>, tenant: Tenant, identity: Identity) -> Result<Self, hapax_core::Error> {
+        let namespace = namespace.into();
+        Scope::untenanted(&namespace)?;
+        Ok(Self { namespace, tenant, identity })
+    }
+
+    fn of_tenant(&self, tenant: &[u8]) -> Result<Scope, CallerUnknown> {
+        Scope::tenant(&self.namespace, tenant).map_err(|error| CallerUnknown(error.to_string()))
+    }
+}
+
+impl MakeScope for TenantScope {
+    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown> {
+        match &self.tenant {
+            Tenant::Authorization => {
+                let credential = exactly_one(&parts.headers, &AUTHORIZATION)?;
+                self.of_tenant(&self.identity.tenant_of(credential))
+            }
+            Tenant::Header(name) => self.of_tenant(exactly_one(&parts.headers, name)?),
+            Tenant::None => Scope::untenanted(&self.namespace).map_err(|error| CallerUnknown(error.to_string())),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match &self.tenant {
+            Tenant::Authorization => "authorization".into(),
+            Tenant::Header(name) => format!("header:{name}"),
+            Tenant::None => "none".into(),
+        }
+    }
+}
+
+/// The value of the only field of this name. Two fields are refused, because a proxy and a service may pick different ones.
+fn exactly_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8], CallerUnknown> {
+    let mut fields = headers.get_all(name).iter();
+    match (fields.next(), fields.next()) {
+        (Some(field), None) if !field.is_empty() => Ok(field.as_bytes()),
+        _ => Err(CallerUnknown(format!("send exactly one {name} field; it names the caller to whom the key belongs"))),
+    }
+}
+
+/// Computes the fingerprint of a request's payload. A request with the same key and another fingerprint is refused.
+///
+/// Two requests that a client may send as retries of each other must have the same fingerprint. Any two others should
+/// differ. A changed rule needs a new number. Give the layer the old rule too, until no record made under it lives; see
+/// [`IdempotencyLayer::older_fingerprint`](crate::IdempotencyLayer::older_fingerprint).
+///
+/// ```
+/// use bytes::Bytes;
+/// use hapax_core::{Fingerprint, Identity, Rule};
+/// use hapax_http::MakeFingerprint;
+/// use http::request::Parts;
+///
+/// /// Method, path and body. The query is left out: it carries a trace id that differs in each copy.
+/// fn without_query(identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
+///     identity.fingerprint(Rule(2), &[parts.method.as_str().as_bytes(), parts.uri.path().as_bytes(), body])
+/// }
+/// # fn is_one(_: impl MakeFingerprint) {}
+/// # is_one(without_query);
+/// ```
+pub trait MakeFingerprint: Send + Sync + 'static {
+    /// The fingerprint of a request with its whole body.
+    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint;
+}
+
+impl<F> MakeFingerprint for F
+where
+    F: Fn(&Identity, &Parts, &Bytes) -> Fingerprint + Send + Sync + 'static,
+{
+    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
+        self(identity, parts, body)
+    }
+}
+
+/// Method, path, query, content type and body, compared byte for byte. The number of this rule is 1.
+///
+/// The framing of a body does not count: a chunked body is the same payload. Its encoding counts: a retry with another
+/// `Content-Encoding` is another payload. A nested router of axum removes its prefix from the path. With the feature `axum`
+/// the fingerprint covers the full path, and a rule of your own finds it in `axum::extract::OriginalUri`.
+///
+/// ```
+/// use hapax_core::Identity;
+/// use hapax_http::{MakeFingerprint, RawFingerprint};
+/// use http::Request;
+///
+/// let of = |path: &str, body: &'static str| {
+///     let (parts, ()) = Request::post(path).body(()).unwrap().into_parts();
+///     RawFingerprint.fingerprint(&Identity::plain(), &parts, &body.into())
+/// };
+/// assert_eq!(of("/charges", "{\"a\":1}"), of("/charges", "{\"a\":1}"));
+/// assert_ne!(of("/charges", "{\"a\":1}"), of("/charges", "{ \"a\": 1 }"));
+/// assert_ne!(of("/charges", "{\"a\":1}"), of("/refunds", "{\"a\":1}"));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawFingerprint;
+
+impl RawFingerprint {
+    /// The number of this rule. Use other numbers for your own rules.
+    pub const RULE: Rule = Rule(1);
+}
+
+impl MakeFingerprint for RawFingerprint {
+    fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
+        let uri = full_uri(parts);
+        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+        let mut payload = vec![parts.method.as_str().as_bytes(), path.as_bytes(), query.as_bytes(), body];
+        // Each Content-Type field is a part of its own, so that a second one changes the fingerprint.
+        payload.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
+        identity.fingerprint(Self::RULE, &payload)
+    }
+}
+
+/// The URI with the prefix of a nested router. Without the prefix, `/accounts/1/charges` and `/accounts/2/charges` would be
+/// the same path.
+#[cfg(feature = "axum")]
+fn full_uri(parts: &Parts) -> &Uri {
+    parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0)
+}
+
+#[cfg(not(feature = "axum"))]
+fn full_uri(parts: &Parts) -> &Uri {
+    &parts.uri
+}
