@@ -1,12 +1,12 @@
-//! Five chapters, each compiled as it stands, and run, but for what needs a server.
+//! Five chapters. Every example is compiled, and run unless it needs a server.
 //!
-//! | chapter | for whom | needs the features |
+//! | chapter | for | needs the features |
 //! |---|---|---|
-//! | `your_first_route` | whoever protects a route of axum | `axum`, `sqlite` |
-//! | `what_a_client_sees` | whoever calls a protected route | `axum` |
-//! | `outcomes` | whoever writes a handler | `tokio`; its part on HTTP `axum` |
-//! | `records_in_redis` | whoever keeps records in Redis or Valkey: settings, memory, what can be lost | `redis` |
-//! | `from_a_pattern` | whoever has a lock in Redis already | `tokio` |
+//! | `your_first_route` | authors of a service with axum | `axum`, `sqlite` |
+//! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
+//! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
+//! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
+//! | `from_a_pattern` | authors of a service with a hand-written lock in Redis | `tokio` |
 //!
 //! Complete programs are in the folder `examples/` of the repository.
 

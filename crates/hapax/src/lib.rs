@@ -19,13 +19,13 @@
 //! # }
 //! ```
 //!
-//! The [`guide`] goes on from here: a first route, what its clients see, and what a handler may say.
+//! The [`guide`] continues with a first route, the answers that its clients see, and the outcomes of a handler.
 //!
-//! | feature | brings |
+//! | feature | adds |
 //! |---|---|
-//! | `tokio` (default) | `runtime::Tokio`, on which a gate runs |
+//! | `tokio` (default) | `runtime::Tokio`, the runtime of a gate |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
-//! | `axum` | `http::axum`: what handlers of axum are told, and say |
+//! | `axum` | `http::axum`: extractors and responses for handlers of axum |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
 

@@ -28,8 +28,7 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::runtime::Tokio;
-    /// # use hapax_core::store::{Memory, MemorySettings};
+    /// # use hapax_core::store::Memory;
     /// # use hapax_core::{Gate, Identity, Settings};
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
     /// # let store = Memory::new();

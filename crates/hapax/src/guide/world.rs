@@ -1,10 +1,10 @@
-// What the examples of outcomes.md share: it shows this first, and the others include it.
+// Shared by the examples of outcomes.md and from_a_pattern.md. outcomes.md shows it, and the examples include it.
 
 use std::sync::Arc;
 use hapax::store::Memory;
 use hapax::{Call, Gate, Identity, Key, OnLapse, Scope, Settings};
 
-/// A gate under this policy. It must be made inside of a tokio runtime.
+/// A gate with this lapse policy. Call it inside of a tokio runtime.
 fn gate(on_lapse: OnLapse) -> hapax::Result<Gate> {
     let mut settings = Settings::default();
     settings.policy.on_lapse = on_lapse;
