@@ -63,11 +63,11 @@ pub use reason::Reason;
 /// ```
 #[derive(Clone)]
 pub struct Gate {
-    shared: Arc<Shared>,
+    shared: Arc<GateCore>,
     terms: Arc<Terms>,
 }
 
-struct Shared {
+struct GateCore {
     leases: Arc<LeaseEngine>,
     permits: Arc<Permits>,
     coalescer: Arc<Coalescer>,
@@ -135,7 +135,7 @@ impl Builder {
         let runtime = self.runtime.map_or_else(current_runtime, Ok)?;
         let settings = self.settings;
         let leases = LeaseEngine::start(self.store, runtime, settings.store_timeout, terms.lease)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(GateCore {
             leases,
             permits: Arc::new(Permits::new(settings.max_in_flight, settings.max_in_flight_per_tenant)),
             coalescer: Arc::new(Coalescer::new(settings.max_twins, settings.max_twins_per_key)),

@@ -17,7 +17,7 @@ use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunRe
 use crate::gate::permits::Permit;
 use crate::gate::reason::Reason;
 use crate::gate::settle::GrantGuard;
-use crate::gate::{Gate, Shared};
+use crate::gate::{Gate, GateCore};
 use crate::key::Call;
 use crate::telemetry::Meters;
 
@@ -113,12 +113,12 @@ where
 
 /// Measures the phases of an attempt.
 struct PhaseTimer {
-    shared: Arc<Shared>,
+    shared: Arc<GateCore>,
     phase_start: Duration,
 }
 
 impl PhaseTimer {
-    fn start(shared: &Arc<Shared>) -> Self {
+    fn start(shared: &Arc<GateCore>) -> Self {
         Self { shared: Arc::clone(shared), phase_start: shared.leases.runtime().boottime_now() }
     }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
-use crate::gate::Shared;
+use crate::gate::GateCore;
 use crate::journal::{Journal, Number, Spilled};
 use crate::lease::Heartbeat;
 use crate::machine::Completed;
@@ -37,7 +37,7 @@ struct KeptAttempt {
     /// Keeps the lease renewed.
     _heartbeat: Option<Heartbeat>,
     /// Keeps the gate alive, and with it the task that drains the journal.
-    _gate: Arc<Shared>,
+    _gate: Arc<GateCore>,
 }
 
 impl SpillQueue {
@@ -65,14 +65,14 @@ impl fmt::Debug for SpillQueue {
 
 /// Starts the task that drains the journal: first the completions of earlier processes, then new ones. The task ends when the
 /// gate is dropped.
-pub(super) fn start(shared: &Arc<Shared>) {
+pub(super) fn start(shared: &Arc<GateCore>) {
     if let Some(journal) = shared.spill_queue.journal.clone() {
         let (gate, runtime) = (Arc::downgrade(shared), Arc::clone(shared.leases.runtime()));
         shared.leases.runtime().spawn(Box::pin(drain(gate, runtime, journal)));
     }
 }
 
-async fn drain(gate: Weak<Shared>, runtime: Arc<dyn Runtime>, journal: Arc<dyn Journal>) {
+async fn drain(gate: Weak<GateCore>, runtime: Arc<dyn Runtime>, journal: Arc<dyn Journal>) {
     match (journal.replay().await, gate.upgrade()) {
         (Ok(entries), Some(shared)) => {
             let earlier =
@@ -91,7 +91,7 @@ async fn drain(gate: Weak<Shared>, runtime: Arc<dyn Runtime>, journal: Arc<dyn J
     }
 }
 
-impl Shared {
+impl GateCore {
     /// Keeps a completion in the journal, and the heartbeat of its grant with it.
     pub(super) async fn spill(self: &Arc<Self>, spilled: Spilled, heartbeat: &mut Option<Heartbeat>) -> Result<()> {
         let queue = &self.spill_queue;

@@ -18,9 +18,9 @@
 //!                                         77  the answer
 //! ```
 //!
-//! The mark is drawn at random for each file. It tells where a frame begins when what stands before it is damaged, and nobody
-//! who has a say in an answer can know it: an answer that contains a frame is not taken for one. A check is the start of SHA-256
-//! over the position of the frame and all that stands before the check. Header and checks are the same in every version.
+//! The mark is drawn at random for each file. It shows where the next frame begins after a damaged one. Whoever writes an answer
+//! cannot know the mark, so an answer that contains bytes of a frame is not read as one. A check is the start of the SHA-256 of the
+//! position of the frame and all bytes before the check. The header and the checks are the same in every version.
 
 #[cfg(test)]
 mod tests;
@@ -37,9 +37,9 @@ use crate::machine::{Claim, Complete};
 use crate::record::{Owner, Seconds, Timestamp, Token};
 use crate::runtime::Runtime;
 
-/// Tells the frames of one file from everything else.
+/// The random bytes at the start of every frame of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mark([u8; 16]);
+pub(super) struct FileMark([u8; 16]);
 
 const MAGIC: &[u8; 8] = b"hapaxjnl";
 const VERSION: u8 = 1;
@@ -49,7 +49,7 @@ const HEADER_LEN: usize = 32;
 const CHECK_LEN: usize = 8;
 const ENTRY_LEN: usize = 77;
 
-impl Mark {
+impl FileMark {
     pub(super) fn draw(runtime: &dyn Runtime) -> Self {
         let mut bytes = [0; 16];
         runtime.fill_random(&mut bytes);
@@ -66,24 +66,24 @@ impl Mark {
     }
 }
 
-/// Where an entry stands, and its age.
+/// Where an entry is in its file, and when its handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct EntryLocation {
     pub(super) position: u64,
     pub(super) len: u64,
     pub(super) ended: Timestamp,
 }
 
-/// Frames on their way to the end of a file.
+/// Encoded frames to append to a file.
 pub(super) struct Frames {
-    mark: Mark,
+    mark: FileMark,
     start: u64,
     bytes: Vec<u8>,
 }
 
 impl Frames {
-    /// Begins where the file ends; an empty one gets its header.
-    pub(super) fn after(end: u64, mark: Mark) -> Self {
+    /// Starts at the end of a file. An empty file gets its header first.
+    pub(super) fn after(end: u64, mark: FileMark) -> Self {
         let bytes = if end == 0 { mark.file_header().to_vec() } else { Vec::new() };
         Self { mark, start: end, bytes }
     }
@@ -92,14 +92,14 @@ impl Frames {
         &self.bytes
     }
 
-    /// How long the file would be with one more entry; none for an answer that no frame can hold.
+    /// The length of the file with one more entry. None if the answer is too long for a frame.
     pub(super) fn end_with(&self, spilled: &Spilled) -> Option<u64> {
         let body = ENTRY_LEN as u64 + spilled.complete.answer.len() as u64;
         let fits = u32::try_from(body).is_ok();
         fits.then_some(self.end() + (HEADER_LEN + CHECK_LEN) as u64 + body)
     }
 
-    pub(super) fn entry(&mut self, spilled: &Spilled) -> Place {
+    pub(super) fn push_entry(&mut self, spilled: &Spilled) -> EntryLocation {
         let complete = &spilled.complete;
         let mut fields = Vec::with_capacity(ENTRY_LEN);
         fields.extend_from_slice(spilled.rk.as_bytes());
@@ -113,52 +113,52 @@ impl Frames {
         let age = u64::try_from(complete.age.as_micros()).unwrap_or(u64::MAX);
         fields.extend_from_slice(&age.to_be_bytes());
         let position = self.end();
-        self.frame(ENTRY, &fields, &complete.answer);
-        Place { position, len: self.end() - position, ended: spilled.ended }
+        self.push_frame(ENTRY, &fields, &complete.answer);
+        EntryLocation { position, len: self.end() - position, ended: spilled.ended }
     }
 
-    pub(super) fn done(&mut self, entry: &Place) {
-        self.frame(DONE, &entry.position.to_be_bytes(), &[]);
+    pub(super) fn push_done(&mut self, entry: &EntryLocation) {
+        self.push_frame(DONE, &entry.position.to_be_bytes(), &[]);
     }
 
     fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 
-    fn frame(&mut self, kind: u8, fields: &[u8], answer: &[u8]) {
+    fn push_frame(&mut self, kind: u8, fields: &[u8], answer: &[u8]) {
         let position = self.end();
-        let len = u32::try_from(fields.len() + answer.len()).expect("end_with has refused what is longer");
+        let len = u32::try_from(fields.len() + answer.len()).expect("end_with refuses longer answers");
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&self.mark.0);
         self.bytes.extend_from_slice(&[VERSION, kind, 0, 0]);
         self.bytes.extend_from_slice(&len.to_be_bytes());
-        let of_header = check(position, &self.bytes[start..]);
-        self.bytes.extend_from_slice(&of_header);
+        let header_check = check(position, &self.bytes[start..]);
+        self.bytes.extend_from_slice(&header_check);
         self.bytes.extend_from_slice(fields);
         self.bytes.extend_from_slice(answer);
-        let of_frame = check(position, &self.bytes[start..]);
-        self.bytes.extend_from_slice(&of_frame);
+        let frame_check = check(position, &self.bytes[start..]);
+        self.bytes.extend_from_slice(&frame_check);
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug)]
-pub(super) struct Scan {
-    /// None for a file that holds no frame to know it by.
-    pub(super) mark: Option<Mark>,
-    /// What is not done, by position.
-    pub(super) undone: BTreeMap<u64, Place>,
-    /// Where the next frame goes; what stands there is the start of a frame that was never finished.
+pub(super) struct FileScan {
+    /// None if neither the header nor the first frame can be read.
+    pub(super) mark: Option<FileMark>,
+    /// The entries that are not done, by position.
+    pub(super) undone: BTreeMap<u64, EntryLocation>,
+    /// Where the next frame goes. Bytes after it are the start of an interrupted append.
     pub(super) end: u64,
-    /// Where the first damage is.
+    /// The position of the first damage.
     pub(super) damage: Option<u64>,
-    /// Whether a later release wrote something that this one does not know.
-    pub(super) unknown: bool,
+    /// Whether a later release wrote a frame that this one cannot read.
+    pub(super) has_unknown_frame: bool,
 }
 
-/// Reads a whole file, and goes on behind what is damaged.
-pub(super) fn scan(file: &[u8]) -> Scan {
-    let mut scan = Scan { mark: None, undone: BTreeMap::new(), end: 0, damage: None, unknown: false };
+/// Reads a whole file. After a damaged part it goes on with the next frame.
+pub(super) fn scan(file: &[u8]) -> FileScan {
+    let mut scan = FileScan { mark: None, undone: BTreeMap::new(), end: 0, damage: None, has_unknown_frame: false };
     if file.len() < HEADER_LEN || is_zero(file) {
         return scan;
     }
@@ -173,12 +173,12 @@ pub(super) fn scan(file: &[u8]) -> Scan {
     };
     let mut at = HEADER_LEN;
     while at < file.len() {
-        at = match read(&file[at..], at as u64, mark) {
+        at = match read_frame(&file[at..], at as u64, mark) {
             Some((frame, len)) => {
-                scan.take(frame, at, len);
+                scan.add(frame, at, len);
                 at + len
             }
-            None => match next(file, at, mark) {
+            None => match find_mark(file, at, mark) {
                 Some(next) => {
                     scan.damage.get_or_insert(at as u64);
                     next
@@ -195,24 +195,27 @@ pub(super) fn scan(file: &[u8]) -> Scan {
     scan
 }
 
-impl Scan {
-    fn take(&mut self, frame: Frame<'_>, at: usize, len: usize) {
+impl FileScan {
+    fn add(&mut self, frame: Frame<'_>, at: usize, len: usize) {
         let position = at as u64;
         match frame {
             Frame::Entry(fields, _) => {
-                let place =
-                    Place { position, len: len as u64, ended: Timestamp(u64::from_be_bytes(array(fields, 61))) };
-                self.undone.insert(position, place);
+                let location = EntryLocation {
+                    position,
+                    len: len as u64,
+                    ended: Timestamp(u64::from_be_bytes(array(fields, 61))),
+                };
+                self.undone.insert(position, location);
             }
             Frame::Done(entry) => drop(self.undone.remove(&entry)),
-            Frame::Unknown => self.unknown = true,
+            Frame::Unknown => self.has_unknown_frame = true,
         }
     }
 }
 
-/// Reads one entry back; nothing if it is not what was written.
-pub(super) fn read_entry(frame: &Bytes, position: u64, mark: Mark) -> Option<Spilled> {
-    let (Frame::Entry(fields, answer), _) = read(frame, position, mark)? else {
+/// Reads one entry. None if it is damaged.
+pub(super) fn read_entry(frame: &Bytes, position: u64, mark: FileMark) -> Option<Spilled> {
+    let (Frame::Entry(fields, answer), _) = read_frame(frame, position, mark)? else {
         return None;
     };
     let claim = Claim { owner: Owner(array(fields, 16)), token: Token(u64::from_be_bytes(array(fields, 32))) };
@@ -239,9 +242,9 @@ enum Frame<'a> {
     Unknown,
 }
 
-/// The frame that begins here, and its length; nothing if it is cut short or altered.
-fn read(rest: &[u8], position: u64, mark: Mark) -> Option<(Frame<'_>, usize)> {
-    let header = Header::read(rest, position, mark)?;
+/// Reads the frame at the start of `rest`, and returns its length, too. None if it is incomplete or damaged.
+fn read_frame(rest: &[u8], position: u64, mark: FileMark) -> Option<(Frame<'_>, usize)> {
+    let header = FrameHeader::read(rest, position, mark)?;
     let end = HEADER_LEN.checked_add(header.len)?;
     let body = rest.get(HEADER_LEN..end)?;
     let stored = rest.get(end..end.checked_add(CHECK_LEN)?)?;
@@ -259,14 +262,14 @@ fn read(rest: &[u8], position: u64, mark: Mark) -> Option<(Frame<'_>, usize)> {
     Some((frame, end + CHECK_LEN))
 }
 
-struct Header {
+struct FrameHeader {
     version: u8,
     kind: u8,
     len: usize,
 }
 
-impl Header {
-    fn read(rest: &[u8], position: u64, mark: Mark) -> Option<Self> {
+impl FrameHeader {
+    fn read(rest: &[u8], position: u64, mark: FileMark) -> Option<Self> {
         let (header, stored) = rest.get(..HEADER_LEN)?.split_at(HEADER_LEN - CHECK_LEN);
         if header[..16] != mark.0 || check(position, header) != stored {
             return None;
@@ -279,30 +282,30 @@ impl Header {
     }
 }
 
-fn mark_of_header(file: &[u8]) -> Option<Mark> {
-    let mark = Mark(array(file, 8));
+fn mark_of_header(file: &[u8]) -> Option<FileMark> {
+    let mark = FileMark(array(file, 8));
     file.starts_with(&mark.file_header()).then_some(mark)
 }
 
-/// For a file whose header is damaged. The place is fixed, so that no answer can stand there.
-fn mark_of_first_frame(file: &[u8]) -> Option<Mark> {
+/// For a file whose header is damaged. The position of the first frame is fixed, so an answer cannot be there.
+fn mark_of_first_frame(file: &[u8]) -> Option<FileMark> {
     let rest = &file[HEADER_LEN..];
-    let mark = Mark(*rest.first_chunk()?);
-    Header::read(rest, HEADER_LEN as u64, mark).map(|_| mark)
+    let mark = FileMark(*rest.first_chunk()?);
+    FrameHeader::read(rest, HEADER_LEN as u64, mark).map(|_| mark)
 }
 
-/// Where the next frame may begin behind one that cannot be read.
-fn next(file: &[u8], at: usize, mark: Mark) -> Option<usize> {
-    let behind = at + 1;
-    let found = file[behind..].windows(mark.0.len()).position(|window| window == mark.0)?;
-    Some(behind + found)
+/// Finds where the next frame may begin after a damaged one.
+fn find_mark(file: &[u8], at: usize, mark: FileMark) -> Option<usize> {
+    let start = at + 1;
+    let offset = file[start..].windows(mark.0.len()).position(|window| window == mark.0)?;
+    Some(start + offset)
 }
 
-/// Whether this is what a crash leaves of an append: the start of a frame, or room that was never filled. A whole frame that
-/// cannot be read is damaged instead: it may have been confirmed.
-fn is_torn(rest: &[u8], position: u64, mark: Mark) -> bool {
-    let is_cut_short = |header: Header| rest.len() - HEADER_LEN < header.len + CHECK_LEN;
-    rest.len() < HEADER_LEN || is_zero(rest) || Header::read(rest, position, mark).is_some_and(is_cut_short)
+/// Whether a crash interrupted the append here: only the start of a frame is there, or zeros. A complete frame that cannot be
+/// read counts as damaged instead, because its append may have been confirmed.
+fn is_torn(rest: &[u8], position: u64, mark: FileMark) -> bool {
+    let is_cut_short = |header: FrameHeader| rest.len() - HEADER_LEN < header.len + CHECK_LEN;
+    rest.len() < HEADER_LEN || is_zero(rest) || FrameHeader::read(rest, position, mark).is_some_and(is_cut_short)
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

@@ -1,10 +1,10 @@
 //! ```text
-//! append, done, replay ─► thread: all appends that wait, one write, one fdatasync, then the replies
+//! append, done, replay ─► thread: one write and one fdatasync for all waiting appends, then the replies
 //!
-//! <directory>/spill-….journal   own, locked        emptied when all of it is done, deleted at the end
-//!             spill-….journal   adopted, locked    deleted when all of it is done
-//!             spill-….journal   another process's, which holds its lock
-//!             spill-….damaged   adopted, read as far as possible, and kept for somebody to look at
+//! <directory>/spill-….journal   own, locked        emptied when all entries are done, deleted at the end
+//!             spill-….journal   adopted, locked    deleted when all entries are done
+//!             spill-….journal   another process's, locked by it
+//!             spill-….damaged   adopted, damaged: read as far as possible, and kept for an operator
 //! ```
 
 mod folder;
@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::{Journal, Number, Spilled};
 use crate::runtime::Runtime;
-use thread::{Files, Job, Reply};
+use thread::{JobReply, JournalFiles, JournalJob};
 
 /// Settings of a [`FileJournal`].
 ///
@@ -34,7 +34,7 @@ use thread::{Files, Job, Reply};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileJournalSettings {
-    /// How many bytes the files of one process may take, those it adopted included; an append beyond it is refused with
+    /// How many bytes the files of one process may take, adopted files included. An append beyond this limit fails with
     /// `NotApplied`. 1 GiB.
     pub max_bytes: u64,
 }
@@ -46,7 +46,7 @@ impl Default for FileJournalSettings {
 }
 
 impl FileJournalSettings {
-    /// Takes at most this many bytes.
+    /// Sets [`max_bytes`](Self::max_bytes).
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
@@ -54,13 +54,13 @@ impl FileJournalSettings {
     }
 }
 
-/// A journal in a directory of files: one locked file for each process that runs, and what earlier ones left.
+/// A journal in a directory of files: one locked file for each running process, and the files that earlier processes left.
 ///
-/// What crashed in the middle of an append loses that append only. A file that is damaged is reported, read as far as possible,
-/// and kept under another name once what could be read is done.
+/// A crash during an append loses only that append. A damaged file is reported and read as far as possible. When its readable
+/// entries are done, it is kept under another name.
 ///
-/// Dropped, it lets go of its files soon after: its own is deleted unless something in it is not done. [`FileJournal::close`]
-/// waits for that.
+/// If the journal is dropped, its thread soon closes the files: it deletes the file of this process unless an entry in it is not
+/// done. [`FileJournal::close`] waits for that.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -74,7 +74,7 @@ impl FileJournalSettings {
 /// let settings = FileJournalSettings::default();
 /// let journal = FileJournal::open(&directory, Arc::new(Tokio::current()), settings)?;
 /// for (number, spilled) in journal.replay().await? {
-///     // Complete it, and then:
+///     // Record the completion in the store, then:
 ///     journal.done(number).await?;
 /// }
 /// journal.close().await;
@@ -84,59 +84,62 @@ impl FileJournalSettings {
 /// ```
 pub struct FileJournal {
     directory: PathBuf,
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<JournalJob>,
 }
 
-/// How many callers may wait for the thread; further ones wait for their place.
+/// How many jobs may wait for the thread. Further callers wait for a free place.
 const QUEUE: usize = 1024;
 
 impl FileJournal {
-    /// Makes the directory if there is none, and a file of its own in it, and adopts the files that no process holds any more.
-    /// Blocks while it reads those.
+    /// Creates the directory if it is missing and a file for this process, and adopts the files that no process has locked.
+    /// Blocks while it reads the adopted files.
     ///
     /// # Errors
-    /// `Unusable` for a directory that cannot be made, read or written, or one on a file system without locks.
+    /// `Unusable` if the directory cannot be created, read or written, or if its file system has no locks.
     pub fn open(directory: &Path, runtime: Arc<dyn Runtime>, settings: FileJournalSettings) -> Result<Self> {
         let directory = folder::prepare(directory)?;
-        let files = Files::open(&directory, &*runtime, settings)?;
+        let files = JournalFiles::open(&directory, &*runtime, settings)?;
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let body = Box::new(move || thread::work(files, queue));
+        let body = Box::new(move || thread::run(files, queue));
         runtime.blocking("hapax-journal", body).map_err(|source| {
-            let message = "the system has no thread left for the journal";
+            let message = "cannot start the thread of the journal: the system has no thread left";
             Error::new(ErrorKind::Unusable, message).caused_by(source)
         })?;
         Ok(Self { directory, jobs })
     }
 
-    /// Carries out what was asked before and lets go of the files; whatever is asked later is refused.
+    /// Finishes the jobs so far and closes the files. Later jobs fail with `NotApplied`.
     ///
     /// # Cancel safety
-    /// Dropped, it closes all the same or not at all.
+    /// If dropped, the journal may or may not be closed.
     pub async fn close(&self) {
         let (reply, closed) = oneshot::channel();
-        if self.jobs.send(Job::Close(reply)).await.is_ok() {
-            // A thread that panicked has let go of the files, too.
+        if self.jobs.send(JournalJob::Close(reply)).await.is_ok() {
+            // An error means that the thread panicked, which closes the files, too.
             let _ = closed.await;
         }
     }
 
-    async fn step<T: Send + 'static>(&self, step: impl FnOnce(&mut Files) -> Result<T> + Send + 'static) -> Result<T> {
-        self.ask(|reply| {
-            Job::Step(Box::new(move |files| {
-                // The caller may have gone; what was done stands.
-                let _ = reply.send(step(files));
+    async fn run_unsynced<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut JournalFiles) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.send_job(|reply| {
+            JournalJob::Unsynced(Box::new(move |files| {
+                // The caller may have gone away. The job is done all the same.
+                let _ = reply.send(job(files));
             }))
         })
         .await
     }
 
-    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T> {
+    async fn send_job<T>(&self, job: impl FnOnce(JobReply<T>) -> JournalJob) -> Result<T> {
         let (reply, replied) = oneshot::channel();
         if self.jobs.send(job(reply)).await.is_err() {
             return Err(Error::new(ErrorKind::NotApplied, "the journal is closed"));
         }
         replied.await.unwrap_or_else(|_| {
-            let message = "the journal's thread ended in mid-step";
+            let message = "the thread of the journal panicked";
             Err(Error::new(ErrorKind::Unknown, message))
         })
     }
@@ -146,15 +149,15 @@ impl FileJournal {
 impl Journal for FileJournal {
     async fn append(&self, entry: &Spilled) -> Result<Number> {
         let entry = Box::new(entry.clone());
-        self.ask(|reply| Job::Append(entry, reply)).await
+        self.send_job(|reply| JournalJob::Append(entry, reply)).await
     }
 
     async fn done(&self, number: Number) -> Result<()> {
-        self.step(move |files| files.done(number)).await
+        self.run_unsynced(move |files| files.done(number)).await
     }
 
     async fn replay(&self) -> Result<Vec<(Number, Spilled)>> {
-        self.step(|files| Ok(files.replay())).await
+        self.run_unsynced(|files| Ok(files.replay())).await
     }
 }
 

@@ -21,14 +21,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GiveBack {
     rk: RecordKey,
-    action: Action,
+    action: GiveBackAction,
     /// The lifetime of the record: later there is nothing left to give back.
     give_up_after: Duration,
 }
 
 /// The seconds are the lifetime of the released record.
 #[derive(Clone, Copy, Debug)]
-enum Action {
+enum GiveBackAction {
     Release(Claim, Seconds),
     Abandon(Claim),
     Cancel(Owner, Seconds),
@@ -72,7 +72,7 @@ impl LeaseEngine {
     async fn cancel_twice(&self, begin: StrayBegin, terms: LeaseTerms) {
         let cancel = GiveBack {
             rk: begin.rk,
-            action: Action::Cancel(begin.owner, terms.released_retention),
+            action: GiveBackAction::Cancel(begin.owner, terms.released_retention),
             give_up_after: terms.unknown_retention.into(),
         };
         cancel.repeat(self).await;
@@ -89,26 +89,26 @@ impl LeaseEngine {
 impl GiveBack {
     /// The effect is known not applied; `lifetime` is that of the released record.
     pub(crate) fn release(grant: &Grant, lifetime: Seconds, terms: &LeaseTerms) -> Self {
-        let action = Action::Release(Claim::from(grant), lifetime);
+        let action = GiveBackAction::Release(Claim::from(grant), lifetime);
         Self { rk: grant.rk, action, give_up_after: terms.unknown_retention.into() }
     }
 
     /// The outcome is unknown.
     pub(crate) fn abandon(grant: &Grant, terms: &LeaseTerms) -> Self {
-        let action = Action::Abandon(Claim::from(grant));
+        let action = GiveBackAction::Abandon(Claim::from(grant));
         Self { rk: grant.rk, action, give_up_after: terms.unknown_retention.into() }
     }
 
     async fn send(&self, engine: &LeaseEngine) -> Result<()> {
         let rk = &self.rk;
         match &self.action {
-            Action::Release(claim, lifetime) => {
+            GiveBackAction::Release(claim, lifetime) => {
                 engine.call_store(|protocol: Protocol<'_>| protocol.release(rk, claim, *lifetime)).await.map(drop)
             }
-            Action::Abandon(claim) => {
+            GiveBackAction::Abandon(claim) => {
                 engine.call_store(|protocol: Protocol<'_>| protocol.abandon(rk, claim)).await.map(drop)
             }
-            Action::Cancel(owner, lifetime) => {
+            GiveBackAction::Cancel(owner, lifetime) => {
                 engine.call_store(|protocol: Protocol<'_>| protocol.cancel(rk, *owner, *lifetime)).await.map(drop)
             }
         }

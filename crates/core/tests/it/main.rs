@@ -1,10 +1,16 @@
-//! What holds without a server: derivations, the machine row by row and under random sequences, and the gate.
+//! Tests without a server: derivations, the machine row by row and under random sequences, and the gate.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
-mod engine;
+mod begin;
+mod coalesce;
+mod complete;
 mod gate;
+mod handler;
 mod journal;
+mod journal_adoption;
+mod journal_folder;
+mod lease;
 mod list;
 mod machine;
 mod memory;
@@ -12,3 +18,4 @@ mod properties;
 mod protocol;
 mod stepped;
 mod vectors;
+mod world;

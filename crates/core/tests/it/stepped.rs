@@ -1,4 +1,4 @@
-//! A runtime whose time stands still until a test moves it, so that leases run out and heartbeats beat without a wait.
+//! A runtime with a manual clock: leases expire and heartbeats renew without a real wait.
 
 use std::future::ready;
 use std::io;
@@ -15,25 +15,25 @@ use tokio::task::AbortHandle;
 pub(crate) struct Stepped {
     tokio: Tokio,
     start: Timestamp,
-    state: Mutex<Time>,
+    state: Mutex<ClockState>,
 }
 
 #[derive(Debug, Default)]
-struct Time {
+struct ClockState {
     passed: Duration,
     sleepers: Vec<(Duration, oneshot::Sender<()>)>,
     tasks: Vec<AbortHandle>,
 }
 
 impl Stepped {
-    /// For a runtime of one thread only, where [`settle`] lets every task come to a stop.
+    /// Needs a runtime of one thread, where [`settle`] runs every task until it waits.
     pub(crate) fn new() -> Arc<Self> {
         let tokio = Tokio::current();
         let start = tokio.wall_now();
         Arc::new(Self { tokio, start, state: Mutex::default() })
     }
 
-    /// Lets time pass in steps short against any lease, and every task go on that this wakes.
+    /// Advances the clock in steps much shorter than a lease, and runs the tasks that wake up.
     pub(crate) async fn pass(&self, time: Duration) {
         const STEP: Duration = Duration::from_millis(10);
         settle().await;
@@ -57,12 +57,12 @@ impl Stepped {
         state.sleepers = sleeping;
         drop(state);
         for (_, wake) in due {
-            // Whoever slept may have been dropped.
+            // The sleeping future may have been dropped.
             let _ = wake.send(());
         }
     }
 
-    /// Drops every task where it stands.
+    /// Aborts every task.
     pub(crate) async fn abort_all(&self) {
         for task in std::mem::take(&mut self.state.lock().unwrap().tasks) {
             task.abort();
@@ -71,7 +71,7 @@ impl Stepped {
     }
 }
 
-/// Lets every task run that can.
+/// Runs every task until it waits.
 pub(crate) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -94,11 +94,11 @@ impl Runtime for Stepped {
         state.sleepers.retain(|(_, sleeper)| !sleeper.is_closed());
         state.sleepers.push((end, wake));
         Box::pin(async move {
-            woken.await.expect("time goes on as long as somebody sleeps");
+            woken.await.expect("the clock outlives its sleepers");
         })
     }
 
-    /// One more task: nothing blocks here, and all of them must come to a stop together.
+    /// A task instead of a thread: nothing blocks here, and `settle` must run all of them.
     fn thread(&self, _: &str, task: BoxFuture<'static, ()>) -> io::Result<()> {
         self.spawn(task);
         Ok(())

@@ -1,6 +1,6 @@
 use super::*;
 
-const MARK: Mark = Mark(*b"sixteen of these");
+const MARK: FileMark = FileMark(*b"sixteen of these");
 
 fn spilled(answer: &[u8], ended: u64) -> Spilled {
     let claim = Claim { owner: Owner([0xa0; 16]), token: Token(0x0102_0304_0506_0708) };
@@ -19,22 +19,22 @@ fn spilled(answer: &[u8], ended: u64) -> Spilled {
     }
 }
 
-/// A file with three entries, and where they are.
-fn three() -> (Vec<u8>, Vec<Place>) {
+/// A file with three entries, and their locations.
+fn three() -> (Vec<u8>, Vec<EntryLocation>) {
     let mut frames = Frames::after(0, MARK);
-    let places = [b"one".as_slice(), b"", b"three"].map(|answer| frames.entry(&spilled(answer, 5))).to_vec();
-    (frames.bytes().to_vec(), places)
+    let locations = [b"one".as_slice(), b"", b"three"].map(|answer| frames.push_entry(&spilled(answer, 5))).to_vec();
+    (frames.bytes().to_vec(), locations)
 }
 
-fn is_in(place: &Place, at: usize) -> bool {
-    (place.position..place.position + place.len).contains(&(at as u64))
+fn is_in(location: &EntryLocation, at: usize) -> bool {
+    (location.position..location.position + location.len).contains(&(at as u64))
 }
 
-fn undone(scan: &Scan) -> Vec<Place> {
+fn undone(scan: &FileScan) -> Vec<EntryLocation> {
     scan.undone.values().copied().collect()
 }
 
-/// A frame as the format says, made without the code under test.
+/// A frame according to the documented format, encoded without the code under test.
 fn frame(position: u64, version: u8, kind: u8, body: &[u8]) -> Vec<u8> {
     let seal = |bytes: &mut Vec<u8>| {
         let mut sealed = position.to_be_bytes().to_vec();
@@ -51,10 +51,10 @@ fn frame(position: u64, version: u8, kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_stored_form_is_as_the_format_says() {
+fn the_stored_form_follows_the_documented_format() {
     let mut frames = Frames::after(0, MARK);
-    let place = frames.entry(&spilled(b"the answer", 9));
-    frames.done(&place);
+    let location = frames.push_entry(&spilled(b"the answer", 9));
+    frames.push_done(&location);
 
     let mut file = b"hapaxjnlsixteen of these".to_vec();
     let sealed = [&[0; 8], file.as_slice()].concat();
@@ -76,18 +76,18 @@ fn the_end_is_known_before_an_entry_is_added() {
     let mut frames = Frames::after(0, MARK);
     let entry = spilled(b"the answer", 9);
     let end = frames.end_with(&entry).unwrap();
-    frames.entry(&entry);
+    frames.push_entry(&entry);
     assert_eq!(frames.bytes().len() as u64, end);
 }
 
 #[test]
 fn a_flipped_byte_loses_only_the_entry_it_is_in() {
-    let (file, places) = three();
+    let (file, locations) = three();
     for at in 0..file.len() {
         let mut file = file.clone();
         file[at] ^= 0x10;
         let scan = scan(&file);
-        let left: Vec<Place> = places.iter().filter(|place| !is_in(place, at)).copied().collect();
+        let left: Vec<EntryLocation> = locations.iter().filter(|location| !is_in(location, at)).copied().collect();
         assert_eq!(undone(&scan), left, "flipped at {at}");
         assert!(scan.damage.is_some(), "flipped at {at}");
         assert_eq!(scan.end, file.len() as u64, "flipped at {at}");
@@ -96,12 +96,12 @@ fn a_flipped_byte_loses_only_the_entry_it_is_in() {
 
 #[test]
 fn a_file_cut_short_loses_only_the_entry_it_is_cut_in() {
-    let (file, places) = three();
+    let (file, locations) = three();
     for len in 0..file.len() {
         let scan = scan(&file[..len]);
-        let left: Vec<Place> =
-            places.iter().filter(|place| place.position + place.len <= len as u64).copied().collect();
-        let end = left.last().map_or(32, |place| place.position + place.len);
+        let left: Vec<EntryLocation> =
+            locations.iter().filter(|location| location.position + location.len <= len as u64).copied().collect();
+        let end = left.last().map_or(32, |location| location.position + location.len);
         assert_eq!(undone(&scan), left, "cut at {len}");
         assert_eq!(scan.damage, None, "cut at {len}");
         assert_eq!(scan.end, if len < 32 { 0 } else { end }, "cut at {len}");
@@ -109,22 +109,22 @@ fn a_file_cut_short_loses_only_the_entry_it_is_cut_in() {
 }
 
 #[test]
-fn room_that_a_crash_left_unfilled_is_no_damage() {
-    let (mut file, places) = three();
+fn zeros_after_the_last_frame_are_not_damage() {
+    let (mut file, locations) = three();
     let end = file.len() as u64;
     file.resize(file.len() + 4096, 0);
     let scan = scan(&file);
-    assert_eq!((undone(&scan), scan.end), (places, end));
+    assert_eq!((undone(&scan), scan.end), (locations, end));
     assert_eq!(scan.damage, None);
 }
 
-/// Whoever answers may know the format, but not the mark.
+/// The author of an answer may know the format, but not the mark of the file.
 #[test]
-fn an_answer_that_looks_like_a_frame_is_not_taken_for_one_behind_damage() {
+fn an_answer_that_contains_a_frame_is_not_read_as_one_after_damage() {
     let bait = frame(32 + 32 + 77, 1, 1, &[0; 77]);
-    let mut frames = Frames::after(0, Mark(*b"some other mark!"));
-    let first = frames.entry(&spilled(&bait, 5));
-    let second = frames.entry(&spilled(b"two", 5));
+    let mut frames = Frames::after(0, FileMark(*b"some other mark!"));
+    let first = frames.push_entry(&spilled(&bait, 5));
+    let second = frames.push_entry(&spilled(b"two", 5));
     let mut file = frames.bytes().to_vec();
     file[usize::try_from(first.position).unwrap()] ^= 1;
     assert_eq!(undone(&scan(&file)), [second]);
@@ -132,26 +132,26 @@ fn an_answer_that_looks_like_a_frame_is_not_taken_for_one_behind_damage() {
 
 #[test]
 fn a_frame_that_was_moved_is_damaged() {
-    let (file, places) = three();
-    let [from, to] = [0, 1].map(|n| usize::try_from(places[n].position).unwrap());
+    let (file, locations) = three();
+    let [from, to] = [0, 1].map(|n| usize::try_from(locations[n].position).unwrap());
     let moved = [&file[..32], &file[to..], &file[from..to]].concat();
     let scan = scan(&moved);
     assert_eq!((undone(&scan), scan.damage), (vec![], Some(32)));
 }
 
 #[test]
-fn what_a_later_release_wrote_is_passed_over_and_told() {
+fn frames_of_a_later_release_are_skipped_and_reported() {
     for (version, kind) in [(2, 1), (1, 3)] {
-        let (mut file, places) = three();
+        let (mut file, locations) = three();
         file.extend_from_slice(&frame(file.len() as u64, version, kind, b"new"));
         let scan = scan(&file);
-        assert_eq!(undone(&scan), places);
-        assert!(scan.unknown && scan.damage.is_none());
+        assert_eq!(undone(&scan), locations);
+        assert!(scan.has_unknown_frame && scan.damage.is_none());
     }
 }
 
 #[test]
-fn a_file_of_something_else_is_damaged() {
+fn a_file_in_another_format_is_damaged() {
     let scan = scan(&[b'x'; 1000]);
     assert_eq!((scan.damage, scan.end), (Some(0), 1000));
 }

@@ -1,4 +1,4 @@
-//! The directory of a journal: who may have which file.
+//! The directory of a journal: creates, locks and adopts its files.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,8 @@ use super::report;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 
-/// Makes the directory if it is missing, safe from a power failure, and gives its full path: the process may change its own.
+/// Creates the directory if it is missing, and syncs it. Returns its absolute path, because the process may change its working
+/// directory.
 pub(super) fn prepare(directory: &Path) -> Result<PathBuf> {
     let prepared = || -> io::Result<PathBuf> {
         let made = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).count();
@@ -27,18 +28,18 @@ pub(super) fn prepare(directory: &Path) -> Result<PathBuf> {
     prepared().map_err(|source| unusable(directory, source))
 }
 
-/// A file that no other process has: its lock ends with this value.
+/// A file that this process has locked. Dropping the value unlocks it.
 #[derive(Debug)]
-pub(super) struct Locked {
+pub(super) struct LockedFile {
     pub(super) file: File,
     pub(super) path: PathBuf,
 }
 
-/// How often a new file is made before giving up: whoever starts at the same time may adopt it before it is locked.
+/// How many new files are tried: a process that starts at the same time may adopt a new file before it is locked.
 const TRIES: usize = 100;
 
-impl Locked {
-    /// Makes a new file.
+impl LockedFile {
+    /// Creates and locks a new file.
     pub(super) fn create(directory: &Path, runtime: &dyn Runtime) -> Result<Self> {
         let create = || -> io::Result<Self> {
             for _ in 0..TRIES {
@@ -54,7 +55,7 @@ impl Locked {
         create().map_err(|source| unusable(directory, source))
     }
 
-    /// The files that earlier processes left.
+    /// Locks and returns the files that earlier processes left.
     pub(super) fn left_in(directory: &Path, owner: u32) -> Result<Vec<Self>> {
         let list = || -> io::Result<Vec<Self>> {
             let mut left: Vec<Self> = Vec::new();
@@ -68,7 +69,7 @@ impl Locked {
                     Err(error) => report::not_adopted(&entry.path(), &error),
                 }
             }
-            // Directories are listed in any order; numbers are given in the same one every time.
+            // A directory is listed in any order. Sorted, the entries get the same numbers every time.
             left.sort_by(|one, other| one.path.cmp(&other.path));
             Ok(left)
         };
@@ -76,26 +77,26 @@ impl Locked {
     }
 
     fn adopt(path: PathBuf, owner: u32) -> io::Result<Option<Self>> {
-        let Some(there) = if_there(fs::symlink_metadata(&path))? else {
+        let Some(metadata) = if_exists(fs::symlink_metadata(&path))? else {
             return Ok(None);
         };
-        // Whatever a symbolic link points to is not ours to cut or rename.
-        if !there.is_file() {
-            let message = "it is no regular file: remove it";
+        // The target of a symbolic link may be a file of somebody else, which must not be truncated or renamed.
+        if !metadata.is_file() {
+            let message = "not a regular file; remove it";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let Some(file) = if_there(OpenOptions::new().read(true).write(true).open(&path))? else {
+        let Some(file) = if_exists(OpenOptions::new().read(true).write(true).open(&path))? else {
             return Ok(None);
         };
-        // Where others may write to the directory, nobody's answers but this user's own are recorded.
+        // Other users may be able to write to the directory, but only answers of this user may be recorded.
         if file.metadata()?.uid() != owner {
-            let message = "it belongs to another user: give it to this one if its answers are true";
+            let message = "the file belongs to another user; change its owner if you trust its answers";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         Self::lock(file, path)
     }
 
-    /// Nothing if another process has it, or had it and deleted it.
+    /// None if another process has locked the file, or had locked and deleted it.
     fn lock(file: File, path: PathBuf) -> io::Result<Option<Self>> {
         match file.try_lock() {
             Ok(()) => {}
@@ -107,9 +108,9 @@ impl Locked {
     }
 
     fn is_at_its_path(&self) -> io::Result<bool> {
-        let here = self.file.metadata()?;
-        let there = if_there(fs::symlink_metadata(&self.path))?;
-        Ok(there.is_some_and(|there| here.dev() == there.dev() && here.ino() == there.ino()))
+        let opened = self.file.metadata()?;
+        let at_path = if_exists(fs::symlink_metadata(&self.path))?;
+        Ok(at_path.is_some_and(|at_path| opened.dev() == at_path.dev() && opened.ino() == at_path.ino()))
     }
 
     pub(super) fn is_deleted(&self) -> io::Result<bool> {
@@ -121,7 +122,7 @@ impl Locked {
         metadata.map(|metadata| metadata.uid()).map_err(|source| unusable(&self.path, source))
     }
 
-    /// Deletes the file. Not made safe from a power failure: a file that comes back holds what is done again without harm.
+    /// Deletes the file. Needs no sync: if the file comes back after a power failure, completing its entries again does no harm.
     pub(super) fn delete(&self) -> io::Result<()> {
         if self.is_at_its_path()? {
             fs::remove_file(&self.path)?;
@@ -129,7 +130,7 @@ impl Locked {
         Ok(())
     }
 
-    /// Keeps the file under a name by which nobody adopts it.
+    /// Renames the file, so that no process adopts it.
     pub(super) fn set_aside(&self) -> io::Result<PathBuf> {
         let free = |extension: String| {
             let path = self.path.with_extension(extension);
@@ -143,8 +144,8 @@ impl Locked {
     }
 }
 
-/// A child process that was forked a moment ago shares the lock until it has begun its own program: closing would not end it.
-impl Drop for Locked {
+/// Unlocks explicitly: closing is not enough, because a child process that was just forked shares the lock until its `exec`.
+impl Drop for LockedFile {
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             report::not_unlocked(&self.path, &error);
@@ -152,7 +153,7 @@ impl Drop for Locked {
     }
 }
 
-fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         found => found.map(Some),
@@ -175,7 +176,8 @@ fn sync(directory: &Path) -> io::Result<()> {
 
 fn unusable(path: &Path, source: io::Error) -> Error {
     let path = path.display();
-    let message =
-        format!("the journal cannot use {path}: may this user write there, and does its file system have locks?");
+    let message = format!(
+        "the journal cannot use {path}; check that this user may write there, and that the file system has locks"
+    );
     Error::new(ErrorKind::Unusable, message).caused_by(source)
 }

@@ -1,4 +1,4 @@
-//! One file of a journal: frames are added at its end until all of its entries are done.
+//! One file of a journal: frames are appended until all entries are done.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -7,44 +7,44 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::folder::Locked;
+use super::folder::LockedFile;
 use super::report;
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::entry::{self, Frames, Mark, Place, Scan};
+use crate::journal::entry::{self, EntryLocation, FileMark, FileScan, Frames};
 use crate::journal::{Number, Spilled};
 use crate::runtime::Runtime;
 
-/// A file of this process, and what in it is not done.
+/// A file that this process has locked, and its entries that are not done.
 #[derive(Debug)]
-pub(super) struct Log {
-    locked: Locked,
-    mark: Mark,
+pub(super) struct JournalFile {
+    locked: LockedFile,
+    mark: FileMark,
     end: u64,
-    /// Whether something may stand behind the end, left by a write that failed.
-    ragged: bool,
-    fate: Fate,
-    undone: BTreeMap<Number, Place>,
+    /// Whether a failed write may have left bytes after `end`.
+    has_garbage: bool,
+    end_action: EndAction,
+    undone: BTreeMap<Number, EntryLocation>,
 }
 
-/// What becomes of a file when all that could be read of it is done.
+/// What is done with a file when all readable entries are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum EndAction {
     Delete,
-    /// It is damaged: somebody may want to look at it.
+    /// The file is damaged, so it is renamed for an operator.
     SetAside,
-    /// A later release adopts it and reads the rest.
+    /// A later release wrote frames that this one cannot read, and must adopt the file.
     Leave,
 }
 
-/// Why a write failed, the same for everybody whose frames were in it.
+/// Why a write failed. Every entry of the write gets the same error.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct WriteFailure {
     kind: ErrorKind,
     message: String,
     source: Option<Arc<io::Error>>,
 }
 
-impl Trouble {
+impl WriteFailure {
     pub(super) fn error(&self) -> Error {
         let error = Error::new(self.kind, self.message.clone());
         match &self.source {
@@ -54,33 +54,40 @@ impl Trouble {
     }
 }
 
-impl Log {
-    pub(super) fn new(locked: Locked, runtime: &dyn Runtime) -> Self {
-        Self { locked, mark: Mark::draw(runtime), end: 0, ragged: false, fate: Fate::Delete, undone: BTreeMap::new() }
+impl JournalFile {
+    pub(super) fn new(locked: LockedFile, runtime: &dyn Runtime) -> Self {
+        Self {
+            locked,
+            mark: FileMark::draw(runtime),
+            end: 0,
+            has_garbage: false,
+            end_action: EndAction::Delete,
+            undone: BTreeMap::new(),
+        }
     }
 
-    /// Takes over what an earlier process left; nothing if there is nothing left to do.
-    pub(super) fn adopt(mut locked: Locked, next: &mut u64) -> io::Result<Option<Self>> {
+    /// Adopts a file that an earlier process left. None if all of its entries are done.
+    pub(super) fn adopt(mut locked: LockedFile, next: &mut u64) -> io::Result<Option<Self>> {
         let mut bytes = Vec::new();
         locked.file.read_to_end(&mut bytes)?;
         let scan = entry::scan(&bytes);
-        let fate = judge(&locked, &scan);
-        let undone = scan.undone.into_values().map(|place| {
+        let end_action = choose_end_action(&locked, &scan);
+        let undone = scan.undone.into_values().map(|location| {
             *next += 1;
-            (Number(*next), place)
+            (Number(*next), location)
         });
         let mut log = Self {
             locked,
             mark: scan.mark.unwrap_or_default(),
             end: scan.end,
-            ragged: false,
-            fate,
+            has_garbage: false,
+            end_action,
             undone: undone.collect(),
         };
         let torn = bytes.len() as u64 - scan.end;
         if torn > 0 {
             report::torn(&log.locked.path, torn);
-            log.cut()?;
+            log.truncate()?;
         }
         if log.undone.is_empty() {
             log.end();
@@ -102,36 +109,40 @@ impl Log {
         Frames::after(self.end, self.mark)
     }
 
-    /// Writes the frames, and returns when they are safe from a power failure.
-    pub(super) fn append(&mut self, frames: &Frames) -> Result<(), Trouble> {
+    /// Writes the frames and syncs them.
+    pub(super) fn append(&mut self, frames: &Frames) -> Result<(), WriteFailure> {
         let is_deleted = self.locked.is_deleted();
-        if is_deleted.map_err(|source| self.trouble(ErrorKind::NotApplied, source))? {
+        if is_deleted.map_err(|source| self.failure(ErrorKind::NotApplied, source))? {
             let path = self.locked.path.display();
-            let message = format!("somebody deleted the journal's file {path}: restart to make a new one");
-            return Err(Trouble { kind: ErrorKind::NotApplied, message, source: None });
+            let message = format!("the journal file {path} was deleted; restart to create a new one");
+            return Err(WriteFailure { kind: ErrorKind::NotApplied, message, source: None });
         }
         self.write(frames, std::fs::File::sync_data)
     }
 
-    pub(super) fn keep(&mut self, number: Number, place: Place) {
-        self.undone.insert(number, place);
+    pub(super) fn keep(&mut self, number: Number, location: EntryLocation) {
+        self.undone.insert(number, location);
     }
 
-    /// Notes that an entry is done, if it is in this file. That needs no sync: to do it again does no harm.
-    pub(super) fn done(&mut self, number: Number) -> Option<Result<(), Trouble>> {
-        let place = self.undone.remove(&number)?;
-        if self.undone.is_empty() && self.fate != Fate::Leave {
-            // The file is emptied, deleted or renamed next, which a full disk does not hinder.
+    /// Marks an entry of this file as done. Needs no sync: completing the entry again does no harm.
+    pub(super) fn done(&mut self, number: Number) -> Option<Result<(), WriteFailure>> {
+        let location = self.undone.remove(&number)?;
+        if self.undone.is_empty() && self.end_action != EndAction::Leave {
+            // Not written: the file is emptied, deleted or renamed next, which works on a full disk, too.
             return Some(Ok(()));
         }
         let mut frames = self.frames();
-        frames.done(&place);
+        frames.push_done(&location);
         Some(self.write(&frames, |_| Ok(())))
     }
 
-    fn write(&mut self, frames: &Frames, sync: impl FnOnce(&std::fs::File) -> io::Result<()>) -> Result<(), Trouble> {
-        if self.ragged {
-            self.cut().map_err(|source| self.trouble(ErrorKind::NotApplied, source))?;
+    fn write(
+        &mut self,
+        frames: &Frames,
+        sync: impl FnOnce(&std::fs::File) -> io::Result<()>,
+    ) -> Result<(), WriteFailure> {
+        if self.has_garbage {
+            self.truncate().map_err(|source| self.failure(ErrorKind::NotApplied, source))?;
         }
         let file = &self.locked.file;
         let written = file.write_all_at(frames.bytes(), self.end).and_then(|()| sync(file));
@@ -140,31 +151,31 @@ impl Log {
                 self.end += frames.bytes().len() as u64;
                 Ok(())
             }
-            Err(source) => Err(match self.cut() {
-                Ok(()) => self.trouble(ErrorKind::NotApplied, source),
-                Err(_) => self.trouble(ErrorKind::Unknown, source),
+            Err(source) => Err(match self.truncate() {
+                Ok(()) => self.failure(ErrorKind::NotApplied, source),
+                Err(_) => self.failure(ErrorKind::Unknown, source),
             }),
         }
     }
 
-    /// Cuts off what a write that failed has left, so that it neither comes back nor hides what is written later.
-    fn cut(&mut self) -> io::Result<()> {
-        self.ragged = true;
+    /// Truncates what a failed write left, so that it is neither read as an entry nor hides later frames.
+    fn truncate(&mut self) -> io::Result<()> {
+        self.has_garbage = true;
         self.locked.file.set_len(self.end)?;
         self.locked.file.sync_data()?;
-        self.ragged = false;
+        self.has_garbage = false;
         Ok(())
     }
 
-    /// Empties the file, all of whose entries are done.
-    pub(super) fn clear(&mut self) -> Result<(), Trouble> {
+    /// Empties the file. All of its entries are done.
+    pub(super) fn clear(&mut self) -> Result<(), WriteFailure> {
         self.end = 0;
-        self.cut().map_err(|source| self.trouble(ErrorKind::NotApplied, source))
+        self.truncate().map_err(|source| self.failure(ErrorKind::NotApplied, source))
     }
 
-    /// What is not done. What cannot be read any more is reported and stays in the file.
+    /// Reads the entries that are not done. A damaged entry is reported and stays in the file.
     pub(super) fn replay(&self) -> Vec<(Number, Spilled)> {
-        let read = |(number, place): (&Number, &Place)| match self.read(place) {
+        let read = |(number, location): (&Number, &EntryLocation)| match self.read(location) {
             Ok(spilled) => Some((*number, spilled)),
             Err(error) => {
                 report::entry_damaged(&self.locked.path, *number, &error);
@@ -174,50 +185,50 @@ impl Log {
         self.undone.iter().filter_map(read).collect()
     }
 
-    fn read(&self, place: &Place) -> Result<Spilled> {
+    fn read(&self, location: &EntryLocation) -> Result<Spilled> {
         let message = "an entry of the journal is damaged";
         let damaged = || Error::new(ErrorKind::Damaged, message);
-        let mut frame = vec![0; usize::try_from(place.len).map_err(|_| damaged())?];
-        self.locked.file.read_exact_at(&mut frame, place.position).map_err(|source| damaged().caused_by(source))?;
-        entry::read_entry(&Bytes::from(frame), place.position, self.mark).ok_or_else(damaged)
+        let mut frame = vec![0; usize::try_from(location.len).map_err(|_| damaged())?];
+        self.locked.file.read_exact_at(&mut frame, location.position).map_err(|source| damaged().caused_by(source))?;
+        entry::read_entry(&Bytes::from(frame), location.position, self.mark).ok_or_else(damaged)
     }
 
-    /// Lets go of the file, all of whose entries are done.
+    /// Deletes, renames or leaves the file. All of its readable entries are done.
     pub(super) fn end(&self) {
         let path = &self.locked.path;
-        let ended = match self.fate {
-            Fate::Delete => self.locked.delete(),
-            Fate::SetAside => {
+        let ended = match self.end_action {
+            EndAction::Delete => self.locked.delete(),
+            EndAction::SetAside => {
                 let kept = self.locked.set_aside();
                 kept.map(|kept| report::set_aside(path, &kept))
             }
-            Fate::Leave => Ok(()),
+            EndAction::Leave => Ok(()),
         };
         if let Err(error) = ended {
             report::not_ended(path, &error);
         }
     }
 
-    fn trouble(&self, kind: ErrorKind, source: io::Error) -> Trouble {
+    fn failure(&self, kind: ErrorKind, source: io::Error) -> WriteFailure {
         let path = self.locked.path.display();
-        Trouble {
+        WriteFailure {
             kind,
-            message: format!("the journal's file {path} cannot be written: is its disk full?"),
+            message: format!("cannot write to the journal file {path}; is the disk full?"),
             source: Some(Arc::new(source)),
         }
     }
 }
 
-/// Says what was found in a file, and what becomes of it.
-fn judge(locked: &Locked, scan: &Scan) -> Fate {
+/// Reports what was found in a file, and chooses what is done with it at the end.
+fn choose_end_action(locked: &LockedFile, scan: &FileScan) -> EndAction {
     let (path, left) = (&locked.path, scan.undone.len());
     report::adopted(path, left);
     if let Some(at) = scan.damage {
         report::damaged(path, at, left);
     }
-    if scan.unknown {
-        report::of_a_later_release(path);
-        return Fate::Leave;
+    if scan.has_unknown_frame {
+        report::written_by_later_release(path);
+        return EndAction::Leave;
     }
-    if scan.damage.is_some() { Fate::SetAside } else { Fate::Delete }
+    if scan.damage.is_some() { EndAction::SetAside } else { EndAction::Delete }
 }

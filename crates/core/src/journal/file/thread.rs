@@ -1,4 +1,4 @@
-//! The thread that does a journal's work.
+//! The thread that reads and writes the files of a journal.
 
 use std::iter;
 use std::path::Path;
@@ -6,32 +6,32 @@ use std::path::Path;
 use tokio::sync::{mpsc, oneshot};
 
 use super::FileJournalSettings;
-use super::folder::Locked;
-use super::log::Log;
+use super::folder::LockedFile;
+use super::log::JournalFile;
 use super::report;
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::entry::{Frames, Place};
+use crate::journal::entry::{EntryLocation, Frames};
 use crate::journal::{Number, Spilled};
 use crate::runtime::Runtime;
 
-/// Where the result of a job goes. The caller may have gone; what was done stands.
-pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
+/// Sends the result of a job. If the caller has gone away, the job is done all the same.
+pub(super) type JobReply<T> = oneshot::Sender<Result<T>>;
 
 /// What callers send to the thread.
-pub(super) enum Job {
-    Append(Box<Spilled>, Reply<Number>),
-    Step(Step),
+pub(super) enum JournalJob {
+    Append(Box<Spilled>, JobReply<Number>),
+    Unsynced(UnsyncedJob),
     Close(oneshot::Sender<()>),
 }
 
-/// What is neither shared with others nor synced.
-pub(super) type Step = Box<dyn FnOnce(&mut Files) + Send>;
+/// A job without an `fdatasync`, so it has nothing to share with other jobs.
+pub(super) type UnsyncedJob = Box<dyn FnOnce(&mut JournalFiles) + Send>;
 
-/// Carries out what callers send, until the journal is closed or dropped.
-pub(super) fn work(mut files: Files, mut jobs: mpsc::Receiver<Job>) {
+/// Runs the jobs until the journal is closed or dropped.
+pub(super) fn run(mut files: JournalFiles, mut jobs: mpsc::Receiver<JournalJob>) {
     let mut closing = Vec::new();
     while let Some(first) = jobs.blocking_recv() {
-        let mut group = Group::default();
+        let mut group = JobGroup::default();
         group.take(first);
         while group.has_room()
             && let Ok(job) = jobs.try_recv()
@@ -42,7 +42,7 @@ pub(super) fn work(mut files: Files, mut jobs: mpsc::Receiver<Job>) {
             jobs.close();
         }
         files.append(group.appends);
-        group.steps.into_iter().for_each(|step| step(&mut files));
+        group.unsynced.into_iter().for_each(|job| job(&mut files));
         closing.append(&mut group.closing);
     }
     drop(files);
@@ -51,28 +51,28 @@ pub(super) fn work(mut files: Files, mut jobs: mpsc::Receiver<Job>) {
     }
 }
 
-/// Jobs that are carried out together.
+/// Jobs that share one write.
 #[derive(Default)]
-struct Group {
-    appends: Vec<(Box<Spilled>, Reply<Number>)>,
+struct JobGroup {
+    appends: Vec<(Box<Spilled>, JobReply<Number>)>,
     bytes: usize,
-    steps: Vec<Step>,
+    unsynced: Vec<UnsyncedJob>,
     closing: Vec<oneshot::Sender<()>>,
 }
 
-/// How many bytes of answers may share a write, about: the copy of them is all the memory that the thread takes.
+/// Approximate limit on the bytes of answers in one write. It bounds the memory of the thread, which copies them.
 const GROUP_BYTES: usize = 8 << 20;
 const GROUP_APPENDS: usize = 1024;
 
-impl Group {
-    fn take(&mut self, job: Job) {
+impl JobGroup {
+    fn take(&mut self, job: JournalJob) {
         match job {
-            Job::Append(spilled, reply) => {
+            JournalJob::Append(spilled, reply) => {
                 self.bytes += spilled.complete.answer.len();
                 self.appends.push((spilled, reply));
             }
-            Job::Step(step) => self.steps.push(step),
-            Job::Close(reply) => self.closing.push(reply),
+            JournalJob::Unsynced(job) => self.unsynced.push(job),
+            JournalJob::Close(reply) => self.closing.push(reply),
         }
     }
 
@@ -83,22 +83,22 @@ impl Group {
 
 /// The files of a journal.
 #[derive(Debug)]
-pub(super) struct Files {
-    own: Log,
-    adopted: Vec<Log>,
-    /// The last number that was given away.
+pub(super) struct JournalFiles {
+    own: JournalFile,
+    adopted: Vec<JournalFile>,
+    /// The number of the newest entry.
     last: u64,
     settings: FileJournalSettings,
 }
 
-impl Files {
+impl JournalFiles {
     pub(super) fn open(directory: &Path, runtime: &dyn Runtime, settings: FileJournalSettings) -> Result<Self> {
-        let own = Locked::create(directory, runtime)?;
+        let own = LockedFile::create(directory, runtime)?;
         let owner = own.owner()?;
-        let mut files = Self { own: Log::new(own, runtime), adopted: Vec::new(), last: 0, settings };
-        for left in Locked::left_in(directory, owner)? {
-            let path = left.path.clone();
-            match Log::adopt(left, &mut files.last) {
+        let mut files = Self { own: JournalFile::new(own, runtime), adopted: Vec::new(), last: 0, settings };
+        for locked in LockedFile::left_in(directory, owner)? {
+            let path = locked.path.clone();
+            match JournalFile::adopt(locked, &mut files.last) {
                 Ok(adopted) => files.adopted.extend(adopted),
                 Err(error) => report::not_adopted(&path, &error),
             }
@@ -106,13 +106,13 @@ impl Files {
         Ok(files)
     }
 
-    /// One write and one sync for all; nobody hears of its entry before that.
-    fn append(&mut self, appends: Vec<(Box<Spilled>, Reply<Number>)>) {
+    /// Writes all entries with one write and one sync. Replies are sent after the sync.
+    fn append(&mut self, appends: Vec<(Box<Spilled>, JobReply<Number>)>) {
         let mut frames = self.own.frames();
         let mut staged = Vec::new();
         for (spilled, reply) in appends {
             match self.stage(&spilled, &mut frames) {
-                Ok(place) => staged.push((place, reply)),
+                Ok(location) => staged.push((location, reply)),
                 Err(full) => drop(reply.send(Err(full))),
             }
         }
@@ -120,62 +120,62 @@ impl Files {
             return;
         }
         let written = self.own.append(&frames);
-        for (place, reply) in staged {
+        for (location, reply) in staged {
             let result = match &written {
-                Ok(()) => Ok(self.number(place)),
-                Err(trouble) => Err(trouble.error()),
+                Ok(()) => Ok(self.assign_number(location)),
+                Err(failure) => Err(failure.error()),
             };
             drop(reply.send(result));
         }
     }
 
-    fn stage(&self, spilled: &Spilled, frames: &mut Frames) -> Result<Place> {
-        let adopted: u64 = self.adopted.iter().map(Log::len).sum();
+    fn stage(&self, spilled: &Spilled, frames: &mut Frames) -> Result<EntryLocation> {
+        let adopted: u64 = self.adopted.iter().map(JournalFile::len).sum();
         let max = self.settings.max_bytes;
         match frames.end_with(spilled) {
-            Some(end) if adopted.saturating_add(end) <= max => Ok(frames.entry(spilled)),
+            Some(end) if adopted.saturating_add(end) <= max => Ok(frames.push_entry(spilled)),
             Some(_) | None => {
                 let message =
-                    format!("the journal is full (max_bytes is {max}): it drains when the store answers again");
+                    format!("the journal is full (max_bytes is {max}); it has room again when the store answers");
                 Err(Error::new(ErrorKind::NotApplied, message))
             }
         }
     }
 
-    fn number(&mut self, place: Place) -> Number {
+    fn assign_number(&mut self, location: EntryLocation) -> Number {
         self.last += 1;
         let number = Number(self.last);
-        self.own.keep(number, place);
+        self.own.keep(number, location);
         number
     }
 
-    /// An entry that is not there is done.
+    /// Marks an entry as done. A missing entry counts as done.
     pub(super) fn done(&mut self, number: Number) -> Result<()> {
-        if let Some(noted) = self.own.done(number) {
-            let noted = if self.own.is_done() { self.own.clear() } else { noted };
-            return noted.map_err(|trouble| trouble.error());
+        if let Some(result) = self.own.done(number) {
+            let result = if self.own.is_done() { self.own.clear() } else { result };
+            return result.map_err(|failure| failure.error());
         }
         let mut logs = self.adopted.iter_mut().enumerate();
-        let found = logs.find_map(|(at, log)| log.done(number).map(|noted| (at, noted)));
-        let Some((at, noted)) = found else {
+        let found = logs.find_map(|(at, log)| log.done(number).map(|result| (at, result)));
+        let Some((at, result)) = found else {
             return Ok(());
         };
         if self.adopted[at].is_done() {
             self.adopted.swap_remove(at).end();
         }
-        noted.map_err(|trouble| trouble.error())
+        result.map_err(|failure| failure.error())
     }
 
     pub(super) fn replay(&self) -> Vec<(Number, Spilled)> {
         let logs = iter::once(&self.own).chain(&self.adopted);
-        let mut left: Vec<_> = logs.flat_map(Log::replay).collect();
-        left.sort_by_key(|(number, spilled)| (spilled.ended, *number));
-        left
+        let mut undone: Vec<_> = logs.flat_map(JournalFile::replay).collect();
+        undone.sort_by_key(|(number, spilled)| (spilled.ended, *number));
+        undone
     }
 }
 
-/// Own entries that are not done are for the next process.
-impl Drop for Files {
+/// A file with entries that are not done stays for the next process.
+impl Drop for JournalFiles {
     fn drop(&mut self) {
         if self.own.is_done() {
             self.own.end();

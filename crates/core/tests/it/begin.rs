@@ -1,0 +1,259 @@
+//! Begins: ambiguous ones, other processes, a store that is down, and probes.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hapax_core::gate::{Failure, Provenance, Reason, Refused};
+use hapax_core::machine::{Begin, Cancelled, Change, Claim, Complete, Completed, Lapse, Observed, Renewed};
+use hapax_core::store::{Inserted, Protocol, Swapped};
+use hapax_core::{
+    BoxError, Error, ErrorKind, Found, Gate, Millis, OnBusy, OnLapse, OperationId, Owner, Phase, Probe, RecordKey,
+    Result, Seconds, State, Store,
+};
+use tokio::sync::Notify;
+
+use crate::stepped::{Stepped, settle};
+use crate::world::{
+    GateWorld, LEASE, assert_answer, call, call_of, count_begins, run_beside, run_call_with_answer, run_on, settings,
+};
+
+#[tokio::test]
+async fn a_begin_whose_reply_is_lost_runs_once() {
+    let world = GateWorld::new();
+    world.store.lose_begins.store(1, Ordering::SeqCst);
+    let run = world.run(|attempt| async move {
+        assert_eq!(attempt.number(), 1);
+        Ok(String::from("the answer"))
+    });
+    assert_answer(run.await, "the answer", Provenance::Fresh);
+    assert_answer(world.run_with_answer("another").await, "the answer", Provenance::Replayed);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
+    let world = GateWorld::new();
+    world.store.lose_begins.store(2, Ordering::SeqCst);
+    let result = world.run_with_answer("never").await;
+    let Err(refused) = result else { panic!("a store error was expected, not {result:?}") };
+    assert_eq!(refused.reason, Reason::Store(ErrorKind::Unknown));
+    settle().await;
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
+    assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_begin_carried_out_after_its_cancellation_is_cancelled_again() {
+    let world = GateWorld::new();
+    world.store.delay_begins.store(2, Ordering::SeqCst);
+    assert!(matches!(world.run_with_answer("never").await, Err(Refused { reason: Reason::Store(_), .. })));
+    // The last request of a begin is sent up to one store timeout after the begin, and may arrive up to one lease later.
+    world.time.pass(LEASE * 3 / 2).await;
+    world.store.carry_out_delayed().await;
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, _)));
+    world.time.pass(LEASE / 2).await;
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
+    assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_store_that_never_answers_runs_nothing() {
+    let time = Stepped::new();
+    let builder = Gate::builder(Arc::new(SilentStore), settings(OnLapse::Hold)).runtime(Arc::clone(&time) as _);
+    let gate = builder.build().unwrap();
+    let runs = Arc::<AtomicU32>::default();
+    let answer = |_| async { Ok(String::from("never")) };
+    let run = run_on(gate, Arc::clone(&runs), answer);
+    let result = run_beside(run, time.pass(Duration::from_secs(3))).await;
+    let Err(refused) = result else { panic!("a store error was expected, not {result:?}") };
+    assert_eq!(refused.reason, Reason::Store(ErrorKind::Unknown));
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+}
+
+/// A store that never run_with_answer.
+#[derive(Debug)]
+struct SilentStore;
+
+#[async_trait]
+impl Store for SilentStore {
+    async fn begin(&self, _: &Begin) -> Result<Inserted> {
+        pending().await
+    }
+
+    async fn renew(&self, _: &RecordKey, _: &Claim) -> Result<Renewed> {
+        pending().await
+    }
+
+    async fn complete(&self, _: &RecordKey, _: &Complete) -> Result<Completed> {
+        pending().await
+    }
+
+    async fn read(&self, _: &RecordKey) -> Result<Observed> {
+        pending().await
+    }
+
+    async fn swap(&self, _: &RecordKey, _: &Observed, _: &Change) -> Result<Swapped> {
+        pending().await
+    }
+
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        Ok(self)
+    }
+}
+
+#[tokio::test]
+async fn a_call_waits_for_another_process_and_gets_its_answer() {
+    let world = GateWorld::new();
+    let go = Arc::new(Notify::new());
+    world.start_and_leave(&go, "the answer").await;
+    let (store, time) = (Arc::clone(&world.store), Arc::clone(&world.time));
+    let mut patient = settings(OnLapse::Hold);
+    patient.policy.on_busy = OnBusy::Wait(LEASE * 3);
+    let other = Gate::builder(store as _, patient).runtime(time as _).build().unwrap();
+    let meanwhile = async {
+        world.time.pass(LEASE).await;
+        go.notify_one();
+        world.time.pass(LEASE).await;
+    };
+    assert_answer(
+        run_beside(run_call_with_answer(&other, call()), meanwhile).await,
+        "the answer",
+        Provenance::Replayed,
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_gets_one_begin_a_second() {
+    let world = GateWorld::new();
+    world.store.down.store(true, Ordering::SeqCst);
+    for number in 0..20 {
+        let result = run_call_with_answer(&world.gate, call_of("acme", &number.to_string())).await;
+        assert!(matches!(result, Err(Refused { reason: Reason::Store(_), .. })), "{result:?}");
+    }
+    assert_eq!(count_begins(&world), 5, "after five failures the breaker must be open");
+    world.store.down.store(false, Ordering::SeqCst);
+    assert!(world.run_with_answer("too early").await.is_err());
+    world.time.pass(Duration::from_secs(1)).await;
+    assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);
+    assert_answer(run_call_with_answer(&world.gate, call_of("acme", "1")).await, "the answer", Provenance::Fresh);
+}
+
+#[tokio::test]
+async fn a_full_store_still_replays_its_answers() {
+    let world = GateWorld::new();
+    assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);
+    world.store.full.store(true, Ordering::SeqCst);
+    for number in 0..20 {
+        let result = run_call_with_answer(&world.gate, call_of("acme", &format!("new-{number}"))).await;
+        assert!(matches!(result, Err(Refused { reason: Reason::Store(ErrorKind::Full), .. })));
+    }
+    assert_answer(world.run_with_answer("a second run").await, "the answer", Provenance::Replayed);
+}
+
+/// Begins as another process, which gets the grant.
+async fn grant_to_another_process(world: &GateWorld) -> Begin {
+    let ask = Begin {
+        call: call(),
+        owner: Owner([9; 16]),
+        lease: Millis(1000),
+        unknown_retention: Seconds(3600),
+        on_lapse: Lapse::Hold,
+    };
+    let begun = world.store.inner.begin(&ask).await.unwrap();
+    assert!(matches!(begun, Inserted::Granted(_)));
+    ask
+}
+
+#[tokio::test]
+async fn an_ambiguous_begin_is_cancelled_whatever_the_second_one_returns() {
+    let world = GateWorld::new();
+    let other = grant_to_another_process(&world).await;
+    world.store.delay_begins.store(1, Ordering::SeqCst);
+    let result = world.run_with_answer("never").await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
+    settle().await;
+    let protocol = Protocol::over(&world.store.inner);
+    let rk = call().record_key();
+    let cancelled = protocol.cancel(&rk, other.owner, Seconds(60)).await.unwrap();
+    assert_eq!(cancelled, Cancelled::Yes, "the other process must be able to cancel");
+
+    world.store.carry_out_delayed_by_protocol().await;
+    assert!(
+        matches!(world.state().await, State::Open(Phase::InProgress, _)),
+        "the late begin is granted, and no attempt owns it"
+    );
+    world.time.pass(LEASE * 2).await;
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
+}
+
+#[tokio::test]
+async fn a_begin_that_arrives_after_its_attempt_was_released_is_cancelled() {
+    let world = GateWorld::new();
+    world.store.delay_begins.store(1, Ordering::SeqCst);
+    let result =
+        world.run(|_| async { Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined"))) }).await;
+    assert!(matches!(result, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{result:?}");
+    settle().await;
+    world.store.carry_out_delayed_by_protocol().await;
+    assert!(
+        matches!(world.state().await, State::Open(Phase::InProgress, _)),
+        "the late begin is granted, and no attempt owns it"
+    );
+    world.time.pass(LEASE * 2).await;
+    assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
+}
+
+#[derive(Debug)]
+struct FixedProbe {
+    found: Found,
+    asked: AtomicU32,
+}
+
+#[async_trait]
+impl Probe for FixedProbe {
+    async fn probe(&self, operation: OperationId) -> Result<Found, BoxError> {
+        assert_eq!(operation, call().record_key().operation());
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Ok(self.found.clone())
+    }
+}
+
+/// A gate with a probe, and a call whose outcome is unknown.
+async fn unknown_outcome_with_probe(found: Found) -> (GateWorld, Arc<FixedProbe>) {
+    let probe = Arc::new(FixedProbe { found, asked: AtomicU32::new(0) });
+    let policy = Arc::clone(&probe);
+    let world = GateWorld::new().with_settings(|settings| settings.policy.on_lapse = OnLapse::Resolve(policy));
+    let result = world.run(|_| async { Err(Failure::unknown(Error::new(ErrorKind::Unknown, "cut off"))) }).await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{result:?}");
+    (world, probe)
+}
+
+#[tokio::test]
+async fn a_probe_that_finds_the_effect_gives_every_copy_its_answer() {
+    let (world, probe) = unknown_outcome_with_probe(Found::Done(Bytes::from_static(b"the answer"))).await;
+    for _ in 0..2 {
+        assert_answer(world.run_with_answer("a second run").await, "the answer", Provenance::Replayed);
+    }
+    assert_eq!((world.runs(), probe.asked.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_probe_that_finds_no_effect_lets_the_call_run_again() {
+    let (world, _) = unknown_outcome_with_probe(Found::NotDone).await;
+    assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);
+    assert_eq!(world.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_probe_that_finds_unknown_leaves_the_outcome_unknown() {
+    let (world, probe) = unknown_outcome_with_probe(Found::Unknown).await;
+    let result = world.run_with_answer("a second run").await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{result:?}");
+    assert_eq!((world.runs(), probe.asked.load(Ordering::SeqCst)), (1, 1));
+}

@@ -1,0 +1,201 @@
+//! Completions that the store refuses, loses, or gets from the journal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::gate::{Detail, Provenance, Reason, Recorded, Refused};
+use hapax_core::journal::MemoryJournal;
+use hapax_core::machine::{Claim, Complete, Completed};
+use hapax_core::store::Protocol;
+use hapax_core::{Error, ErrorKind, Identity, Journal, OnLapse, Owner, Rule, Seconds, State, Store, Token};
+use tokio::sync::Notify;
+
+use crate::stepped::settle;
+use crate::world::{
+    GateWorld, LEASE, assert_answer, call, call_of, gate_over, run_beside, run_call_with_answer, settings,
+    wait_for_cancellation, with_journal,
+};
+
+#[tokio::test]
+async fn an_answer_that_the_store_refuses_for_a_lease_is_unrecorded() {
+    let world = GateWorld::new();
+    world.store.refuse_all_after_begin(true);
+    let run = world.run_with_answer("the answer");
+    let result = run_beside(run, world.time.pass(LEASE * 3)).await;
+    let Err(refused) = result else { panic!("unrecorded was expected, not {result:?}") };
+    assert_eq!(refused.reason, Reason::Unrecorded);
+    let Some(Detail::Error(error)) = refused.detail else { panic!("the cause was expected, not {:?}", refused.detail) };
+    assert_eq!(error.downcast_ref::<Error>().map(Error::kind), Some(ErrorKind::Unknown));
+
+    world.store.refuse_all_after_begin(false);
+    for _ in 0..3 {
+        let result = world.run_with_answer("a second run").await;
+        assert!(matches!(result, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{result:?}");
+        world.time.pass(LEASE).await;
+    }
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_completion_is_retried_until_the_store_confirms_it() {
+    let world = GateWorld::new();
+    world.store.refuse_all_after_begin(true);
+    let heal = async {
+        world.time.pass(LEASE / 2).await;
+        world.store.refuse_all_after_begin(false);
+        world.time.pass(LEASE).await;
+    };
+    let result = run_beside(world.run_with_answer("the answer"), heal).await;
+    assert_answer(result, "the answer", Provenance::Fresh);
+    assert_answer(world.run_with_answer("another").await, "the answer", Provenance::Replayed);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn failing_completions_are_retried_for_one_lease() {
+    let world = GateWorld::new();
+    world.store.refuse_completes.store(true, Ordering::SeqCst);
+    let run = world.run_with_answer("the answer");
+    let meanwhile = async {
+        world.time.pass(LEASE / 2).await;
+        let result = world.run_with_answer("a second run").await;
+        assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
+        world.time.pass(LEASE * 2).await;
+    };
+    let result = run_beside(run, meanwhile).await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Unrecorded, .. })), "{result:?}");
+    world.time.pass(LEASE).await;
+    let result = world.run_with_answer("a second run").await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{result:?}");
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn the_breaker_never_blocks_a_completion() {
+    let world = GateWorld::new();
+    let go = Arc::new(Notify::new());
+    world.start_and_leave(&go, "the answer").await;
+    world.store.down.store(true, Ordering::SeqCst);
+    for number in 0..10 {
+        assert!(run_call_with_answer(&world.gate, call_of("acme", &number.to_string())).await.is_err());
+    }
+    go.notify_one();
+    settle().await;
+    assert!(matches!(world.state().await, State::Completed(_)));
+}
+
+#[tokio::test]
+async fn a_lost_grant_returns_the_recorded_answer() {
+    let world = GateWorld::new();
+    let stopped = Arc::<AtomicBool>::default();
+    let run = world.run(wait_for_cancellation(&stopped));
+    let lose = async {
+        settle().await;
+        let record = world.read().await.record.unwrap();
+        let other = Claim { owner: Owner([7; 16]), token: Token(record.token.0 - 1) };
+        let answer = Bytes::from_static(b"the canonical answer");
+        let fingerprint = record.fingerprint;
+        let ask = Complete { claim: other, fingerprint, answer, retention: Seconds(60), age: Duration::ZERO };
+        let completed = Protocol::over(&world.store.inner).complete(&call().record_key(), &ask).await;
+        assert_eq!(completed.unwrap(), Completed::Done);
+        world.time.pass(LEASE / 2).await;
+    };
+    let result = run_beside(run, lose).await;
+    assert_answer(result, "the canonical answer", Provenance::Canonical);
+    assert!(stopped.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn a_lost_grant_does_not_return_the_answer_of_another_payload() {
+    let world = GateWorld::new().with_settings(|settings| settings.policy.unknown_retention = LEASE * 2);
+    let go = Arc::new(Notify::new());
+    let waits = Arc::clone(&go);
+    let run = world.run(move |_| async move {
+        waits.notified().await;
+        Ok(String::from("the answer"))
+    });
+    let lose = async {
+        settle().await;
+        let fingerprint = Identity::plain().fingerprint(Rule(1), &[b"another payload"]);
+        world.store.refuse_renewals.store(true, Ordering::SeqCst);
+        world.time.pass(LEASE * 3).await;
+        let elsewhere = gate_over(&world.store, &world.time, settings(OnLapse::Hold));
+        let other = elsewhere.run(call().fingerprint(fingerprint), |_| async { Ok(String::from("another answer")) });
+        assert_answer(other.await, "another answer", Provenance::Fresh);
+        go.notify_one();
+    };
+    let result = run_beside(run, lose).await;
+    assert!(
+        matches!(result, Err(Refused { reason: Reason::Unknown { .. }, detail: Some(Detail::Error(_)), .. })),
+        "{result:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_spilled_answer_is_returned_as_pending_and_recorded_later() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    world.gate = with_journal(&world, &journal);
+    world.store.refuse_all_after_begin(true);
+    let ran = run_beside(world.run_with_answer("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
+    assert_eq!(
+        (ran.answer.as_str(), ran.provenance, ran.recorded),
+        ("the answer", Provenance::Fresh, Recorded::Pending)
+    );
+    assert_eq!(journal.replay().await.unwrap().len(), 1);
+
+    world.store.refuse_all_after_begin(false);
+    world.time.pass(Duration::from_secs(2)).await;
+    assert!(matches!(world.state().await, State::Completed(_)));
+    assert!(journal.replay().await.unwrap().is_empty(), "the entry is removed from the journal");
+    assert_answer(world.run_with_answer("a second run").await, "the answer", Provenance::Replayed);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn the_lease_of_a_spilled_answer_is_renewed() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    world.gate = with_journal(&world, &journal);
+    world.store.refuse_completes.store(true, Ordering::SeqCst);
+    run_beside(world.run_with_answer("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
+    world.time.pass(LEASE * 3).await;
+    let result = world.run_with_answer("a second run").await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_new_process_records_the_journal_of_the_one_before() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    world.gate = with_journal(&world, &journal);
+    world.store.refuse_all_after_begin(true);
+    run_beside(world.run_with_answer("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
+    world.time.abort_all().await;
+
+    world.store.refuse_all_after_begin(false);
+    world.gate = with_journal(&world, &journal);
+    settle().await;
+    assert_answer(world.run_with_answer("a second run").await, "the answer", Provenance::Replayed);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_spilled_answer_older_than_its_retention_is_discarded() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    world.gate = with_journal(&world, &journal);
+    world.store.refuse_all_after_begin(true);
+    run_beside(world.run_with_answer("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
+    world.time.abort_all().await;
+    let mut spilled = journal.replay().await.unwrap().remove(0).1;
+    spilled.complete.retention = Seconds(1);
+    spilled.rk = call_of("acme", "forgotten by the store").record_key();
+    let left = Arc::new(MemoryJournal::new());
+    left.append(&spilled).await.unwrap();
+
+    world.store.refuse_all_after_begin(false);
+    world.gate = with_journal(&world, &left);
+    settle().await;
+    let forgotten = world.store.inner.read(&spilled.rk).await.unwrap();
+    assert!(forgotten.live().is_none(), "{forgotten:?}");
+    assert!(left.replay().await.unwrap().is_empty(), "the journal must not keep it");
+}
