@@ -1,4 +1,5 @@
-//! `cargo xtask <verb>`: the commands of this repository. It uses only the standard library, so that it builds in seconds.
+//! `cargo xtask <verb>`: the commands of this repository. It uses only the standard library, so that it builds in
+//! seconds.
 
 mod measure;
 mod mutants;

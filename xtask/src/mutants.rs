@@ -1,5 +1,5 @@
-//! `cargo xtask mutants`: turns each published bug on, and prints which harness fails because of it and after what time.
-//! A bug that no harness sees is a failure.
+//! `cargo xtask mutants`: turns each published bug on, and prints which harness fails because of it and after what
+//! time. A bug that no harness sees is a failure.
 
 use std::fs;
 use std::io;
@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn names_are_the_first_of_each_pair() {
-        let list = "pub const MUTANTS: &[(&str, &str)] = &[\n    (\"one\", \"does this\"),\n    (\"two\", \"does that\"),\n];\non(\"three\")";
+        let list = "pub const MUTANTS: &[(&str, &str)] = &[\n    \
+                    (\"one\", \"does this\"),\n    (\"two\", \"does that\"),\n];\non(\"three\")";
         assert_eq!(names(list), ["one", "two"]);
     }
 
@@ -145,7 +146,8 @@ mod tests {
     fn the_binary_is_that_of_the_package() {
         let of = |package: &str, name: &str, path: &str| {
             format!(
-                "{{\"package_id\":\"path+file:///a/{package}#hapax-{package}@0.1.0\",\"target\":{{\"kind\":[\"test\"],\"name\":\"{name}\"}},\"executable\":\"{path}\"}}\n"
+                "{{\"package_id\":\"path+file:///a/{package}#hapax-{package}@0.1.0\",\
+                 \"target\":{{\"kind\":[\"test\"],\"name\":\"{name}\"}},\"executable\":\"{path}\"}}\n"
             )
         };
         let messages =

@@ -1,5 +1,5 @@
-//! `cargo xtask services`: the real servers that tests need. Tests start and end servers of their own; a server that `up` starts
-//! runs until `down`.
+//! `cargo xtask services`: the real servers that tests need. Tests start and end servers of their own; a server that
+//! `up` starts runs until `down`.
 
 mod running;
 

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: the steps that a change must pass, cheapest first. Each step is a command that a person can type.
+//! `cargo xtask test`: the steps that a change must pass, cheapest first. Each step is a command that a person can
+//! type.
 
 use std::borrow::Cow;
 use std::env;

@@ -1,7 +1,7 @@
 //! `cargo xtask tidy`: rules about the source tree that rustc and clippy do not cover.
 //!
-//! To add a rule, write its check, add it to [`RULES`] with a remedy, and test in `tidy/tests.rs` what it refuses and what it
-//! accepts.
+//! To add a rule, write its check, add it to [`RULES`] with a remedy, and test in `tidy/tests.rs` what it refuses and
+//! what it accepts.
 
 mod habits;
 mod manifest;
@@ -34,10 +34,12 @@ const RULES: &[TidyRule] = &[
     (habits::documents_name_what_exists, "name a path that exists"),
     (habits::the_map_is_true, "draw the map as the tree is"),
     (habits::clauses_are_shown_by_tests, "end the name of a test that shows the clause with its number"),
+    (width::lines_wrap_at_120_characters, "wrap it; only rows of tables may be wider"),
     (habits::root_documents_exist, "write it: every reader looks for it"),
 ];
 
-/// Applies every rule to the checkout and prints each violation as `path:line: what, remedy`. Returns whether there were none.
+/// Applies every rule to the checkout and prints each violation as `path:line: what, remedy`. Returns whether there
+/// were none.
 pub(crate) fn run(root: &Path) -> bool {
     let tree = match SourceTree::read(root) {
         Ok(tree) => tree,

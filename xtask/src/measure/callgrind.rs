@@ -12,7 +12,8 @@ pub(super) struct CallgrindProfile {
 }
 
 impl CallgrindProfile {
-    /// Reads an output file. A name stands in full where it is used first, `fl=(3) src/a.rs`, and then as its number, `fl=(3)`.
+    /// Reads an output file. A name stands in full where it is used first, `fl=(3) src/a.rs`, and then as its number,
+    /// `fl=(3)`.
     pub(super) fn read(output: &str) -> Self {
         let mut profile = Self::default();
         let (mut files, mut functions) = (BTreeMap::new(), BTreeMap::new());
@@ -51,7 +52,8 @@ mod tests {
 
     #[test]
     fn names_are_looked_up_by_their_numbers() {
-        let output = "fl=(1) a.rs\nfn=(1) a::f\n3 5\ncfi=(2) b.rs\ncfn=(2) b::g\ncalls=1 2\n3 9\n\nfl=(2)\nfn=(2)\n1 1\nfi=(3) c.rs\n";
+        let output = "fl=(1) a.rs\nfn=(1) a::f\n3 5\ncfi=(2) b.rs\ncfn=(2) b::g\ncalls=1 2\n3 9\n\n\
+                      fl=(2)\nfn=(2)\n1 1\nfi=(3) c.rs\n";
         let profile = CallgrindProfile::read(output);
         assert_eq!(profile.files.into_iter().collect::<Vec<_>>(), ["a.rs", "b.rs", "c.rs"]);
         assert_eq!(profile.functions.into_iter().collect::<Vec<_>>(), ["a::f", "b::g"]);

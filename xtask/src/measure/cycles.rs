@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Source;
 use crate::rust::{RustPath, imports};
 
-/// The sets of two or more files in which each file reaches each other one over `use`. An edge between a module and its own
-/// parent does not count: a parent declares its children, and they share its types.
+/// The sets of two or more files in which each file reaches each other one over `use`. An edge between a module and its
+/// own parent does not count: a parent declares its children, and they share its types.
 pub(super) fn cycles(sources: &[Source<'_>]) -> Vec<Vec<String>> {
     let modules: BTreeMap<ModulePath, &Source<'_>> =
         sources.iter().filter_map(|source| Some((ModulePath::of(source.file)?, source))).collect();
@@ -51,7 +51,8 @@ impl ModulePath {
 /// How many re-exports a path is followed through.
 const RE_EXPORTS: usize = 4;
 
-/// The module that a `use` path in `from` leads to: the deepest one on its way, or the one that a re-export there names.
+/// The module that a `use` path in `from` leads to: the deepest one on its way, or the one that a re-export there
+/// names.
 fn target<'m>(
     modules: &'m BTreeMap<ModulePath, &Source<'_>>,
     from: &ModulePath,

@@ -1,7 +1,7 @@
 //! Follows one POST through the gateway: which files it enters, and how often its body is wrapped.
 //!
-//! The gateway runs under callgrind on SQLite, in a development build, so that a function keeps its file. A first POST warms it
-//! up. Callgrind counts only while the second POST, with a key and a connection of its own, is under way.
+//! The gateway runs under callgrind on SQLite, in a development build, so that a function keeps its file. A first POST
+//! warms it up. Callgrind counts only while the second POST, with a key and a connection of its own, is under way.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -37,7 +37,8 @@ pub(super) fn report(checkout: &Path) -> bool {
     }
 }
 
-/// Prints the files of the workspace's crates. A file with an asterisk calls a function of another one; the others are leaves.
+/// Prints the files of the workspace's crates. A file with an asterisk calls a function of another one; the others are
+/// leaves.
 fn print_files(checkout: &Path, profile: &CallgrindProfile) {
     let file = |path: &str| workspace_file(checkout, path);
     let calls = profile.calls.iter().filter_map(|(from, to)| Some((file(from)?, file(to)?)));
@@ -55,8 +56,8 @@ fn workspace_file(checkout: &Path, path: &str) -> Option<String> {
     (file.contains("/src/") && checkout.join(file).exists()).then(|| file.to_owned())
 }
 
-/// `A<B>` in `<A<B> as http_body::Body>::poll_frame`. Each instance of a generic body counts: it is a wrapping of its own.
-/// References and boxes only forward the call and do not count.
+/// `A<B>` in `<A<B> as http_body::Body>::poll_frame`. Each instance of a generic body counts: it is a wrapping of its
+/// own. References and boxes only forward the call and do not count.
 fn body_type(function: &str) -> Option<&str> {
     let (body, method) = function.split_once(" as http_body::Body>::poll_frame")?;
     let is_pointer =

@@ -95,8 +95,8 @@ pub(super) fn documents_name_what_exists(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
-/// The block ` ```map ` of ARCHITECTURE.md: a line without indentation names a folder, and indented lines name what is in it. A
-/// line whose text begins with `future:` names what does not exist yet.
+/// The block ` ```map ` of ARCHITECTURE.md: a line without indentation names a folder, and indented lines name what is
+/// in it. A line whose text begins with `future:` names what does not exist yet.
 pub(super) fn the_map_is_true(tree: &SourceTree) -> Vec<Violation> {
     let document = "ARCHITECTURE.md";
     let mut violations = Vec::new();
@@ -129,7 +129,8 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The path in a code span, without arguments, line number and anchor, and only up to a placeholder such as `<db>` or `*`.
+/// The path in a code span, without arguments, line number and anchor, and only up to a placeholder such as `<db>` or
+/// `*`.
 fn named_path(span: &str) -> Option<&str> {
     let path = span.split([' ', ':', '#']).next()?;
     let path = match path.find(['<', '*', '{']) {

@@ -197,6 +197,20 @@ fn every_clause_has_a_test_and_every_test_a_clause() {
 }
 
 #[test]
+fn wide_lines_are_refused_except_rows_of_tables() {
+    let wide = "a".repeat(121);
+    let rule = width::lines_wrap_at_120_characters;
+    for file in ["README.md", "xtask/src/main.rs", "fixtures/run.sh", "Cargo.toml"] {
+        refuses(rule, file, &wide);
+        accepts(rule, file, &wide[1..]);
+        accepts(rule, file, &"é".repeat(120));
+    }
+    accepts(rule, "README.md", &format!("| {wide} |"));
+    accepts(rule, "xtask/src/main.rs", &format!("/// | {wide} |"));
+    accepts(rule, "docs/performance.md", &wide);
+}
+
+#[test]
 fn a_missing_document_is_found() {
     let tree = SourceTree::of(&[("README.md", ""), ("ARCHITECTURE.md", ""), ("CHANGELOG.md", "")]);
     let findings = root_documents_exist(&tree);

@@ -22,6 +22,15 @@ pub(crate) fn wide_lines(tree: &SourceTree) -> Vec<Violation> {
     violations
 }
 
+/// The wide lines outside of the folders that are not wrapped yet.
+pub(super) fn lines_wrap_at_120_characters(tree: &SourceTree) -> Vec<Violation> {
+    let mut violations = wide_lines(tree);
+    violations.retain(|violation| !NOT_YET_WRAPPED.iter().any(|folder| violation.path.starts_with(folder)));
+    violations
+}
+
+const NOT_YET_WRAPPED: &[&str] = &["bench/", "crates/", "docs/http.md", "examples/plain-function/", "verify/"];
+
 /// A row of a Markdown table, also in documentation comments.
 fn is_table_row(line: &str) -> bool {
     line.trim_start().trim_start_matches(['/', '!']).trim_start().starts_with('|')
