@@ -68,7 +68,7 @@ pub(crate) fn resident_bytes(which: Option<&str>) -> anyhow::Result<f64> {
 
 fn gate(store: Arc<dyn Store>) -> anyhow::Result<Gate> {
     let mut settings = Settings::default();
-    settings.max_twins_per_key = FOLLOWERS;
+    settings.max_followers_per_key = FOLLOWERS;
     settings.max_in_flight = FOLLOWERS;
     settings.max_in_flight_per_tenant = FOLLOWERS;
     settings.policy.on_busy = OnBusy::Wait(Duration::from_secs(60));

@@ -1,4 +1,6 @@
-//! What can be set: plain data with units, validated as a whole.
+//! Settings of a gate: plain data with units, and their limits.
+
+mod limits;
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::error::{BoxError, Error, ErrorKind, Result};
+use crate::error::{BoxError, Error};
 use crate::key::OperationId;
 use crate::machine::Lapse;
 use crate::record::{Millis, Seconds};
+
+pub use limits::{InvalidSetting, SettingName};
 
 /// Settings of a gate.
 ///
@@ -30,17 +34,19 @@ use crate::record::{Millis, Seconds};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long one call to the store may take before its outcome counts as unknown. 1 s.
+    /// Timeout of one call to the store; after it the outcome of the call counts as unknown. Default: 1 s.
+    ///
+    /// A timeout that is longer than the lease is safe, but a lease then expires before its renewal times out.
     pub store_timeout: Duration,
-    /// How many attempts may run at once; further calls are refused as overloaded. 4,096.
+    /// The number of attempts that may run at once; further calls are refused as overloaded. Default: 4,096.
     pub max_in_flight: usize,
-    /// How many of them may be one tenant's. 1,024.
+    /// The number of attempts of one tenant that may run at once. Default: 1,024.
     pub max_in_flight_per_tenant: usize,
-    /// How many copies of calls under way in this process may wait for them. 10,000.
-    pub max_twins: usize,
-    /// How many of them may wait for one key. 1,000.
-    pub max_twins_per_key: usize,
-    /// The policy of calls that bring none of their own.
+    /// The number of followers: calls that wait for an attempt of the same key in this process. Default: 10,000.
+    pub max_followers: usize,
+    /// The number of followers of one key. Default: 1,000.
+    pub max_followers_per_key: usize,
+    /// The policy of every call that has no policy of its own.
     pub policy: Policy,
 }
 
@@ -50,14 +56,14 @@ impl Default for Settings {
             store_timeout: Duration::from_secs(1),
             max_in_flight: 4096,
             max_in_flight_per_tenant: 1024,
-            max_twins: 10_000,
-            max_twins_per_key: 1000,
+            max_followers: 10_000,
+            max_followers_per_key: 1000,
             policy: Policy::default(),
         }
     }
 }
 
-/// How long things last, and what follows a lapse.
+/// How long leases and records live, and what happens when a lease expires, a key is busy or the store is down.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,26 +71,26 @@ impl Default for Settings {
 ///
 /// let mut policy = Policy::default();
 /// policy.on_busy = OnBusy::Wait(Duration::from_secs(5));
-/// policy.on_lapse = OnLapse::Retry(Repeatable::declared("the provider knows its copies by the operation's id"));
+/// policy.on_lapse = OnLapse::Retry(Repeatable::declared("the provider deduplicates by the operation id"));
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Policy {
-    /// How long a grant is believed without renewal; renewed every third of it. 30 s; at least 1 s.
+    /// How long a grant is valid without renewal; it is renewed every third of it. Default: 30 s. At least 1 s.
     pub lease: Duration,
-    /// How long an answer is replayed, from its completion. 24 h; at least the lease.
+    /// How long an answer is replayed, counted from its completion. Default: 24 h. At least the lease.
     pub retention: Duration,
-    /// How long a record lives whose outcome is not known. 30 d; must be longer than the lease.
+    /// How long a record lives whose outcome is unknown. Default: 30 days. At least 1 s longer than the lease.
     pub unknown_retention: Duration,
-    /// How long a released record keeps its fingerprint and token. 10 min; at least the lease.
+    /// How long a released record keeps its fingerprint and token. Default: 10 min. At least the lease.
     pub released_retention: Duration,
-    /// How long a handler may run; after that its lease is no longer renewed and it is told to stop. 15 min.
+    /// How long a handler may run; then it is cancelled and its lease is no longer renewed. Default: 15 min.
     pub max_execution: Duration,
-    /// What follows when a lease runs out. Hold.
+    /// What happens after a lease has expired. Default: hold.
     pub on_lapse: OnLapse,
-    /// What a copy gets while the first still runs. Reject.
+    /// What a retry gets while the first attempt still runs. Default: reject.
     pub on_busy: OnBusy,
-    /// What happens while the store cannot be asked. Reject.
+    /// What happens to calls while the store is down. Default: reject.
     pub on_store_down: OnStoreDown,
 }
 
@@ -103,27 +109,27 @@ impl Default for Policy {
     }
 }
 
-/// What follows when a lease runs out and nobody knows whether the effect happened.
+/// What happens after a lease has expired and the outcome of its attempt is unknown.
 ///
 /// ```
 /// use hapax_core::{OnLapse, Policy, Repeatable};
 ///
 /// let mut policy = Policy::default();
-/// // Its `upsert` can be carried out twice and leaves one row.
+/// // The handler upserts one row, so a second run changes nothing.
 /// policy.on_lapse = OnLapse::Retry(Repeatable::declared("the row is written under the operation's id"));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub enum OnLapse {
-    /// The key answers *outcome unknown* until somebody finds out.
+    /// Every call gets *outcome unknown* until an operator or a late completion resolves the record.
     #[default]
     Hold,
     /// The next call runs the handler again.
     Retry(Repeatable),
-    /// The next call asks whether it happened, and goes on from there.
+    /// The next call asks the probe for the outcome: it replays the answer, runs the handler, or gets *outcome unknown*.
     Resolve(Arc<dyn Probe>),
 }
 
-/// Finds out whether an operation happened: asks the processor of the effect, by the operation's derived id for instance.
+/// Finds out whether an operation happened, for instance by asking the payment provider for the operation id.
 ///
 /// ```
 /// use async_trait::async_trait;
@@ -137,7 +143,7 @@ pub enum OnLapse {
 ///     async fn probe(&self, operation: OperationId) -> Result<Found, BoxError> {
 ///         match self.charge_by_transaction(&operation.to_string()).await? {
 ///             Some(charge) => Ok(Found::Done(charge.into())),
-///             // Its books are written later: absent is not yet *not done*.
+///             // The provider lists a charge late, so an absent one may still have happened.
 ///             None => Ok(Found::Unknown),
 ///         }
 ///     }
@@ -148,96 +154,58 @@ pub enum OnLapse {
 /// ```
 #[async_trait]
 pub trait Probe: fmt::Debug + Send + Sync + 'static {
-    /// What is known of the operation. Asked once at a time for each key of a process.
+    /// Returns what is known about the operation. At most one probe runs at a time for each key of a process.
     ///
-    /// `NotDone` makes it run again: say it only when the attempt before can no longer act, since a request that is still under way
-    /// may arrive after the question.
+    /// `NotDone` makes the handler run again. Return it only if the earlier attempt can no longer act: a request of it
+    /// that is still in flight may arrive after the probe.
     ///
     /// # Errors
-    /// Any; counts as [`Found::Unknown`].
+    /// Any error counts as [`Found::Unknown`].
     ///
     /// # Cancel safety
-    /// Dropped when it takes longer than the policy's lease.
+    /// The future is dropped if it takes longer than the lease of the policy.
     async fn probe(&self, operation: OperationId) -> Result<Found, BoxError>;
 }
 
 /// What a probe found.
-///
-/// ```
-/// use hapax_core::Found;
-/// use hapax_core::gate::Answer;
-///
-/// /// What the books of the provider say, which it closes every night.
-/// fn found(charge: Option<String>, books_are_closed: bool) -> Found {
-///     match charge {
-///         Some(charge) => Found::Done(charge.encode()),
-///         None if books_are_closed => Found::NotDone,
-///         None => Found::Unknown,
-///     }
-/// }
-/// assert_eq!(found(None, false), Found::Unknown);
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It happened, and this is its answer, encoded as the gate's [`Answer`](crate::gate::Answer) encodes it.
+    /// The operation happened. The answer is encoded as [`Answer`](crate::gate::Answer) encodes it.
     Done(Bytes),
-    /// It did not happen.
+    /// The operation did not happen.
     NotDone,
-    /// Not known yet.
+    /// The outcome is not known yet.
     Unknown,
 }
 
-/// What a copy of a call gets while the first still runs.
-///
-/// ```
-/// use std::time::Duration;
-/// use hapax_core::{OnBusy, Policy};
-///
-/// let mut policy = Policy::default();
-/// // Clients that cannot come back get the answer on their first connection.
-/// policy.on_busy = OnBusy::Wait(Duration::from_secs(5));
-/// ```
+/// What a retry of a call gets while the first attempt still runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBusy {
-    /// It is told to come back.
+    /// The retry fails with *in progress* and is to be sent again later.
     #[default]
     Reject,
-    /// It waits for the answer, at most this long, and is told to come back then.
+    /// The retry waits for the answer at most this long, then fails with *in progress*.
     Wait(Duration),
 }
 
-/// What happens while the store cannot be asked.
-///
-/// ```
-/// use hapax_core::{OnStoreDown, Policy, Repeatable};
-///
-/// let mut policy = Policy::default();
-/// policy.on_store_down = OnStoreDown::Pass(Repeatable::declared("it only sends a reminder"));
-/// ```
+/// What happens to calls while the store is down.
 #[derive(Clone, Debug, Default)]
 pub enum OnStoreDown {
     /// Calls are refused.
     #[default]
     Reject,
-    /// The handler runs without a record, once per copy.
+    /// The handler runs without a record, once for every copy of a call.
     Pass(Repeatable),
 }
 
-/// The word of whoever owns a route that its effect may safely be run again.
-///
-/// ```
-/// use hapax_core::Repeatable;
-///
-/// let reminder = Repeatable::declared("a second reminder does no harm");
-/// assert_eq!(reminder.reason(), "a second reminder does no harm");
-/// ```
+/// The declaration of a route's owner that its handler may safely run more than once.
 #[derive(Clone, Debug)]
 pub struct Repeatable {
     reason: String,
 }
 
 impl Repeatable {
-    /// Declares it, with the reason for those who read the configuration.
+    /// Declares that the handler may run more than once, and why.
     pub fn declared(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
     }
@@ -249,24 +217,26 @@ impl Repeatable {
 }
 
 impl Settings {
-    /// Looks for contradictions, as every gate does when it is built.
+    /// Checks every limit, as [`Gate::builder`](crate::Gate::builder) does for the gate that it builds.
     ///
     /// # Errors
-    /// `Invalid`, naming the setting and the remedy.
-    pub fn validate(&self) -> Result<()> {
-        if self.store_timeout.is_zero() {
-            return Err(invalid(
-                "store_timeout is zero; give it the time one call to the store may take, 1 s for instance",
-            ));
-        }
-        if self.max_in_flight == 0 || self.max_in_flight_per_tenant == 0 {
-            return Err(invalid("max_in_flight or max_in_flight_per_tenant is zero; nothing could ever run"));
-        }
-        Terms::try_from(&self.policy).map(drop)
+    /// The first limit that is broken. It converts into an [`Error`] of kind `Invalid`.
+    pub fn validate(&self) -> Result<(), InvalidSetting> {
+        limits::check_settings(self)
     }
 }
 
-/// A policy in the units of records, validated.
+impl Policy {
+    /// Checks every limit, as [`Gate::with`](crate::Gate::with) does.
+    ///
+    /// # Errors
+    /// The first limit that is broken. It converts into an [`Error`] of kind `Invalid`.
+    pub fn validate(&self) -> Result<(), InvalidSetting> {
+        limits::check_policy(self)
+    }
+}
+
+/// A validated policy in the units of records.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) lease: Millis,
@@ -279,40 +249,23 @@ pub(crate) struct Terms {
     pub(crate) on_busy: OnBusy,
     /// Whether calls run without a record while the store is down.
     pub(crate) pass: bool,
-    /// As it was given.
+    /// The policy as the caller gave it.
     pub(crate) policy: Policy,
 }
 
 impl TryFrom<&Policy> for Terms {
     type Error = Error;
 
-    fn try_from(policy: &Policy) -> Result<Self> {
-        if policy.lease < Duration::from_secs(1) {
-            return Err(invalid("lease is shorter than 1 s; a grant could lapse between two renewals"));
-        }
-        if policy.lease >= policy.unknown_retention {
-            return Err(invalid("unknown_retention is not longer than lease; a record must outlive its lease"));
-        }
-        if policy.retention < policy.lease {
-            return Err(invalid(
-                "retention is shorter than lease; a copy of the request that is still under way would run it again",
-            ));
-        }
-        if policy.released_retention < policy.lease {
-            return Err(invalid(
-                "released_retention is shorter than lease; a record must outlive the requests that are still under way",
-            ));
-        }
+    fn try_from(policy: &Policy) -> Result<Self, Error> {
+        policy.validate()?;
+        // The limits keep all of these far below 32 bits, so nothing is cut off.
+        let millis = |duration: Duration| Millis(u32::try_from(duration.as_millis()).unwrap_or(u32::MAX));
+        let seconds = |duration: Duration| Seconds(u32::try_from(duration.as_secs()).unwrap_or(u32::MAX));
         Ok(Self {
-            lease: u32::try_from(policy.lease.as_millis())
-                .map(Millis)
-                .map_err(|_| invalid("lease is longer than 49 days"))?,
-            retention: seconds(policy.retention, "retention is not between 1 s and 136 years")?,
-            unknown_retention: seconds(policy.unknown_retention, "unknown_retention is not between 1 s and 136 years")?,
-            released_retention: seconds(
-                policy.released_retention,
-                "released_retention is not between 1 s and 136 years",
-            )?,
+            lease: millis(policy.lease),
+            retention: seconds(policy.retention),
+            unknown_retention: seconds(policy.unknown_retention),
+            released_retention: seconds(policy.released_retention),
             max_execution: policy.max_execution,
             on_lapse: match policy.on_lapse {
                 OnLapse::Hold | OnLapse::Resolve(_) => Lapse::Hold,
@@ -327,15 +280,4 @@ impl TryFrom<&Policy> for Terms {
             policy: policy.clone(),
         })
     }
-}
-
-fn seconds(duration: Duration, message: &'static str) -> Result<Seconds> {
-    match u32::try_from(duration.as_secs()) {
-        Ok(seconds @ 1..) => Ok(Seconds(seconds)),
-        Ok(0) | Err(_) => Err(invalid(message)),
-    }
-}
-
-fn invalid(message: &'static str) -> Error {
-    Error::new(ErrorKind::Invalid, message)
 }

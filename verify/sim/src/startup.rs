@@ -51,7 +51,7 @@ fn start_process(scene: &Arc<Scene>, number: usize, journal: Option<Arc<MemoryJo
     let mut settings = Settings::default();
     settings.store_timeout = scene.plan.store_timeout;
     settings.max_in_flight = scene.plan.max_in_flight;
-    settings.max_twins = scene.plan.max_twins;
+    settings.max_followers = scene.plan.max_twins;
     let policies: Vec<_> = scene.plan.routes.iter().map(|route| policy(*route, scene, &process)).collect();
     settings.policy = policies[0].clone();
     let remote = Arc::new(NetworkStore::new(Arc::clone(&scene.network), life));

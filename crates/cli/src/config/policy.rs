@@ -1,3 +1,5 @@
+//! `[policy]`: what holds for every protected request. A `[[route]]` may override each setting.
+
 use std::time::Duration;
 
 use hapax::http::{Grammar, JsonKey, KeyField, Tenant};
@@ -6,9 +8,87 @@ use http::HeaderName;
 use http::header::AUTHORIZATION;
 
 use crate::config::reader::parse::{self, KeyPlace};
+use crate::config::reader::setting::Setting;
 use crate::config::reader::values::Values;
 
-/// What `[policy]` says of all requests, and each `[[route]]` of its own.
+pub(crate) const TABLE: &str = "policy";
+
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(TABLE, "key", "HAPAX_KEY")
+        .value("RULE")
+        .default("required")
+        .help("Whether a POST or PATCH must have a key: `required` or `optional`")
+        .details("required: a request without a key gets 400. optional: it is forwarded without protection."),
+    Setting::new(TABLE, "key-from", "HAPAX_KEY_FROM")
+        .value("PLACE")
+        .default("header:Idempotency-Key")
+        .help("Where the key of a request is: `header:NAME`, or `json:/POINTER` for a member of the body"),
+    Setting::new(TABLE, "key-grammar", "HAPAX_KEY_GRAMMAR")
+        .value("GRAMMAR")
+        .default("lenient")
+        .help("How a key in a header may be written: `lenient` or `strict`")
+        .details(
+            "lenient: as a quoted string or as the bare value; both are the same key. \
+             strict: only as a quoted string, as the IETF draft requires.",
+        ),
+    Setting::new(TABLE, "lease", "HAPAX_LEASE")
+        .value("DURATION")
+        .default("30s")
+        .help("How long a running request holds its key without a renewal; at least 1s")
+        .details(
+            "The gateway renews the lease every third of it. If the process dies, the lease expires, \
+             and --on-lapse says what a retry gets.",
+        ),
+    Setting::new(TABLE, "retention", "HAPAX_RETENTION")
+        .value("DURATION")
+        .default("24h")
+        .help("How long an answer is replayed; at least --lease"),
+    Setting::new(TABLE, "unknown-retention", "HAPAX_UNKNOWN_RETENTION")
+        .value("DURATION")
+        .default("30days")
+        .help("How long a request whose outcome is unknown is remembered; at least 1s longer than --lease"),
+    Setting::new(TABLE, "max-execution", "HAPAX_MAX_EXECUTION")
+        .value("DURATION")
+        .default("15min")
+        .help("How long a request may run; after that its lease is no longer renewed")
+        .details("At least --upstream-timeout, or the lease would expire while the API may still answer."),
+    Setting::new(TABLE, "wait", "HAPAX_WAIT")
+        .value("DURATION")
+        .default("0s")
+        .help("How long a retry waits for the answer while the first attempt runs")
+        .details("After that time it gets 409 in-progress with Retry-After. 0s: it gets that at once."),
+    Setting::new(TABLE, "on-lapse", "HAPAX_ON_LAPSE")
+        .value("POLICY")
+        .default("hold")
+        .help("What a retry gets after an attempt whose outcome is unknown: `hold` or `retry`")
+        .details(
+            "hold: 409 outcome-unknown until an operator resolves it, so there is never a second effect. \
+             retry: the request runs again; choose it only if a second effect does no harm.",
+        ),
+    Setting::new(TABLE, "when-store-down", "HAPAX_WHEN_STORE_DOWN")
+        .value("POLICY")
+        .default("reject")
+        .help("What happens to protected requests while the store is down: `reject` or `pass`")
+        .details(
+            "reject: 503, and nothing runs. \
+             pass: every copy runs without a record; choose it only if a second effect does no harm.",
+        ),
+    Setting::new(TABLE, "max-request-body", "HAPAX_MAX_REQUEST_BODY")
+        .value("BYTES")
+        .default("1MiB")
+        .help("Largest body of a protected request; a larger one gets 413"),
+    Setting::new(TABLE, "max-stored-body", "HAPAX_MAX_STORED_BODY")
+        .value("BYTES")
+        .default("1MiB")
+        .help("Largest body of an answer that is stored")
+        .details("A larger answer is forwarded but not stored, so a retry gets 409 not-replayable."),
+    Setting::new(TABLE, "store-header", "HAPAX_STORE_HEADER")
+        .value("NAME")
+        .list()
+        .help("Further response header to store and replay; may be given several times"),
+];
+
+/// The values of `[policy]`, or of a `[[route]]` with its overrides.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     pub(crate) policy: Policy,
@@ -26,15 +106,17 @@ pub(crate) enum KeySource {
 }
 
 impl Rules {
+    /// Reads the rules and checks them for contradictions.
     pub(crate) fn read(values: &Values) -> Result<Self, anyhow::Error> {
         let policy = policy(values)?;
-        agree(values, &policy)?;
+        policy.validate().map_err(|invalid| values.invalid(&invalid))?;
+        check_timeouts(values, &policy)?;
         Ok(Self {
             policy,
             key: key(values)?,
             max_request_body: values.one("max-request-body", parse::bytes)?,
             max_stored_body: values.one("max-stored-body", parse::bytes)?,
-            store_headers: values.list("store-header", parse::kept_header)?,
+            store_headers: values.list("store-header", parse::storable_header)?,
         })
     }
 }
@@ -44,13 +126,13 @@ fn policy(values: &Values) -> Result<Policy, anyhow::Error> {
     policy.lease = values.one("lease", parse::duration)?;
     policy.retention = values.one("retention", parse::duration)?;
     policy.unknown_retention = values.one("unknown-retention", parse::duration)?;
-    policy.max_execution = values.one("max-execution", parse::some_time)?;
-    // What was released must outlive the requests that are still under way.
+    policy.max_execution = values.one("max-execution", parse::duration)?;
+    // No flag sets it, so a longer lease must not contradict its default.
     policy.released_retention = policy.released_retention.max(policy.lease);
-    if values.one("on-lapse", parse::may_retry)? {
+    if values.one("on-lapse", parse::is_retry)? {
         policy.on_lapse = OnLapse::Retry(Repeatable::declared(values.quoted("on-lapse")));
     }
-    if values.one("when-store-down", parse::may_pass)? {
+    if values.one("when-store-down", parse::is_pass)? {
         policy.on_store_down = OnStoreDown::Pass(Repeatable::declared(values.quoted("when-store-down")));
     }
     let wait = values.one("wait", parse::duration)?;
@@ -61,7 +143,7 @@ fn policy(values: &Values) -> Result<Policy, anyhow::Error> {
 }
 
 fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
-    let strict = values.one("key-grammar", parse::is_strict)?;
+    let is_strict = values.one("key-grammar", parse::is_strict)?;
     match values.one("key-from", parse::key_place)? {
         KeyPlace::Field(name) => {
             let tenant = match values.one("tenant", parse::tenant)? {
@@ -70,15 +152,16 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
                 Tenant::None => None,
             };
             if tenant.as_ref() == Some(&name) {
-                let what = format!("{name} names the tenant, too ({}); take another header", values.quoted("tenant"));
+                let tenant = values.quoted("tenant");
+                let what = format!("{name} already identifies the tenant ({tenant}); choose another header");
                 return Err(values.wrong("key-from", what));
             }
-            let grammar = if strict { Grammar::Strict } else { Grammar::Lenient };
+            let grammar = if is_strict { Grammar::Strict } else { Grammar::Lenient };
             Ok(KeySource::Field(KeyField::default().in_field(name).grammar(grammar)))
         }
-        KeyPlace::Body(_) if strict => {
+        KeyPlace::Body(_) if is_strict => {
             let what = format!(
-                "strict is how a header is written, but the key is in the body ({}); leave key-grammar out",
+                "strict is a grammar for headers, but the key is in the body, {}; remove key-grammar",
                 values.quoted("key-from")
             );
             Err(values.wrong("key-grammar", what))
@@ -87,50 +170,17 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
     }
 }
 
-/// Looks for values that are impossible, or contradict each other.
-fn agree(values: &Values, policy: &Policy) -> Result<(), anyhow::Error> {
-    let Policy { lease, retention, unknown_retention, max_execution, .. } = *policy;
-    let upstream_timeout = values.one("upstream-timeout", parse::some_time)?;
-    let store_timeout = values.one("store-timeout", parse::some_time)?;
-    if lease < SHORTEST_LEASE {
-        return Err(values.wrong("lease", "too short: it could lapse between two renewals; make it 1s or more"));
+/// Checks the timeouts of the gateway against the policy. The limits of the policy itself are stated in core.
+fn check_timeouts(values: &Values, policy: &Policy) -> Result<(), anyhow::Error> {
+    let upstream_timeout = values.one("upstream-timeout", parse::nonzero_duration)?;
+    if upstream_timeout > policy.max_execution {
+        let why = "the lease would expire while the gateway still waits for the API";
+        return Err(values.too_long("upstream-timeout", "max-execution", Duration::ZERO, why));
     }
-    for (flag, duration) in [("lease", lease), ("retention", retention), ("unknown-retention", unknown_retention)] {
-        let (longest, shown) = if flag == "lease" { (LONGEST_LEASE, "49days") } else { (LONGEST_LIFE, "10years") };
-        if duration > longest {
-            return Err(values.wrong(flag, format!("too long for a record to hold it; make it {shown} or less")));
-        }
-    }
-    let lease = ("lease", lease);
-    // Whole seconds: a record must outlive its lease by one.
-    let unknown_retention = ("unknown-retention", unknown_retention.saturating_sub(Duration::from_secs(1)));
-    for (short, long, why) in [
-        (lease, ("retention", retention), "a copy of a request that is still under way would run it again"),
-        (lease, unknown_retention, "what became of a request would be forgotten before it could be known"),
-        (
-            ("upstream-timeout", upstream_timeout),
-            ("max-execution", max_execution),
-            "the lease would lapse while the API is waited for",
-        ),
-        (("store-timeout", store_timeout), lease, "a lease would be over before its renewal is given up"),
-    ] {
-        if short.1 > long.1 {
-            return Err(contradiction(values, short.0, long.0, why));
-        }
+    let store_timeout = values.one("store-timeout", parse::duration)?;
+    if store_timeout > policy.lease {
+        let why = "a lease would expire before its renewal times out";
+        return Err(values.too_long("store-timeout", "lease", Duration::ZERO, why));
     }
     Ok(())
 }
-
-/// `short` is not shorter than `long`. The remedy is for whoever chose one of them.
-fn contradiction(values: &Values, short: &str, long: &str, why: &str) -> anyhow::Error {
-    let (quoted_short, quoted_long) = (values.quoted(short), values.quoted(long));
-    let blamed = if values.is_chosen(short) { short } else { long };
-    let what = format!("{quoted_short} must be shorter than {quoted_long}: {why}; shorten {short} or lengthen {long}");
-    values.wrong(blamed, what)
-}
-
-const SHORTEST_LEASE: Duration = Duration::from_secs(1);
-/// A record holds the milliseconds of its lease in 32 bits.
-const LONGEST_LEASE: Duration = Duration::from_hours(49 * 24);
-/// A record holds the second in which it expires in 32 bits, which end in 2106.
-const LONGEST_LIFE: Duration = Duration::from_hours(10 * 366 * 24);

@@ -5,6 +5,6 @@ pub(super) mod flags;
 mod guess;
 pub(super) mod origin;
 pub(super) mod parse;
-pub(super) mod settings;
+pub(super) mod setting;
 pub(super) mod show;
 pub(super) mod values;

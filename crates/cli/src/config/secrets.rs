@@ -1,3 +1,5 @@
+//! `[secrets]`: the secret of the namespace, and the other secrets that are read from files.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,41 +8,54 @@ use anyhow::{Context, bail};
 use hapax::Identity;
 use subtle::ConstantTimeEq;
 
-/// The identity under the secret in this file. The secret itself is never shown.
+use crate::config::reader::setting::Setting;
+
+pub(crate) const TABLE: &str = "secrets";
+
+pub(crate) const SETTINGS: &[Setting] = &[Setting::new(TABLE, "secrets", "HAPAX_SECRETS")
+    .key("file")
+    .value("FILE")
+    .help("File with the secret of the namespace: 32 bytes or 64 hexadecimal digits")
+    .details(
+        "Ids are derived under the secret, so that keys and payloads cannot be guessed from the store. \
+         Use it only for a new namespace: it can neither be changed nor removed later.",
+    )];
+
+/// Reads the secret in this file. Neither errors nor logs show it.
 pub(crate) fn identity(path: &Path) -> Result<Identity, anyhow::Error> {
     let content = read(path)?;
-    match secret(&content) {
+    match parse_secret(&content) {
         Some(secret) => Ok(Identity::keyed(secret)),
         None => bail!(
-            "{} holds {} bytes, and no secret; it must be 32 bytes, or 64 hexadecimal digits: \
-             `openssl rand -hex 32` makes one",
+            "{} holds {} bytes; a secret is 32 bytes or 64 hexadecimal digits: create one with `openssl rand -hex 32`",
             path.display(),
             content.len()
         ),
     }
 }
 
-/// What a caller must show to be let in. Never shown itself.
+/// The token that the admin listener requires. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct AdminToken(Vec<u8>);
 
 impl std::fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AdminToken")
+        f.write_str("AdminToken(…)")
     }
 }
 
-/// Shorter ones can be guessed.
+/// A shorter token could be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
 impl AdminToken {
-    /// The token in this file, without the blanks around it.
+    /// Reads the token in this file and trims white space around it.
     pub(crate) fn read(path: &Path) -> Result<Self, anyhow::Error> {
         let content = read(path)?;
         let token = content.trim_ascii();
         if token.len() < SHORTEST_TOKEN || !token.iter().all(u8::is_ascii_graphic) {
             bail!(
-                "{} holds no token; it must be {SHORTEST_TOKEN} or more visible characters: `openssl rand -hex 32` makes one",
+                "{} holds no token; it must be {SHORTEST_TOKEN} or more visible characters: \
+                 create one with `openssl rand -hex 32`",
                 path.display()
             );
         }
@@ -53,18 +68,19 @@ impl AdminToken {
     }
 }
 
-/// What is in a file that not everybody may read.
+/// Reads a file that must not be readable by everybody.
 fn read(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
     let shown = path.display();
     let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}; does it exist?"))?;
-    // A group may read it: that is how secrets are mounted for a process that is not root.
+    // The group may read it: secrets are mounted like this for a process that does not run as root.
     if metadata.permissions().mode() & 0o027 != 0 {
-        bail!("{shown} can be read by everybody or written by others; `chmod 600 {shown}` mends it");
+        bail!("{shown} can be read by everybody or written by others; run `chmod 600 {shown}`");
     }
-    fs::read(path).with_context(|| format!("cannot read {shown}; has this user the right to?"))
+    fs::read(path).with_context(|| format!("cannot read {shown}; does this user have the permission?"))
 }
 
-fn secret(content: &[u8]) -> Option<[u8; 32]> {
+/// Accepts 32 raw bytes, or 64 hexadecimal digits with white space around them.
+fn parse_secret(content: &[u8]) -> Option<[u8; 32]> {
     if let Ok(secret) = content.try_into() {
         return Some(secret);
     }
@@ -88,21 +104,21 @@ mod tests {
     fn a_secret_is_32_bytes_or_64_digits() {
         let raw: [u8; 32] = std::array::from_fn(|place| u8::try_from(place * 7).unwrap());
         let digits: String = raw.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(secret(&raw), Some(raw));
-        assert_eq!(secret(digits.as_bytes()), Some(raw));
-        assert_eq!(secret(format!(" {}\n", digits.to_uppercase()).as_bytes()), Some(raw));
+        assert_eq!(parse_secret(&raw), Some(raw));
+        assert_eq!(parse_secret(digits.as_bytes()), Some(raw));
+        assert_eq!(parse_secret(format!(" {}\n", digits.to_uppercase()).as_bytes()), Some(raw));
         for wrong in [&b""[..], &raw[..31], &[0; 33], &[b'g'; 64], &digits.as_bytes()[..63]] {
-            assert_eq!(secret(wrong), None);
+            assert_eq!(parse_secret(wrong), None);
         }
     }
 
     #[test]
-    fn a_token_is_itself_alone() {
+    fn only_the_same_token_is_accepted() {
         let token = AdminToken(b"0123456789abcdef".to_vec());
         assert!(token.is(b"0123456789abcdef"));
         for other in [&b""[..], b"0123456789abcde", b"0123456789abcdeg", b"1123456789abcdef", b"0123456789abcdef0"] {
             assert!(!token.is(other), "{other:?}");
         }
-        assert_eq!(format!("{token:?}"), "AdminToken");
+        assert_eq!(format!("{token:?}"), "AdminToken(…)");
     }
 }

@@ -1,3 +1,52 @@
 //! `[store]`: where records are kept, and where completions are kept that the store does not confirm.
 
-pub(super) mod state_directory;
+mod state_directory;
+
+use std::path::PathBuf;
+
+use crate::config::reader::parse;
+use crate::config::reader::setting::Setting;
+use crate::config::reader::values::Values;
+use crate::store::wiring::StoreUrl;
+
+pub(crate) const TABLE: &str = "store";
+
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(TABLE, "store", "HAPAX_STORE")
+        .key("url")
+        .value("URL")
+        .default("sqlite://hapax.db")
+        .help("Where records are kept: {schemes}")
+        .details(
+            "memory: loses all records when the process exits. Each record takes about 500 bytes and its answer; \
+             from 1 GiB on, new keys get 503.",
+        ),
+    Setting::new(TABLE, "store-timeout", "HAPAX_STORE_TIMEOUT")
+        .key("timeout")
+        .value("DURATION")
+        .default("1s")
+        .help("Timeout of one call to the store; at most --lease"),
+    Setting::new(TABLE, "namespace", "HAPAX_NAMESPACE")
+        .value("NAME")
+        .default("default")
+        .help("Name of the service; services that share a store need different namespaces"),
+    Setting::new(TABLE, "data-dir", "HAPAX_DATA_DIR")
+        .value("DIRECTORY")
+        .help("Directory for answers that the store did not confirm; one for each store")
+        .details(
+            "Default: FILE.spill beside a SQLite file; none for memory:; \
+             ${XDG_STATE_HOME:-~/.local/state}/hapax/NAMESPACE for every other store. \
+             The answers are recorded when the store works again, also after a restart.",
+        ),
+];
+
+/// Reads the directory for answers that the store did not confirm, or picks the default one.
+pub(crate) fn data_dir(values: &Values, store: &StoreUrl, namespace: &str) -> Result<Option<PathBuf>, anyhow::Error> {
+    if let Some(chosen) = values.maybe("data-dir", parse::path)? {
+        return Ok(Some(chosen));
+    }
+    match store.data_dir() {
+        None if !store.ends_with_process() => state_directory::default_path(namespace, std::env::var_os).map(Some),
+        beside_or_none => Ok(beside_or_none),
+    }
+}

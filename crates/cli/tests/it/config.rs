@@ -1,4 +1,4 @@
-//! What the gateway is told: whose word holds, what is refused with which remedy, and that it reaches the gate.
+//! The configuration: which origin of a value wins, what is refused with which remedy, and that values reach the gate.
 
 use std::fs;
 use std::path::Path;
@@ -7,14 +7,14 @@ use tempfile::TempDir;
 
 use crate::world::{Api, Gateway, hapax, sqlite};
 
-/// A directory with this `hapax.toml`.
+/// Creates a directory with this `hapax.toml`.
 pub(crate) fn configured(file: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("hapax.toml"), file).unwrap();
     directory
 }
 
-/// Exit code, standard output and standard error of `hapax gateway --check`.
+/// Runs `hapax gateway --check` and returns exit code, standard output and standard error.
 pub(crate) fn check(directory: &Path, variables: &[(&str, &str)], flags: &[&str]) -> (i32, String, String) {
     let mut command = hapax();
     command.current_dir(directory).env("HAPAX_UPSTREAM", "http://127.0.0.1:9").envs(variables.iter().copied());
@@ -23,7 +23,7 @@ pub(crate) fn check(directory: &Path, variables: &[(&str, &str)], flags: &[&str]
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The error of a file that is refused with exit code 2.
+/// Returns the error for a file that is refused with exit code 2.
 fn refusal(file: &str, flags: &[&str]) -> String {
     let directory = configured(file);
     let (code, _, error) = check(directory.path(), &[], &[&["--config", "hapax.toml"], flags].concat());
@@ -32,9 +32,9 @@ fn refusal(file: &str, flags: &[&str]) -> String {
 }
 
 #[test]
-fn of_flag_variable_file_and_default_the_first_that_speaks_is_heard() {
-    // One of each kind: flag, table and key, the default, and what file, variable and flag say.
-    for (flag, place, default, said) in [
+fn a_flag_wins_over_a_variable_over_the_file_over_the_default() {
+    // One setting of each kind: its flag, table and key, its default, and the values in file, variable and flag.
+    for (flag, (table, key), default, [in_file, in_variable, in_flag]) in [
         ("lease", ("policy", "lease"), "30s", ["2s", "3s", "4s"]),
         ("max-in-flight", ("gateway", "max-in-flight"), "4096", ["2000", "3000", "4000"]),
         ("max-stored-body", ("policy", "max-stored-body"), "1MiB", ["2MiB", "3KiB", "4"]),
@@ -46,27 +46,27 @@ fn of_flag_variable_file_and_default_the_first_that_speaks_is_heard() {
         ("key-from", ("policy", "key-from"), "header:Idempotency-Key", ["json:/a", "header:b", "json:/c"]),
         ("store-header", ("policy", "store-header"), "none", ["x-a,x-b", "x-c", "x-d,x-e"]),
     ] {
-        let directory = configured(&format!("# one\n[{}]\n{} = '{}'\n", place.0, place.1, said[0]));
+        let directory = configured(&format!("# one\n[{table}]\n{key} = '{in_file}'\n"));
         let variable = format!("HAPAX_{}", flag.to_uppercase().replace('-', "_"));
-        let (variables, flags) = ([(&*variable, said[1])], [format!("--{flag}"), said[2].into()]);
+        let (variables, flags) = ([(&*variable, in_variable)], [format!("--{flag}"), in_flag.into()]);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let file = ["--config", "hapax.toml"];
-        for (variables, flags, value, source) in [
+        for (variables, flags, value, origin) in [
             (&[][..], &[][..], default, "default"),
-            (&[], &file, said[0], "hapax.toml:3"),
-            (&variables, &file, said[1], &variable),
-            (&variables, &[&file[..], &flags].concat(), said[2], flags[0]),
+            (&[], &file, in_file, "hapax.toml:3"),
+            (&variables, &file, in_variable, &variable),
+            (&variables, &[&file[..], &flags].concat(), in_flag, flags[0]),
         ] {
             let (code, shown, error) = check(directory.path(), variables, flags);
             let row = shown.lines().find(|line| line.split_whitespace().next() == Some(flag));
             let row: Vec<_> = row.unwrap_or_else(|| panic!("{flag}: {code} {error}")).split_whitespace().collect();
-            assert_eq!((code, &row[1..]), (0, &[value, source][..]), "{flag}");
+            assert_eq!((code, &row[1..]), (0, &[value, origin][..]), "{flag}");
         }
     }
 }
 
 #[test]
-fn a_check_shows_every_value_with_its_source_and_opens_nothing() {
+fn check_prints_every_value_with_its_origin_and_opens_nothing() {
     let example = include_str!("../../examples/hapax.toml").replace("http://127.0.0.1:9000", "http://127.0.0.1:9");
     let directory = configured(&example);
     let (code, shown, error) = check(
@@ -75,31 +75,34 @@ fn a_check_shows_every_value_with_its_source_and_opens_nothing() {
         &["--lease", "20s", "--store-header", "x-a", "--store-header", "x-b"],
     );
     assert_eq!((code, shown.as_str(), error.as_str()), (0, include_str!("check.txt"), ""));
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "there is the file, and no store");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the check created a file");
 }
 
 #[test]
-fn the_readme_shows_the_example() {
+fn the_readme_contains_the_example_file() {
     let (readme, example) = (include_str!("../../../../README.md"), include_str!("../../examples/hapax.toml"));
     assert!(readme.contains(&format!("```toml\n{example}```")), "copy crates/cli/examples/hapax.toml into README.md");
 }
 
 #[test]
-fn the_offending_line_is_named_with_what_was_probably_meant() {
+fn an_error_names_its_line_and_the_remedy() {
     for (file, remedy) in [
-        ("[policy]\n\nleese = '30s'\n", "hapax.toml:3: leese is unknown in [policy]; did you mean lease?"),
+        ("[policy]\n\nleese = '30s'\n", "hapax.toml:3: unknown key leese in [policy]; did you mean lease?"),
         ("[policy]\nlease = 30\n", "hapax.toml:2: lease: write a duration with its unit"),
         (
             "[store]\nurl = 'postgres://h'\n",
             "hapax.toml:2: url: there is no store for the scheme \"postgres\"; this build has sqlite://PATH, redis://HOST,",
         ),
-        ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\" is none of: hold, retry"),
-        ("[policy]\nstore-header = ['x-a', 'set-cookie']\n", "hapax.toml:2: store-header: set-cookie belongs to one"),
-        ("[gateway]\nupstream = 'ftp://api'\n", "hapax.toml:2: upstream: the API is spoken to in HTTP"),
+        ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\" is not one of: hold, retry"),
+        (
+            "[policy]\nstore-header = ['x-a', 'set-cookie']\n",
+            "hapax.toml:2: store-header: set-cookie must not be stored",
+        ),
+        ("[gateway]\nupstream = 'ftp://api'\n", "hapax.toml:2: upstream: the API must be an HTTP server"),
         ("[gateway\n", "hapax.toml:1: "),
-        ("[[route]]\npath = '/a'\nmethod = 'GET'\n", "hapax.toml:3: method: GET changes nothing"),
-        ("[[route]]\npath = '/a'\nmethod = 'post'\n", "hapax.toml:3: method: methods are written in capitals: POST"),
-        ("[[route]]\npath = '/a'\nfinal = [99]\n", "hapax.toml:3: final: write the status of an answer"),
+        ("[[route]]\npath = '/a'\nmethod = 'GET'\n", "hapax.toml:3: method: GET is never protected"),
+        ("[[route]]\npath = '/a'\nmethod = 'post'\n", "hapax.toml:3: method: methods are upper case: write POST"),
+        ("[[route]]\npath = '/a'\nfinal = [99]\n", "hapax.toml:3: final: write a response status"),
         ("[[route]]\npath = '/{*a}/b'\n", "hapax.toml:2: path: {*a} matches all remaining segments"),
         ("\n[[route]]\nmethod = 'POST'\n", "hapax.toml:2: the route has no path"),
         ("[[route]]\npath = '/a'\nlease = 'x'\n", "hapax.toml:3: lease: write a duration"),
@@ -118,75 +121,79 @@ fn the_offending_line_is_named_with_what_was_probably_meant() {
 }
 
 #[test]
-fn every_contradiction_is_named_with_its_remedy() {
+fn every_contradiction_is_refused_with_its_remedy() {
     for (file, flags, remedy) in [
         (
             "[policy]\nlease = '500ms'",
             &[][..],
-            "hapax.toml:2: lease: too short: it could lapse between two renewals; make it 1s or more",
+            "hapax.toml:2: lease: must be at least 1s: a shorter lease could expire between two renewals",
         ),
         (
             "[policy]\nlease = '60days'\nretention = '90days'\nunknown-retention = '90days'",
             &[],
-            "make it 49days or less",
+            "hapax.toml:2: lease: must be at most 49 days: ",
         ),
         (
             "[policy]\nlease = '48h'",
             &[],
-            "hapax.toml:2: lease: lease 48h (hapax.toml:2) must be shorter than retention 24h (default)",
+            "hapax.toml:2: lease: lease 48h (hapax.toml:2) must not be longer than retention 24h (default)",
         ),
         (
             "[policy]\nretention = '10s'",
             &[],
-            "hapax.toml:2: retention: lease 30s (default) must be shorter than retention 10s",
+            "hapax.toml:2: retention: lease 30s (default) must not be longer than retention 10s",
         ),
         (
             "[policy]\nretention = '10s'",
             &["--lease", "20s"],
-            "--lease: lease 20s (--lease) must be shorter than retention 10s (hapax.toml:2)",
+            "--lease: lease 20s (--lease) must not be longer than retention 10s (hapax.toml:2)",
         ),
-        ("[policy]\nunknown-retention = '30s'", &[], "must be shorter than unknown-retention 30s (hapax.toml:2)"),
+        (
+            "[policy]\nunknown-retention = '30s'",
+            &[],
+            "must be at least 1s shorter than unknown-retention 30s (hapax.toml:2)",
+        ),
         (
             "[policy]\nmax-execution = '30s'",
             &[],
-            "upstream-timeout 60s (default) must be shorter than max-execution 30s",
+            "upstream-timeout 60s (default) must not be longer than max-execution 30s",
         ),
         (
             "[store]\ntimeout = '31s'",
             &[],
-            "hapax.toml:2: timeout: store-timeout 31s (hapax.toml:2) must be shorter than lease 30s",
+            "hapax.toml:2: timeout: store-timeout 31s (hapax.toml:2) must not be longer than lease 30s",
         ),
-        ("[store]\ntimeout = '0s'", &[], "hapax.toml:2: timeout: nothing answers in no time"),
-        ("[gateway]\nmax-in-flight = 0", &[], "hapax.toml:2: max-in-flight: nothing could ever run"),
+        ("[store]\ntimeout = '0s'", &[], "hapax.toml:2: timeout: must not be zero"),
+        ("[gateway]\nmax-in-flight = 0", &[], "hapax.toml:2: max-in-flight: must not be zero"),
         (
             "[gateway]\nmax-in-flight = 5\nmax-in-flight-per-tenant = 6",
             &[],
-            "hapax.toml:3: max-in-flight-per-tenant: one caller could never",
+            "hapax.toml:3: max-in-flight-per-tenant: must not be larger than max-in-flight 5 (hapax.toml:2)",
         ),
         (
             "[gateway]\nadmin = '127.0.0.1:8080'",
             &[],
-            "hapax.toml:2: admin: clients connect there, too (listen 127.0.0.1:8080 (default))",
+            "hapax.toml:2: admin: clients connect to the same address, listen 127.0.0.1:8080 (default)",
         ),
         (
             "[policy]\nkey-from = 'json:/id'\nkey-grammar = 'strict'",
             &[],
-            "hapax.toml:3: key-grammar: strict is how a header",
+            "hapax.toml:3: key-grammar: strict is a grammar for headers",
         ),
         (
             "[policy]\nkey-from = 'header:Authorization'",
             &[],
-            "hapax.toml:2: key-from: authorization names the tenant, too (tenant authorization (default)); take another",
+            "hapax.toml:2: key-from: authorization already identifies the tenant (tenant authorization (default)); choose another",
         ),
         (
             "[policy]\nkey-from = 'header:X-Id'",
             &["--tenant", "header:x-id"],
-            "hapax.toml:2: key-from: x-id names the tenant, too",
+            "hapax.toml:2: key-from: x-id already identifies the tenant",
         ),
         (
             "[[route]]\npath = '/a'\nretention = '5s'",
             &[],
-            "hapax.toml:3: retention: lease 30s (default) must be shorter than retention 5s",
+            "hapax.toml:3: retention: lease 30s (default) must not be longer than retention 5s",
         ),
         (
             "[[route]]\npath = '/a'\nfinal = [500]\nunknown = [502, 500]",
@@ -196,7 +203,7 @@ fn every_contradiction_is_named_with_its_remedy() {
         (
             "[[route]]\npath = '/a'\nprotect = 'off'\nlease = '5s'",
             &[],
-            "hapax.toml:1: protect is off, so that lease has no effect",
+            "hapax.toml:1: protect is off, so lease has no effect",
         ),
     ] {
         let error = refusal(file, flags);
@@ -205,21 +212,21 @@ fn every_contradiction_is_named_with_its_remedy() {
 }
 
 #[test]
-fn a_route_that_is_never_reached_is_refused_with_both_lines() {
+fn a_route_that_never_matches_is_refused_with_both_lines() {
     let route = |method: &str, path: &str| format!("[[route]]\nmethod = {method}\npath = '{path}'\n");
     let general = route("['POST', 'PUT']", "/charges/{id}");
     for (later, remedy) in [
         (
             route("'POST'", "/charges/refunds"),
-            "hapax.toml:4: POST /charges/refunds is never reached, since hapax.toml:1 has /charges/{id}",
+            "hapax.toml:4: POST /charges/refunds never matches, because /charges/{id} at hapax.toml:1 comes first",
         ),
         (
             route("['DELETE', 'PUT']", "/charges/{name}"),
-            "hapax.toml:4: PUT /charges/{name} has a route already, hapax.toml:1; make them one",
+            "hapax.toml:4: PUT /charges/{name} already has a route at hapax.toml:1; merge the two",
         ),
         (
             route("'PUT'", "/charges/{id}"),
-            "hapax.toml:4: PUT /charges/{id} has a route already, hapax.toml:1; make them one",
+            "hapax.toml:4: PUT /charges/{id} already has a route at hapax.toml:1; merge the two",
         ),
     ] {
         let error = refusal(&format!("{general}{later}"), &[]);
@@ -233,7 +240,7 @@ fn a_route_that_is_never_reached_is_refused_with_both_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_and_the_word_for_a_store_that_is_down_reach_the_gate_h28() {
+async fn limits_and_when_store_down_reach_the_gate_h28() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let limits = ["--max-in-flight", "1", "--store-timeout", "200ms"];
     let flags = [&limits[..], &["--when-store-down", "pass"]].concat();

@@ -206,11 +206,11 @@ fn what_cannot_work_is_refused_with_its_remedy() {
     let (text, memory) = (format!("sqlite://{}", text.display()), ["--store", "memory:"]);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["--store", "postgres://localhost"], 2, "sqlite://PATH, redis://HOST,"),
-        (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: too short"),
+        (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: must be at least 1s"),
         (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
         (&["--store", "memory:", "--upstream", "ftp://api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream", "http://u:p@api"], 2, "http://HOST:PORT"),
-        (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "write 1s for instance"),
+        (&["--store", "memory:", "--upstream-timeout", "0s"], 2, "write for instance 1s"),
         (&["--store", "memory:", "--namespace", ""], 2, "namespace is empty"),
         (&["--store", &absent], 3, "check that its directory exists"),
         (&["--store", &text], 3, "is not an SQLite database"),

@@ -1,4 +1,4 @@
-//! The secret of a namespace: how its file must be, and that it stays the same.
+//! The secret of a namespace and the admin token: the format and mode of their files, and that a secret never changes.
 
 use std::fs;
 use std::net::TcpListener;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::config::check;
 use crate::world::{Api, Gateway, hapax, sqlite};
 
-/// A secret in a file of this mode.
-fn secret(directory: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
+/// Writes a secret to a file with this mode.
+fn write_secret(directory: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
     let path = directory.join(name);
     fs::write(&path, content).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
@@ -17,19 +17,19 @@ fn secret(directory: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
 }
 
 #[test]
-fn a_secret_of_another_length_or_open_to_all_is_refused_and_none_is_shown() {
+fn a_secret_of_wrong_length_or_mode_is_refused_and_never_printed() {
     let directory = tempfile::tempdir().unwrap();
     for (name, content, mode, remedy) in [
-        ("short", &b"0123456789"[..], 0o600, "holds 10 bytes, and no secret; it must be 32 bytes, or 64 hex"),
+        ("short", &b"0123456789"[..], 0o600, "holds 10 bytes; a secret is 32 bytes or 64 hex"),
         ("open", &[b'7'; 32], 0o604, "chmod 600"),
         ("shared", &[b'7'; 32], 0o620, "chmod 600"),
     ] {
-        let path = secret(directory.path(), name, content, mode).display().to_string();
+        let path = write_secret(directory.path(), name, content, mode).display().to_string();
         let (code, _, error) = check(directory.path(), &[], &["--secrets", &path]);
         assert!(code == 2 && error.contains(remedy) && error.starts_with("hapax: --secrets: "), "{name}: {error}");
         assert!(!error.contains("77777") && !error.contains("01234"), "{error}");
     }
-    let path = secret(directory.path(), "good", &[b'7'; 32], 0o640).display().to_string();
+    let path = write_secret(directory.path(), "good", &[b'7'; 32], 0o640).display().to_string();
     let (code, shown, _) = check(directory.path(), &[], &["--secrets", &path]);
     assert!(code == 0 && shown.contains(&path) && !shown.contains("77777"), "{shown}");
     let (code, _, error) = check(directory.path(), &[], &["--secrets", "absent"]);
@@ -37,35 +37,35 @@ fn a_secret_of_another_length_or_open_to_all_is_refused_and_none_is_shown() {
 }
 
 #[test]
-fn an_admin_token_that_can_be_guessed_or_read_by_all_is_refused_and_none_is_shown() {
+fn a_short_or_readable_admin_token_is_refused_and_never_printed() {
     let directory = tempfile::tempdir().unwrap();
     for (name, content, mode, remedy) in [
         ("short", &b"0123456789\n"[..], 0o600, "holds no token; it must be 16 or more visible characters"),
         ("blank", b"01234567 89012345678", 0o600, "holds no token"),
         ("open", b"0123456789012345678", 0o604, "chmod 600"),
     ] {
-        let path = secret(directory.path(), name, content, mode).display().to_string();
+        let path = write_secret(directory.path(), name, content, mode).display().to_string();
         let (code, _, error) = check(directory.path(), &[], &["--admin-token-file", &path]);
         assert!(code == 2 && error.contains(remedy), "{name}: {error}");
         assert!(error.starts_with("hapax: --admin-token-file: ") && !error.contains("01234"), "{error}");
     }
-    let path = secret(directory.path(), "good", b"0123456789012345678\n", 0o640).display().to_string();
+    let path = write_secret(directory.path(), "good", b"0123456789012345678\n", 0o640).display().to_string();
     let (code, shown, _) = check(directory.path(), &[], &["--admin-token-file", &path]);
     assert!(code == 0 && shown.contains(&path) && !shown.contains("01234"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_keeps_the_secret_that_it_began_with() {
+async fn a_namespace_keeps_its_first_secret() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let store = sqlite(directory.path());
-    let first = secret(directory.path(), "first", &[1; 32], 0o600).display().to_string();
-    let other = secret(directory.path(), "other", &[2; 32], 0o600).display().to_string();
+    let first = write_secret(directory.path(), "first", &[1; 32], 0o600).display().to_string();
+    let other = write_secret(directory.path(), "other", &[2; 32], 0o600).display().to_string();
     for start in 0..2 {
         let gateway = Gateway::start(api.address, &store, &["--secrets", &first]).await;
         let got = gateway.post("/charges", "k", "{}").await.unwrap();
         assert_eq!((got.body.as_str(), got.replayed()), ("answer 1", start > 0));
     }
-    // One that were to start would find its address taken, and end all the same.
+    // The address is taken, so that a gateway that accepts the secret exits as well.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     for (flags, remedy) in
@@ -81,9 +81,9 @@ async fn a_namespace_keeps_the_secret_that_it_began_with() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_a_secret_operations_have_other_ids() {
+async fn secret_and_tenant_rule_change_the_operation_ids() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let secret = secret(directory.path(), "secret", &[1; 32], 0o600).display().to_string();
+    let secret = write_secret(directory.path(), "secret", &[1; 32], 0o600).display().to_string();
     for flags in [&[][..], &["--tenant", "none"], &["--secrets", &secret], &["--secrets", &secret, "--tenant", "none"]]
     {
         let gateway = Gateway::start(api.address, "memory:", flags).await;

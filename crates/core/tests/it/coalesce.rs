@@ -149,7 +149,7 @@ async fn a_follower_of_a_leader_with_unknown_outcome_gets_unknown() {
 async fn a_follower_beyond_the_limit_gets_busy() {
     let world = GateWorld::new().with_settings(|settings| {
         settings.policy.on_busy = OnBusy::Wait(LEASE * 10);
-        settings.max_twins_per_key = 2;
+        settings.max_followers_per_key = 2;
     });
     let go = Arc::new(Notify::new());
     world.start_and_leave(&go, "the answer").await;

@@ -7,14 +7,15 @@ use toml_span::value::{Key, Table, Value, ValueInner};
 
 use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{FileLine, GivenValue, Origin};
-use crate::config::reader::settings::{PER_ROUTE, SETTINGS, Setting, TABLES};
+use crate::config::reader::setting::Setting;
+use crate::config::reader::values::ByFlag;
+use crate::config::settings::{PER_ROUTE, TABLES, all, of_table};
 
-/// What the file says, not looked at yet.
+/// The values in the configuration file, not parsed yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConfigFile {
-    /// By flag.
-    pub(crate) given: BTreeMap<&'static str, GivenValue>,
-    /// In their order.
+    pub(crate) given: ByFlag,
+    /// In the order of the file.
     pub(crate) routes: Vec<RouteTable>,
 }
 
@@ -22,16 +23,16 @@ pub(crate) struct ConfigFile {
 #[derive(Clone, Debug)]
 pub(crate) struct RouteTable {
     pub(crate) line: FileLine,
-    /// What only routes have, by its name.
-    pub(crate) of_routes: BTreeMap<&'static str, GivenValue>,
-    /// The settings that it has of its own, by flag.
-    pub(crate) own: BTreeMap<&'static str, GivenValue>,
+    /// The fields that only routes have, by key.
+    pub(crate) fields: BTreeMap<&'static str, GivenValue>,
+    /// The settings of `[policy]` that the route overrides.
+    pub(crate) overrides: ByFlag,
 }
 
-/// What only routes have.
-pub(crate) const OF_ROUTES: [&str; 7] = ["method", "path", "protect", "applied", "not-applied", "final", "unknown"];
+/// The fields that only routes have.
+pub(crate) const ROUTE_FIELDS: [&str; 7] = ["method", "path", "protect", "applied", "not-applied", "final", "unknown"];
 
-/// The setting in whose place a route says `protect`.
+/// The setting of `[policy]` that a route cannot override: it has `protect` instead.
 const KEY: &str = "key";
 
 impl ConfigFile {
@@ -41,22 +42,22 @@ impl ConfigFile {
         Self::parse(&path.display().to_string(), &text)
     }
 
-    /// `name` is what the file is called in errors.
+    /// Parses the text of a file. Errors call the file `name`.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, anyhow::Error> {
-        let lines = Lines { file: name.into(), text };
-        let document = toml_span::parse(text).map_err(|error| anyhow!("{}: {error}", lines.at(error.span.start)))?;
+        let reader = FileReader { file: name.into(), text };
+        let document = toml_span::parse(text).map_err(|error| anyhow!("{}: {error}", reader.line(error.span.start)))?;
         let mut file = Self::default();
         for (table, value) in document.as_table().into_iter().flatten() {
             if table.name == "route" {
-                file.routes = lines.routes(value)?;
+                file.routes = reader.routes(value)?;
                 continue;
             }
             if !tables().contains(&&*table.name) {
-                return Err(lines.unknown(table, &format!("the table [{table}]"), "here", &tables()));
+                return Err(reader.unknown(table, &format!("table [{table}]"), "in this file", &tables()));
             }
-            for (key, value) in lines.table(value, table)? {
-                let setting = lines.setting(table, key)?;
-                file.given.insert(setting.flag, lines.given(key, value, setting.many)?);
+            for (key, value) in reader.table(value, table)? {
+                let setting = reader.setting(table, key)?;
+                file.given.insert(setting.flag, reader.given(key, value, setting.is_list)?);
             }
         }
         Ok(file)
@@ -67,94 +68,95 @@ fn tables() -> Vec<&'static str> {
     TABLES.into_iter().map(|(table, _)| table).chain(["route"]).collect()
 }
 
-/// The file, to tell lines in it.
-struct Lines<'a> {
+/// Reads the values of one file and knows their lines.
+struct FileReader<'a> {
     file: Arc<str>,
     text: &'a str,
 }
 
-impl Lines<'_> {
-    fn at(&self, byte: usize) -> FileLine {
+impl FileReader<'_> {
+    /// Returns the line of this byte.
+    fn line(&self, byte: usize) -> FileLine {
         let before = self.text.as_bytes().get(..byte).unwrap_or(self.text.as_bytes());
         let number = 1 + before.iter().filter(|byte| **byte == b'\n').count();
         FileLine { file: Arc::clone(&self.file), number }
     }
 
     fn table<'v, 'd>(&self, value: &'v Value<'d>, key: &Key<'_>) -> Result<&'v Table<'d>, anyhow::Error> {
-        value.as_table().ok_or_else(|| anyhow!("{}: {key} is a table; write [{key}]", self.at(key.span.start)))
+        value.as_table().ok_or_else(|| anyhow!("{}: {key} must be a table; write [{key}]", self.line(key.span.start)))
     }
 
     fn setting(&self, table: &Key<'_>, key: &Key<'_>) -> Result<&'static Setting, anyhow::Error> {
         let here = |setting: &&Setting| setting.table == table.name && setting.key == key.name;
-        SETTINGS.iter().find(here).ok_or_else(|| {
-            let known: Vec<_> =
-                SETTINGS.iter().filter(|setting| setting.table == table.name).map(|setting| setting.key).collect();
-            self.unknown(key, &format!("{key}"), &format!("in [{table}]"), &known)
+        all().find(here).ok_or_else(|| {
+            let known: Vec<_> = of_table(&table.name).map(|setting| setting.key).collect();
+            self.unknown(key, &format!("key {key}"), &format!("in [{table}]"), &known)
         })
     }
 
     fn routes(&self, value: &Value<'_>) -> Result<Vec<RouteTable>, anyhow::Error> {
         let Some(routes) = value.as_array() else {
-            bail!("{}: each route is a table of its own; write [[route]]", self.at(value.span.start));
+            bail!("{}: every route is a table of its own; write [[route]]", self.line(value.span.start));
         };
         routes.iter().map(|route| self.route(route)).collect()
     }
 
     fn route(&self, value: &Value<'_>) -> Result<RouteTable, anyhow::Error> {
-        let line = self.at(value.span.start);
-        let Some(table) = value.as_table() else { bail!("{line}: each route is a table; write [[route]]") };
-        let mut route = RouteTable { line, of_routes: BTreeMap::new(), own: BTreeMap::new() };
+        let line = self.line(value.span.start);
+        let Some(table) = value.as_table() else { bail!("{line}: every route is a table; write [[route]]") };
+        let mut route = RouteTable { line, fields: BTreeMap::new(), overrides: ByFlag::new() };
         for (key, value) in table {
-            let own = SETTINGS.iter().find(|setting| setting.table == PER_ROUTE && setting.key == key.name);
-            let of_routes = OF_ROUTES.into_iter().find(|name| *name == key.name);
+            let setting = of_table(PER_ROUTE).find(|setting| setting.key == key.name);
+            let field = ROUTE_FIELDS.into_iter().find(|name| *name == key.name);
             if key.name == KEY {
                 bail!(
-                    "{}: a route says `protect` in place of `key`: required, optional or off",
-                    self.at(key.span.start)
+                    "{}: write `protect` in place of `key` in a route: required, optional or off",
+                    self.line(key.span.start)
                 );
-            } else if let Some(setting) = own {
-                route.own.insert(setting.flag, self.given(key, value, setting.many)?);
-            } else if let Some(name) = of_routes {
-                route.of_routes.insert(name, self.given(key, value, name != "path" && name != "protect")?);
+            } else if let Some(setting) = setting {
+                route.overrides.insert(setting.flag, self.given(key, value, setting.is_list)?);
+            } else if let Some(name) = field {
+                route.fields.insert(name, self.given(key, value, name != "path" && name != "protect")?);
             } else {
-                let own = SETTINGS.iter().filter(|setting| setting.table == PER_ROUTE && setting.key != KEY);
-                let known: Vec<_> = OF_ROUTES.into_iter().chain(own.map(|setting| setting.key)).collect();
-                return Err(self.unknown(key, &format!("{key}"), "in [[route]]", &known));
+                let settings = of_table(PER_ROUTE).map(|setting| setting.key).filter(|key| *key != KEY);
+                let known: Vec<_> = ROUTE_FIELDS.into_iter().chain(settings).collect();
+                return Err(self.unknown(key, &format!("key {key}"), "in [[route]]", &known));
             }
         }
         Ok(route)
     }
 
-    fn given(&self, key: &Key<'_>, value: &Value<'_>, many: bool) -> Result<GivenValue, anyhow::Error> {
-        let line = self.at(key.span.start);
+    fn given(&self, key: &Key<'_>, value: &Value<'_>, is_list: bool) -> Result<GivenValue, anyhow::Error> {
+        let line = self.line(key.span.start);
         let texts = match value.as_ref() {
-            ValueInner::Array(values) if many => {
+            ValueInner::Array(values) if is_list => {
                 let texts = values.iter().map(text).collect::<Option<_>>();
-                texts.with_context(|| format!("{line}: {key} is a list of texts or whole numbers"))?
+                texts.with_context(|| format!("{line}: {key} must be a list of strings or whole numbers"))?
             }
-            ValueInner::Array(_) => bail!("{line}: {key} has one value, not a list"),
+            ValueInner::Array(_) => bail!("{line}: {key} must be one value, not a list"),
             value @ (ValueInner::String(_)
             | ValueInner::Integer(_)
             | ValueInner::Float(_)
             | ValueInner::Boolean(_)
             | ValueInner::Table(_)) => {
-                let text = scalar(value).with_context(|| format!("{line}: {key} is a text or a whole number"))?;
-                if many { text.split(',').map(|text| text.trim().to_owned()).collect() } else { vec![text] }
+                let text =
+                    scalar(value).with_context(|| format!("{line}: {key} must be a string or a whole number"))?;
+                if is_list { text.split(',').map(|text| text.trim().to_owned()).collect() } else { vec![text] }
             }
         };
         Ok(GivenValue { texts, origin: Origin::File(line) })
     }
 
-    /// Refuses a name with the one that was probably meant.
+    /// Returns the error for an unknown name, with a guess of the one that was meant.
     fn unknown(&self, key: &Key<'_>, shown: &str, place: &str, known: &[&str]) -> anyhow::Error {
-        let line = self.at(key.span.start);
-        let elsewhere = SETTINGS.iter().find(|setting| setting.key == key.name || setting.flag == key.name);
+        let line = self.line(key.span.start);
+        let elsewhere = all().find(|setting| setting.key == key.name || setting.flag == key.name);
         let meant = match (nearest(&key.name, known.iter().copied()), elsewhere) {
             (Some(near), _) => format!("did you mean {near}?"),
             (None, Some(Setting { table, key, .. })) => format!("write {key} in [{table}]"),
-            (None, None) => format!("there are {}", known.join(", ")),
+            (None, None) => format!("known: {}", known.join(", ")),
         };
-        anyhow!("{line}: {shown} is unknown {place}; {meant}")
+        anyhow!("{line}: unknown {shown} {place}; {meant}")
     }
 }
 
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_texts_with_their_lines() {
+    fn every_value_has_its_line() {
         let file =
             ConfigFile::parse("h.toml", "[store]\nurl = \"memory:\"\n\n[policy]\nlease='1s'\nmax-stored-body = 9\n")
                 .unwrap();
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_written_as_lists_or_with_commas() {
+    fn a_list_may_be_an_array_or_a_text_with_commas() {
         for list in ["[\"X-A\", \"X-B\"]", "\"X-A,X-B\""] {
             let file = ConfigFile::parse("h.toml", &format!("[policy]\nstore-header = {list}")).unwrap();
             assert_eq!(file.given["store-header"].texts, ["X-A", "X-B"]);
@@ -198,44 +200,44 @@ mod tests {
     }
 
     #[test]
-    fn a_route_has_its_own_fields_and_the_settings_of_the_policy() {
+    fn a_route_has_its_own_fields_and_overrides() {
         let file = "[[route]]\npath = '/a'\nlease = '1s'\n\n[[route]]\nmethod = ['PUT']\nfinal = [500, 501]\n";
         let routes = ConfigFile::parse("h.toml", file).unwrap().routes;
         assert_eq!((routes[0].line.number, routes[1].line.number), (1, 5));
         assert_eq!(
-            (&routes[0].of_routes["path"].texts[0], &routes[0].own["lease"].texts[0]),
+            (&routes[0].fields["path"].texts[0], &routes[0].overrides["lease"].texts[0]),
             (&"/a".into(), &"1s".into())
         );
-        assert_eq!(routes[1].of_routes["final"].texts, ["500", "501"]);
+        assert_eq!(routes[1].fields["final"].texts, ["500", "501"]);
     }
 
     #[test]
-    fn what_is_unknown_is_refused_with_its_line_and_what_was_meant() {
+    fn an_unknown_name_is_refused_with_its_line_and_a_guess() {
         for (file, remedy) in [
-            ("\n[polcy]\nlease = '1s'", "hapax.toml:2: the table [polcy] is unknown here; did you mean policy?"),
-            ("[policy]\n\nleese = '1s'", "hapax.toml:3: leese is unknown in [policy]; did you mean lease?"),
-            ("[policy]\nretenti0n = '1s'", "hapax.toml:2: retenti0n is unknown in [policy]; did you mean retention?"),
-            ("[gateway]\nlease = '1s'", "hapax.toml:2: lease is unknown in [gateway]; write lease in [policy]"),
-            ("[gateway]\nstore = 'x'", "hapax.toml:2: store is unknown in [gateway]; write url in [store]"),
-            ("[secrets]\nxyz = 1", "hapax.toml:2: xyz is unknown in [secrets]; there are file"),
-            ("[[route]]\npaht = '/'", "hapax.toml:2: paht is unknown in [[route]]; did you mean path?"),
-            ("[[route]]\nlisten = '/'", "hapax.toml:2: listen is unknown in [[route]]; write listen in [gateway]"),
-            ("[[route]]\nkey = 'optional'", "hapax.toml:2: a route says `protect` in place of `key`"),
+            ("\n[polcy]\nlease = '1s'", "hapax.toml:2: unknown table [polcy] in this file; did you mean policy?"),
+            ("[policy]\n\nleese = '1s'", "hapax.toml:3: unknown key leese in [policy]; did you mean lease?"),
+            ("[policy]\nretenti0n = '1s'", "hapax.toml:2: unknown key retenti0n in [policy]; did you mean retention?"),
+            ("[gateway]\nlease = '1s'", "hapax.toml:2: unknown key lease in [gateway]; write lease in [policy]"),
+            ("[gateway]\nstore = 'x'", "hapax.toml:2: unknown key store in [gateway]; write url in [store]"),
+            ("[secrets]\nxyz = 1", "hapax.toml:2: unknown key xyz in [secrets]; known: file"),
+            ("[[route]]\npaht = '/'", "hapax.toml:2: unknown key paht in [[route]]; did you mean path?"),
+            ("[[route]]\nlisten = '/'", "hapax.toml:2: unknown key listen in [[route]]; write listen in [gateway]"),
+            ("[[route]]\nkey = 'optional'", "hapax.toml:2: write `protect` in place of `key`"),
         ] {
             assert!(refusal(file).starts_with(remedy), "{file:?}: {}", refusal(file));
         }
     }
 
     #[test]
-    fn what_is_written_wrongly_is_refused_with_its_line() {
+    fn a_value_of_the_wrong_type_is_refused_with_its_line() {
         for (file, remedy) in [
             ("[policy]\nlease = ", "hapax.toml:2: "),
             ("[policy]\nlease = '1s'\nlease = '2s'", "hapax.toml:3: duplicate key"),
-            ("[policy]\nlease = ['1s']", "hapax.toml:2: lease has one value, not a list"),
-            ("[policy]\nlease = true", "hapax.toml:2: lease is a text or a whole number"),
-            ("[policy]\nstore-header = [true]", "hapax.toml:2: store-header is a list of texts"),
-            ("policy = 1", "hapax.toml:1: policy is a table; write [policy]"),
-            ("[route]\npath = '/'", "hapax.toml:1: each route is a table of its own; write [[route]]"),
+            ("[policy]\nlease = ['1s']", "hapax.toml:2: lease must be one value, not a list"),
+            ("[policy]\nlease = true", "hapax.toml:2: lease must be a string or a whole number"),
+            ("[policy]\nstore-header = [true]", "hapax.toml:2: store-header must be a list of strings"),
+            ("policy = 1", "hapax.toml:1: policy must be a table; write [policy]"),
+            ("[route]\npath = '/'", "hapax.toml:1: every route is a table of its own; write [[route]]"),
         ] {
             assert!(refusal(file).starts_with(remedy), "{file:?}: {}", refusal(file));
         }

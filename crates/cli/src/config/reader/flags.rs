@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -7,19 +6,20 @@ use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
 
 use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{GivenValue, Origin};
-use crate::config::reader::settings::{SETTINGS, Setting, TABLES};
+use crate::config::reader::setting::Setting;
+use crate::config::reader::values::ByFlag;
+use crate::config::settings::{TABLES, all};
 use crate::gateway::limits;
 use crate::store::wiring::SCHEMES;
 
-/// What the command line and the environment say, not looked at yet.
+/// The values on the command line and in the environment, not parsed yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
-    /// The file that has the rest.
+    /// The configuration file.
     pub(crate) config: Option<PathBuf>,
-    /// Whether to look at it all, and go no further.
+    /// Whether to check the configuration and exit.
     pub(crate) check: bool,
-    /// By flag.
-    pub(crate) given: BTreeMap<&'static str, GivenValue>,
+    pub(crate) given: ByFlag,
 }
 
 impl clap::Args for Flags {
@@ -29,14 +29,16 @@ impl clap::Args for Flags {
             .env("HAPAX_CONFIG")
             .value_name("FILE")
             .value_parser(value_parser!(PathBuf))
-            .help(
-                "A TOML file with the values that no flag and no variable gives, and with routes of their own policy",
+            .help("TOML file with settings, and with routes that override them")
+            .long_help(
+                "TOML file with settings, and with routes that override them\n\n\
+                 A flag wins over a variable, and a variable over the file.",
             );
         let check = Arg::new(CHECK)
             .long(CHECK)
             .action(ArgAction::SetTrue)
-            .help("Looks at the configuration, prints every value and where it came from, and opens nothing");
-        command.args([config, check]).args(SETTINGS.iter().map(flag)).after_help(limits::HELP)
+            .help("Check the configuration, print every value with its origin, and exit without opening anything");
+        command.args([config, check]).args(all().map(flag)).after_help(limits::HELP)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -48,33 +50,38 @@ const CONFIG: &str = "config";
 const CHECK: &str = "check";
 
 fn flag(setting: &'static Setting) -> Arg {
-    let action = if setting.many { ArgAction::Append } else { ArgAction::Set };
+    let action = if setting.is_list { ArgAction::Append } else { ArgAction::Set };
     let flag = Arg::new(setting.flag)
         .long(setting.flag)
         .env(setting.variable)
-        // A value may hold a password.
+        // The help must not show a password in a variable.
         .hide_env_values(true)
         .value_name(setting.value)
         .action(action)
         .help(help(setting))
+        .long_help(long_help(setting))
         .help_heading(heading(setting));
-    let flag = if setting.many { flag.value_delimiter(',') } else { flag };
+    let flag = if setting.is_list { flag.value_delimiter(',') } else { flag };
     setting.default.into_iter().fold(flag, Arg::default_value)
 }
 
 fn help(setting: &Setting) -> String {
     let help = setting.help.replace("{schemes}", SCHEMES);
-    if setting.key == setting.flag { help } else { format!("{help} [in the file: {}]", setting.key) }
+    if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }
 
-/// Flags are listed as they are in the file.
+fn long_help(setting: &Setting) -> String {
+    if setting.details.is_empty() { help(setting) } else { format!("{}\n\n{}", help(setting), setting.details) }
+}
+
+/// Groups the flags by the tables of the file.
 fn heading(setting: &Setting) -> Option<&'static str> {
     TABLES.into_iter().find(|(table, _)| *table == setting.table).map(|(_, heading)| heading)
 }
 
 impl clap::FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let given = SETTINGS.iter().filter_map(|setting| Some((setting.flag, given(matches, setting)?)));
+        let given = all().filter_map(|setting| Some((setting.flag, given(matches, setting)?)));
         Ok(Self { config: matches.get_one(CONFIG).cloned(), check: matches.get_flag(CHECK), given: given.collect() })
     }
 
@@ -84,10 +91,10 @@ impl clap::FromArgMatches for Flags {
     }
 }
 
-/// The variables that are nearly those of a setting, each with the one that was probably meant. Not refused: a variable of that
-/// prefix may be another program's.
+/// Returns the variables that are probably mistyped, each with a guess of the one that was meant. They are not refused: a
+/// variable with this prefix may belong to another program.
 pub(crate) fn mistyped(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
-    let known: Vec<_> = SETTINGS.iter().map(|setting| setting.variable).chain(OTHERS).collect();
+    let known: Vec<_> = all().map(|setting| setting.variable).chain(OTHERS).collect();
     let guess = |(name, _): (OsString, OsString)| {
         let name = name.into_string().ok().filter(|name| !known.contains(&name.as_str()))?;
         let suffixes = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
@@ -100,7 +107,7 @@ pub(crate) fn mistyped(variables: impl Iterator<Item = (OsString, OsString)>) ->
 const PREFIX: &str = "HAPAX_";
 const OTHERS: [&str; 2] = ["HAPAX_CONFIG", "HAPAX_LOG"];
 
-/// What a flag or its variable says; a flag hides its variable. Defaults come after the file, and are not for clap to give.
+/// Returns the value of a flag or, without one, of its variable. The default of clap is ignored: the file goes before it.
 fn given(matches: &ArgMatches, setting: &'static Setting) -> Option<GivenValue> {
     let origin = matches.value_source(setting.flag)?;
     let origin = if origin == ValueSource::CommandLine {
@@ -119,11 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_that_is_nearly_one_of_ours_is_noticed() {
+    fn a_mistyped_variable_is_reported_with_a_guess() {
         let names =
             ["HAPAX_LEESE", "HAPAX_LEASE", "HAPAX_CONFIG", "HAPAX_PORT_8080_TCP_ADDR", "LEESE", "HAPAX_KEYGRAMMAR"];
-        let told = mistyped(names.into_iter().map(|name| (name.into(), OsString::new())));
+        let reported = mistyped(names.into_iter().map(|name| (name.into(), OsString::new())));
         let pair = |name: &str, meant: &str| (name.to_owned(), meant.to_owned());
-        assert_eq!(told, [pair("HAPAX_LEESE", "HAPAX_LEASE"), pair("HAPAX_KEYGRAMMAR", "HAPAX_KEY_GRAMMAR")]);
+        assert_eq!(reported, [pair("HAPAX_LEESE", "HAPAX_LEASE"), pair("HAPAX_KEYGRAMMAR", "HAPAX_KEY_GRAMMAR")]);
     }
 }

@@ -1,4 +1,4 @@
-/// The known name that a mistyped one is nearest to, if it is near: one slip, and one more for every four letters.
+/// Returns the known name that is closest to a mistyped one: at most one typo, and one more for every four letters.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let with_distance = |known| (strsim::damerau_levenshtein(name, known), known);
     let (distance, nearest) = known.into_iter().map(with_distance).min()?;
@@ -10,7 +10,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_near_is_guessed() {
+    fn a_guess_needs_a_similar_name() {
         let guess = |name| nearest(name, ["lease", "retention", "wait"]);
         assert_eq!(
             (guess("leese"), guess("wiat"), guess("retenti0ns")),

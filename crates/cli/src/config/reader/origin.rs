@@ -1,19 +1,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::config::reader::settings::Setting;
+use crate::config::reader::setting::Setting;
 
-/// Where a value came from.
+/// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag(&'static Setting),
     Environment(&'static Setting),
     File(FileLine),
-    /// Nobody gave it.
+    /// The user did not give the value.
     Default,
 }
 
-/// A line of the file.
+/// A line of the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileLine {
     pub(crate) file: Arc<str>,
@@ -37,7 +37,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What was given for one setting, and where. A list has any number of texts, everything else one.
+/// The texts that were given for one setting, and where. A list has any number of texts, any other setting has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GivenValue {
     pub(crate) texts: Vec<String>,

@@ -1,4 +1,4 @@
-//! How values are written.
+//! Parses the text of each kind of value. An error says how to write the value.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ pub(crate) enum KeyPlace {
     Body(JsonKey),
 }
 
-/// Whether a request is protected.
+/// Whether requests are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protect {
-    /// It must have a key.
+    /// A request without a key is refused.
     Required,
-    /// If it has a key.
+    /// A request without a key is forwarded unprotected.
     Optional,
-    /// Never: it streams past.
+    /// Every request is forwarded unprotected.
     Off,
 }
 
@@ -41,21 +41,18 @@ impl std::fmt::Display for Protect {
 }
 
 pub(crate) fn duration(text: &str) -> Result<Duration, anyhow::Error> {
-    humantime::parse_duration(text).context("write a duration with its unit, 30s or 24h for instance")
+    humantime::parse_duration(text).context("write a duration with its unit, for instance 30s or 24h")
 }
 
-pub(crate) fn some_time(text: &str) -> Result<Duration, anyhow::Error> {
+pub(crate) fn nonzero_duration(text: &str) -> Result<Duration, anyhow::Error> {
     match duration(text)? {
-        Duration::ZERO => bail!("nothing answers in no time; write 1s for instance"),
+        Duration::ZERO => bail!("must not be zero: every request would time out at once; write for instance 1s"),
         duration => Ok(duration),
     }
 }
 
 pub(crate) fn count(text: &str) -> Result<usize, anyhow::Error> {
-    match text.parse().context("write a whole number")? {
-        0 => bail!("nothing could ever run; write 1 or more"),
-        count => Ok(count),
-    }
+    text.parse().context("write a whole number")
 }
 
 pub(crate) fn bytes(text: &str) -> Result<usize, anyhow::Error> {
@@ -65,26 +62,26 @@ pub(crate) fn bytes(text: &str) -> Result<usize, anyhow::Error> {
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
-        _ => bail!("write a number of bytes, 1048576 or 1MiB for instance (units are KiB, MiB and GiB)"),
+        _ => bail!("write a number of bytes, for instance 1048576 or 1MiB (units: KiB, MiB, GiB)"),
     };
-    let number: usize = number.parse().context("write a number of bytes, 1048576 or 1MiB for instance")?;
-    number.checked_mul(unit).context("that is more than this machine can count")
+    let number: usize = number.parse().context("write a number of bytes, for instance 1048576 or 1MiB")?;
+    number.checked_mul(unit).context("the number of bytes is too large for this machine")
 }
 
 pub(crate) fn address(text: &str) -> Result<SocketAddr, anyhow::Error> {
-    text.parse().context("write an IP address and a port, 127.0.0.1:8080 for instance")
+    text.parse().context("write an IP address and a port, for instance 127.0.0.1:8080")
 }
 
 pub(crate) fn path(text: &str) -> Result<PathBuf, anyhow::Error> {
     if text.is_empty() {
-        bail!("the path is empty; name one, or leave the setting out");
+        bail!("the path is empty; write a path or remove the setting");
     }
     Ok(text.into())
 }
 
 pub(crate) fn namespace(text: &str) -> Result<String, anyhow::Error> {
     if text.is_empty() {
-        bail!("the namespace is empty; give it the name of the service");
+        bail!("the namespace is empty; write the name of the service");
     }
     Ok(text.to_owned())
 }
@@ -96,14 +93,14 @@ pub(crate) fn upstream(text: &str) -> Result<Upstream, anyhow::Error> {
         Some("http") => (Scheme::HTTP, false),
         Some("https") => (Scheme::HTTPS, false),
         Some("h2c") => (Scheme::HTTP, true),
-        _ => bail!("the API is spoken to in HTTP; {WRITE}"),
+        _ => bail!("the API must be an HTTP server; {WRITE}"),
     };
     if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        bail!("a path is taken from each request; {WRITE} alone");
+        bail!("remove the path: each request brings its own; {WRITE}");
     }
     let authority = uri.authority().cloned().context(WRITE)?;
     if authority.as_str().contains('@') {
-        bail!("credentials are passed on from each request; {WRITE} alone");
+        bail!("remove the credentials: each request brings its own; {WRITE}");
     }
     Ok(Upstream { scheme, authority, is_h2 })
 }
@@ -121,18 +118,18 @@ pub(crate) fn key_place(text: &str) -> Result<KeyPlace, anyhow::Error> {
     match text.split_once(':') {
         Some(("header", name)) => header(name).map(KeyPlace::Field),
         Some(("json", pointer)) => Ok(KeyPlace::Body(JsonKey::at(pointer)?)),
-        _ => bail!("write header:NAME or json:/POINTER, json:/id for instance"),
+        _ => bail!("write header:NAME or json:/POINTER, for instance json:/id"),
     }
 }
 
 fn header(name: &str) -> Result<HeaderName, anyhow::Error> {
-    name.trim().parse().with_context(|| format!("no header can be called {name:?}"))
+    name.trim().parse().with_context(|| format!("{name:?} is not a valid header name"))
 }
 
-pub(crate) fn kept_header(text: &str) -> Result<HeaderName, anyhow::Error> {
+pub(crate) fn storable_header(text: &str) -> Result<HeaderName, anyhow::Error> {
     let name = header(text)?;
     if !is_storable(&name) {
-        bail!("{name} belongs to one connection, moment or client, and cannot be given to another; leave it out");
+        bail!("{name} must not be stored: it belongs to one connection, moment or client; remove it");
     }
     Ok(name)
 }
@@ -140,11 +137,11 @@ pub(crate) fn kept_header(text: &str) -> Result<HeaderName, anyhow::Error> {
 pub(crate) fn method(text: &str) -> Result<Method, anyhow::Error> {
     let upper = text.to_ascii_uppercase();
     if text != upper {
-        bail!("methods are written in capitals: {upper}");
+        bail!("methods are upper case: write {upper}");
     }
-    match Method::from_bytes(text.as_bytes()).context("no method can be called that")? {
+    match Method::from_bytes(text.as_bytes()).context("this is not a valid method")? {
         Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::CONNECT => {
-            bail!("{text} changes nothing and always passes; name POST, PATCH, PUT or DELETE")
+            bail!("{text} is never protected; write POST, PATCH, PUT or DELETE")
         }
         method => Ok(method),
     }
@@ -153,17 +150,17 @@ pub(crate) fn method(text: &str) -> Result<Method, anyhow::Error> {
 pub(crate) fn status(text: &str) -> Result<u16, anyhow::Error> {
     match text.parse() {
         Ok(status @ 200..=599) => Ok(status),
-        _ => bail!("write the status of an answer, 200 to 599"),
+        _ => bail!("write a response status from 200 to 599"),
     }
 }
 
-/// Reads one of a few words.
+/// Defines functions that parse one of a few words.
 macro_rules! words {
     ($($name:ident -> $value:ty { $($word:literal => $meaning:expr),+ $(,)? })+) => {$(
         pub(crate) fn $name(text: &str) -> Result<$value, anyhow::Error> {
             match text {
                 $($word => Ok($meaning),)+
-                _ => bail!("{text:?} is none of: {}", [$($word),+].join(", ")),
+                _ => bail!("{text:?} is not one of: {}", [$($word),+].join(", ")),
             }
         }
     )+};
@@ -173,8 +170,8 @@ words! {
     key_rule -> Protect { "required" => Protect::Required, "optional" => Protect::Optional }
     protect -> Protect { "required" => Protect::Required, "optional" => Protect::Optional, "off" => Protect::Off }
     is_strict -> bool { "lenient" => false, "strict" => true }
-    may_retry -> bool { "hold" => false, "retry" => true }
-    may_pass -> bool { "reject" => false, "pass" => true }
+    is_retry -> bool { "hold" => false, "retry" => true }
+    is_pass -> bool { "reject" => false, "pass" => true }
 }
 
 #[cfg(test)]
@@ -192,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_has_one_of_three_sources() {
+    fn a_tenant_rule_has_one_of_three_forms() {
         assert_eq!(tenant("authorization").unwrap(), Tenant::Authorization);
         assert_eq!(tenant("header:X-Account").unwrap(), Tenant::Header("x-account".parse().unwrap()));
         assert_eq!(tenant("none").unwrap(), Tenant::None);
-        for origin in ["", "header", "header:", "header:a b", "nobody"] {
-            assert!(tenant(origin).is_err(), "{origin}");
+        for rule in ["", "header", "header:", "header:a b", "nobody"] {
+            assert!(tenant(rule).is_err(), "{rule}");
         }
     }
 

@@ -1,54 +1,57 @@
-//! What `--check` prints.
+//! The text that `--check` prints.
 
-use crate::config::Config;
-use crate::config::reader::file::OF_ROUTES;
+use std::collections::BTreeMap;
+
+use crate::config::reader::file::ROUTE_FIELDS;
 use crate::config::reader::origin::GivenValue;
-use crate::config::reader::settings::{SETTINGS, Setting};
+use crate::config::reader::parse::Protect;
+use crate::config::reader::setting::Setting;
+use crate::config::reader::values::Values;
+use crate::config::route::Route;
+use crate::config::settings::all;
 
-/// Every setting with its value and where that came from, and every route.
-pub(crate) fn show(config: &Config) -> String {
-    let mut shown = table("SETTING", SETTINGS.iter().map(|setting| row(config, setting)));
-    if !config.routes.is_empty() {
-        shown += "\nWhat a route does not say is as above; the first that is named for a request holds.\n";
+/// Values that depend on other settings, by flag. They are shown in place of the defaults.
+pub(crate) type Derived = BTreeMap<&'static str, String>;
+
+/// Lists every setting with its value and origin, and every route.
+pub(crate) fn show(values: &Values, derived: &Derived, routes: &[Route], protect: Protect) -> String {
+    let mut shown = table("SETTING", all().map(|setting| setting_row(setting, values, derived)));
+    if !routes.is_empty() {
+        shown += "\nA route takes every value that it does not set from above. The first route that matches applies.\n";
     }
-    for route in &config.routes {
-        let of_routes = OF_ROUTES.iter().filter(|name| !["method", "path", "protect"].contains(name));
-        let of_routes = of_routes.filter_map(|name| Some((*name, route.table.of_routes.get(name)?)));
-        let own = SETTINGS.iter().filter_map(|setting| Some((setting.flag, route.table.own.get(setting.flag)?)));
-        let protect = route.table.of_routes.get("protect");
-        let protect = [("protect", route.protect.to_string(), protect.map_or("as `key`".into(), origin))];
-        let rows = of_routes.chain(own).map(|(name, given)| (name, given.texts.join(","), origin(given)));
-        let title = format!("\nROUTE {}  ({})\n", route.name(), route.table.line);
-        shown += &title;
-        shown += &table("", protect.into_iter().chain(rows));
+    for route in routes {
+        shown += &format!("\nROUTE {}  ({})\n", route.name(), route.table.line);
+        shown += &table("", route_rows(route));
     }
-    let others = if config.routes.is_empty() { "POST and PATCH" } else { "POST and PATCH that no route names" };
-    shown + &format!("\n{others}: protected, key {}. Everything else streams past.\nok\n", config.protect)
+    let others = if routes.is_empty() { "POST and PATCH" } else { "POST and PATCH without a route" };
+    shown + &format!("\n{others}: protected, key {protect}. Every other request is forwarded unprotected.\nok\n")
 }
 
-type Row = (&'static str, String, String);
+type TableRow = (&'static str, String, String);
 
-fn row(config: &Config, setting: &'static Setting) -> Row {
-    let Some(given) = config.values.given(setting.flag) else {
-        let value = match setting.flag {
-            "data-dir" => config.data_dir.as_ref().map_or("none".into(), |path| path.display().to_string()),
-            _ => "none".into(),
-        };
-        return (setting.flag, value, "default".into());
+fn setting_row(setting: &'static Setting, values: &Values, derived: &Derived) -> TableRow {
+    let (text, origin) = match values.given(setting.flag) {
+        Some(given) => (given.texts.join(","), origin(given)),
+        None => ("none".into(), "default".into()),
     };
-    let value = match setting.flag {
-        "store" => without_credentials(&given.texts.join(",")),
-        "max-in-flight-per-tenant" => config.settings.max_in_flight_per_tenant.to_string(),
-        _ => given.texts.join(","),
-    };
-    (setting.flag, value, origin(given))
+    let text = if setting.flag == "store" { without_credentials(&text) } else { text };
+    (setting.flag, derived.get(setting.flag).cloned().unwrap_or(text), origin)
+}
+
+fn route_rows(route: &Route) -> impl Iterator<Item = TableRow> {
+    let protect = route.table.fields.get("protect").map_or("as `key`".into(), origin);
+    let fields = ROUTE_FIELDS.iter().filter(|name| !["method", "path", "protect"].contains(name));
+    let fields = fields.filter_map(|name| Some((*name, route.table.fields.get(name)?)));
+    let overrides = all().filter_map(|setting| Some((setting.flag, route.table.overrides.get(setting.flag)?)));
+    let rows = fields.chain(overrides).map(|(name, given)| (name, given.texts.join(","), origin(given)));
+    std::iter::once(("protect", route.protect.to_string(), protect)).chain(rows)
 }
 
 fn origin(given: &GivenValue) -> String {
     given.origin.to_string()
 }
 
-/// A URL may carry a password.
+/// Hides the user name and password in a URL.
 pub(in crate::config) fn without_credentials(url: &str) -> String {
     let (place, parameters) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
     let place = match place.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
@@ -62,10 +65,10 @@ pub(in crate::config) fn without_credentials(url: &str) -> String {
     }
 }
 
-/// Three columns, as wide as they must be.
-fn table(title: &'static str, rows: impl Iterator<Item = Row>) -> String {
+/// Aligns rows in three columns.
+fn table(title: &'static str, rows: impl Iterator<Item = TableRow>) -> String {
     let titles = (!title.is_empty()).then(|| (title, "VALUE".into(), "FROM".into()));
-    let rows: Vec<Row> = titles.into_iter().chain(rows).collect();
+    let rows: Vec<TableRow> = titles.into_iter().chain(rows).collect();
     let names = rows.iter().map(|(name, _, _)| name.chars().count()).max().unwrap_or_default();
     let values = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or_default();
     rows.iter().map(|(name, value, origin)| format!("{name:names$}  {value:values$}  {origin}\n")).collect()

@@ -1,68 +1,104 @@
 use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
 
 use anyhow::anyhow;
+use hapax::settings::InvalidSetting;
 
 use crate::config::reader::origin::{GivenValue, Origin};
-use crate::config::reader::settings::{SETTINGS, Setting};
+use crate::config::reader::setting::Setting;
 
-/// What was given for every setting, each by the first origin that has it: flag, environment, file, default.
+/// The value of every setting, each from the first origin that has one: flag, environment variable, file, default.
 #[derive(Clone, Debug)]
 pub(crate) struct Values {
-    by_flag: BTreeMap<&'static str, GivenValue>,
+    by_flag: BTreeMap<&'static str, SettingValue>,
 }
 
+#[derive(Clone, Debug)]
+struct SettingValue {
+    setting: &'static Setting,
+    given: Option<GivenValue>,
+}
+
+/// Given values by flag.
+pub(crate) type ByFlag = BTreeMap<&'static str, GivenValue>;
+
 impl Values {
-    /// `flags` are what the command line and the environment say.
-    pub(crate) fn new(flags: &BTreeMap<&'static str, GivenValue>, file: BTreeMap<&'static str, GivenValue>) -> Self {
-        let defaults = SETTINGS.iter().filter_map(|setting| {
-            let given = GivenValue { texts: vec![setting.default?.to_owned()], origin: Origin::Default };
-            Some((setting.flag, given))
-        });
-        let mut by_flag: BTreeMap<_, _> = defaults.collect();
-        by_flag.extend(file);
-        by_flag.extend(flags.clone());
-        Self { by_flag }
+    /// Merges what flags and variables give with what the file gives, and with the defaults.
+    pub(crate) fn new(settings: impl Iterator<Item = &'static Setting>, flags: &ByFlag, file: &ByFlag) -> Self {
+        let merge = |setting: &'static Setting| {
+            let default = || Some(GivenValue { texts: vec![setting.default?.to_owned()], origin: Origin::Default });
+            let given = flags.get(setting.flag).or_else(|| file.get(setting.flag)).cloned().or_else(default);
+            (setting.flag, SettingValue { setting, given })
+        };
+        Self { by_flag: settings.map(merge).collect() }
     }
 
-    /// The same with a route's own values in place of some.
-    pub(crate) fn with(&self, own: &BTreeMap<&'static str, GivenValue>) -> Self {
+    /// Returns these values with those that a route overrides.
+    pub(crate) fn with(&self, overrides: &ByFlag) -> Self {
         let mut by_flag = self.by_flag.clone();
-        by_flag.extend(own.clone());
+        for (flag, given) in overrides {
+            if let Some(value) = by_flag.get_mut(flag) {
+                value.given = Some(given.clone());
+            }
+        }
         Self { by_flag }
     }
 
-    /// What was given for the setting of this flag, if anything.
+    /// Returns what was given for the setting of this flag, if anything was.
     pub(crate) fn given(&self, flag: &str) -> Option<&GivenValue> {
-        debug_assert!(Setting::of(flag).is_some(), "{flag} is no setting");
-        self.by_flag.get(flag)
+        let value = self.by_flag.get(flag);
+        debug_assert!(value.is_some(), "{flag} is not a setting");
+        value?.given.as_ref()
     }
 
-    /// The value of a setting that may have none.
-    pub(crate) fn maybe<T>(&self, flag: &str, read: Read<T>) -> Result<Option<T>, anyhow::Error> {
-        self.list(flag, read).map(|values| values.into_iter().next())
+    /// Parses the value of a setting that may have none.
+    pub(crate) fn maybe<T>(&self, flag: &str, parse: Parse<T>) -> Result<Option<T>, anyhow::Error> {
+        self.list(flag, parse).map(|values| values.into_iter().next())
     }
 
-    /// The value of a setting that must have one.
-    pub(crate) fn one<T>(&self, flag: &str, read: Read<T>) -> Result<T, anyhow::Error> {
-        self.maybe(flag, read)?.ok_or_else(|| missing(flag))
+    /// Parses the value of a setting that must have one.
+    pub(crate) fn one<T>(&self, flag: &str, parse: Parse<T>) -> Result<T, anyhow::Error> {
+        self.maybe(flag, parse)?.ok_or_else(|| self.missing(flag))
     }
 
-    /// The values of a setting that is a list.
-    pub(crate) fn list<T>(&self, flag: &str, read: Read<T>) -> Result<Vec<T>, anyhow::Error> {
+    /// Parses the values of a setting that is a list.
+    pub(crate) fn list<T>(&self, flag: &str, parse: Parse<T>) -> Result<Vec<T>, anyhow::Error> {
         let texts = self.given(flag).map(|given| given.texts.as_slice()).unwrap_or_default();
-        texts.iter().map(|text| read(text).map_err(|error| self.wrong(flag, format!("{error:#}")))).collect()
+        texts.iter().map(|text| parse(text).map_err(|error| self.wrong(flag, format!("{error:#}")))).collect()
     }
 
-    /// Says what is wrong with a setting's value, and where that was given.
-    pub(crate) fn wrong(&self, flag: &str, what: impl std::fmt::Display) -> anyhow::Error {
+    /// Returns the error for a wrong value: where the value was given, and what is wrong.
+    pub(crate) fn wrong(&self, flag: &str, what: impl fmt::Display) -> anyhow::Error {
         match self.given(flag).map_or(&Origin::Default, |given| &given.origin) {
-            Origin::File(line) => anyhow!("{line}: {}: {what}", key(flag)),
+            Origin::File(line) => anyhow!("{line}: {}: {what}", self.key(flag)),
             origin @ (Origin::Flag(_) | Origin::Environment(_)) => anyhow!("{origin}: {what}"),
             Origin::Default => anyhow!("{flag} (default): {what}"),
         }
     }
 
-    /// A setting with its value and where that was given: `lease 30s (default)`.
+    /// Returns the error for a limit of core that a value breaks.
+    pub(crate) fn invalid(&self, invalid: &InvalidSetting) -> anyhow::Error {
+        // The settings of core have the names of their flags, in snake case.
+        let flag = |name: hapax::settings::SettingName| name.as_str().replace('_', "-");
+        if let InvalidSetting::Contradiction { shorter, longer, margin, why, .. } = *invalid {
+            return self.too_long(&flag(shorter), &flag(longer), margin, why);
+        }
+        self.wrong(&flag(invalid.setting()), invalid.limit())
+    }
+
+    /// Returns the error for two durations that contradict each other. It names the one that the user chose.
+    pub(crate) fn too_long(&self, shorter: &str, longer: &str, margin: Duration, why: &str) -> anyhow::Error {
+        let chosen = if self.is_chosen(shorter) { shorter } else { longer };
+        let (short, long) = (self.quoted(shorter), self.quoted(longer));
+        let rule = match margin {
+            Duration::ZERO => "must not be longer than".to_owned(),
+            margin => format!("must be at least {margin:?} shorter than"),
+        };
+        self.wrong(chosen, format!("{short} {rule} {long}: {why}; shorten {shorter} or lengthen {longer}"))
+    }
+
+    /// Quotes a setting with its value and origin: `lease 30s (default)`.
     pub(crate) fn quoted(&self, flag: &str) -> String {
         match self.given(flag) {
             Some(given) => format!("{flag} {} ({})", given.texts.join(","), given.origin),
@@ -70,21 +106,21 @@ impl Values {
         }
     }
 
-    /// Whether somebody chose this value.
+    /// Whether the user gave the value, so that it is not the default.
     pub(crate) fn is_chosen(&self, flag: &str) -> bool {
         self.given(flag).is_some_and(|given| given.origin != Origin::Default)
     }
+
+    fn key<'a>(&self, flag: &'a str) -> &'a str {
+        self.by_flag.get(flag).map_or(flag, |value| value.setting.key)
+    }
+
+    fn missing(&self, flag: &str) -> anyhow::Error {
+        let Some(SettingValue { setting, .. }) = self.by_flag.get(flag) else { return anyhow!("{flag} is missing") };
+        let Setting { flag, variable, table, key, value, .. } = setting;
+        anyhow!("{flag} is missing: give --{flag} {value}, {variable}, or `{key}` in [{table}] of the --config file")
+    }
 }
 
-/// Reads a value from its text.
-pub(crate) type Read<T> = fn(&str) -> Result<T, anyhow::Error>;
-
-fn key(flag: &str) -> &str {
-    Setting::of(flag).map_or(flag, |setting| setting.key)
-}
-
-fn missing(flag: &str) -> anyhow::Error {
-    let Some(setting) = Setting::of(flag) else { return anyhow!("{flag} is missing") };
-    let Setting { flag, variable, table, key, value, .. } = setting;
-    anyhow!("{flag} is missing: give --{flag} {value}, {variable}, or `{key}` in [{table}] of the file in --config")
-}
+/// Parses the text of a value.
+pub(crate) type Parse<T> = fn(&str) -> Result<T, anyhow::Error>;

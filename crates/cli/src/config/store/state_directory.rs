@@ -1,46 +1,43 @@
 use std::ffi::OsString;
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Where a gateway of this namespace keeps what it must not lose, when its store is on another host: among what this user's programs
-/// keep. `variable` reads the environment.
-pub(crate) fn directory(
+/// Returns the directory in which a gateway of this namespace keeps its state if the store is on another host, after the
+/// XDG base directory specification. `variable` reads an environment variable.
+pub(crate) fn default_path(
     namespace: &str,
     variable: impl Fn(&'static str) -> Option<OsString>,
 ) -> Result<PathBuf, anyhow::Error> {
-    // A relative path there is to be ignored, says the specification of these directories.
+    // The specification says that a relative path is to be ignored.
     let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    let state = state.context("there is no place for what the store does not take: name one by data-dir")?;
-    Ok(state.join("hapax").join(name(namespace)))
+    let state = state.context("neither XDG_STATE_HOME nor HOME names a directory for state; set data-dir")?;
+    Ok(state.join("hapax").join(file_name(namespace)))
 }
 
-/// A namespace as the name of a file: what could lead elsewhere, or hide it, is written as in a URL.
-fn name(namespace: &str) -> PathBuf {
-    let mut name = String::new();
-    for (place, byte) in namespace.bytes().enumerate() {
-        match byte {
-            b'.' if place > 0 => name.push('.'),
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(byte.into()),
-            _ => write!(name, "%{byte:02X}").expect("a string takes everything"),
-        }
+/// Encodes a namespace as a file name: a leading dot and every byte that may lead to another directory is percent-encoded.
+fn file_name(namespace: &str) -> String {
+    const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    let name = utf8_percent_encode(namespace, ENCODED).to_string();
+    match name.strip_prefix('.') {
+        Some(rest) => format!("%2E{rest}"),
+        None => name,
     }
-    Path::new(&name).to_path_buf()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(namespace: &str, variables: &[(&str, &str)]) -> Option<String> {
+    fn path(namespace: &str, variables: &[(&str, &str)]) -> Option<String> {
         let variable = |name| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| value.into());
-        directory(namespace, variable).ok().map(|path| path.display().to_string())
+        default_path(namespace, variable).ok().map(|path| path.display().to_string())
     }
 
     #[test]
-    fn a_user_has_a_directory_for_state() {
+    fn the_state_directory_follows_the_xdg_variables() {
         let home = ("HOME", "/home/u");
         for (variables, expected) in [
             (&[home][..], Some("/home/u/.local/state/hapax/shop")),
@@ -50,21 +47,21 @@ mod tests {
             (&[("HOME", "")], None),
             (&[], None),
         ] {
-            assert_eq!(found("shop", variables).as_deref(), expected, "{variables:?}");
+            assert_eq!(path("shop", variables).as_deref(), expected, "{variables:?}");
         }
     }
 
     #[test]
-    fn no_namespace_leads_elsewhere_and_no_two_to_the_same_place() {
+    fn namespaces_have_distinct_directories_below_the_state_directory() {
         let names = ["shop", "shop.v2", "..", ".", "../shop", "a/b", "a%2Fb", "Zürich", "a b", "a\0b"];
-        let mut places: Vec<_> = names.iter().map(|name| found(name, &[("HOME", "/h")]).unwrap()).collect();
-        for place in &places {
-            let name = place.strip_prefix("/h/.local/state/hapax/").unwrap();
-            assert!(!name.contains(['/', '\0']) && !name.starts_with('.'), "{place}");
+        let mut paths: Vec<_> = names.iter().map(|name| path(name, &[("HOME", "/h")]).unwrap()).collect();
+        for path in &paths {
+            let name = path.strip_prefix("/h/.local/state/hapax/").unwrap();
+            assert!(!name.contains(['/', '\0']) && !name.starts_with('.'), "{path}");
         }
-        assert!(places[1].ends_with("/shop.v2"));
-        places.sort();
-        places.dedup();
-        assert_eq!(places.len(), names.len());
+        assert!(paths[1].ends_with("/shop.v2"));
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), names.len());
     }
 }

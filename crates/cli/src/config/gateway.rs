@@ -1,0 +1,121 @@
+//! `[gateway]`: where clients connect, which API the gateway forwards to, and how much it runs at once.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hapax::Settings;
+use hapax::http::Tenant;
+
+use crate::config::policy::Rules;
+use crate::config::reader::parse;
+use crate::config::reader::setting::Setting;
+use crate::config::reader::values::Values;
+
+pub(crate) const TABLE: &str = "gateway";
+
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(TABLE, "upstream", "HAPAX_UPSTREAM")
+        .value("URL")
+        .help("The API that requests are forwarded to: https://HOST:PORT, http://HOST:PORT or h2c://HOST:PORT")
+        .details(
+            "https:// uses HTTP/2 if the API offers it, else HTTP/1.1. http:// uses HTTP/1.1. \
+             h2c:// uses HTTP/2 without TLS; the API must support it, since nothing is negotiated.",
+        ),
+    Setting::new(TABLE, "upstream-ca", "HAPAX_UPSTREAM_CA")
+        .value("FILE")
+        .help("PEM file with the certificate authorities that are trusted for an https:// API [default: the system's]"),
+    Setting::new(TABLE, "tls-cert", "HAPAX_TLS_CERT")
+        .value("FILE")
+        .help("PEM file with the server certificate and its chain; turns on TLS and HTTP/2 for clients"),
+    Setting::new(TABLE, "tls-key", "HAPAX_TLS_KEY").value("FILE").help("PEM file with the private key of --tls-cert"),
+    Setting::new(TABLE, "listen", "HAPAX_LISTEN")
+        .value("ADDRESS")
+        .default("127.0.0.1:8080")
+        .help("Address on which clients connect"),
+    Setting::new(TABLE, "admin", "HAPAX_ADMIN")
+        .value("ADDRESS")
+        .default("127.0.0.1:8081")
+        .help("Address that serves /healthz, /readyz and /metrics")
+        .details("On an address that other hosts can reach, /metrics is served only with --admin-token-file."),
+    Setting::new(TABLE, "admin-token-file", "HAPAX_ADMIN_TOKEN_FILE")
+        .value("FILE")
+        .help("File with the token that the admin address requires: 16 or more visible characters")
+        .details(
+            "Every path but /healthz and /readyz then requires `Authorization: Bearer TOKEN`. \
+             The file must not be readable by everybody.",
+        ),
+    Setting::new(TABLE, "upstream-timeout", "HAPAX_UPSTREAM_TIMEOUT")
+        .value("DURATION")
+        .default("60s")
+        .help("How long the API may take to answer")
+        .details("After the timeout the client gets 504, and the outcome of the request is unknown."),
+    Setting::new(TABLE, "request-body-timeout", "HAPAX_REQUEST_BODY_TIMEOUT")
+        .value("DURATION")
+        .default("60s")
+        .help("How long the whole body of a protected request may take to arrive")
+        .details("After the timeout the client gets 408, and nothing is recorded."),
+    Setting::new(TABLE, "tenant", "HAPAX_TENANT")
+        .value("RULE")
+        .default("authorization")
+        .help("How the owner of a key is identified: `authorization`, `header:NAME` or `none`")
+        .details(
+            "authorization: by a hash of the Authorization field, so a renewed credential is a new tenant. \
+             header:NAME: by a header that only a trusted proxy may set. \
+             none: not at all, so all callers share keys and answers.",
+        ),
+    Setting::new(TABLE, "max-in-flight", "HAPAX_MAX_IN_FLIGHT")
+        .value("N")
+        .default("4096")
+        .help("Number of protected requests that may run at once; further ones get 503"),
+    Setting::new(TABLE, "max-in-flight-per-tenant", "HAPAX_MAX_IN_FLIGHT_PER_TENANT")
+        .value("N")
+        .default("1024")
+        .help("Number of protected requests of one tenant that may run at once; at most --max-in-flight")
+        .details("With --tenant none the default is --max-in-flight, since all callers are one tenant."),
+];
+
+/// Reads the addresses for clients and for the admin.
+///
+/// # Errors
+/// If an address is malformed, or both are the same.
+pub(crate) fn addresses(values: &Values) -> Result<(SocketAddr, SocketAddr), anyhow::Error> {
+    let (listen, admin) = (values.one("listen", parse::address)?, values.one("admin", parse::address)?);
+    // Port 0 asks the system for a free port, so two of them do not collide.
+    if listen == admin && listen.port() != 0 {
+        let what = format!("clients connect to the same address, {}; choose another port", values.quoted("listen"));
+        return Err(values.wrong("admin", what));
+    }
+    Ok((listen, admin))
+}
+
+/// Reads the paths of the server certificate and its key.
+pub(crate) fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow::Error> {
+    match (values.maybe("tls-cert", parse::path)?, values.maybe("tls-key", parse::path)?) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(values.wrong("tls-cert", "the certificate needs a private key; add tls-key")),
+        (None, Some(_)) => Err(values.wrong("tls-key", "the private key needs a certificate; add tls-cert")),
+    }
+}
+
+/// Puts the settings of the gate together, with the policy of `rules`.
+pub(crate) fn gate_settings(values: &Values, rules: &Rules) -> Result<Settings, anyhow::Error> {
+    let mut settings = Settings::default();
+    settings.store_timeout = values.one("store-timeout", parse::duration)?;
+    settings.max_in_flight = values.one("max-in-flight", parse::count)?;
+    settings.max_in_flight_per_tenant = values.one("max-in-flight-per-tenant", parse::count)?;
+    settings.policy = rules.policy.clone();
+    settings.validate().map_err(|invalid| values.invalid(&invalid))?;
+    let is_chosen = values.is_chosen("max-in-flight-per-tenant");
+    let is_one_tenant = values.one("tenant", parse::tenant)? == Tenant::None;
+    let is_over = settings.max_in_flight_per_tenant > settings.max_in_flight;
+    if is_over && is_chosen {
+        let what = format!("must not be larger than {}", values.quoted("max-in-flight"));
+        return Err(values.wrong("max-in-flight-per-tenant", what));
+    }
+    // A default never contradicts a choice. If all callers are one tenant, its limit is the limit of all.
+    if !is_chosen && (is_over || is_one_tenant) {
+        settings.max_in_flight_per_tenant = settings.max_in_flight;
+    }
+    Ok(settings)
+}
