@@ -1,23 +1,23 @@
-//! `hapax demo`: what the gateway is for, shown on a payment service that knows nothing of retries.
+//! `hapax demo`: shows what the gateway prevents, on a payment service that does not deduplicate retries.
 //!
 //! ```text
 //! clients ──► gateway (own process and store) ──────► payment service ──► charges.log
 //!    │            ▲                                                          │
-//!    │            └── kill -9, start again                                   │
-//!    └── what they were told ──────────────► audit ◄── what was charged ─────┘
+//!    │            └── kill -9, restart                                   │
+//!    └── received responses ───────────────► audit ◄── charges ──────────────┘
 //! ```
 
-mod answer;
 mod audit;
-mod board;
-mod chance;
+mod client;
+mod client_log;
 mod customer;
 mod gateway;
-mod note;
+mod progress;
+mod random;
 mod report;
+mod response;
 mod service;
 mod traffic;
-mod wire;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -30,143 +30,159 @@ use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
 use audit::Audit;
-use board::Board;
-use customer::{Crowd, World};
-use gateway::Gateway;
-use service::Service;
-use wire::Wire;
+use client::PaymentClient;
+use customer::{CustomerContext, Customers};
+use gateway::GatewayProcess;
+use progress::Progress;
+use service::PaymentService;
 
 use super::Failure;
 use crate::store::wiring::StoreUrl;
 
-/// What the demo can be told.
+/// The arguments of `hapax demo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// How many payments to make.
+    /// Number of payments to make
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     payments: u32,
 
-    /// Makes the traffic of an earlier run again [default: another one each time, and printed]
+    /// Seed of the traffic; the same seed repeats the same traffic [default: random]
+    ///
+    /// The demo prints its seed at the start.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
-    /// How often to kill the gateway [default: once per 100 payments]
+    /// Number of times to kill the gateway [default: one for every 100 payments]
     #[arg(long, value_name = "N")]
     crashes: Option<u32>,
 
-    /// Where the gateway keeps its records [default: a SQLite file of this run]
+    /// Store of the gateway [default: a SQLite file in the temporary folder of the run]
     #[arg(long, value_name = "URL", value_parser = store_url, conflicts_with = "direct")]
     store: Option<String>,
 
-    /// Send the same traffic without the gateway, and see the damage.
+    /// Send the same traffic without the gateway, to show the damage
     #[arg(long, conflicts_with = "crashes")]
     direct: bool,
 
-    /// Keep the files of the run, and print where they are.
+    /// Keep the files of the run and print their folder
     #[arg(long)]
     keep: bool,
 }
 
-/// A URL that names a store of this build. It stays as it was typed, for the gateway to read.
+/// Checks a store URL. It returns the text, since the gateway process parses it again.
 fn store_url(url: &str) -> Result<String> {
     url.parse::<StoreUrl>().map(|_| url.to_owned())
 }
 
-/// Runs the demo; the exit code says whether the audit holds.
+/// Runs the demo. The exit code is 0 if the audit finds no damage.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
     let keep = args.keep;
-    let script = Script::from(args);
-    let folder = Folder::new().map_err(Failure::cannot_start)?;
+    let scenario = Scenario::from(args);
+    let folder = RunFolder::new().map_err(Failure::cannot_start)?;
     let end = tokio::select! {
-        holds = play(&script, folder.path()) => holds.map(End::Audited),
-        interrupted = interrupted() => interrupted.map(|()| End::Interrupted).map_err(Failure::failed),
+        holds = play(&scenario, folder.path()) => holds.map(DemoEnd::Audited),
+        interrupted = interrupted() => interrupted.map(|()| DemoEnd::Interrupted).map_err(Failure::failed),
     };
-    // What speaks against the gateway is never thrown away.
-    let is_evidence = !script.direct && matches!(end, Ok(End::Audited(false)));
-    folder.leave(keep || is_evidence).map_err(Failure::failed)?;
+    // A failed audit of the gateway keeps its files, so that the failure can be analysed.
+    let is_evidence = !scenario.direct && matches!(end, Ok(DemoEnd::Audited(false)));
+    folder.keep_or_remove(keep || is_evidence).map_err(Failure::failed)?;
     Ok(end?.exit_code())
 }
 
-/// Plays the script, and says whether the audit holds.
-async fn play(script: &Script, folder: &Path) -> Result<bool, Failure> {
-    report::introduce(script);
-    let stage = Stage::set(script, folder).await.map_err(Failure::cannot_start)?;
-    perform(script, folder, stage).await.map_err(Failure::failed)
+/// Runs the scenario and returns whether the audit holds.
+async fn play(scenario: &Scenario, folder: &Path) -> Result<bool, Failure> {
+    report::introduce(scenario);
+    let setup = DemoSetup::start(scenario, folder).await.map_err(Failure::cannot_start)?;
+    perform(scenario, folder, setup).await.map_err(Failure::failed)
 }
 
-/// What must be there before anything can be played.
+/// The running service and gateway.
 #[derive(Debug)]
-struct Stage {
+struct DemoSetup {
     log: PathBuf,
-    service: Arc<Service>,
-    /// None where clients talk to the service itself.
-    gateway: Option<Gateway>,
+    service: Arc<PaymentService>,
+    /// None with `--direct`.
+    gateway: Option<GatewayProcess>,
 }
 
-impl Stage {
-    async fn set(script: &Script, folder: &Path) -> Result<Self> {
+impl DemoSetup {
+    async fn start(scenario: &Scenario, folder: &Path) -> Result<Self> {
         let log = folder.join("charges.log");
-        let service = Arc::new(Service::start(script.seed, &log).await?);
-        let gateway = match script.direct {
+        let service = Arc::new(PaymentService::start(scenario.seed, &log).await?);
+        let gateway = match scenario.direct {
             true => None,
-            false => Some(Gateway::start(script, service.address(), folder).await?),
+            false => Some(GatewayProcess::start(scenario, service.address(), folder).await?),
         };
         Ok(Self { log, service, gateway })
     }
 }
 
-async fn perform(script: &Script, folder: &Path, stage: Stage) -> Result<bool> {
-    let Stage { log, service, gateway } = stage;
-    let board = Arc::new(Board::new(script.payments, script.crashes));
-    let crowd = match gateway {
-        None => directly(script, &service, &board).await?,
-        Some(gateway) => through(gateway, script, &service, &board).await?,
+async fn perform(scenario: &Scenario, folder: &Path, setup: DemoSetup) -> Result<bool> {
+    let DemoSetup { log, service, gateway } = setup;
+    let progress = Arc::new(Progress::new(scenario.payments, scenario.crashes));
+    let customers = match gateway {
+        None => pay_directly(scenario, &service, &progress).await?,
+        Some(gateway) => pay_through(gateway, scenario, &service, &progress).await?,
     };
     service.finish().await;
 
     let log = fs::read_to_string(&log).context("cannot read the log of charges")?;
-    let notes = crowd.notes();
-    note::save(&notes, &folder.join("answers.log"))?;
-    let audit = Audit::new(&log, &notes);
-    report::show(&audit, &board);
-    let holds = audit.holds() && board.crashes() >= script.crashes;
-    report::conclude(script, &audit, holds);
+    let client_logs = customers.logs();
+    client_log::save(&client_logs, &folder.join("answers.log"))?;
+    let audit = Audit::new(&log, &client_logs);
+    report::show(&audit, &progress);
+    let holds = audit.is_clean() && progress.crashes() >= scenario.crashes;
+    report::conclude(scenario, &audit, holds);
     Ok(holds)
 }
 
-async fn directly(script: &Script, service: &Arc<Service>, board: &Arc<Board>) -> Result<Crowd> {
-    let crowd = crowd(script, service.address(), service, board);
+async fn pay_directly(
+    scenario: &Scenario,
+    service: &Arc<PaymentService>,
+    progress: &Arc<Progress>,
+) -> Result<Customers> {
+    let customers = customers(scenario, service.address(), service, progress);
     tokio::select! {
-        sent = send_everything(&crowd, board) => sent?,
-        never = board.show() => match never {},
+        sent = send_all(&customers, progress) => sent?,
+        never = progress.show() => match never {},
     }
-    Ok(crowd)
+    Ok(customers)
 }
 
-async fn through(mut gateway: Gateway, script: &Script, service: &Arc<Service>, board: &Arc<Board>) -> Result<Crowd> {
-    let crowd = crowd(script, gateway.address(), service, board);
+async fn pay_through(
+    mut gateway: GatewayProcess,
+    scenario: &Scenario,
+    service: &Arc<PaymentService>,
+    progress: &Arc<Progress>,
+) -> Result<Customers> {
+    let customers = customers(scenario, gateway.address(), service, progress);
     tokio::select! {
-        sent = send_everything(&crowd, board) => sent?,
-        trouble = gateway.torment(script, board) => return Err(trouble),
-        never = board.show() => match never {},
+        sent = send_all(&customers, progress) => sent?,
+        error = gateway.crash_repeatedly(scenario, progress) => return Err(error),
+        never = progress.show() => match never {},
     }
     gateway.stop().await?;
-    Ok(crowd)
+    Ok(customers)
 }
 
-fn crowd(script: &Script, to: SocketAddr, service: &Arc<Service>, board: &Arc<Board>) -> Crowd {
-    let world = World::new(Wire::new(to), Arc::clone(service), Arc::clone(board));
-    Crowd::new(script.seed, script.payments, &world)
+fn customers(
+    scenario: &Scenario,
+    target: SocketAddr,
+    service: &Arc<PaymentService>,
+    progress: &Arc<Progress>,
+) -> Customers {
+    let context = CustomerContext::new(PaymentClient::new(target), Arc::clone(service), Arc::clone(progress));
+    Customers::new(scenario.seed, scenario.payments, &context)
 }
 
-/// The second pass comes after the last crash: what was told before must be what is told then.
-async fn send_everything(crowd: &Crowd, board: &Board) -> Result<()> {
-    crowd.pay().await?;
-    board.crashed().await;
-    crowd.ask_once_more().await
+/// Makes all payments and repeats them after the last crash, so that the audit can compare the responses.
+async fn send_all(customers: &Customers, progress: &Progress) -> Result<()> {
+    customers.pay().await?;
+    progress.wait_for_crashes().await;
+    customers.repeat().await
 }
 
-/// Waits until somebody wants the demo to end.
+/// Waits for Ctrl-C or SIGTERM.
 async fn interrupted() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
@@ -176,22 +192,22 @@ async fn interrupted() -> Result<()> {
     Ok(())
 }
 
-/// What is played: the arguments, completed.
+/// The arguments with their defaults.
 #[derive(Debug)]
-struct Script {
+struct Scenario {
     seed: u64,
     payments: u32,
     crashes: u32,
-    /// Where records are kept, if not in a file of the run.
+    /// None for a SQLite file of the run.
     store: Option<String>,
     direct: bool,
 }
 
-impl From<DemoArgs> for Script {
+impl From<DemoArgs> for Scenario {
     fn from(args: DemoArgs) -> Self {
         let crashes = args.crashes.unwrap_or(args.payments.div_ceil(100));
         Self {
-            seed: args.seed.unwrap_or_else(chance::fresh_seed),
+            seed: args.seed.unwrap_or_else(random::fresh_seed),
             payments: args.payments,
             crashes: if args.direct { 0 } else { crashes },
             store: args.store,
@@ -200,9 +216,9 @@ impl From<DemoArgs> for Script {
     }
 }
 
-impl Script {
-    /// How many payments are settled when this crash (from 1) is due: spread evenly, so that each hits traffic.
-    fn due(&self, crash: u32) -> u32 {
+impl Scenario {
+    /// Returns how many payments are settled before this crash, counted from 1. Crashes are spread evenly over the run.
+    fn payments_before(&self, crash: u32) -> u32 {
         let due = u64::from(self.payments) * u64::from(crash) / (u64::from(self.crashes) + 1);
         u32::try_from(due).unwrap_or(self.payments)
     }
@@ -210,12 +226,12 @@ impl Script {
 
 /// How the demo ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum DemoEnd {
     Audited(bool),
     Interrupted,
 }
 
-impl End {
+impl DemoEnd {
     fn exit_code(self) -> ExitCode {
         match self {
             Self::Audited(true) => ExitCode::SUCCESS,
@@ -225,26 +241,26 @@ impl End {
     }
 }
 
-/// What a shell reports of a program that was ended by Ctrl-C.
+/// The exit code with which a shell reports Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
-/// The files of a run. Dropped, they are removed.
+/// The files of a run. Dropping it removes them.
 #[derive(Debug)]
-struct Folder(TempDir);
+struct RunFolder(TempDir);
 
-impl Folder {
+impl RunFolder {
     fn new() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("hapax-demo-").tempdir();
-        folder.map(Self).context("cannot make a temporary folder")
+        folder.map(Self).context("cannot create a temporary folder")
     }
 
     fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn leave(self, keep: bool) -> Result<()> {
+    fn keep_or_remove(self, keep: bool) -> Result<()> {
         if keep {
-            println!("\nThe files of this run are in {}", self.0.keep().display());
+            println!("\nFiles of this run: {}", self.0.keep().display());
             return Ok(());
         }
         self.0.close().context("cannot remove the temporary folder")
@@ -255,20 +271,23 @@ impl Folder {
 mod tests {
     use super::*;
 
-    fn script(payments: u32, crashes: Option<u32>, direct: bool) -> Script {
+    fn scenario(payments: u32, crashes: Option<u32>, direct: bool) -> Scenario {
         let seed = Some(1);
-        Script::from(DemoArgs { payments, seed, crashes, store: None, direct, keep: false })
+        Scenario::from(DemoArgs { payments, seed, crashes, store: None, direct, keep: false })
     }
 
     #[test]
     fn crashes_are_spread_over_the_payments() {
-        let script = script(2000, None, false);
-        assert_eq!(script.crashes, 20);
-        assert_eq!((script.due(1), script.due(10), script.due(20)), (95, 952, 1904));
+        let scenario = scenario(2000, None, false);
+        assert_eq!(scenario.crashes, 20);
+        assert_eq!(
+            (scenario.payments_before(1), scenario.payments_before(10), scenario.payments_before(20)),
+            (95, 952, 1904)
+        );
     }
 
     #[test]
-    fn nothing_is_crashed_without_the_gateway() {
-        assert_eq!(script(2000, None, true).crashes, 0);
+    fn there_are_no_crashes_without_the_gateway() {
+        assert_eq!(scenario(2000, None, true).crashes, 0);
     }
 }

@@ -1,96 +1,98 @@
-//! The clients: each wants one payment made, and behaves as badly as its [`Manner`] says.
+//! The clients. Each makes one payment with the faults of its [`ClientBehavior`].
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::Answer;
-use super::board::Board;
-use super::chance::{Chance, Topic};
-use super::note::{Exchange, Note};
-use super::service::Service;
-use super::traffic::{Asked, HangUp, Manner, Payment};
-use super::wire::{Reply, Wire};
+use super::client::{PaymentClient, RequestOutcome};
+use super::client_log::{ClientLog, Exchange};
+use super::progress::Progress;
+use super::random::{RandomStream, RandomTopic};
+use super::response::ReceivedResponse;
+use super::service::PaymentService;
+use super::traffic::{ClientBehavior, HangUp, OrderVersion, Payment};
 
 /// All clients of a run.
 #[derive(Debug)]
-pub(super) struct Crowd(Vec<Arc<Customer>>);
+pub(super) struct Customers(Vec<Arc<Customer>>);
 
-impl Crowd {
-    /// A client for each payment.
-    pub(super) fn new(seed: u64, payments: u32, world: &Arc<World>) -> Self {
+impl Customers {
+    /// Creates a client for each payment.
+    pub(super) fn new(seed: u64, payments: u32, context: &Arc<CustomerContext>) -> Self {
         let customer = |number| {
             Arc::new(Customer {
                 seed,
-                world: Arc::clone(world),
-                note: Mutex::new(Note::new(Payment::new(seed, number))),
+                context: Arc::clone(context),
+                log: Mutex::new(ClientLog::new(Payment::new(seed, number))),
                 payment: Payment::new(seed, number),
             })
         };
         Self((0..payments).map(customer).collect())
     }
 
-    /// Every client pays.
+    /// Lets every client pay.
     pub(super) async fn pay(&self) -> anyhow::Result<()> {
-        self.some_at_a_time(|customer| async move { customer.pay().await }).await
+        self.run_concurrently(|customer| async move { customer.pay().await }).await
     }
 
-    /// Every client asks once more, long after.
-    pub(super) async fn ask_once_more(&self) -> anyhow::Result<()> {
-        self.some_at_a_time(|customer| async move { customer.ask_once_more().await }).await
+    /// Lets every client repeat its requests after the last crash.
+    pub(super) async fn repeat(&self) -> anyhow::Result<()> {
+        self.run_concurrently(|customer| async move { customer.repeat().await }).await
     }
 
-    /// What they wrote down.
-    pub(super) fn notes(&self) -> Vec<Note> {
-        self.0.iter().map(|customer| customer.note().clone()).collect()
+    /// Returns the logs of all clients.
+    pub(super) fn logs(&self) -> Vec<ClientLog> {
+        self.0.iter().map(|customer| customer.log.lock().clone()).collect()
     }
 
-    async fn some_at_a_time<F>(&self, visit: fn(Arc<Customer>) -> F) -> anyhow::Result<()>
+    async fn run_concurrently<F>(&self, action: fn(Arc<Customer>) -> F) -> anyhow::Result<()>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let mut running = JoinSet::new();
         for customer in &self.0 {
-            if running.len() == AT_A_TIME
+            if running.len() == CONCURRENT_CLIENTS
                 && let Some(ended) = running.join_next().await
             {
-                ended.context("a client broke")?;
+                ended.context("a client of the demo panicked")?;
             }
-            running.spawn(visit(Arc::clone(customer)));
+            running.spawn(action(Arc::clone(customer)));
         }
         while let Some(ended) = running.join_next().await {
-            ended.context("a client broke")?;
+            ended.context("a client of the demo panicked")?;
         }
         Ok(())
     }
 }
 
-const AT_A_TIME: usize = 32;
+const CONCURRENT_CLIENTS: usize = 32;
 
-/// What the clients share.
+/// The parts that all clients share.
 #[derive(Debug)]
-pub(super) struct World {
-    wire: Wire,
-    service: Arc<Service>,
-    board: Arc<Board>,
-    moments: AtomicU64,
+pub(super) struct CustomerContext {
+    client: PaymentClient,
+    service: Arc<PaymentService>,
+    progress: Arc<Progress>,
+    clock: AtomicU64,
 }
 
-impl World {
-    /// Requests go over the wire; when they reach the service matters to clients that time their mischief.
-    pub(super) fn new(wire: Wire, service: Arc<Service>, board: Arc<Board>) -> Arc<Self> {
-        Arc::new(Self { wire, service, board, moments: AtomicU64::new(0) })
+impl CustomerContext {
+    /// Clients send requests by `client`. Some of them wait until `service` has received one.
+    pub(super) fn new(client: PaymentClient, service: Arc<PaymentService>, progress: Arc<Progress>) -> Arc<Self> {
+        Arc::new(Self { client, service, progress, clock: AtomicU64::new(0) })
     }
 
-    fn moment(&self) -> u64 {
-        self.moments.fetch_add(1, Ordering::SeqCst)
+    /// Returns the time of a logical clock: a later call returns a larger number.
+    fn next_time(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
     }
 }
 
@@ -98,126 +100,123 @@ impl World {
 struct Customer {
     seed: u64,
     payment: Payment,
-    world: Arc<World>,
-    note: Mutex<Note>,
+    context: Arc<CustomerContext>,
+    log: Mutex<ClientLog>,
 }
 
 impl Customer {
     async fn pay(&self) {
-        match self.payment.manner {
-            Manner::Plain => self.settle(Asked::Order).await,
-            Manner::Again { times } => self.settle_again(times).await,
-            Manner::Twins { count } => {
-                join_all((0..count).map(|_| self.settle(Asked::Order))).await;
+        match self.payment.behavior {
+            ClientBehavior::Plain => self.settle(OrderVersion::Original).await,
+            ClientBehavior::Again { times } => self.settle_and_repeat(times).await,
+            ClientBehavior::Concurrent { count } => {
+                join_all((0..count).map(|_| self.settle(OrderVersion::Original))).await;
             }
-            Manner::ChangedAfter => {
-                self.settle(Asked::Order).await;
-                self.settle(Asked::Changed).await;
+            ClientBehavior::ChangedAfter => {
+                self.settle(OrderVersion::Original).await;
+                self.settle(OrderVersion::Changed).await;
             }
-            Manner::ChangedMeanwhile => self.change_meanwhile().await,
-            Manner::HangUp(how) => {
+            ClientBehavior::ChangedMeanwhile => self.send_changed_meanwhile().await,
+            ClientBehavior::HangUp(how) => {
                 self.hang_up(how).await;
-                self.settle(Asked::Order).await;
+                self.settle(OrderVersion::Original).await;
             }
         }
-        while self.requests() < REQUESTS_AT_FIRST {
-            self.settle(Asked::Order).await;
+        while self.requests() < FIRST_REQUESTS {
+            self.settle(OrderVersion::Original).await;
         }
-        self.world.board.settle();
+        self.context.progress.count_settled();
     }
 
-    async fn ask_once_more(&self) {
-        for _ in 0..REQUESTS_LATER {
-            self.settle(Asked::Order).await;
+    async fn repeat(&self) {
+        for _ in 0..LATER_REQUESTS {
+            self.settle(OrderVersion::Original).await;
         }
-        if self.payment.is_changed() {
-            self.settle(Asked::Changed).await;
+        if self.payment.has_changed_order() {
+            self.settle(OrderVersion::Changed).await;
         }
-        self.world.board.ask_again();
+        self.context.progress.count_repeated();
     }
 
-    async fn settle_again(&self, times: u32) {
+    async fn settle_and_repeat(&self, times: u32) {
         for _ in 0..=times {
-            self.settle(Asked::Order).await;
+            self.settle(OrderVersion::Original).await;
         }
     }
 
-    /// Sends the changed order as soon as the first one has been received: before, it might be the first one itself.
-    async fn change_meanwhile(&self) {
+    /// Sends the changed order after the service has received the original one. Otherwise the changed order could arrive
+    /// first and be charged.
+    async fn send_changed_meanwhile(&self) {
         let settled = CancellationToken::new();
         let order = async {
-            self.settle(Asked::Order).await;
+            self.settle(OrderVersion::Original).await;
             settled.cancel();
         };
         let changed = async {
             tokio::select! {
-                () = self.world.service.received(self.payment.number) => {}
+                () = self.context.service.wait_for_request(self.payment.number) => {}
                 () = settled.cancelled() => {}
             }
-            self.settle(Asked::Changed).await;
+            self.settle(OrderVersion::Changed).await;
         };
         tokio::join!(order, changed);
     }
 
-    /// Asks until the answer settles the payment.
-    async fn settle(&self, asked: Asked) {
+    /// Retries until it gets a final response.
+    async fn settle(&self, version: OrderVersion) {
         let started = Instant::now();
         loop {
-            let reply = self.ask(asked).await;
-            if reply.answer.is_final() {
+            let outcome = self.send(version).await;
+            if outcome.response.is_final() {
                 return;
             }
-            if started.elapsed() > PATIENCE {
-                self.note().gave_up = true;
+            if started.elapsed() > RETRY_LIMIT {
+                self.log.lock().gave_up = true;
                 return;
             }
-            sleep(self.pause(&reply)).await;
+            sleep(self.pause(&outcome)).await;
         }
     }
 
-    async fn ask(&self, asked: Asked) -> Reply {
-        let sent = self.world.moment();
-        let running = self.world.board.request();
-        let reply = self.world.wire.ask(&self.payment, asked).await;
+    async fn send(&self, version: OrderVersion) -> RequestOutcome {
+        let sent_at = self.context.next_time();
+        let running = self.context.progress.start_request();
+        let outcome = self.context.client.send(&self.payment, version).await;
         drop(running);
-        self.write_down(asked, sent, reply.answer.clone());
-        reply
+        self.record(version, sent_at, outcome.response.clone());
+        outcome
     }
 
     async fn hang_up(&self, how: HangUp) {
-        let sent = self.world.moment();
-        let running = self.world.board.request();
-        let answer = self.world.wire.hang_up(&self.payment, how).await;
+        let sent_at = self.context.next_time();
+        let running = self.context.progress.start_request();
+        let response = self.context.client.hang_up(&self.payment, how).await;
         drop(running);
-        self.write_down(Asked::Order, sent, answer);
+        self.record(OrderVersion::Original, sent_at, response);
     }
 
-    fn write_down(&self, asked: Asked, sent: u64, answer: Answer) {
-        let heard = self.world.moment();
-        self.note().exchanges.push(Exchange { asked, answer, sent, heard });
+    fn record(&self, version: OrderVersion, sent_at: u64, response: ReceivedResponse) {
+        let received_at = self.context.next_time();
+        self.log.lock().exchanges.push(Exchange { version, response, sent_at, received_at });
     }
 
-    /// As long as the server asks for, but a demo is short; else a moment.
-    fn pause(&self, reply: &Reply) -> Duration {
-        let place = [self.payment.number.into(), self.requests() as u64];
-        let jitter = Chance::new(self.seed, Topic::Pause, &place).between(10, 40);
-        let asked_for = reply.retry_after.unwrap_or_default();
-        asked_for.min(LONGEST_PAUSE) + Duration::from_millis(jitter)
+    /// Returns the pause before a retry: Retry-After, but shortened, since a demo has to be short, and some jitter.
+    fn pause(&self, outcome: &RequestOutcome) -> Duration {
+        let position = [self.payment.number.into(), self.requests() as u64];
+        let jitter = RandomStream::new(self.seed, RandomTopic::Pause, &position).in_range(10, 40);
+        let retry_after = outcome.retry_after.unwrap_or_default();
+        retry_after.min(LONGEST_PAUSE) + Duration::from_millis(jitter)
     }
 
     fn requests(&self) -> usize {
-        self.note().requests()
-    }
-
-    fn note(&self) -> MutexGuard<'_, Note> {
-        self.note.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock().requests()
     }
 }
 
-/// How long a client goes on asking.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a client retries.
+const RETRY_LIMIT: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Every payment is asked for at least so often before the last crash, and so often after it.
-const REQUESTS_AT_FIRST: usize = 3;
-const REQUESTS_LATER: usize = 2;
+/// The number of requests for every payment before the last crash, at least, and after it.
+const FIRST_REQUESTS: usize = 3;
+const LATER_REQUESTS: usize = 2;

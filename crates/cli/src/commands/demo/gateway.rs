@@ -1,4 +1,4 @@
-//! The gateway as a process of its own, and its crashes.
+//! The gateway process and its crashes.
 
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -17,128 +17,130 @@ use hyper_util::rt::TokioExecutor;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-use super::Script;
-use super::board::Board;
-use super::chance::{Chance, Topic, fresh_seed};
+use super::Scenario;
+use super::progress::Progress;
+use super::random::{RandomStream, RandomTopic, fresh_seed};
 
-/// A gateway that runs. Dropped, it is killed.
+/// A running gateway. Dropping it kills it.
 #[derive(Debug)]
-pub(super) struct Gateway {
-    place: Place,
+pub(super) struct GatewayProcess {
+    setup: GatewaySetup,
     child: Child,
 }
 
-impl Gateway {
+impl GatewayProcess {
     /// Starts a gateway in front of `upstream` that keeps its files in `folder`.
-    pub(super) async fn start(script: &Script, upstream: SocketAddr, folder: &Path) -> Result<Self> {
+    pub(super) async fn start(scenario: &Scenario, upstream: SocketAddr, folder: &Path) -> Result<Self> {
         let [listen, admin] = free_addresses()?;
         let own = || format!("sqlite://{}", folder.join("hapax.db").display());
-        let store = script.store.clone().unwrap_or_else(own);
-        // A store that is not of this run alone may still have the records of another run.
+        let store = scenario.store.clone().unwrap_or_else(own);
+        // A store that outlives the run may still have records of another run, so each run has its own namespace.
         let namespace = format!("demo-{:016x}", fresh_seed());
-        let place = Place { upstream, listen, admin, store, namespace, folder: folder.to_owned() };
-        let child = place.spawn()?;
-        let mut gateway = Self { place, child };
-        // It says so as soon as it has looked at its store. One of this run's own may be slow; one that was named should be there.
-        let patience = if script.store.is_some() { Patience::None } else { Patience::WithItsStore };
-        gateway.ready(patience).await?;
+        let setup = GatewaySetup { upstream, listen, admin, store, namespace, folder: folder.to_owned() };
+        let child = setup.spawn()?;
+        let mut gateway = Self { setup, child };
+        // The file of the run is created now, which may take a moment. A named store should already work.
+        let when_not_ready = if scenario.store.is_some() { WhenNotReady::Fail } else { WhenNotReady::Wait };
+        gateway.wait_until_ready(when_not_ready).await?;
         Ok(gateway)
     }
 
-    /// Where it listens.
+    /// Returns the address for clients.
     pub(super) fn address(&self) -> SocketAddr {
-        self.place.listen
+        self.setup.listen
     }
 
-    /// Kills it again and again, spread over the run and in the midst of traffic. Comes back only to report that it
-    /// ended by itself, or did not start again.
-    pub(super) async fn torment(&mut self, script: &Script, board: &Board) -> anyhow::Error {
-        for crash in 1..=script.crashes {
-            let mut chance = Chance::new(script.seed, Topic::Outage, &[crash.into()]);
-            let outage = Duration::from_millis(chance.between(0, 150));
+    /// Kills and restarts the gateway several times, spread over the run. Returns only if the gateway exits by itself or
+    /// does not start again.
+    pub(super) async fn crash_repeatedly(&mut self, scenario: &Scenario, progress: &Progress) -> anyhow::Error {
+        for crash in 1..=scenario.crashes {
+            let mut random = RandomStream::new(scenario.seed, RandomTopic::Outage, &[crash.into()]);
+            let outage = Duration::from_millis(random.in_range(0, 150));
             tokio::select! {
-                () = board.settled(script.due(crash)) => {}
-                error = self.ended() => return error,
+                () = progress.wait_for_settled(scenario.payments_before(crash)) => {}
+                error = self.wait_for_exit() => return error,
             }
-            if let Err(error) = self.crash(outage, board).await {
+            if let Err(error) = self.crash(outage, progress).await {
                 return error;
             }
         }
-        self.ended().await
+        self.wait_for_exit().await
     }
 
-    /// Ends it for good.
+    /// Stops the gateway at the end of the run.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.child.kill().await.context("cannot kill the gateway")
     }
 
-    async fn crash(&mut self, outage: Duration, board: &Board) -> Result<()> {
-        // A crash is to hit much. At the end of the traffic there may be little left to hit.
-        let _ = timeout(Duration::from_millis(500), board.busy(WORTH_A_CRASH)).await;
-        let cut_short = board.running();
+    async fn crash(&mut self, outage: Duration, progress: &Progress) -> Result<()> {
+        // A crash should interrupt many requests. Near the end of the run there may be only a few.
+        let _ = timeout(Duration::from_millis(500), progress.wait_for_running(WORTH_A_CRASH)).await;
+        let interrupted = progress.running();
         self.child.kill().await.context("cannot kill the gateway")?;
         sleep(outage).await;
-        self.child = self.place.spawn()?;
-        self.ready(Patience::WithItsStore).await?;
-        board.crash(cut_short);
+        self.child = self.setup.spawn()?;
+        self.wait_until_ready(WhenNotReady::Wait).await?;
+        progress.count_crash(interrupted);
         Ok(())
     }
 
-    /// Waits until it says that it is ready.
-    async fn ready(&mut self, patience: Patience) -> Result<()> {
+    /// Waits until the gateway reports that it is ready.
+    async fn wait_until_ready(&mut self, when_not_ready: WhenNotReady) -> Result<()> {
         let client = Client::builder(TokioExecutor::new()).build_http();
         let started = Instant::now();
-        while started.elapsed() < STARTS_WITHIN {
-            let left = STARTS_WITHIN.saturating_sub(started.elapsed());
-            match timeout(left, self.place.readiness(&client)).await {
+        while started.elapsed() < START_TIMEOUT {
+            let left = START_TIMEOUT.saturating_sub(started.elapsed());
+            match timeout(left, self.setup.readiness(&client)).await {
                 Ok(Ok(Readiness::Ready)) => return Ok(()),
-                Ok(Ok(Readiness::NotReady(why))) if patience == Patience::None => {
+                Ok(Ok(Readiness::NotReady(why))) if when_not_ready == WhenNotReady::Fail => {
                     bail!("the gateway cannot use the store: {why}")
                 }
                 Ok(Ok(Readiness::NotReady(_)) | Err(_)) | Err(_) => {}
             }
             if self.child.try_wait()?.is_some() {
-                return Err(self.ended().await);
+                return Err(self.wait_for_exit().await);
             }
             sleep(Duration::from_millis(5)).await;
         }
-        let log = self.place.end_of_log();
-        bail!("the gateway was not ready within {STARTS_WITHIN:?}; its log ends:\n{log}");
+        let log = self.setup.last_log_lines();
+        bail!("the gateway was not ready within {START_TIMEOUT:?}; the last lines of its log:\n{log}");
     }
 
-    async fn ended(&mut self) -> anyhow::Error {
+    async fn wait_for_exit(&mut self) -> anyhow::Error {
         match self.child.wait().await {
             Ok(status) => {
-                let log = self.place.end_of_log();
-                anyhow!("the gateway ended by itself, {status}; its log ends:\n{log}")
+                let log = self.setup.last_log_lines();
+                anyhow!("the gateway exited by itself, {status}; the last lines of its log:\n{log}")
             }
-            Err(error) => anyhow!(error).context("cannot watch the gateway"),
+            Err(error) => anyhow!(error).context("cannot wait for the gateway process"),
         }
     }
 }
 
-/// How many running requests a crash waits for: those of half of the clients.
+/// The number of running requests that a crash waits for: half of the clients.
 const WORTH_A_CRASH: u64 = 16;
 
-const STARTS_WITHIN: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Whether a gateway that is not ready may become so.
+/// What the demo does while the gateway is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    None,
-    WithItsStore,
+enum WhenNotReady {
+    /// Fails with the reason that the gateway reports.
+    Fail,
+    /// Waits until the gateway is ready.
+    Wait,
 }
 
-/// What a gateway says of itself.
+/// The response of `/readyz`.
 #[derive(Debug)]
 enum Readiness {
     Ready,
     NotReady(String),
 }
 
-/// What stays when the gateway is started again.
+/// The settings with which the gateway is started and restarted.
 #[derive(Debug)]
-struct Place {
+struct GatewaySetup {
     upstream: SocketAddr,
     listen: SocketAddr,
     admin: SocketAddr,
@@ -147,18 +149,18 @@ struct Place {
     folder: PathBuf,
 }
 
-impl Place {
+impl GatewaySetup {
     fn spawn(&self) -> Result<Child> {
         let log = OpenOptions::new().create(true).append(true).open(self.log())?;
-        let program = env::current_exe().context("cannot tell which program this is")?;
+        let program = env::current_exe().context("cannot find the path of this program")?;
         let mut command = Command::new(program);
-        forget_settings(&mut command);
+        remove_settings(&mut command);
         command
             .arg("gateway")
             .args(["--upstream", &format!("http://{}", self.upstream)])
             .args(["--listen", &self.listen.to_string()])
             .args(["--admin", &self.admin.to_string()])
-            // Not a flag, which anybody on this host can read: it may have a password.
+            // A variable, because every user of this host can read flags, and the URL may contain a password.
             .env("HAPAX_STORE", &self.store)
             .args(["--namespace", &self.namespace])
             .args(["--data-dir", &self.folder.join("spill").to_string_lossy()])
@@ -178,15 +180,15 @@ impl Place {
         if head.status.is_success() {
             return Ok(Readiness::Ready);
         }
-        let said = String::from_utf8_lossy(&body.collect().await?.to_bytes()).trim_end().to_owned();
-        Ok(Readiness::NotReady(said.strip_prefix("not ready: ").map(str::to_owned).unwrap_or(said)))
+        let reason = String::from_utf8_lossy(&body.collect().await?.to_bytes()).trim_end().to_owned();
+        Ok(Readiness::NotReady(reason.strip_prefix("not ready: ").map(str::to_owned).unwrap_or(reason)))
     }
 
     fn log(&self) -> PathBuf {
         self.folder.join("gateway.log")
     }
 
-    fn end_of_log(&self) -> String {
+    fn last_log_lines(&self) -> String {
         let log = fs::read(self.log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
@@ -194,8 +196,8 @@ impl Place {
     }
 }
 
-/// The gateway of the demo is set up by its flags alone: what the environment says is meant for another one.
-fn forget_settings(command: &mut Command) {
+/// Removes the settings in the environment: they are meant for another gateway, and the demo gives its own flags.
+fn remove_settings(command: &mut Command) {
     for (name, _) in env::vars_os() {
         let is_setting = name.to_string_lossy().starts_with("HAPAX_");
         if is_setting && name != "HAPAX_LOG" && name != "HAPAX_CHAOS" {
@@ -207,10 +209,10 @@ fn forget_settings(command: &mut Command) {
     }
 }
 
-/// Two addresses that stay free while the gateway is away: the system would give a port of its own choice to any
-/// connection of the clients meanwhile, so these lie below the ones it chooses from.
+/// Returns two addresses that stay free while the gateway is down. Their ports lie below the range from which the system
+/// takes ports for outgoing connections, or a client could get one of them during an outage.
 fn free_addresses() -> Result<[SocketAddr; 2]> {
-    // Spread wide: demos that are started together must not try the same ports.
+    // Demos that start at the same time begin at different ports.
     let first = process::id().wrapping_mul(7919) % PORTS.len() as u32;
     let mut held = Vec::new();
     for step in 0..PORTS.len() as u32 {

@@ -1,42 +1,42 @@
-//! What a stranger reads: before the run what will happen, after it what came of it.
+//! The texts on standard output: the introduction and the result of the audit.
 
-use super::Script;
+use super::Scenario;
 use super::audit::{Audit, Damage};
-use super::board::Board;
+use super::progress::Progress;
 
-/// Says what will happen.
-pub(super) fn introduce(script: &Script) {
-    let payments = grouped(script.payments);
-    let way = if script.direct { "to it directly" } else { "through the gateway" };
+/// Prints what the run does.
+pub(super) fn introduce(scenario: &Scenario) {
+    let payments = grouped(scenario.payments);
+    let path = if scenario.direct { "directly" } else { "through the gateway" };
     println!("A sample payment service charges a card for every request that it receives.");
-    println!("{payments} payments are sent {way}, by clients that ask again, send twins at");
-    println!("the same moment, hang up in mid-request, and change the amount of a retry.");
-    if script.crashes > 0 {
-        let times = grouped(script.crashes);
-        println!("Meanwhile the gateway is killed (kill -9) and started again, {times} times.");
+    println!("{payments} payments are sent {path}. The clients retry, send copies at the same");
+    println!("time, close connections during requests, and change the amount of a retry.");
+    if scenario.crashes > 0 {
+        let crashes = grouped(scenario.crashes);
+        println!("Meanwhile the gateway is killed (kill -9) and restarted {crashes} times.");
     }
-    println!("Then the service's own log of charges is held against what clients were told.");
-    println!("Seed {0}; the same traffic again: --seed {0}\n", script.seed);
+    println!("Then the audit compares the log of the service with the responses to the clients.");
+    println!("Seed {0}; repeat the same traffic with --seed {0}\n", scenario.seed);
 }
 
-/// Shows what was found.
-pub(super) fn show(audit: &Audit, board: &Board) {
-    println!("Audit, after {} s", board.elapsed().as_secs());
-    show_requests(audit, board);
+/// Prints the result of the audit.
+pub(super) fn show(audit: &Audit, progress: &Progress) {
+    println!("Audit, after {} s", progress.elapsed().as_secs());
+    show_requests(audit, progress);
     show_payments(audit);
     show_damage(audit);
 }
 
-/// Says whether the audit holds, and what to think of it.
-pub(super) fn conclude(script: &Script, audit: &Audit, holds: bool) {
-    if script.direct {
-        let (duplicates, payments) = (audit.found(Damage::Duplicate).count(), audit.payments);
+/// Prints the verdict.
+pub(super) fn conclude(scenario: &Scenario, audit: &Audit, holds: bool) {
+    if scenario.direct {
+        let (duplicates, payments) = (audit.findings_of(Damage::Duplicate).count(), audit.payments);
         println!(
-            "\nWithout the gateway: {} of {} payments were charged more than once, {} too much in all.\n\
-             This is what the gateway prevents. Run the demo without --direct to see it.",
+            "\nWithout the gateway: {} of {} payments were charged more than once, {} too much in total.\n\
+             The gateway prevents this. Run the demo without --direct to see it.",
             grouped(duplicates as u64),
             grouped(payments),
-            money(audit.charged_too_much),
+            money(audit.excess_cents),
         );
     } else if holds {
         println!("\nThe audit holds: every payment was charged once, declined, or reported as unknown.");
@@ -45,14 +45,14 @@ pub(super) fn conclude(script: &Script, audit: &Audit, holds: bool) {
     }
 }
 
-fn show_requests(audit: &Audit, board: &Board) {
+fn show_requests(audit: &Audit, progress: &Progress) {
     row("requests sent", audit.requests, "");
-    for (kind, count) in &audit.answers {
+    for (kind, count) in &audit.responses {
         row(&format!("  {kind}"), *count, "");
     }
-    if board.crashes() > 0 {
-        let remark = format!("in the midst of {} requests", grouped(board.cut_short()));
-        row("gateway killed", board.crashes(), &remark);
+    if progress.crashes() > 0 {
+        let remark = format!("interrupting {} requests", grouped(progress.interrupted()));
+        row("gateway killed", progress.crashes(), &remark);
     }
 }
 
@@ -63,10 +63,10 @@ fn show_payments(audit: &Audit) {
     row("  declined", audit.declined, "and not charged");
     let charged = grouped(audit.unknown_charged);
     let not_charged = grouped(audit.unknown_not_charged);
-    let remark = format!("{charged} of them charged once, {not_charged} not charged");
-    row("  reported as unknown", audit.unknown(), &remark);
+    let remark = format!("{charged} charged once, {not_charged} not charged");
+    row("  outcome unknown", audit.unknown(), &remark);
     if audit.settled_late > 0 {
-        row("  unknown at first, settled later", audit.settled_late, "counted above");
+        row("  unknown at first, settled later", audit.settled_late, "included above");
     }
     row("  damaged", audit.damaged(), "");
     row("charges made", audit.charges, "");
@@ -75,22 +75,22 @@ fn show_payments(audit: &Audit) {
 fn show_damage(audit: &Audit) {
     println!();
     for (damage, name, meaning) in KINDS {
-        row(name, audit.found(damage).count() as u64, meaning);
-        for finding in audit.found(damage).take(SHOWN) {
-            println!("      payment {}: {}", finding.payment, finding.what);
+        row(name, audit.findings_of(damage).count() as u64, meaning);
+        for finding in audit.findings_of(damage).take(SHOWN) {
+            println!("      payment {}: {}", finding.payment, finding.description);
         }
     }
 }
 
 const KINDS: [(Damage, &str, &str); 5] = [
     (Damage::Duplicate, "duplicates", "payments charged more than once"),
-    (Damage::Lost, "lost", "confirmed, but never charged"),
-    (Damage::Wrong, "wrong answers", "not the payment's own answer or charge"),
-    (Damage::Unexplained, "unknown without a reason", "reported as unknown, though nothing had happened"),
-    (Damage::Stuck, "stuck", "clients without an answer that settles it"),
+    (Damage::Lost, "lost", "payments confirmed, but never charged"),
+    (Damage::Wrong, "wrong", "responses or charges of another payment or amount"),
+    (Damage::Unexplained, "unknown without a reason", "outcome unknown, although nothing was interrupted"),
+    (Damage::Stuck, "stuck", "clients without a final response"),
 ];
 
-/// How many findings of a kind are shown in full.
+/// The number of findings of each kind that are printed in full.
 const SHOWN: usize = 2;
 
 fn row(name: &str, count: impl Into<u64>, remark: &str) {
@@ -98,7 +98,7 @@ fn row(name: &str, count: impl Into<u64>, remark: &str) {
     println!("{}", line.trim_end());
 }
 
-/// A number with its thousands set apart.
+/// Formats a number with a comma between thousands.
 pub(super) fn grouped(number: impl Into<u64>) -> String {
     let digits = number.into().to_string();
     let mut grouped = String::new();
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")];
         for (number, text) in cases {
             assert_eq!(grouped(number as u64), text);

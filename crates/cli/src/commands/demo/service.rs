@@ -1,4 +1,4 @@
-//! The sample payment service: it charges a card for every request that it receives, and knows nothing of retries.
+//! The sample payment service. It charges a card for every request and does not deduplicate retries.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -25,83 +26,83 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use super::chance::{Chance, Topic};
-use super::traffic::{Conduct, Order};
+use super::random::{RandomStream, RandomTopic};
+use super::traffic::{Order, ServiceBehavior};
 
-/// The running service. Dropped, it stops.
+/// The running service. Dropping it stops it.
 #[derive(Debug)]
-pub(super) struct Service {
+pub(super) struct PaymentService {
     address: SocketAddr,
-    desk: Arc<Desk>,
-    // Ends the listener and its connections when it is dropped.
+    state: Arc<ServiceState>,
+    // Dropping it closes the listener and the connections.
     _accepting: JoinSet<Infallible>,
 }
 
-impl Service {
-    /// Starts the service on a port of its own; it writes its charges to `log`.
+impl PaymentService {
+    /// Starts the service on a free port. It writes every charge to `log`.
     pub(super) async fn start(seed: u64, log: &Path) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let log = File::create(log).with_context(|| format!("cannot create {}", log.display()))?;
-        let desk = Arc::new(Desk::new(seed, log));
+        let state = Arc::new(ServiceState::new(seed, log));
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, Arc::clone(&desk)));
-        Ok(Self { address, desk, _accepting: accepting })
+        accepting.spawn(accept(listener, Arc::clone(&state)));
+        Ok(Self { address, state, _accepting: accepting })
     }
 
-    /// Where it listens.
+    /// Returns the address of the service.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until a request for this payment has been received.
-    pub(super) async fn received(&self, payment: u32) {
-        self.desk.received(payment).await;
+    /// Waits until a request for this payment has arrived.
+    pub(super) async fn wait_for_request(&self, payment: u32) {
+        self.state.wait_for_request(payment).await;
     }
 
-    /// Waits until all that was received is dealt with: from then on the log is complete.
+    /// Waits until all requests have ended, so that the log is complete.
     pub(super) async fn finish(&self) {
-        self.desk.tasks.close();
-        self.desk.tasks.wait().await;
+        self.state.tasks.close();
+        self.state.tasks.wait().await;
     }
 }
 
-async fn accept(listener: TcpListener, desk: Arc<Desk>) -> Infallible {
+async fn accept(listener: TcpListener, state: Arc<ServiceState>) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
-        // A failed accept is trouble of that one connection, or a want of file handles that passes.
+        // A failed accept concerns one connection, or the process is out of file descriptors for a moment.
         match listener.accept().await {
-            Ok((stream, _)) => drop(connections.spawn(serve(stream, Arc::clone(&desk)))),
+            Ok((stream, _)) => drop(connections.spawn(serve(stream, Arc::clone(&state)))),
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn serve(stream: TcpStream, desk: Arc<Desk>) {
-    let service = service_fn(move |request| answer(request, Arc::clone(&desk)));
-    // The error is the caller's hanging up, which is part of the show.
+async fn serve(stream: TcpStream, state: Arc<ServiceState>) {
+    let service = service_fn(move |request| respond(request, Arc::clone(&state)));
+    // An error means that the client closed the connection, which some clients of the demo do.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+async fn respond(request: Request<Incoming>, state: Arc<ServiceState>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     if head.method != Method::POST || head.uri.path() != "/charges" {
         return Ok(response(StatusCode::NOT_FOUND, &json!({})));
     }
-    // A body that is cut off is no request: it fails here, and nothing is charged.
+    // An incomplete body fails here, and nothing is charged.
     let body = body.collect().await?.to_bytes();
     let Some(order) = serde_json::from_slice(&body).ok().and_then(|json| Order::read(&json)) else {
         return Ok(response(StatusCode::BAD_REQUEST, &json!({})));
     };
-    // In a task of its own: a card is charged to the end although the caller has hung up.
-    let desk_of_task = Arc::clone(&desk);
-    let charging = desk.tasks.spawn(async move { desk_of_task.charge(order, &head.headers).await });
+    // A task of its own finishes the charge even if the client closes the connection.
+    let state_of_task = Arc::clone(&state);
+    let charging = state.tasks.spawn(async move { state_of_task.charge(order, &head.headers).await });
     Ok(charging.await.unwrap_or_else(|_| failure()))
 }
 
 #[derive(Debug)]
-struct Desk {
+struct ServiceState {
     seed: u64,
     log: Mutex<File>,
     numbers: AtomicU64,
@@ -110,7 +111,7 @@ struct Desk {
     tasks: TaskTracker,
 }
 
-impl Desk {
+impl ServiceState {
     fn new(seed: u64, log: File) -> Self {
         Self {
             seed,
@@ -122,74 +123,68 @@ impl Desk {
         }
     }
 
-    /// Deals with one request, taking its time before and after the charge.
+    /// Handles one request, with a pause before and after the charge.
     async fn charge(&self, order: Order, headers: &HeaderMap) -> Response<Full<Bytes>> {
-        let arrival = self.count(order.payment);
-        let place = [order.payment.into(), arrival.into()];
-        let mut pace = Chance::new(self.seed, Topic::Pace, &place);
-        sleep(Duration::from_millis(pace.between(0, 8))).await;
+        let arrival = self.count_arrival(order.payment);
+        let position = [order.payment.into(), arrival.into()];
+        let mut pace = RandomStream::new(self.seed, RandomTopic::Pace, &position);
+        sleep(Duration::from_millis(pace.in_range(0, 8))).await;
         let number = format!("{:06}", self.numbers.fetch_add(1, Ordering::Relaxed));
-        let conduct = Conduct::new(self.seed, order.payment, arrival);
-        match conduct {
-            Conduct::Busy => return busy(),
-            Conduct::Decline => return declined(&number, &order),
-            Conduct::Charge | Conduct::ChargeAndFail => {}
+        let behavior = ServiceBehavior::new(self.seed, order.payment, arrival);
+        match behavior {
+            ServiceBehavior::Busy => return busy(),
+            ServiceBehavior::Decline => return declined(&number, &order),
+            ServiceBehavior::Charge | ServiceBehavior::ChargeAndFail => {}
         }
         let charge = Charge { id: format!("ch_{number}"), order, operation: text(headers, "hapax-operation") };
         if self.append(&charge).is_err() {
             return failure();
         }
-        sleep(Duration::from_millis(pace.between(0, 7))).await;
-        if conduct == Conduct::ChargeAndFail {
+        sleep(Duration::from_millis(pace.in_range(0, 7))).await;
+        if behavior == ServiceBehavior::ChargeAndFail {
             return failure();
         }
         response(StatusCode::CREATED, &charge.receipt())
     }
 
-    /// Says how many requests for this payment came before this one.
-    fn count(&self, payment: u32) -> u32 {
-        let mut arrivals = self.arrivals();
+    /// Counts a request for this payment and returns the number of earlier ones.
+    fn count_arrival(&self, payment: u32) -> u32 {
+        let mut arrivals = self.arrivals.lock();
         let seen = arrivals.entry(payment).or_default();
         *seen += 1;
         self.arrived.notify_waiters();
         *seen - 1
     }
 
-    async fn received(&self, payment: u32) {
+    async fn wait_for_request(&self, payment: u32) {
         loop {
-            // Made before the look at the list: it hears of every arrival after that look.
+            // Register before checking, so that an arrival in between is not missed.
             let arrived = self.arrived.notified();
-            if self.arrivals().contains_key(&payment) {
+            if self.arrivals.lock().contains_key(&payment) {
                 return;
             }
             arrived.await;
         }
     }
 
-    fn arrivals(&self) -> MutexGuard<'_, HashMap<u32, u32>> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn append(&self, charge: &Charge) -> io::Result<()> {
         let line = format!("{}\n", charge.line());
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.write_all(line.as_bytes())
+        self.log.lock().write_all(line.as_bytes())
     }
 }
 
-/// One charge, as it stands in the log of the service.
+/// One charge in the log of the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Charge {
-    /// Different for every charge.
+    /// A different id for every charge.
     pub(super) id: String,
-    /// What was charged.
     pub(super) order: Order,
-    /// The operation id that came with the request, if any.
+    /// The operation id in the request, if it had one.
     pub(super) operation: Option<String>,
 }
 
 impl Charge {
-    /// Reads a line of the log.
+    /// Parses a line of the log.
     pub(super) fn read(line: &str) -> Option<Self> {
         let json: Value = serde_json::from_str(line).ok()?;
         Some(Self {
@@ -199,14 +194,14 @@ impl Charge {
         })
     }
 
-    /// Its line in the log.
+    /// Returns the line of the log.
     pub(super) fn line(&self) -> Value {
         let mut line = self.receipt();
         line["operation"] = json!(self.operation);
         line
     }
 
-    /// What the client is told of it.
+    /// Returns the receipt for the client.
     pub(super) fn receipt(&self) -> Value {
         json!({
             "charge": self.id,
@@ -218,22 +213,22 @@ impl Charge {
 }
 
 fn declined(number: &str, order: &Order) -> Response<Full<Bytes>> {
-    // With a number of its own: two refusals of one payment are told apart.
-    let told = json!({ "declined": format!("no_{number}"), "payment": order.payment });
-    response(StatusCode::PAYMENT_REQUIRED, &told)
+    // Every refusal has its own number, so that the audit notices a second one for the same payment.
+    let body = json!({ "declined": format!("no_{number}"), "payment": order.payment });
+    response(StatusCode::PAYMENT_REQUIRED, &body)
 }
 
 fn busy() -> Response<Full<Bytes>> {
-    let told = json!({ "error": "too busy, nothing was charged" });
-    let mut response = response(StatusCode::SERVICE_UNAVAILABLE, &told);
+    let body = json!({ "error": "too busy, nothing was charged" });
+    let mut response = response(StatusCode::SERVICE_UNAVAILABLE, &body);
     let in_a_second = header::HeaderValue::from_static("1");
     response.headers_mut().insert(header::RETRY_AFTER, in_a_second);
     response
 }
 
 fn failure() -> Response<Full<Bytes>> {
-    let told = json!({ "error": "something broke" });
-    response(StatusCode::INTERNAL_SERVER_ERROR, &told)
+    let body = json!({ "error": "internal error" });
+    response(StatusCode::INTERNAL_SERVER_ERROR, &body)
 }
 
 fn response(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {

@@ -1,126 +1,126 @@
-//! What is paid and how its client behaves, decided by the seed and the number of the payment alone.
+//! The payments and the behaviour of clients and service. All of it follows from the seed and the number of a payment.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
 
-use super::chance::{Chance, Topic};
+use super::random::{RandomStream, RandomTopic};
 
-/// One payment: it is to be charged once, whatever its client does.
+/// One payment. It must be charged once, however its client behaves.
 #[derive(Debug, Clone)]
 pub(super) struct Payment {
-    /// From 0 upwards.
+    /// The number of the payment, from 0.
     pub(super) number: u32,
-    /// What the client sends as `Authorization`: one of a few merchants.
+    /// The `Authorization` field: one of a few merchants.
     pub(super) merchant: String,
-    /// What the client sends as `Idempotency-Key`. Merchants number their orders alike, so that their keys collide.
+    /// The `Idempotency-Key` field. All merchants use the same keys, so that the gateway has to keep tenants apart.
     pub(super) key: String,
-    /// What is to be charged.
+    /// The order to charge.
     pub(super) order: Order,
-    /// Another order that a confused client sends under the same key; it must never be charged.
+    /// Another order that a faulty client sends under the same key. It must never be charged.
     pub(super) changed: Order,
-    /// How its client behaves.
-    pub(super) manner: Manner,
+    /// The behaviour of the client.
+    pub(super) behavior: ClientBehavior,
 }
 
-/// What the body of a request asks to be charged.
+/// The order in the body of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Order {
     /// The number of the payment.
     pub(super) payment: u32,
-    /// How much, in hundredths.
+    /// The amount in cents.
     pub(super) amount_cents: u64,
-    /// Tells this order from every other one.
+    /// A value that no other order has.
     pub(super) nonce: String,
 }
 
-/// Which order of a payment a request carries.
+/// The order that a request sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// The one that is to be charged.
-    Order,
-    /// The other one, under the same key.
+pub(super) enum OrderVersion {
+    /// The order that must be charged.
+    Original,
+    /// The other order, under the same key.
     Changed,
 }
 
-/// How a client behaves.
+/// The behaviour of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// Asks until it has an answer.
+pub(super) enum ClientBehavior {
+    /// Retries until it gets a final response.
     Plain,
-    /// Goes on asking after the answer.
+    /// Repeats the request after the final response.
     Again {
-        /// How often.
+        /// The number of repetitions.
         times: u32,
     },
-    /// Sends the same request several times at the same moment, each on a connection of its own.
-    Twins {
-        /// How many.
+    /// Sends the same request several times at once, each on its own connection.
+    Concurrent {
+        /// The number of requests.
         count: u32,
     },
-    /// Sends the changed order when it has the answer.
+    /// Sends the changed order after the final response.
     ChangedAfter,
-    /// Sends the changed order while the first one is being charged.
+    /// Sends the changed order while the original one is charged.
     ChangedMeanwhile,
-    /// Hangs up in the middle of its first request.
+    /// Closes the connection during its first request.
     HangUp(HangUp),
 }
 
-/// How a client hangs up.
+/// How a client closes its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HangUp {
-    /// Whether the body was sent to its end.
-    pub(super) sent: Sent,
-    /// How long it waits before it hangs up.
-    pub(super) after: Duration,
+    /// The part of the body that is sent before.
+    pub(super) part: SentPart,
+    /// The pause before the client closes the connection.
+    pub(super) pause: Duration,
 }
 
-/// How much of a body was sent.
+/// The part of a body that a client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// All of it.
+pub(super) enum SentPart {
+    /// The whole body.
     Whole,
-    /// The first half.
+    /// The first half of it.
     Half,
 }
 
 impl Payment {
-    /// The payment of this number in the traffic of this seed.
+    /// Creates the payment with this number in the traffic of this seed.
     pub(super) fn new(seed: u64, number: u32) -> Self {
-        let mut chance = Chance::new(seed, Topic::Traffic, &[number.into()]);
+        let mut random = RandomStream::new(seed, RandomTopic::Traffic, &[number.into()]);
         Self {
             number,
             merchant: format!("Bearer merchant-{}", number % MERCHANTS),
             key: format!("order-{}", number / MERCHANTS),
-            order: Order::new(number, &mut chance),
-            changed: Order::new(number, &mut chance),
-            manner: Manner::new(&mut chance),
+            order: Order::new(number, &mut random),
+            changed: Order::new(number, &mut random),
+            behavior: ClientBehavior::new(&mut random),
         }
     }
 
-    /// The order that a request carries.
-    pub(super) fn order(&self, asked: Asked) -> &Order {
-        match asked {
-            Asked::Order => &self.order,
-            Asked::Changed => &self.changed,
+    /// Returns the order that a request sends.
+    pub(super) fn order(&self, version: OrderVersion) -> &Order {
+        match version {
+            OrderVersion::Original => &self.order,
+            OrderVersion::Changed => &self.changed,
         }
     }
 
-    /// Whether its client ever sends the changed order.
-    pub(super) fn is_changed(&self) -> bool {
-        matches!(self.manner, Manner::ChangedAfter | Manner::ChangedMeanwhile)
+    /// Whether the client sends the changed order at some time.
+    pub(super) fn has_changed_order(&self) -> bool {
+        matches!(self.behavior, ClientBehavior::ChangedAfter | ClientBehavior::ChangedMeanwhile)
     }
 }
 
 const MERCHANTS: u32 = 4;
 
 impl Order {
-    fn new(payment: u32, chance: &mut Chance) -> Self {
-        Self { payment, amount_cents: chance.between(100, 50_000), nonce: format!("{:016x}", chance.draw()) }
+    fn new(payment: u32, random: &mut RandomStream) -> Self {
+        Self { payment, amount_cents: random.in_range(100, 50_000), nonce: format!("{:016x}", random.next_number()) }
     }
 
-    /// The body of the request.
+    /// Returns the body of the request.
     pub(super) fn body(&self) -> Bytes {
         let body = json!({
             "payment": self.payment,
@@ -130,7 +130,7 @@ impl Order {
         body.to_string().into()
     }
 
-    /// Reads a body, or anything else that echoes an order.
+    /// Reads the order in a request body, a receipt or a line of the log.
     pub(super) fn read(json: &serde_json::Value) -> Option<Self> {
         Some(Self {
             payment: json.get("payment")?.as_u64()?.try_into().ok()?,
@@ -140,53 +140,53 @@ impl Order {
     }
 }
 
-impl Manner {
-    fn new(chance: &mut Chance) -> Self {
-        match chance.between(0, 99) {
+impl ClientBehavior {
+    fn new(random: &mut RandomStream) -> Self {
+        match random.in_range(0, 99) {
             0..=19 => Self::Plain,
-            20..=44 => Self::Again { times: count(chance, 1, 3) },
-            45..=64 => Self::Twins { count: count(chance, 2, 5) },
+            20..=44 => Self::Again { times: count(random, 1, 3) },
+            45..=64 => Self::Concurrent { count: count(random, 2, 5) },
             65..=72 => Self::ChangedAfter,
             73..=79 => Self::ChangedMeanwhile,
-            _ => Self::HangUp(HangUp::new(chance)),
+            _ => Self::HangUp(HangUp::new(random)),
         }
     }
 }
 
 impl HangUp {
-    fn new(chance: &mut Chance) -> Self {
+    fn new(random: &mut RandomStream) -> Self {
         Self {
-            sent: match chance.between(0, 2) {
-                0 => Sent::Half,
-                _ => Sent::Whole,
+            part: match random.in_range(0, 2) {
+                0 => SentPart::Half,
+                _ => SentPart::Whole,
             },
-            after: Duration::from_millis(chance.between(0, 10)),
+            pause: Duration::from_millis(random.in_range(0, 10)),
         }
     }
 }
 
-fn count(chance: &mut Chance, low: u32, high: u32) -> u32 {
-    low + (chance.draw() % u64::from(high - low + 1)) as u32
+fn count(random: &mut RandomStream, low: u32, high: u32) -> u32 {
+    low + (random.next_number() % u64::from(high - low + 1)) as u32
 }
 
-/// What the payment service does with a request, by payment and by how many came before.
+/// What the payment service does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Conduct {
-    /// Charges and says so.
+pub(super) enum ServiceBehavior {
+    /// Charges and responds with a receipt.
     Charge,
-    /// Is too busy: charges nothing and says when to come back.
+    /// Responds 503 with Retry-After and charges nothing.
     Busy,
-    /// Declines the card, for good.
+    /// Declines the card permanently.
     Decline,
-    /// Charges, then fails before it can say so.
+    /// Charges, then responds 500.
     ChargeAndFail,
 }
 
-impl Conduct {
-    /// What is done with the request of this number (from 0) for a payment.
+impl ServiceBehavior {
+    /// Returns what happens to a request for a payment. `arrival` counts the requests for that payment from 0.
     pub(super) fn new(seed: u64, payment: u32, arrival: u32) -> Self {
-        let mut chance = Chance::new(seed, Topic::Conduct, &[payment.into()]);
-        match (chance.between(0, 99), arrival) {
+        let mut random = RandomStream::new(seed, RandomTopic::ServiceBehavior, &[payment.into()]);
+        match (random.in_range(0, 99), arrival) {
             (0..=1, 0) => Self::Busy,
             (2..=3, _) => Self::Decline,
             (4, 0) => Self::ChargeAndFail,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_changed_order_is_another_one() {
+    fn the_changed_order_differs() {
         for number in 0..500 {
             let payment = Payment::new(1, number);
             assert_ne!(payment.order.nonce, payment.changed.nonce);
@@ -215,23 +215,23 @@ mod tests {
     }
 
     #[test]
-    fn every_manner_and_every_conduct_occurs() {
-        let mut manners = [0; 6];
-        let mut conducts = [0; 4];
+    fn every_behavior_occurs() {
+        let mut clients = [0; 6];
+        let mut services = [0; 4];
         for number in 0..500 {
-            let manner = match Payment::new(1, number).manner {
-                Manner::Plain => 0,
-                Manner::Again { .. } => 1,
-                Manner::Twins { .. } => 2,
-                Manner::ChangedAfter => 3,
-                Manner::ChangedMeanwhile => 4,
-                Manner::HangUp(_) => 5,
+            let client = match Payment::new(1, number).behavior {
+                ClientBehavior::Plain => 0,
+                ClientBehavior::Again { .. } => 1,
+                ClientBehavior::Concurrent { .. } => 2,
+                ClientBehavior::ChangedAfter => 3,
+                ClientBehavior::ChangedMeanwhile => 4,
+                ClientBehavior::HangUp(_) => 5,
             };
-            manners[manner] += 1;
-            conducts[Conduct::new(1, number, 0) as usize] += 1;
+            clients[client] += 1;
+            services[ServiceBehavior::new(1, number, 0) as usize] += 1;
         }
-        assert!(manners.iter().all(|seen| *seen > 10), "{manners:?}");
-        assert!(conducts.iter().all(|seen| *seen > 0), "{conducts:?}");
+        assert!(clients.iter().all(|seen| *seen > 10), "{clients:?}");
+        assert!(services.iter().all(|seen| *seen > 0), "{services:?}");
     }
 
     #[test]

@@ -1,106 +1,108 @@
-//! One payment before the audit.
+//! The audit of one payment.
 
-use super::super::answer::{Answer, Told};
-use super::super::note::{Exchange, Note};
+use super::super::client_log::{ClientLog, Exchange};
+use super::super::response::{ReceivedResponse, SettlingResponse};
 use super::super::service::Charge;
-use super::super::traffic::Asked;
+use super::super::traffic::OrderVersion;
 use super::Damage;
 
-/// A payment: what its client was told, and what was charged.
+/// A payment with the log of its client and its charges.
 #[derive(Debug)]
-pub(super) struct Case<'a> {
-    pub(super) note: &'a Note,
+pub(super) struct PaymentCase<'a> {
+    pub(super) log: &'a ClientLog,
     pub(super) charges: Vec<Charge>,
 }
 
-impl Case<'_> {
-    /// The number of the payment.
+impl PaymentCase<'_> {
+    /// Returns the number of the payment.
     pub(super) fn number(&self) -> u32 {
-        self.note.payment.number
+        self.log.payment.number
     }
 
-    /// The answer that settled the payment: all later ones must repeat it.
-    pub(super) fn told(&self) -> Option<&Told> {
-        self.settled().and_then(|exchange| exchange.answer.told())
+    /// Returns the first response that settles the payment. Every later one must be the same.
+    pub(super) fn settling(&self) -> Option<&SettlingResponse> {
+        self.settling_exchange().and_then(|exchange| exchange.response.settling())
     }
 
-    /// Whether the client was told that nobody knows the outcome.
-    pub(super) fn was_unknown(&self) -> bool {
-        self.note.about(Asked::Order).any(|exchange| exchange.answer == Answer::OutcomeUnknown)
+    /// Whether a response said that the outcome is unknown.
+    pub(super) fn has_unknown(&self) -> bool {
+        self.log
+            .exchanges_of(OrderVersion::Original)
+            .any(|exchange| exchange.response == ReceivedResponse::OutcomeUnknown)
     }
 
-    /// What is wrong with an answer to the order itself.
-    pub(super) fn wrong(&self, exchange: &Exchange) -> Option<(Damage, String)> {
-        let answer = &exchange.answer;
-        match answer {
-            Answer::Told(told) if self.is_first(exchange) => self.wrong_in_the_log(told),
-            Answer::Told(told) => Some((Damage::Wrong, self.contradiction(told)?)),
-            Answer::OutcomeUnknown if self.was_settled_before(exchange) => {
-                let what = "told that the outcome is unknown, after it had been told the outcome";
-                Some((Damage::Wrong, what.to_owned()))
+    /// Returns what is wrong with a response to the original order, if anything is.
+    pub(super) fn find_wrong(&self, exchange: &Exchange) -> Option<(Damage, String)> {
+        let response = &exchange.response;
+        match response {
+            ReceivedResponse::Settling(settling) if self.is_first(exchange) => self.contradict_log(settling),
+            ReceivedResponse::Settling(settling) => Some((Damage::Wrong, self.contradict_first(settling)?)),
+            ReceivedResponse::OutcomeUnknown if self.is_settled_before(exchange) => {
+                let description = "outcome reported as unknown after a response that settled the payment";
+                Some((Damage::Wrong, description.to_owned()))
             }
-            Answer::KeyReused | Answer::Other(_) if answer.is_final() => {
-                Some((Damage::Wrong, format!("answered {answer}")))
+            ReceivedResponse::KeyReused | ReceivedResponse::Other(_) if response.is_final() => {
+                Some((Damage::Wrong, format!("unexpected response {response}")))
             }
-            Answer::OutcomeUnknown
-            | Answer::KeyReused
-            | Answer::Other(_)
-            | Answer::InProgress
-            | Answer::HungUp
-            | Answer::Broken
-            | Answer::NotSent => None,
+            ReceivedResponse::OutcomeUnknown
+            | ReceivedResponse::KeyReused
+            | ReceivedResponse::Other(_)
+            | ReceivedResponse::InProgress
+            | ReceivedResponse::HungUp
+            | ReceivedResponse::Broken
+            | ReceivedResponse::NotSent => None,
         }
     }
 
-    fn settled(&self) -> Option<&Exchange> {
-        self.note.about(Asked::Order).find(|exchange| exchange.answer.told().is_some())
+    fn settling_exchange(&self) -> Option<&Exchange> {
+        self.log.exchanges_of(OrderVersion::Original).find(|exchange| exchange.response.settling().is_some())
     }
 
     fn is_first(&self, exchange: &Exchange) -> bool {
-        self.settled().is_some_and(|first| std::ptr::eq(first, exchange))
+        self.settling_exchange().is_some_and(|first| std::ptr::eq(first, exchange))
     }
 
-    /// A later moment of hearing proves nothing: the answer may have been given before. Only the request counts. Nor does an answer
-    /// whose record is pending: it is recorded as soon as it can be, and no sooner.
-    fn was_settled_before(&self, exchange: &Exchange) -> bool {
-        let is_recorded = |settled: &Exchange| settled.answer.told().is_some_and(|told| !told.pending);
-        let mut recorded = self.note.about(Asked::Order).filter(|settled| is_recorded(settled));
-        recorded.any(|settled| settled.heard < exchange.sent)
+    /// Whether a recorded response settled the payment before this request was sent. The time of the response does not
+    /// count, since the gateway may have sent it earlier. A response whose record is pending does not count either, since
+    /// it is recorded later.
+    fn is_settled_before(&self, exchange: &Exchange) -> bool {
+        let is_recorded = |settled: &Exchange| settled.response.settling().is_some_and(|response| !response.is_pending);
+        let mut recorded = self.log.exchanges_of(OrderVersion::Original).filter(|settled| is_recorded(settled));
+        recorded.any(|settled| settled.received_at < exchange.sent_at)
     }
 
-    fn contradiction(&self, told: &Told) -> Option<String> {
-        let first = self.told()?;
-        if (first.status, &first.body) == (told.status, &told.body) {
+    /// Compares a later response with the first one.
+    fn contradict_first(&self, later: &SettlingResponse) -> Option<String> {
+        let first = self.settling()?;
+        if (first.status, &first.body) == (later.status, &later.body) {
             return None;
         }
-        Some(format!("told {}, and another time {}", text(first), text(told)))
+        Some(format!("two different responses: {} and {}", text(first), text(later)))
     }
 
-    fn wrong_in_the_log(&self, told: &Told) -> Option<(Damage, String)> {
-        let text = text(told);
-        if !told.is_charged() {
-            let what = || (Damage::Wrong, format!("told {text}, but {} made", ids(&self.charges)));
-            return (!self.charges.is_empty()).then(what);
+    /// Compares the first response with the log of the service.
+    fn contradict_log(&self, first: &SettlingResponse) -> Option<(Damage, String)> {
+        let text = text(first);
+        let wrong = || (Damage::Wrong, format!("response {text}, but the charges are {}", charge_ids(&self.charges)));
+        if !first.is_charged() {
+            return (!self.charges.is_empty()).then(wrong);
         }
         if self.charges.is_empty() {
-            return Some((Damage::Lost, format!("told {text}, and nothing was charged")));
+            return Some((Damage::Lost, format!("response {text}, but nothing was charged")));
         }
-        let receipt = serde_json::from_slice(&told.body).ok();
-        let is_true = |charge: &Charge| charge.order == self.note.payment.order && receipt == Some(charge.receipt());
-        if self.charges.iter().any(is_true) {
-            return None;
-        }
-        Some((Damage::Wrong, format!("told {text}, but {} made", ids(&self.charges))))
+        let receipt = serde_json::from_slice(&first.body).ok();
+        let is_true = |charge: &Charge| charge.order == self.log.payment.order && receipt == Some(charge.receipt());
+        (!self.charges.iter().any(is_true)).then(wrong)
     }
 }
 
-/// The charges by their ids.
-pub(super) fn ids(charges: &[Charge]) -> String {
+/// Lists the ids of charges.
+pub(super) fn charge_ids(charges: &[Charge]) -> String {
     let ids: Vec<&str> = charges.iter().map(|charge| charge.id.as_str()).collect();
     ids.join(", ")
 }
 
-fn text(told: &Told) -> String {
-    let body = String::from_utf8_lossy(&told.body);
-    format!("{} {body}", told.status.as_u16())
+fn text(response: &SettlingResponse) -> String {
+    let body = String::from_utf8_lossy(&response.body);
+    format!("{} {body}", response.status.as_u16())
 }

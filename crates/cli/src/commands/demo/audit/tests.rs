@@ -1,49 +1,49 @@
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::super::answer::{Other, Told};
-use super::super::note::Exchange;
+use super::super::client_log::Exchange;
+use super::super::response::{OtherResponse, SettlingResponse};
 use super::super::traffic::{Order, Payment};
 use super::*;
 
-/// A client that was told the truth about a payment charged once, and the log that says so.
+/// The log of one client and the log of the service. By default they agree on one charge.
 struct Scene {
-    note: Note,
-    log: Vec<Charge>,
+    client: ClientLog,
+    charges: Vec<Charge>,
 }
 
 impl Scene {
     fn new() -> Self {
-        let mut scene = Self::untold();
-        scene.hear(told(201, &scene.log[0]));
-        scene.hear(told(201, &scene.log[0]));
+        let mut scene = Self::unconfirmed();
+        scene.receive(settling(201, &scene.charges[0]));
+        scene.receive(settling(201, &scene.charges[0]));
         scene
     }
 
-    /// Charged, but not told so.
-    fn untold() -> Self {
+    /// A charge without a response to the client.
+    fn unconfirmed() -> Self {
         let payment = Payment::new(1, 7);
-        Self { log: vec![charge("ch_1", &payment.order)], note: Note::new(payment) }
+        Self { charges: vec![charge("ch_1", &payment.order)], client: ClientLog::new(payment) }
     }
 
-    fn hear(&mut self, answer: Answer) {
-        self.exchange(Asked::Order, answer);
+    fn receive(&mut self, response: ReceivedResponse) {
+        self.exchange(OrderVersion::Original, response);
     }
 
-    fn exchange(&mut self, asked: Asked, answer: Answer) {
-        let sent = 2 * self.note.exchanges.len() as u64;
-        self.note.exchanges.push(Exchange { asked, answer, sent, heard: sent + 1 });
+    fn exchange(&mut self, version: OrderVersion, response: ReceivedResponse) {
+        let sent_at = 2 * self.client.exchanges.len() as u64;
+        self.client.exchanges.push(Exchange { version, response, sent_at, received_at: sent_at + 1 });
     }
 
     fn audit(&self) -> Audit {
-        let lines: Vec<String> = self.log.iter().map(|charge| charge.line().to_string()).collect();
-        Audit::new(&lines.join("\n"), std::slice::from_ref(&self.note))
+        let lines: Vec<String> = self.charges.iter().map(|charge| charge.line().to_string()).collect();
+        Audit::new(&lines.join("\n"), std::slice::from_ref(&self.client))
     }
 
-    /// The kinds of damage that the audit finds.
+    /// Returns the kinds of damage that the audit finds.
     fn damage(&self) -> Vec<Damage> {
         let audit = self.audit();
-        assert_eq!(audit.holds(), audit.findings.is_empty());
+        assert_eq!(audit.is_clean(), audit.findings.is_empty());
         audit.findings.iter().map(|finding| finding.damage).collect()
     }
 }
@@ -52,245 +52,251 @@ fn charge(id: &str, order: &Order) -> Charge {
     Charge { id: id.to_owned(), order: order.clone(), operation: None }
 }
 
-fn told(status: u16, charge: &Charge) -> Answer {
-    Answer::Told(Told {
+fn settling(status: u16, charge: &Charge) -> ReceivedResponse {
+    ReceivedResponse::Settling(SettlingResponse {
         status: StatusCode::from_u16(status).unwrap(),
         body: Bytes::from(charge.receipt().to_string()),
-        replayed: false,
-        pending: false,
+        is_replayed: false,
+        is_pending: false,
     })
 }
 
-/// The same, given before its record was confirmed.
-fn pending(answer: Answer) -> Answer {
-    let Answer::Told(told) = answer else { panic!("nothing was told: {answer}") };
-    Answer::Told(Told { pending: true, ..told })
+/// Returns the same response, sent before its record was confirmed.
+fn pending(response: ReceivedResponse) -> ReceivedResponse {
+    let ReceivedResponse::Settling(settling) = response else { panic!("{response} settles nothing") };
+    ReceivedResponse::Settling(SettlingResponse { is_pending: true, ..settling })
 }
 
-fn other(status: u16) -> Answer {
-    Answer::Other(Other { status: StatusCode::from_u16(status).unwrap(), problem: None })
+fn other(status: u16) -> ReceivedResponse {
+    ReceivedResponse::Other(OtherResponse { status: StatusCode::from_u16(status).unwrap(), problem: None })
 }
 
 #[test]
-fn one_charge_and_one_answer_hold() {
+fn one_charge_with_equal_responses_is_clean() {
     let audit = Scene::new().audit();
-    assert!(audit.holds());
+    assert!(audit.is_clean());
     assert_eq!((audit.payments, audit.requests, audit.charges), (1, 2, 1));
     assert_eq!(audit.charged_once, 1);
 }
 
 #[test]
-fn an_unknown_outcome_holds_whether_it_was_charged_or_not() {
-    let mut scene = Scene::untold();
-    scene.hear(other(500));
-    scene.hear(Answer::OutcomeUnknown);
-    assert!(scene.audit().holds());
+fn an_unknown_outcome_is_clean_with_and_without_a_charge() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(other(500));
+    scene.receive(ReceivedResponse::OutcomeUnknown);
+    assert!(scene.audit().is_clean());
     assert_eq!(scene.audit().unknown_charged, 1);
-    scene.log.clear();
-    assert!(scene.audit().holds());
+    scene.charges.clear();
+    assert!(scene.audit().is_clean());
     assert_eq!(scene.audit().unknown_not_charged, 1);
 }
 
 #[test]
-fn a_declined_card_holds() {
-    let mut scene = Scene::untold();
-    scene.hear(told(402, &scene.log[0]));
-    scene.log.clear();
-    assert!(scene.audit().holds());
+fn a_declined_card_is_clean() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(settling(402, &scene.charges[0]));
+    scene.charges.clear();
+    assert!(scene.audit().is_clean());
     assert_eq!(scene.audit().declined, 1);
 }
 
 #[test]
-fn an_outcome_that_becomes_known_holds_and_is_counted() {
-    let mut scene = Scene::untold();
-    scene.hear(Answer::OutcomeUnknown);
-    scene.hear(told(201, &scene.log[0]));
-    assert!(scene.audit().holds());
+fn an_outcome_that_becomes_known_is_clean_and_counted() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(ReceivedResponse::OutcomeUnknown);
+    scene.receive(settling(201, &scene.charges[0]));
+    assert!(scene.audit().is_clean());
     assert_eq!(scene.audit().settled_late, 1);
 }
 
 #[test]
-fn answers_that_settle_nothing_do_no_harm() {
-    let mut scene = Scene::untold();
-    for answer in [Answer::NotSent, Answer::HungUp, Answer::Broken, Answer::InProgress, other(503)] {
-        scene.hear(answer);
+fn responses_that_settle_nothing_are_clean() {
+    let mut scene = Scene::unconfirmed();
+    for response in [
+        ReceivedResponse::NotSent,
+        ReceivedResponse::HungUp,
+        ReceivedResponse::Broken,
+        ReceivedResponse::InProgress,
+        other(503),
+    ] {
+        scene.receive(response);
     }
-    scene.hear(told(201, &scene.log[0]));
-    scene.exchange(Asked::Changed, Answer::KeyReused);
-    scene.exchange(Asked::Changed, Answer::OutcomeUnknown);
+    scene.receive(settling(201, &scene.charges[0]));
+    scene.exchange(OrderVersion::Changed, ReceivedResponse::KeyReused);
+    scene.exchange(OrderVersion::Changed, ReceivedResponse::OutcomeUnknown);
     assert_eq!(scene.damage(), []);
     let audit = scene.audit();
     assert_eq!((audit.requests, audit.not_sent), (7, 1));
 }
 
 #[test]
-fn a_second_charge_is_found_also_when_nobody_was_told_of_it() {
+fn a_second_charge_is_found_without_a_second_response() {
     let mut scene = Scene::new();
-    scene.log.push(charge("ch_2", &scene.note.payment.order));
+    scene.charges.push(charge("ch_2", &scene.client.payment.order));
     assert_eq!(scene.damage(), [Damage::Duplicate]);
-    assert_eq!(scene.audit().charged_too_much, scene.note.payment.order.amount_cents);
+    assert_eq!(scene.audit().excess_cents, scene.client.payment.order.amount_cents);
 }
 
 #[test]
-fn a_second_charge_of_an_unknown_outcome_is_found() {
-    let mut scene = Scene::untold();
-    scene.hear(Answer::Broken);
-    scene.hear(Answer::OutcomeUnknown);
-    scene.log.push(charge("ch_2", &scene.note.payment.order));
+fn a_second_charge_after_an_unknown_outcome_is_found() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(ReceivedResponse::Broken);
+    scene.receive(ReceivedResponse::OutcomeUnknown);
+    scene.charges.push(charge("ch_2", &scene.client.payment.order));
     assert_eq!(scene.damage(), [Damage::Duplicate]);
 }
 
 #[test]
-fn a_charge_that_was_told_but_not_made_is_found() {
+fn a_confirmed_charge_that_is_missing_is_found() {
     let mut scene = Scene::new();
-    scene.log.clear();
+    scene.charges.clear();
     assert_eq!(scene.damage(), [Damage::Lost]);
 }
 
 #[test]
 fn a_charge_id_that_is_not_in_the_log_is_found() {
     let mut scene = Scene::new();
-    scene.log[0].id = "ch_2".to_owned();
+    scene.charges[0].id = "ch_2".to_owned();
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
-fn another_amount_in_the_log_is_found_as_a_wrong_charge_and_a_wrong_answer() {
+fn another_amount_is_found_as_a_wrong_charge_and_a_wrong_response() {
     let mut scene = Scene::new();
-    scene.log[0].order.amount_cents += 1;
+    scene.charges[0].order.amount_cents += 1;
     assert_eq!(scene.damage(), [Damage::Wrong, Damage::Wrong]);
 }
 
 #[test]
 fn the_receipt_of_another_payment_is_found() {
-    let mut scene = Scene::untold();
+    let mut scene = Scene::unconfirmed();
     let others = charge("ch_1", &Payment::new(1, 8).order);
-    scene.hear(told(201, &others));
+    scene.receive(settling(201, &others));
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
-fn two_different_answers_are_found() {
+fn two_different_responses_are_found() {
     let mut scene = Scene::new();
-    scene.hear(told(201, &charge("ch_2", &scene.note.payment.order)));
+    scene.receive(settling(201, &charge("ch_2", &scene.client.payment.order)));
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
 fn the_same_body_under_another_status_is_found() {
     let mut scene = Scene::new();
-    scene.hear(told(200, &scene.log[0]));
+    scene.receive(settling(200, &scene.charges[0]));
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
 fn a_declined_card_that_was_charged_is_found() {
-    let mut scene = Scene::untold();
-    scene.hear(told(402, &scene.log[0]));
+    let mut scene = Scene::unconfirmed();
+    scene.receive(settling(402, &scene.charges[0]));
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
-fn an_answer_that_is_forgotten_is_found() {
+fn an_unknown_outcome_after_a_settling_response_is_found() {
     let mut scene = Scene::new();
-    scene.hear(Answer::OutcomeUnknown);
+    scene.receive(ReceivedResponse::OutcomeUnknown);
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
-fn an_unknown_outcome_that_was_only_heard_later_is_none_that_was_forgotten() {
-    let mut scene = Scene::untold();
-    scene.hear(told(201, &scene.log[0]));
-    scene.hear(Answer::OutcomeUnknown);
-    scene.note.exchanges[1].sent = 0;
+fn an_unknown_outcome_of_an_earlier_request_is_clean() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(settling(201, &scene.charges[0]));
+    scene.receive(ReceivedResponse::OutcomeUnknown);
+    scene.client.exchanges[1].sent_at = 0;
     assert_eq!(scene.damage(), []);
 }
 
 #[test]
-fn an_answer_whose_record_is_pending_may_be_unknown_until_it_is_recorded() {
-    let mut scene = Scene::untold();
-    scene.hear(pending(told(201, &scene.log[0])));
-    scene.hear(Answer::OutcomeUnknown);
-    scene.hear(told(201, &scene.log[0]));
+fn the_outcome_may_be_unknown_while_the_record_is_pending() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(pending(settling(201, &scene.charges[0])));
+    scene.receive(ReceivedResponse::OutcomeUnknown);
+    scene.receive(settling(201, &scene.charges[0]));
     let audit = scene.audit();
-    assert!(audit.holds() && audit.charged_once == 1, "{audit:?}");
-    scene.hear(Answer::OutcomeUnknown);
+    assert!(audit.is_clean() && audit.charged_once == 1, "{audit:?}");
+    scene.receive(ReceivedResponse::OutcomeUnknown);
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
-fn an_answer_whose_record_is_pending_must_be_repeated_and_true_all_the_same() {
-    let mut scene = Scene::untold();
-    scene.hear(pending(told(201, &scene.log[0])));
-    scene.hear(told(201, &charge("ch_2", &scene.note.payment.order)));
+fn a_pending_response_must_be_true_and_repeated() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(pending(settling(201, &scene.charges[0])));
+    scene.receive(settling(201, &charge("ch_2", &scene.client.payment.order)));
     assert_eq!(scene.damage(), [Damage::Wrong]);
-    scene.log.clear();
+    scene.charges.clear();
     assert!(scene.damage().contains(&Damage::Lost));
 }
 
 #[test]
-fn a_refusal_of_the_order_itself_is_found() {
-    for answer in [Answer::KeyReused, other(400)] {
+fn a_refusal_of_the_original_order_is_found() {
+    for response in [ReceivedResponse::KeyReused, other(400)] {
         let mut scene = Scene::new();
-        scene.hear(answer);
+        scene.receive(response);
         assert_eq!(scene.damage(), [Damage::Wrong]);
     }
 }
 
 #[test]
-fn a_changed_order_that_is_answered_is_found() {
+fn a_confirmed_changed_order_is_found() {
     let mut scene = Scene::new();
-    scene.exchange(Asked::Changed, told(201, &scene.log[0]));
+    scene.exchange(OrderVersion::Changed, settling(201, &scene.charges[0]));
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
-fn a_changed_order_that_is_charged_is_found() {
+fn a_charged_changed_order_is_found() {
     let mut scene = Scene::new();
-    scene.log.push(charge("ch_2", &scene.note.payment.changed));
+    scene.charges.push(charge("ch_2", &scene.client.payment.changed));
     assert_eq!(scene.damage(), [Damage::Duplicate, Damage::Wrong]);
 }
 
 #[test]
 fn an_unknown_outcome_without_a_reason_is_found() {
-    let mut scene = Scene::untold();
-    scene.hear(Answer::InProgress);
-    scene.hear(Answer::OutcomeUnknown);
+    let mut scene = Scene::unconfirmed();
+    scene.receive(ReceivedResponse::InProgress);
+    scene.receive(ReceivedResponse::OutcomeUnknown);
     assert_eq!(scene.damage(), [Damage::Unexplained]);
-    for reason in [Answer::Broken, Answer::HungUp, other(500)] {
-        let mut scene = Scene::untold();
-        scene.hear(reason);
-        scene.hear(Answer::OutcomeUnknown);
+    for reason in [ReceivedResponse::Broken, ReceivedResponse::HungUp, other(500)] {
+        let mut scene = Scene::unconfirmed();
+        scene.receive(reason);
+        scene.receive(ReceivedResponse::OutcomeUnknown);
         assert_eq!(scene.damage(), []);
     }
 }
 
 #[test]
-fn a_client_without_an_answer_is_found() {
-    let mut scene = Scene::untold();
-    scene.hear(other(503));
+fn a_client_without_a_final_response_is_found() {
+    let mut scene = Scene::unconfirmed();
+    scene.receive(other(503));
     assert_eq!(scene.damage(), [Damage::Stuck]);
 }
 
 #[test]
-fn a_client_that_gave_up_at_the_end_is_found() {
+fn a_client_that_gave_up_is_found() {
     let mut scene = Scene::new();
-    scene.hear(Answer::InProgress);
-    scene.note.gave_up = true;
+    scene.receive(ReceivedResponse::InProgress);
+    scene.client.gave_up = true;
     assert_eq!(scene.damage(), [Damage::Stuck]);
 }
 
 #[test]
-fn a_charge_that_belongs_to_no_payment_is_found() {
+fn a_charge_without_a_payment_is_found() {
     let mut scene = Scene::new();
-    scene.log.push(charge("ch_2", &Payment::new(1, 8).order));
+    scene.charges.push(charge("ch_2", &Payment::new(1, 8).order));
     assert_eq!(scene.damage(), [Damage::Wrong]);
 }
 
 #[test]
-fn a_log_that_cannot_be_read_is_found() {
-    let note = Scene::new().note;
-    let audit = Audit::new("half a li", &[note]);
-    assert!(audit.found(Damage::Wrong).next().is_some());
-    assert!(audit.found(Damage::Lost).next().is_some());
+fn a_malformed_log_is_found() {
+    let client = Scene::new().client;
+    let audit = Audit::new("half a li", &[client]);
+    assert!(audit.findings_of(Damage::Wrong).next().is_some());
+    assert!(audit.findings_of(Damage::Lost).next().is_some());
 }

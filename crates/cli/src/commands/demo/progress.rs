@@ -1,4 +1,4 @@
-//! How far the run has come: what its parts tell each other, and what is shown meanwhile.
+//! Counters of a run. The parts of the demo wait for them, and the terminal shows them.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::report::grouped;
 
 /// The counters of a run.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct Progress {
     started: Instant,
     payments: u32,
     crashes_due: u32,
@@ -21,12 +21,12 @@ pub(super) struct Board {
     crashes: watch::Sender<u32>,
     running: watch::Sender<u64>,
     requests: AtomicU64,
-    cut_short: AtomicU64,
-    asked_again: AtomicU32,
+    interrupted: AtomicU64,
+    repeated: AtomicU32,
 }
 
-impl Board {
-    /// For so many payments and so many crashes.
+impl Progress {
+    /// Creates the counters for a run with this many payments and crashes.
     pub(super) fn new(payments: u32, crashes_due: u32) -> Self {
         Self {
             started: Instant::now(),
@@ -36,101 +36,101 @@ impl Board {
             crashes: watch::Sender::new(0),
             running: watch::Sender::new(0),
             requests: AtomicU64::new(0),
-            cut_short: AtomicU64::new(0),
-            asked_again: AtomicU32::new(0),
+            interrupted: AtomicU64::new(0),
+            repeated: AtomicU32::new(0),
         }
     }
 
-    /// A payment has its answer.
-    pub(super) fn settle(&self) {
+    /// Counts a payment with a final response.
+    pub(super) fn count_settled(&self) {
         self.settled.send_modify(|settled| *settled += 1);
     }
 
-    /// A payment was asked for once more, at the end.
-    pub(super) fn ask_again(&self) {
-        self.asked_again.fetch_add(1, Ordering::Relaxed);
+    /// Counts a payment that was repeated after the last crash.
+    pub(super) fn count_repeated(&self) {
+        self.repeated.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request begins; it ends when what is returned is dropped.
-    pub(super) fn request(&self) -> Running<'_> {
+    /// Counts a request as running until the returned guard is dropped.
+    pub(super) fn start_request(&self) -> RunningRequest<'_> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.running.send_modify(|running| *running += 1);
-        Running(self)
+        RunningRequest(self)
     }
 
-    /// The gateway was killed, in the midst of so many requests.
-    pub(super) fn crash(&self, cut_short: u64) {
-        self.cut_short.fetch_add(cut_short, Ordering::Relaxed);
+    /// Counts a crash of the gateway that interrupted this many requests.
+    pub(super) fn count_crash(&self, interrupted: u64) {
+        self.interrupted.fetch_add(interrupted, Ordering::Relaxed);
         self.crashes.send_modify(|crashes| *crashes += 1);
     }
 
-    /// How often the gateway was killed.
+    /// Returns the number of crashes.
     pub(super) fn crashes(&self) -> u32 {
         *self.crashes.borrow()
     }
 
-    /// How many requests were running when it was killed, over all crashes.
-    pub(super) fn cut_short(&self) -> u64 {
-        self.cut_short.load(Ordering::Relaxed)
+    /// Returns the number of requests that were running at the crashes.
+    pub(super) fn interrupted(&self) -> u64 {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// How many requests are running.
+    /// Returns the number of running requests.
     pub(super) fn running(&self) -> u64 {
         *self.running.borrow()
     }
 
-    /// How long the run has taken.
+    /// Returns the duration of the run.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Waits until so many payments are settled.
-    pub(super) async fn settled(&self, payments: u32) {
-        reached(&self.settled, payments).await;
+    /// Waits until this many payments are settled.
+    pub(super) async fn wait_for_settled(&self, payments: u32) {
+        wait_until(&self.settled, payments).await;
     }
 
     /// Waits until all crashes have happened.
-    pub(super) async fn crashed(&self) {
-        reached(&self.crashes, self.crashes_due).await;
+    pub(super) async fn wait_for_crashes(&self) {
+        wait_until(&self.crashes, self.crashes_due).await;
     }
 
-    /// Waits until so many requests are running.
-    pub(super) async fn busy(&self, requests: u64) {
-        reached(&self.running, requests).await;
+    /// Waits until this many requests are running.
+    pub(super) async fn wait_for_running(&self, requests: u64) {
+        wait_until(&self.running, requests).await;
     }
 
-    /// Shows the counters until it is dropped: in place on a terminal, else a line now and then.
+    /// Shows the counters until the future is dropped: in place on a terminal, else one line every 2 s.
     pub(super) async fn show(&self) -> Infallible {
-        let screen = Screen::of_this_process();
-        let mut ticks = interval(screen.pause());
+        let display = ProgressDisplay::of_this_process();
+        let mut ticks = interval(display.pause());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            screen.draw(self);
+            display.draw(self);
         }
     }
 }
 
-async fn reached<N: PartialOrd + 'static>(counter: &watch::Sender<N>, count: N) {
-    // Cannot fail: the counter itself is held here.
+async fn wait_until<N: PartialOrd + 'static>(counter: &watch::Sender<N>, count: N) {
+    // It cannot fail, since the sender is alive here.
     let _ = counter.subscribe().wait_for(|seen| *seen >= count).await;
 }
 
-/// A request that is running.
+/// Counts as a running request until it is dropped.
 #[derive(Debug)]
-pub(super) struct Running<'a>(&'a Board);
+pub(super) struct RunningRequest<'a>(&'a Progress);
 
-impl Drop for Running<'_> {
+impl Drop for RunningRequest<'_> {
     fn drop(&mut self) {
         self.0.running.send_modify(|running| *running -= 1);
     }
 }
 
-impl fmt::Display for Board {
+impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let settled = *self.settled.borrow();
-        let asked_again = self.asked_again.load(Ordering::Relaxed);
+        let repeated = self.repeated.load(Ordering::Relaxed);
         let requests = self.requests.load(Ordering::Relaxed);
         write!(f, "{:>4} s", self.elapsed().as_secs())?;
         write!(f, "   payments {}/{}", grouped(settled), grouped(self.payments))?;
@@ -138,19 +138,19 @@ impl fmt::Display for Board {
         if self.crashes_due > 0 {
             write!(f, "   crashes {}/{}", self.crashes(), self.crashes_due)?;
         }
-        if asked_again > 0 {
-            write!(f, "   asked once more {}", grouped(asked_again))?;
+        if repeated > 0 {
+            write!(f, "   repeated {}", grouped(repeated))?;
         }
         Ok(())
     }
 }
 
-enum Screen {
+enum ProgressDisplay {
     Terminal,
     Lines,
 }
 
-impl Screen {
+impl ProgressDisplay {
     fn of_this_process() -> Self {
         if io::stderr().is_terminal() { Self::Terminal } else { Self::Lines }
     }
@@ -162,9 +162,9 @@ impl Screen {
         }
     }
 
-    fn draw(&self, board: &Board) {
+    fn draw(&self, board: &Progress) {
         let mut stderr = io::stderr().lock();
-        // Progress that nobody can read is no reason to stop.
+        // The run goes on if standard error is closed.
         let _ = match self {
             Self::Terminal => write!(stderr, "\r{board}\x1b[K"),
             Self::Lines => writeln!(stderr, "{board}"),
@@ -172,7 +172,7 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         if let Self::Terminal = self {
             eprint!("\r\x1b[K");
