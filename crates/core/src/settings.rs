@@ -125,7 +125,8 @@ pub enum OnLapse {
     Hold,
     /// The next call runs the handler again.
     Retry(Repeatable),
-    /// The next call asks the probe for the outcome: it replays the answer, runs the handler, or gets *outcome unknown*.
+    /// The next call asks the probe for the outcome: it replays the answer, runs the handler, or gets *outcome
+    /// unknown*.
     Resolve(Arc<dyn Probe>),
 }
 

@@ -1,10 +1,12 @@
-//! Attacks that cost the attacker little. During each, the memory of the process stays within bounds, and other tenants are answered.
+//! Cheap attacks. During each of them the memory of the process stays bounded, and other tenants get their responses.
 //!
-//! HAPAX_ATTACKERS=1000 and a release build make the run that `docs/performance.md` records under "Under attack"; the tests have fewer
-//! attackers. How long others wait is shown and not judged, beside how long they wait behind a forwarder that does nothing else.
+//! `docs/performance.md` records a run with HAPAX_ATTACKERS=1000 and a release build under "Under attack"; the tests
+//! use fewer attackers. The tests print the waiting times of other tenants, beside those behind a bare forwarder, and
+//! do not judge them.
 //!
-//! In the field the attackers, the others and the API have machines of their own. Here they share the cores with the gateway, so each
-//! has threads of its own: the API and the others go before the gateway, and the attackers after it.
+//! In production the attackers, the other tenants and the API run on other machines. Here they share the cores with the
+//! gateway, so they have separate threads: the API and the other tenants have a higher priority than the gateway, the
+//! attackers a lower one.
 
 use std::env;
 use std::fmt::{self, Display, Formatter};
@@ -21,34 +23,34 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, interval};
 
 use crate::forwarder;
-use crate::raw::Wire;
-use crate::world::{Api, Caller, Gateway, free_address, hapax, sqlite};
+use crate::harness::{Api, Gateway, GatewayClient, free_address, hapax, sqlite};
+use crate::raw_http::RawConnection;
 
 const ATTACKERS: usize = 40;
 
-/// What a process may grow by under attack.
+/// The memory in bytes by which a process may grow under attack.
 const GROWTH: u64 = 64 << 20;
 
-/// What a new key with a short answer takes in a store in memory, in bytes, at most: 500 were measured.
+/// An upper bound for one record in the memory store, in bytes: 500 were measured.
 const KEPT: u64 = 1 << 10;
 
-/// How often another tenant asks, in calm and while an attack is held, and in the recorded run.
+/// The number of requests of another tenant, before an attack and while it holds its connections.
 const OTHERS: usize = 100;
 const OTHERS_RECORDED: usize = 500;
 const PACE: Duration = Duration::from_millis(2);
 
-/// For how many times as long as in calm others ask from the onset of an attack, at least.
+/// During an attack the other tenant sends at least this many times as many requests as before it.
 const LONGER: usize = 5;
 
-/// How willingly the gateway and the attackers give way to the API and the others, who do not.
+/// The nice values of the gateway and the attackers. The API and the other tenants have 0.
 const GATEWAY: i32 = 5;
 const ATTACKING: i32 = 15;
 
-/// How often they look, at most, whether the requests of the attackers have ended.
+/// The largest number of checks whether the attack has ended.
 const LOOKS: usize = 100;
 
-/// One attacker of many: says what it has to say on a connection, and holds it.
-type Attack = fn(SocketAddr, usize) -> BoxFuture<'static, Vec<Wire>>;
+/// One attacker: sends its bytes and returns the connections that it keeps open.
+type Attack = fn(SocketAddr, usize) -> BoxFuture<'static, Vec<RawConnection>>;
 
 const ATTACKS: [(&str, Attack); 8] = [
     ("connections that say nothing", |target, _| hold(target, String::new())),
@@ -68,7 +70,7 @@ const ATTACKS: [(&str, Attack); 8] = [
     ("resets in mid-request", |target, number| reset(target, number).boxed()),
 ];
 
-/// Those that send whole requests as fast as they can, and so leave records.
+/// The attacks that send complete requests and so leave records.
 const WITH_KEYS: [&str; 2] = ["twins of one key", "keys of every kind"];
 
 fn post(key: &str, more: &str, body: &str) -> String {
@@ -81,43 +83,43 @@ fn chunks(bytes: usize) -> String {
     format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "c".repeat(bytes))
 }
 
-fn hold(target: SocketAddr, said: String) -> BoxFuture<'static, Vec<Wire>> {
+fn hold(target: SocketAddr, said: String) -> BoxFuture<'static, Vec<RawConnection>> {
     async move {
-        let mut wire = Wire::to(target).await;
-        wire.say(said.as_bytes()).await;
+        let mut wire = RawConnection::to(target).await;
+        wire.send_bytes(said.as_bytes()).await;
         vec![wire]
     }
     .boxed()
 }
 
-async fn reset(target: SocketAddr, number: usize) -> Vec<Wire> {
+async fn reset(target: SocketAddr, number: usize) -> Vec<RawConnection> {
     for turn in 0..20 {
-        let mut wire = Wire::to(target).await;
-        wire.say(post(&format!("reset-{number}-{turn}"), "content-length: 2", "{}").as_bytes()).await;
+        let mut wire = RawConnection::to(target).await;
+        wire.send_bytes(post(&format!("reset-{number}-{turn}"), "content-length: 2", "{}").as_bytes()).await;
         wire.reset();
     }
     Vec::new()
 }
 
-/// How long others waited for each of their answers; nothing for what was not answered as it should be.
-type Waits = Vec<Option<Duration>>;
+/// The waiting time of every request of another tenant; None for a missing or wrong response.
+type WaitTimes = Vec<Option<Duration>>;
 
-/// What an attack did.
-struct Seen {
-    /// How long others waited for a new answer before it.
-    calm: Waits,
-    /// From its onset on, until nothing moves any more.
-    attacked: Waits,
-    /// While the attackers hold what they have.
-    held: Waits,
-    /// What the API ran since the onset.
+/// The effect of an attack on other tenants and on memory.
+struct AttackResult {
+    /// The waiting times before the attack.
+    calm: WaitTimes,
+    /// The waiting times from the start of the attack until all its requests have ended.
+    attacked: WaitTimes,
+    /// The waiting times while the attackers keep their connections open.
+    held: WaitTimes,
+    /// The number of requests that the API ran since the start of the attack.
     ran: usize,
-    /// By how many bytes the memory of who was attacked grew.
+    /// The growth of the memory of the gateway in bytes.
     grown: u64,
 }
 
-impl Seen {
-    fn waits(&self) -> [&Waits; 3] {
+impl AttackResult {
+    fn waits(&self) -> [&WaitTimes; 3] {
         [&self.calm, &self.attacked, &self.held]
     }
 
@@ -126,7 +128,7 @@ impl Seen {
     }
 }
 
-impl Display for Seen {
+impl Display for AttackResult {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let [calm, attacked, held] = self.waits().map(|waits| within(waits, 1));
         let longest = within(&self.attacked, 0);
@@ -135,8 +137,9 @@ impl Display for Seen {
     }
 }
 
-/// How long another tenant waits, who asks so many times at a steady pace: one that is slow does not hold up the next.
-async fn others(target: &Caller, name: &str, count: usize) -> Waits {
+/// Sends requests of another tenant at a steady pace and measures their waiting times. A slow response does not delay
+/// the next request.
+async fn others(target: &GatewayClient, name: &str, count: usize) -> WaitTimes {
     let name = &name.replace(' ', "-");
     let ask = |number: usize| async move {
         let began = Instant::now();
@@ -147,14 +150,14 @@ async fn others(target: &Caller, name: &str, count: usize) -> Waits {
     pace.take(count).enumerate().map(|(number, _)| ask(number)).buffer_unordered(count).collect().await
 }
 
-/// The wait that all but this many of a hundred are within.
-fn within(waits: &Waits, but: usize) -> Duration {
+/// Returns the percentile that leaves out this many of a hundred.
+fn within(waits: &WaitTimes, but: usize) -> Duration {
     let mut sorted: Vec<_> = waits.iter().map(|wait| wait.unwrap_or(Duration::MAX)).collect();
     sorted.sort_unstable();
     sorted[(sorted.len() - 1) - sorted.len() * but / 100]
 }
 
-/// A runtime with threads of its own that give way this willingly.
+/// Creates a runtime whose threads have this nice value.
 fn apart(nice: i32) -> Runtime {
     let give_way = move || {
         if nice > 0 {
@@ -164,8 +167,8 @@ fn apart(nice: i32) -> Runtime {
     Builder::new_multi_thread().worker_threads(2).on_thread_start(give_way).enable_all().build().unwrap()
 }
 
-/// What attacks take place on: each part with threads of its own.
-struct Stage {
+/// The API, the attackers and the other tenants, each with its own threads.
+struct AttackSetup {
     api: Api,
     _serving: Runtime,
     forwarding: Runtime,
@@ -176,7 +179,7 @@ struct Stage {
     is_recorded: bool,
 }
 
-impl Stage {
+impl AttackSetup {
     fn new() -> Self {
         let recorded = env::var("HAPAX_ATTACKERS").ok().map(|attackers| attackers.parse().unwrap());
         let (attackers, count) = recorded.map_or((ATTACKERS, OTHERS), |attackers| (attackers, OTHERS_RECORDED));
@@ -193,8 +196,14 @@ impl Stage {
         }
     }
 
-    /// Runs an attack on whoever answers this caller, and lets others ask before, during and after.
-    async fn attack(&self, name: &str, attack: Attack, target: &Caller, resident: impl Fn() -> u64) -> Seen {
+    /// Runs an attack on the address of this client. Other tenants send requests before, during and after it.
+    async fn attack(
+        &self,
+        name: &str,
+        attack: Attack,
+        target: &GatewayClient,
+        resident: impl Fn() -> u64,
+    ) -> AttackResult {
         others(target, "warm", self.count).await;
         let calm = others(target, "calm", self.count).await;
         let (base, ran) = (resident(), self.api.count());
@@ -214,13 +223,13 @@ impl Stage {
         let held = others(target, &format!("{name}-held"), self.count).await;
         let (grown, ran) = (resident().max(most).saturating_sub(base), self.api.count() - ran);
         drop(wires);
-        Seen { calm, attacked, held, ran, grown }
+        AttackResult { calm, attacked, held, ran, grown }
     }
 
-    /// The same attack on a forwarder that does nothing else.
-    fn forwarded(&self, name: &str, attack: Attack) -> Seen {
+    /// Runs the same attack on a bare forwarder.
+    fn forwarded(&self, name: &str, attack: Attack) -> AttackResult {
         let listener = self.forwarding.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let target = Caller::of(listener.local_addr().unwrap());
+        let target = GatewayClient::of(listener.local_addr().unwrap());
         let forwarding = self.forwarding.spawn(forwarder::serve(listener, self.api.address));
         let seen = self.others.block_on(self.attack(name, attack, &target, || 0));
         forwarding.abort();
@@ -228,16 +237,17 @@ impl Stage {
     }
 }
 
-/// A gateway that gives way, with the logs of everyday.
+/// Returns the command for a gateway with a lower priority and default logs.
 fn gateway() -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", &GATEWAY.to_string()]).arg(hapax().get_program()).env_clear();
     command
 }
 
-/// Runs every attack against a gateway of its own on this store; `kept` is what the store may take in memory for a new key.
+/// Runs every attack against a new gateway on this store. `kept` is the memory in bytes that the store may use for a
+/// new key.
 fn withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, kept: u64) {
-    let stage = Stage::new();
+    let stage = AttackSetup::new();
     println!(
         "| attack, of {} | ran | grown by, MiB | lost by others | their p99 calm | attacked | longest | held |",
         stage.attackers
@@ -247,7 +257,7 @@ fn withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, kept: u64)
         let (store, upstream) = (store(directory.path()), format!("http://{}", stage.api.address));
         let flags = ["--upstream", &upstream];
         let gateway = stage.others.block_on(Gateway::run(gateway(), &store, &flags, free_address()));
-        let target = gateway.caller();
+        let target = gateway.client();
         let seen = stage.others.block_on(stage.attack(name, *attack, &target, || gateway.resident()));
         println!("| {name} | {seen} |");
         if stage.is_recorded {
@@ -261,13 +271,13 @@ fn withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, kept: u64)
 }
 
 #[test]
-fn memory_stays_bounded_under_attacks_that_leave_records_in_a_file() {
+fn memory_stays_bounded_when_attacks_leave_records_in_a_file() {
     let with_keys: Vec<_> = ATTACKS.into_iter().filter(|(name, _)| WITH_KEYS.contains(name)).collect();
     withstands(&with_keys, sqlite, 0);
 }
 
-/// It is the records' place: they are what grows, and nothing else.
+/// The memory store may grow by its records only.
 #[test]
-fn a_store_in_memory_grows_by_its_records_alone_during_every_attack() {
+fn the_memory_store_grows_only_by_its_records_during_every_attack() {
     withstands(&ATTACKS, |_| "memory:".into(), KEPT);
 }

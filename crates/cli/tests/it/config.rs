@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::world::{Api, Gateway, hapax, sqlite};
+use crate::harness::{Api, Gateway, hapax, sqlite};
 
 /// Creates a directory with this `hapax.toml`.
 pub(crate) fn configured(file: &str) -> TempDir {
@@ -246,9 +246,9 @@ async fn limits_and_when_store_down_reach_the_gate_h28() {
     let flags = [&limits[..], &["--when-store-down", "pass"]].concat();
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
     let (first, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
-        api.has_seen(1).await;
+        api.wait_for_requests(1).await;
         assert_eq!(gateway.post("/charges", "key-2", "{}").await.unwrap().problem(), "overloaded");
-        api.let_go();
+        api.release_slow();
     });
     assert_eq!(first.unwrap().status, 201);
     let lock = rusqlite::Connection::open(directory.path().join("hapax.db")).unwrap();

@@ -1,4 +1,4 @@
-//! A forwarder that does nothing else: what a gateway is compared with.
+//! A bare forwarder, to which a gateway is compared.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
-/// Passes every request on and every answer back.
+/// Forwards every request and every response.
 pub(crate) async fn serve(listener: TcpListener, upstream: SocketAddr) {
     let client = Client::builder(TokioExecutor::new()).build_http::<Incoming>();
     while let Ok((stream, _)) = listener.accept().await {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::world::{Api, Gateway, free_address, until};
+use crate::harness::{Api, Gateway, free_address, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_reaches_the_api_once_and_gets_the_same_answer_h15() {
@@ -18,7 +18,7 @@ async fn a_retry_reaches_the_api_once_and_gets_the_same_answer_h15() {
     let retry = gateway.post("/charges", "key-1", "{}").await.unwrap();
     assert_eq!((first.status.as_u16(), first.body.as_str()), (201, "answer 1"));
     assert_eq!((retry.status, &retry.body), (first.status, &first.body));
-    assert!(!first.replayed() && retry.replayed());
+    assert!(!first.is_replayed() && retry.is_replayed());
     assert!(first.headers.contains_key("set-cookie") && !retry.headers.contains_key("set-cookie"));
     assert_eq!(api.seen().len(), 1);
     let reused = gateway.post("/charges", "key-1", "{\"amount\":6}").await.unwrap();
@@ -26,7 +26,7 @@ async fn a_retry_reaches_the_api_once_and_gets_the_same_answer_h15() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_learns_which_attempt_it_is_and_nobody_else_can_say_so_h37() {
+async fn the_api_gets_the_attempt_fields_and_clients_cannot_forge_them_h37() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     let request = Request::post(format!("http://{}/charges", gateway.public))
@@ -49,15 +49,15 @@ async fn the_api_learns_which_attempt_it_is_and_nobody_else_can_say_so_h37() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_comes_while_the_first_runs_waits_its_turn() {
+async fn a_retry_during_the_first_attempt_gets_in_progress() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let (first, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
-        api.has_seen(1).await;
+        api.wait_for_requests(1).await;
         let twin = gateway.post("/slow", "key-1", "{}").await.unwrap();
         assert_eq!((twin.status.as_u16(), twin.problem()), (409, "in-progress"));
         assert!(twin.headers.contains_key("retry-after"));
-        api.let_go();
+        api.release_slow();
     });
     assert_eq!(first.unwrap().status, 201);
 }
@@ -72,23 +72,23 @@ async fn unprotected_requests_stream_through_h36() {
     }
     let large = Request::put(format!("http://{}/upload", gateway.public)).body(Full::from(vec![7; 3 << 20])).unwrap();
     assert_eq!(gateway.send(large).await.unwrap().status, 201);
-    assert_eq!(api.seen()[2].body.len(), 3 << 20, "no limit holds for what is not protected");
+    assert_eq!(api.seen()[2].body.len(), 3 << 20, "unprotected bodies have no limit");
     assert!(!api.seen()[2].headers.contains_key("hapax-operation"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_not_there_did_nothing_h32() {
+async fn an_unreachable_api_leaves_the_key_free_h32() {
     let address = free_address();
     let gateway = Gateway::start(address, "memory:", &[]).await;
     let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
     assert_eq!((got.status.as_u16(), got.problem()), (502, "upstream-unreachable"));
     let api = Api::start_at(address).await;
-    assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201, "the key was free again");
+    assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201, "the key must be free again");
     assert_eq!(api.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_does_not_answer_in_time_may_have_done_it_h32() {
+async fn a_timed_out_request_has_an_unknown_outcome_h32() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
     let first = gateway.post("/slow", "key-1", "{}").await.unwrap();
@@ -99,7 +99,7 @@ async fn an_api_that_does_not_answer_in_time_may_have_done_it_h32() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_stops_in_mid_answer_may_have_done_it_h27() {
+async fn a_stalled_response_has_an_unknown_outcome_h27() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
     let first = gateway.post("/stalls", "key-1", "{}").await.unwrap();
@@ -110,34 +110,34 @@ async fn an_api_that_stops_in_mid_answer_may_have_done_it_h27() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_has_its_time_from_the_last_piece_of_an_upload_h32() {
-    const PATIENCE: Duration = Duration::from_secs(1);
+async fn the_upstream_timeout_starts_after_the_last_piece_of_an_upload_h32() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "1s"]).await;
     let (reader, mut writer) = TcpStream::connect(gateway.public).await.unwrap().into_split();
     let mut reader = Some(tokio::spawn(said(reader)));
     writer.write_all(b"PUT /upload HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let (began, mut pieces) = (Instant::now(), 0);
-    // Twice as long as the API has in all, and no pause as long as that.
-    while began.elapsed() < 2 * PATIENCE {
+    // The upload takes twice the timeout, but no pause in it is as long as the timeout.
+    while began.elapsed() < 2 * TIMEOUT {
         writer.write_all(b"1\r\nx\r\n").await.unwrap();
         pieces += 1;
-        until("it is time for the next piece", async || began.elapsed() > pieces * PATIENCE / 10).await;
+        until("it is time for the next piece", async || began.elapsed() > pieces * TIMEOUT / 10).await;
     }
-    assert!(!reader.as_ref().unwrap().is_finished(), "it takes its time, and is not cut off");
+    assert!(!reader.as_ref().unwrap().is_finished(), "a slow upload must not be cut off");
     let stopped = Instant::now();
-    // The upload stops, and the API waits for the rest of it: nobody knows what it made of the first part.
+    // The upload stops and the API waits for the rest, so the outcome of the first part is unknown.
     let answer = reader.take().unwrap().await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("#upstream-timeout"), "{answer}");
-    assert!(stopped.elapsed() >= PATIENCE / 2, "not before its time");
+    assert!(stopped.elapsed() >= TIMEOUT / 2, "the timeout fired too early");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_may_send_all_before_it_reads_an_answer_that_has_begun() {
+async fn a_client_may_finish_its_upload_before_it_reads_the_response() {
     const LONG: usize = 16 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gateway = Gateway::start(listener.local_addr().unwrap(), "memory:", &[]).await;
-    // It reads and writes at the same time, and ends its answer when it has read all.
+    // The API reads and writes at the same time and ends its response after the whole upload.
     let api = tokio::spawn(async move {
         let (mut reader, mut writer) = listener.accept().await.unwrap().0.into_split();
         let (mut read, mut buffer) = (reader.read(&mut [0; 1 << 10]).await.unwrap(), vec![0; 1 << 16]);
@@ -164,11 +164,11 @@ async fn a_client_may_send_all_before_it_reads_an_answer_that_has_begun() {
         api.await.unwrap();
         answer
     };
-    let answer = tokio::time::timeout(Duration::from_secs(30), both).await.expect("neither waits for the other");
+    let answer = tokio::time::timeout(Duration::from_secs(30), both).await.expect("client and API wait for each other");
     assert!(answer.starts_with(b"HTTP/1.1 200"));
 }
 
-/// All that comes until the other side closes, or has answered.
+/// Reads until the gateway closes the connection or has responded.
 async fn said(mut reader: OwnedReadHalf) -> String {
     let mut said = String::new();
     while !said.contains("upstream-timeout") {
@@ -181,7 +181,7 @@ async fn said(mut reader: OwnedReadHalf) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_closes_its_side_after_sending_gets_its_answer_h13() {
+async fn a_client_that_half_closes_gets_its_response_h13() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     let answer =
@@ -191,7 +191,7 @@ async fn a_client_that_closes_its_side_after_sending_gets_its_answer_h13() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_tunnel_is_opened() {
+async fn connect_is_refused() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let answer = raw(gateway.public, b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nhost: a\r\n\r\n").await;
@@ -200,29 +200,29 @@ async fn no_tunnel_is_opened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_cannot_speak_for_the_gateway_h37() {
+async fn an_api_cannot_forge_the_fields_of_the_gateway_h37() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     for method in ["POST", "PUT"] {
         let request = Request::builder().method(method).uri(format!("http://{}/forges", gateway.public));
         let request = request.header("authorization", "Bearer a").header("idempotency-key", "k");
         let got = gateway.send(request.body(Full::default()).unwrap()).await.unwrap();
-        assert_eq!((got.status.as_u16(), got.replayed()), (201, false), "{method}");
+        assert_eq!((got.status.as_u16(), got.is_replayed()), (201, false), "{method}");
         assert!(!got.headers.contains_key("hapax-recorded"), "{method}");
         assert_ne!(got.headers.get("idempotency-key-expires"), Some(&HeaderValue::from_static("forged")), "{method}");
     }
 }
 
-/// The one in front is told of a copy that it does not know: that it came too early is no answer to keep.
+/// The front gateway must not store the `in-progress` of the back gateway, since it is no final response.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_behind_a_gateway_has_the_last_word_h22() {
+async fn a_gateway_does_not_store_the_in_progress_of_another_gateway_h22() {
     let api = Api::start().await;
     let behind = Gateway::start(api.address, "memory:", &[]).await;
     let before = Gateway::start(behind.public, "memory:", &[]).await;
     let (first, early) = tokio::join!(behind.post("/slow", "k", "{}"), async {
-        api.has_seen(1).await;
+        api.wait_for_requests(1).await;
         let early = before.post("/slow", "k", "{}").await.unwrap();
-        api.let_go();
+        api.release_slow();
         early
     });
     assert_eq!((early.status.as_u16(), early.problem()), (409, "in-progress"));
@@ -232,7 +232,7 @@ async fn a_gateway_behind_a_gateway_has_the_last_word_h22() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_choice_of_the_contract_has_a_flag() {
+async fn every_option_of_the_contract_has_a_flag() {
     let api = Api::start().await;
     let flags = ["--wait", "60s", "--key", "optional", "--key-grammar", "strict", "--store-header", "x-cost,x-other"];
     let limits = ["--max-request-body", "8", "--max-stored-body", "8", "--retention", "2days"];
@@ -242,13 +242,13 @@ async fn every_choice_of_the_contract_has_a_flag() {
     let first = gateway.post("/charges", "\"k\"", "{}").await.unwrap();
     let retry = gateway.post("/charges", "\"k\"", "{}").await.unwrap();
     assert_eq!((first.body.as_str(), retry.body.as_str()), ("answer 1", "answer 1"));
-    assert_eq!((retry.replayed(), &retry.headers["x-cost"]), (true, &HeaderValue::from_static("7")));
+    assert_eq!((retry.is_replayed(), &retry.headers["x-cost"]), (true, &HeaderValue::from_static("7")));
     let without = Request::post(format!("http://{}/charges", gateway.public)).body(Full::from("{}")).unwrap();
     assert_eq!(gateway.send(without).await.unwrap().status, 201);
     let (first, twin) = tokio::join!(gateway.post("/slow", "\"s\"", "{}"), async {
-        api.has_seen(3).await;
+        api.wait_for_requests(3).await;
         let twin = gateway.post("/slow", "\"s\"", "{}");
-        api.let_go();
+        api.release_slow();
         twin.await
     });
     assert_eq!((first.unwrap().body, twin.unwrap().body), ("answer 3".into(), "answer 3".into()));
@@ -258,7 +258,7 @@ async fn every_choice_of_the_contract_has_a_flag() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_contract_is_published_by_the_gateway_h35() {
+async fn the_gateway_publishes_the_contract_h35() {
     let api = Api::start().await;
     let gateway =
         Gateway::start(api.address, "memory:", &["--tenant", "header:x-account", "--retention", "2days"]).await;

@@ -1,4 +1,4 @@
-//! An API that speaks HTTP/2, well and badly.
+//! APIs with HTTP/2, with and without protocol errors.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,15 +21,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 
-use crate::frames::{
+use crate::harness::{Api, Gateway, free_address, until};
+use crate::http2_frames::{
     ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, INTERNAL_ERROR, NO_ERROR, PREFACE, REFUSED_STREAM,
     SETTINGS, field,
 };
-use crate::raw::Wire;
+use crate::raw_http::RawConnection;
 use crate::tls::{Pki, presenting, secure_gateway, trusting};
-use crate::world::{Api, Gateway, free_address, until};
 
-/// The API, in HTTP/2 alone: by TLS with this certificate, or without.
+/// Serves the API in HTTP/2 only, over TLS with this certificate or in plain text.
 async fn in_h2(api: &Api, pki: Option<&Pki>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (api, address) = (api.clone(), listener.local_addr().unwrap());
@@ -50,26 +50,26 @@ async fn in_h2(api: &Api, pki: Option<&Pki>) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_offers_http2_by_tls_gets_it_h15() {
+async fn http2_is_used_if_the_api_offers_it_over_tls_h15() {
     let (api, pki) = (Api::start().await, Pki::new());
     let secure = format!("https://{}", in_h2(&api, Some(&pki)).await);
     let flags = ["--upstream", &secure, "--upstream-ca", &pki.path("ca")];
     let gateway = Gateway::start_with("memory:", &flags).await;
     for replayed in [false, true] {
         let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
-        assert_eq!((got.status.as_u16(), got.body.as_str(), got.replayed()), (201, "answer 1", replayed));
+        assert_eq!((got.status.as_u16(), got.body.as_str(), got.is_replayed()), (201, "answer 1", replayed));
     }
     assert_eq!(gateway.get(gateway.public, "/charges").await.unwrap().body, "answer 2");
     for seen in api.seen() {
         assert_eq!(seen.version, Version::HTTP_2);
-        assert_eq!(seen.authority, Some(gateway.public.to_string()), "whom the client asked for");
-        assert!(!seen.headers.contains_key("host"), "it is said once");
+        assert_eq!(seen.authority, Some(gateway.public.to_string()), "the authority must be the host of the client");
+        assert!(!seen.headers.contains_key("host"), "the host must be sent once");
     }
     assert_eq!(&api.seen()[0].headers["hapax-attempt"], "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_in_http2_without_tls_is_named_so() {
+async fn h2c_uses_http2_without_tls() {
     let api = Api::start().await;
     let plain = format!("h2c://{}", in_h2(&api, None).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
@@ -77,22 +77,22 @@ async fn an_api_in_http2_without_tls_is_named_so() {
     assert_eq!(api.seen()[0].version, Version::HTTP_2);
 }
 
-/// More than one connection takes: each request has its place, and the copies find the answers.
+/// The gateway opens further connections when one has no free stream.
 #[tokio::test(flavor = "multi_thread")]
-async fn more_requests_than_a_connection_takes_have_further_ones() {
+async fn further_requests_open_further_connections() {
     let api = Api::start().await;
     let plain = format!("h2c://{}", in_h2(&api, None).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
     let keys: Vec<_> = (0..250).map(|number| format!("key-{number}")).collect();
     let (got, ()) = tokio::join!(join_all(keys.iter().map(|key| gateway.post("/slow", key, "{}"))), async {
-        api.has_seen(keys.len()).await;
-        keys.iter().for_each(|_| api.let_go());
+        api.wait_for_requests(keys.len()).await;
+        keys.iter().for_each(|_| api.release_slow());
     });
     assert!(got.iter().all(|got| got.as_ref().unwrap().status == 201));
     assert_eq!(api.seen().len(), keys.len());
 }
 
-/// An API in HTTP/2 that answers so.
+/// Starts an HTTP/2 API that responds with this function.
 async fn in_http2<B>(answer: impl Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static) -> SocketAddr
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -111,20 +111,20 @@ where
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_protected_streams_both_ways_over_http2_h36() {
+async fn unprotected_requests_stream_both_ways_over_http2_h36() {
     let plain = format!("h2c://{}", in_http2(|request| Response::new(request.into_body())).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(b"PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(b"PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await;
     for piece in ["one", "two"] {
-        wire.say(format!("3\r\n{piece}\r\n").as_bytes()).await;
-        assert!(wire.reads_until(piece).await, "{piece} comes back while the rest is still to come");
+        wire.send_bytes(format!("3\r\n{piece}\r\n").as_bytes()).await;
+        assert!(wire.read_until(piece).await, "{piece} comes back while the rest is still to come");
     }
-    wire.say(b"0\r\n\r\n").await;
-    assert!(wire.reads_until("0\r\n\r\n").await, "and then the end");
+    wire.send_bytes(b"0\r\n\r\n").await;
+    assert!(wire.read_until("0\r\n\r\n").await, "the end of the body is missing");
 }
 
-/// A body without end, which counts what was taken of it.
+/// An endless body that counts the bytes taken from it.
 struct Endless(Arc<AtomicUsize>);
 
 impl Body for Endless {
@@ -138,7 +138,7 @@ impl Body for Endless {
     }
 }
 
-/// Answers a GET without end, and everything else shortly.
+/// Starts an API with an endless response to GET and a short one to everything else.
 async fn endless(taken: &Arc<AtomicUsize>) -> SocketAddr {
     let taken = Arc::clone(taken);
     in_http2(move |request| {
@@ -150,14 +150,14 @@ async fn endless(taken: &Arc<AtomicUsize>) -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_do_not_take_their_answers_hold_up_nobody_else() {
+async fn clients_that_do_not_read_do_not_block_others() {
     let taken = Arc::<AtomicUsize>::default();
     let plain = format!("h2c://{}", endless(&taken).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain, "--upstream-timeout", "10s"]).await;
     let mut held = Vec::new();
     for _ in 0..30 {
-        let mut wire = Wire::with_little_room(gateway.public).await;
-        wire.say(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        let mut wire = RawConnection::with_little_room(gateway.public).await;
+        wire.send_bytes(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
         held.push(wire);
     }
     let (mut before, mut since) = (0, Instant::now());
@@ -175,7 +175,7 @@ async fn clients_that_do_not_take_their_answers_hold_up_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_in_http2_that_is_not_there_did_nothing_h32() {
+async fn an_unreachable_http2_api_leaves_the_key_free_h32() {
     let address = free_address();
     let gateway = Gateway::start_with("memory:", &["--upstream", &format!("h2c://{address}")]).await;
     for _ in 0..2 {
@@ -184,24 +184,24 @@ async fn an_api_in_http2_that_is_not_there_did_nothing_h32() {
     }
 }
 
-/// How an API ends a request, by frames that this makes for its stream; and then it may close.
+/// Creates the frames with which an API ends a stream.
 type Ending = fn(u32) -> Vec<Frame>;
 
-/// The head of an answer, 200, and the start of its body.
+/// Returns the head of a response and the first half of its body.
 fn half(stream: u32) -> Vec<Frame> {
     vec![Frame::new(HEADERS, END_HEADERS, stream, &[0x88]), Frame::new(DATA, 0, stream, b"half")]
 }
 
-/// An API that ends each request as it is told.
+/// An API that ends each request with the given frames.
 #[derive(Clone)]
-struct Crooked {
+struct FrameApi {
     address: SocketAddr,
-    /// The frames, and whether the connection is closed behind them.
+    /// The frames, and whether the connection is closed after them.
     ending: Arc<Mutex<(Ending, bool)>>,
     seen: Arc<Mutex<usize>>,
 }
 
-impl Crooked {
+impl FrameApi {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -230,7 +230,7 @@ impl Crooked {
                     frame.write(&mut wire).await?;
                 }
                 if closes {
-                    // A socket that is closed with something unread in it takes back what was said last.
+                    // Closing a socket with unread data would reset it and discard the last frames.
                     wire.shutdown().await.ok()?;
                     while Frame::read(&mut wire).await.is_some() {}
                     return None;
@@ -239,16 +239,16 @@ impl Crooked {
         }
     }
 
-    /// Ends the next requests so; from then on it counts anew.
-    fn is_to(&self, ending: Ending, closes: bool) {
+    /// Sets how the next requests end, and resets the counter.
+    fn set_ending(&self, ending: Ending, closes: bool) {
         *self.ending.lock().unwrap() = (ending, closes);
         *self.seen.lock().unwrap() = 0;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_an_api_ends_a_stream_it_has_one_effect_at_most_h27() {
-    let api = Crooked::start().await;
+async fn every_end_of_a_stream_has_at_most_one_effect_h27() {
+    let api = FrameApi::start().await;
     let gateway = Gateway::start_with("memory:", &["--upstream", &format!("h2c://{}", api.address)]).await;
     let cut = |name, ending: Ending, closes| (name, ending, closes, "upstream-cut", "outcome-unknown", 1);
     let not_done =
@@ -277,7 +277,7 @@ async fn however_an_api_ends_a_stream_it_has_one_effect_at_most_h27() {
         not_done("gone with an error before it", |_| vec![Frame::go_away(0, INTERNAL_ERROR)], true),
     ];
     for (name, ending, closes, first, copy, runs) in endings {
-        api.is_to(ending, closes);
+        api.set_ending(ending, closes);
         for problem in [first, copy] {
             let got = gateway.post("/charges", &name.replace(' ', "-"), "{}").await.unwrap();
             assert_eq!(got.problem(), problem, "{name}: {}", got.body);
@@ -285,13 +285,13 @@ async fn however_an_api_ends_a_stream_it_has_one_effect_at_most_h27() {
         assert_eq!(*api.seen.lock().unwrap(), runs, "{name}");
     }
     let whole = |stream| [half(stream), vec![Frame::new(DATA, END_STREAM, stream, b" and half")]].concat();
-    api.is_to(whole, false);
+    api.set_ending(whole, false);
     let got = gateway.post("/charges", "the-last", "{}").await.unwrap();
     assert_eq!((got.status.as_u16(), got.body.as_str()), (200, "half and half"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_body_whose_stream_is_reset_nothing_is_recorded_h11() {
+async fn a_reset_during_the_request_body_records_nothing_h11() {
     let (api, pki) = (Api::start().await, Pki::new());
     let gateway = secure_gateway(api.address, &pki).await;
     let mut config = trusting(&pki);
@@ -311,7 +311,7 @@ async fn of_a_body_whose_stream_is_reset_nothing_is_recorded_h11() {
         Frame::new(SETTINGS, 0, 0, &[]),
         Frame::new(HEADERS, END_HEADERS, 1, &head.concat()),
         Frame::new(DATA, 0, 1, b"{"),
-        // Without an error: it just stops.
+        // A reset without an error.
         Frame::reset(1, NO_ERROR),
     ] {
         frame.write(&mut wire).await.unwrap();
@@ -321,5 +321,5 @@ async fn of_a_body_whose_stream_is_reset_nothing_is_recorded_h11() {
         page.lines().any(|line| line.starts_with("hapax_gateway_requests_total") && line.ends_with(" 1"))
     })
     .await;
-    assert_eq!(api.seen().len(), 0, "half a body is none");
+    assert_eq!(api.seen().len(), 0, "an incomplete body was forwarded");
 }

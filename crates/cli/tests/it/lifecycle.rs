@@ -5,41 +5,41 @@ use std::process::Command;
 use rusqlite::Connection;
 use rustix::process::{Resource, getrlimit};
 
-use crate::world::{Api, Gateway, free_address, hapax, sqlite, until};
+use crate::harness::{Api, Gateway, free_address, hapax, sqlite, until};
 
-/// Kills a gateway while the API runs a request, and starts another on the same file.
-pub(crate) async fn killed_in_mid_request(api: &Api, store: &str, on_lapse: &str) -> Gateway {
+/// Kills a gateway while the API runs a request, and starts another one on the same file.
+pub(crate) async fn kill_during_request(api: &Api, store: &str, on_lapse: &str) -> Gateway {
     let flags = ["--lease", "1s", "--on-lapse", on_lapse];
     let mut gateway = Gateway::start(api.address, store, &flags).await;
     tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
-        api.has_seen(1).await;
+        api.wait_for_requests(1).await;
         rustix::process::kill_process(gateway.pid(), rustix::process::Signal::KILL).unwrap();
     });
     gateway.kill();
-    api.let_go();
+    api.release_slow();
     Gateway::start(api.address, store, &flags).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_crash_in_mid_request_hold_says_that_the_outcome_is_unknown() {
+async fn after_a_crash_hold_reports_an_unknown_outcome() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let gateway = killed_in_mid_request(&api, &sqlite(directory.path()), "hold").await;
-    let got = gateway.settled("/slow", "key-1", "{}").await;
+    let gateway = kill_during_request(&api, &sqlite(directory.path()), "hold").await;
+    let got = gateway.retry_until_settled("/slow", "key-1", "{}").await;
     assert_eq!((got.status.as_u16(), got.problem()), (409, "outcome-unknown"));
-    assert_eq!(api.seen().len(), 1, "it was not run again");
+    assert_eq!(api.seen().len(), 1, "the request ran again");
     assert_eq!(
         gateway.post("/slow", "key-1", "{ }").await.unwrap().problem(),
         "key-reused",
-        "the payload is still known"
+        "the fingerprint must be kept"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_crash_in_mid_request_retry_runs_again_under_a_higher_token() {
+async fn after_a_crash_retry_runs_again_with_a_higher_token() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let gateway = killed_in_mid_request(&api, &sqlite(directory.path()), "retry").await;
-    api.let_go();
-    let got = gateway.settled("/slow", "key-1", "{}").await;
+    let gateway = kill_during_request(&api, &sqlite(directory.path()), "retry").await;
+    api.release_slow();
+    let got = gateway.retry_until_settled("/slow", "key-1", "{}").await;
     assert_eq!((got.status.as_u16(), got.body.as_str()), (201, "answer 2"));
     let seen = api.seen();
     let number = |at: usize, name: &str| seen[at].headers[name].to_str().unwrap().parse::<u64>().unwrap();
@@ -49,47 +49,47 @@ async fn after_a_crash_in_mid_request_retry_runs_again_under_a_higher_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_outlives_the_process_that_recorded_it() {
+async fn an_answer_is_replayed_after_a_restart() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let mut gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
     gateway.post("/charges", "key-1", "{}").await.unwrap();
     gateway.kill();
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
     let retry = gateway.post("/charges", "key-1", "{}").await.unwrap();
-    assert!(retry.replayed() && retry.body == "answer 1");
+    assert!(retry.is_replayed() && retry.body == "answer 1");
 }
 
-/// Holds the file's write lock until it is dropped, as a backup or another program may.
-pub(crate) fn locked(directory: &Path) -> Connection {
+/// Takes the write lock of the file until the connection is dropped, as a backup does.
+pub(crate) fn lock_database(directory: &Path) -> Connection {
     let connection = Connection::open(directory.join("hapax.db")).unwrap();
     connection.execute_batch("begin immediate").unwrap();
     connection
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_the_store_does_not_take_is_given_and_recorded_later() {
+async fn an_unconfirmed_answer_is_sent_and_recorded_later() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--lease", "1s"]).await;
     let (first, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
-        api.has_seen(1).await;
-        let lock = locked(directory.path());
-        api.let_go();
+        api.wait_for_requests(1).await;
+        let lock = lock_database(directory.path());
+        api.release_slow();
         lock
     });
     let first = first.unwrap();
     assert_eq!((first.status.as_u16(), first.body.as_str()), (201, "answer 1"));
     assert_eq!(first.headers["hapax-recorded"], "pending");
     drop(lock);
-    let retry = gateway.settled("/slow", "key-1", "{}").await;
-    assert!(retry.replayed() && retry.body == "answer 1", "{}", retry.body);
+    let retry = gateway.retry_until_settled("/slow", "key-1", "{}").await;
+    assert!(retry.is_replayed() && retry.body == "answer 1", "{}", retry.body);
     assert_eq!(api.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_its_file_is_held_a_gateway_is_not_ready() {
+async fn a_gateway_is_not_ready_while_its_file_is_locked() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--store-timeout", "300ms"]).await;
-    let lock = locked(directory.path());
+    let lock = lock_database(directory.path());
     until("it is not ready", async || {
         let got = gateway.get(gateway.admin, "/readyz").await.unwrap();
         got.status == 503 && got.body.starts_with("not ready: ")
@@ -105,9 +105,9 @@ async fn an_answer_in_the_journal_of_a_killed_process_is_recorded_by_the_next() 
     let store = sqlite(directory.path());
     let mut gateway = Gateway::start(api.address, &store, &["--lease", "1s"]).await;
     let (first, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
-        api.has_seen(1).await;
-        let lock = locked(directory.path());
-        api.let_go();
+        api.wait_for_requests(1).await;
+        let lock = lock_database(directory.path());
+        api.release_slow();
         lock
     });
     assert_eq!(first.unwrap().headers["hapax-recorded"], "pending");
@@ -115,7 +115,7 @@ async fn an_answer_in_the_journal_of_a_killed_process_is_recorded_by_the_next() 
     drop(lock);
     let gateway = Gateway::start(api.address, &store, &["--lease", "1s"]).await;
     until("the answer is recorded", async || {
-        gateway.post("/slow", "key-1", "{}").await.is_some_and(|got| got.replayed() && got.body == "answer 1")
+        gateway.post("/slow", "key-1", "{}").await.is_some_and(|got| got.is_replayed() && got.body == "answer 1")
     })
     .await;
     assert_eq!(api.seen().len(), 1);
@@ -126,12 +126,12 @@ async fn a_request_that_runs_is_let_end_before_the_process_stops() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let (got, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
-        api.has_seen(1).await;
+        api.wait_for_requests(1).await;
         gateway.terminate();
-        api.let_go();
+        api.release_slow();
     });
     assert_eq!(got.unwrap().status, 201);
-    let (code, logs) = gateway.ended();
+    let (code, logs) = gateway.wait_for_exit();
     assert_eq!(code, Some(0), "{logs}");
 }
 
@@ -143,7 +143,7 @@ async fn no_key_no_body_and_no_credential_is_ever_logged() {
         gateway.post(path, "very-private-key", "{\"card\":\"4242\"}").await.unwrap();
     }
     gateway.terminate();
-    let (_, logs) = gateway.ended();
+    let (_, logs) = gateway.wait_for_exit();
     assert!(logs.contains("POST and PATCH are protected"), "there are logs: {logs}");
     for secret in ["very-private-key", "4242", "tenant-secret"] {
         assert!(!logs.contains(secret), "{secret} is in {logs}");
@@ -159,7 +159,7 @@ async fn the_admin_listener_tells_health_and_readiness() {
     }
 }
 
-/// A gateway that may have so many files open, and raise that to so many.
+/// Starts a gateway with these soft and hard limits of open files.
 async fn with_files(api: &Api, soft: u64, hard: u64) -> Gateway {
     let mut command = Command::new("sh");
     let limits = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
@@ -169,7 +169,7 @@ async fn with_files(api: &Api, soft: u64, hard: u64) -> Gateway {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_files_may_be_open_as_connections_need_or_it_is_said() {
-    // 4096 connections, each with one to the API, and what else there is.
+    // 4,096 connections of clients, one to the API for each, and some spare files.
     const NEEDED: u64 = 2 * 4096 + 128;
     let api = Api::start().await;
     let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
@@ -180,13 +180,13 @@ async fn as_many_files_may_be_open_as_connections_need_or_it_is_said() {
         let row = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
         assert_eq!(row.split_whitespace().next(), Some(&*expected.to_string()), "{row}");
         gateway.terminate();
-        let (code, logs) = gateway.ended();
+        let (code, logs) = gateway.wait_for_exit();
         assert_eq!(code, Some(0));
         assert_eq!(logs.contains("too few files may be open for 4096 connections; raise the limit"), is_told, "{logs}");
     }
 }
 
-/// Exit code and standard error of a gateway that must not start.
+/// Returns the exit code and standard error of a gateway that must not start.
 fn refusal(flags: &[&str]) -> (Option<i32>, String) {
     let (public, admin) = (free_address().to_string(), free_address().to_string());
     let mut command = hapax();
@@ -196,7 +196,7 @@ fn refusal(flags: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_cannot_work_is_refused_with_its_remedy() {
+fn an_impossible_start_is_refused_with_its_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("notes.txt");
     std::fs::write(&text, "no database, ".repeat(400)).unwrap();

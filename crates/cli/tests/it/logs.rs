@@ -1,15 +1,15 @@
-//! What the process writes. That it never writes a key, a body or a credential is looked at for every gateway of the suite, when it ends.
+//! The logs of the process. The harness checks every gateway of the suite for keys, bodies and credentials in its logs.
 
 use http::Request;
 use http_body_util::Full;
 use serde_json::Value;
 
-use crate::raw::Wire;
-use crate::world::{Api, Gateway};
+use crate::harness::{Api, Gateway};
+use crate::raw_http::RawConnection;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// The lines of the access log, in the order in which requests ended.
+/// Returns the lines of the access log, in the order in which requests ended.
 fn access(logs: &str) -> Vec<Value> {
     let lines =
         logs.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("no JSON: {line}")));
@@ -25,11 +25,11 @@ async fn every_request_is_one_line_with_its_outcome() {
     }
     gateway.get(gateway.public, "/charges?card=4242").await.unwrap();
     gateway.post("/charges", "a, b", "{}").await.unwrap();
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(b"GET /refused HTTP/1.1\r\nhost: a\r\nconnection: authorization\r\n\r\n").await;
-    assert_eq!(wire.answer().await.unwrap().status, 400);
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(b"GET /refused HTTP/1.1\r\nhost: a\r\nconnection: authorization\r\n\r\n").await;
+    assert_eq!(wire.read_response().await.unwrap().status, 400);
     gateway.terminate();
-    let (_, logs) = gateway.ended();
+    let (_, logs) = gateway.wait_for_exit();
     let lines = access(&logs);
     let told: Vec<_> = lines
         .iter()
@@ -65,14 +65,14 @@ async fn the_context_of_a_trace_is_passed_on_and_appears_in_the_log() {
     let seen = &api.seen()[0].headers;
     assert_eq!((&seen["traceparent"], &seen["tracestate"]), (&parent.parse().unwrap(), &"vendor=1".parse().unwrap()));
     gateway.terminate();
-    assert_eq!(access(&gateway.ended().1)[0]["trace"], TRACE);
+    assert_eq!(access(&gateway.wait_for_exit().1)[0]["trace"], TRACE);
 }
 
-/// The store is down from the start, and every request is refused for it.
+/// The store is down from the start, so every request is refused.
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_the_store_is_not_a_line_for_each_request() {
-    use crate::world::{free_address, hapax, until};
+    use crate::harness::{free_address, hapax, until};
     const REQUESTS: usize = 300;
     let directory = tempfile::tempdir().unwrap();
     let flags = ["--upstream", "http://127.0.0.1:9", "--data-dir", directory.path().to_str().unwrap()];
@@ -85,9 +85,9 @@ async fn an_outage_of_the_store_is_not_a_line_for_each_request() {
     }
     let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
     gateway.terminate();
-    let (_, logs) = gateway.ended();
+    let (_, logs) = gateway.wait_for_exit();
     assert_eq!(access(&logs).len(), REQUESTS);
     let lines = logs.lines().filter(|line| line.contains("\"the store cannot be used")).count();
-    // In each second that was begun, one with the cause and one with the count.
+    // In each second: one line with the cause and one with the count.
     assert!((1..=2 * (seconds + 2)).contains(&lines) && lines < REQUESTS, "{lines} lines in {seconds} s");
 }

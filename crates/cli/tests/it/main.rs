@@ -1,31 +1,31 @@
-//! The binary as a user starts it.
+//! Tests of the binary, as a user starts it.
 
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod aborts;
 #[cfg(target_os = "linux")]
 mod attacks;
+mod client_aborts;
 mod config;
 mod contract;
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
-mod forged;
+mod edited_records;
 #[cfg(target_os = "linux")]
 mod forwarder;
-mod frames;
 mod gateway;
-mod hostile;
+mod harness;
 mod http2;
+mod http2_frames;
 mod lifecycle;
 mod logs;
+mod malformed_requests;
+mod memory_bounds;
 mod metrics;
-mod raw;
+mod raw_http;
+mod response_summary;
 mod routes;
 mod secrets;
-mod sized;
 mod timing;
 mod tls;
-mod told;
 mod torture;
-mod world;

@@ -5,7 +5,7 @@ use hapax::telemetry::names;
 use http::Request;
 use http_body_util::Full;
 
-use crate::world::{Api, Gateway, until};
+use crate::harness::{Api, Gateway, until};
 
 const NAMES: [&str; 17] = [
     names::CALLS,
@@ -27,14 +27,14 @@ const NAMES: [&str; 17] = [
     names::BREAKER_OPEN,
 ];
 
-/// The value of a series, as it stands in the page.
+/// Returns the value of a series on the metrics page.
 fn value(page: &str, series: &str) -> f64 {
     let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("no {series} in {page}")).parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_metric_is_there_from_the_start_and_counts() {
+async fn every_metric_exists_from_the_start_and_counts() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let page = gateway.get(gateway.admin, "/metrics").await.unwrap();
@@ -45,7 +45,10 @@ async fn every_metric_is_there_from_the_start_and_counts() {
         assert!(page.body.contains(&format!("# HELP {name} ")), "{name} is not explained");
         assert!(page.body.contains(&format!("# TYPE {name} ")), "{name} is not there");
     }
-    assert!(!page.body.contains("quantile="), "histograms can be added up over processes, quantiles cannot");
+    assert!(
+        !page.body.contains("quantile="),
+        "metrics must be histograms: quantiles cannot be added up over processes"
+    );
 
     for body in ["{}", "{}", "[]"] {
         gateway.post("/charges", "key-1", body).await.unwrap();
@@ -60,20 +63,20 @@ async fn every_metric_is_there_from_the_start_and_counts() {
         ("hapax_gateway_requests_total{status=\"2xx\"}", 2.0),
         ("hapax_gateway_requests_total{status=\"4xx\"}", 1.0),
     ] {
-        // A request is counted when its answer is out, which the client may have seen before.
+        // A request is counted after its response is sent, so the client may see the response first.
         until(series, async || {
             let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
             (value(&page, series) - count).abs() < f64::EPSILON
         })
         .await;
     }
-    // The client may have opened another one for a request before the last had come back to its pool.
+    // The client may have opened another connection before the last one was back in its pool.
     let connections = value(&gateway.get(gateway.admin, "/metrics").await.unwrap().body, "hapax_gateway_connections");
     assert!((1.0..=3.0).contains(&connections), "{connections}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_client_can_make_a_series() {
+async fn clients_cannot_create_series() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let series = async || gateway.get(gateway.admin, "/metrics").await.unwrap().body.lines().count();
@@ -86,7 +89,7 @@ async fn no_client_can_make_a_series() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_token_metrics_are_shown_to_whoever_shows_it_and_health_to_everybody() {
+async fn the_admin_token_protects_metrics_but_not_health() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let file = directory.path().join("token");
     std::fs::write(&file, "an-admin-token-of-some-length\n").unwrap();
@@ -106,6 +109,6 @@ async fn with_a_token_metrics_are_shown_to_whoever_shows_it_and_health_to_everyb
     let shown = ask("/metrics", Some("Bearer an-admin-token-of-some-length")).await;
     assert!(shown.status == 200 && shown.body.contains("hapax_calls_total"), "{}", shown.body);
     gateway.terminate();
-    let (_, logs) = gateway.ended();
+    let (_, logs) = gateway.wait_for_exit();
     assert!(!logs.contains("an-admin-token"), "{logs}");
 }

@@ -1,4 +1,4 @@
-//! Routes of a running gateway: each has its own contract, and no path slips past it.
+//! Routes of a running gateway: each has its own contract, and no spelling of a path bypasses it.
 
 use bytes::Bytes;
 use http::Request;
@@ -6,16 +6,22 @@ use http_body_util::Full;
 use tempfile::TempDir;
 
 use crate::config::configured;
-use crate::world::{Api, Gateway, Got, until};
+use crate::harness::{Api, ClientResponse, Gateway, until};
 
-/// A gateway with these routes.
+/// Starts a gateway with these routes.
 async fn routed(api: &Api, file: &str) -> (Gateway, TempDir) {
     let directory = configured(file);
     let config = directory.path().join("hapax.toml").display().to_string();
     (Gateway::start(api.address, "memory:", &["--config", &config]).await, directory)
 }
 
-async fn send(gateway: &Gateway, method: &str, path: &str, fields: &[(&str, &str)], body: &'static str) -> Got {
+async fn send(
+    gateway: &Gateway,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: &'static str,
+) -> ClientResponse {
     let request = Request::builder().method(method).uri(format!("http://{}{path}", gateway.public));
     let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let request = request.header("authorization", "Bearer a").body(Full::from(Bytes::from(body))).unwrap();
@@ -25,7 +31,7 @@ async fn send(gateway: &Gateway, method: &str, path: &str, fields: &[(&str, &str
 const KEY: &[(&str, &str)] = &[("idempotency-key", "k")];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_route_has_its_own_retention_and_its_own_word_on_outcomes_h40() {
+async fn each_route_has_its_own_retention_and_outcomes_h40() {
     let api = Api::start().await;
     let (gateway, _directory) = routed(
         &api,
@@ -41,19 +47,19 @@ async fn each_route_has_its_own_retention_and_its_own_word_on_outcomes_h40() {
     assert_eq!((retention(&page["routes"][0]), retention(&page)), (Some(1), Some(24 * 3600)));
     let others = gateway.post("/others", "k", "{}").await.unwrap();
     gateway.post("/short", "s", "{}").await.unwrap();
-    until("the answer is forgotten", async || !gateway.post("/short", "s", "{}").await.unwrap().replayed()).await;
+    until("the answer has expired", async || !gateway.post("/short", "s", "{}").await.unwrap().is_replayed()).await;
     let again = gateway.post("/others", "k", "{}").await.unwrap();
-    assert!(again.replayed() && again.body == others.body, "others keep theirs");
+    assert!(again.is_replayed() && again.body == others.body, "other routes keep their retention");
 
     for (path, second) in [("/status/503", (503, false)), ("/status/500", (500, true)), ("/status/502", (409, false))] {
         gateway.post(path, path.strip_prefix("/status/").unwrap(), "{}").await.unwrap();
         let got = gateway.post(path, path.strip_prefix("/status/").unwrap(), "{}").await.unwrap();
-        assert_eq!((got.status.as_u16(), got.replayed()), second, "{path}");
+        assert_eq!((got.status.as_u16(), got.is_replayed()), second, "{path}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_route_says_whether_and_which_requests_are_protected_h40() {
+async fn a_route_chooses_which_requests_are_protected_h40() {
     let api = Api::start().await;
     let (gateway, _directory) = routed(
         &api,
@@ -81,7 +87,7 @@ async fn a_route_says_whether_and_which_requests_are_protected_h40() {
         let got = send(&gateway, method, path, fields, body).await;
         let is = if got.status == 400 {
             got.problem()
-        } else if got.replayed() {
+        } else if got.is_replayed() {
             "replayed"
         } else {
             "fresh"
@@ -96,7 +102,7 @@ async fn a_route_says_whether_and_which_requests_are_protected_h40() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_can_be_read_in_two_ways_does_not_slip_past_a_route_h41() {
+async fn an_ambiguous_path_does_not_bypass_a_route_h41() {
     let api = Api::start().await;
     let (gateway, _directory) = routed(&api, "[[route]]\nmethod = 'PUT'\npath = '/orders/{id}'\n").await;
     for path in ["/orders/a%2Fb", "/orders%2f7", "/x/%2e%2e/orders/7", "//orders/7", "/orders/.%2e"] {
@@ -107,7 +113,7 @@ async fn a_path_that_can_be_read_in_two_ways_does_not_slip_past_a_route_h41() {
     for path in ["/projects/a%2Fb/hooks/1", "/%6frders"] {
         assert_eq!(send(&gateway, "PUT", path, &[], "{}").await.status, 201, "{path}");
     }
-    assert_eq!(api.seen()[0].path, "/projects/a%2Fb/hooks/1", "it is passed on as it came");
+    assert_eq!(api.seen()[0].path, "/projects/a%2Fb/hooks/1", "the path must not be changed");
     for path in ["/%6frders/7", "/orders/7/"] {
         assert_eq!(send(&gateway, "PUT", path, &[], "{}").await.problem(), "key-missing", "{path}");
     }

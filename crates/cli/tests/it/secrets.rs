@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::check;
-use crate::world::{Api, Gateway, hapax, sqlite};
+use crate::harness::{Api, Gateway, hapax, sqlite};
 
 /// Writes a secret to a file with this mode.
 fn write_secret(directory: &Path, name: &str, content: &[u8], mode: u32) -> PathBuf {
@@ -63,7 +63,7 @@ async fn a_namespace_keeps_its_first_secret() {
     for start in 0..2 {
         let gateway = Gateway::start(api.address, &store, &["--secrets", &first]).await;
         let got = gateway.post("/charges", "k", "{}").await.unwrap();
-        assert_eq!((got.body.as_str(), got.replayed()), ("answer 1", start > 0));
+        assert_eq!((got.body.as_str(), got.is_replayed()), ("answer 1", start > 0));
     }
     // The address is taken, so that a gateway that accepts the secret exits as well.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

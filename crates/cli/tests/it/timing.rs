@@ -1,16 +1,17 @@
-//! Whether the time of an answer tells that somebody else has used a key.
+//! Checks that response times do not reveal whether another tenant has used a key.
 //!
-//! HAPAX_TIMING=20000 and a release build for the recorded run, which judges; the tests send few, and judge what was answered alone.
+//! The recorded run sets HAPAX_TIMING=20000, uses a release build and judges the times. The tests send fewer requests
+//! and judge only the responses.
 
 use std::env;
 use std::time::{Duration, Instant};
 
-use crate::world::{Api, Gateway};
+use crate::harness::{Api, Gateway};
 
-/// Requests of each kind in the tests.
+/// The number of requests of each kind.
 const SAMPLES: usize = 50;
 
-/// The largest distance between the two distribution functions of these samples (Kolmogorov and Smirnov).
+/// Returns the Kolmogorov-Smirnov distance of two samples: the largest distance of their distribution functions.
 fn distance(one: &mut [Duration], other: &mut [Duration]) -> f64 {
     one.sort_unstable();
     other.sort_unstable();
@@ -21,7 +22,7 @@ fn distance(one: &mut [Duration], other: &mut [Duration]) -> f64 {
     steps.map(|limit| (share(one, *limit) - share(other, *limit)).abs()).fold(0.0, f64::max)
 }
 
-/// How far two samples of one distribution are apart in one of a thousand cases.
+/// Returns the critical distance at a significance level of 0.001.
 fn critical(one: usize, other: usize) -> f64 {
     1.95 * (fraction(one + other, one) / fraction(other, 1)).sqrt()
 }
@@ -32,7 +33,7 @@ fn fraction(part: usize, whole: usize) -> f64 {
 }
 
 #[test]
-fn the_distance_of_two_samples_is_what_it_is_by_hand() {
+fn the_distance_of_two_samples_matches_a_manual_calculation() {
     let millis = |numbers: &[u64]| numbers.iter().copied().map(Duration::from_millis).collect::<Vec<_>>();
     for (one, other, expected) in [
         (&[1, 2, 3, 4][..], &[1, 2, 3, 4][..], 0.0),
@@ -46,18 +47,18 @@ fn the_distance_of_two_samples_is_what_it_is_by_hand() {
             assert!((found - expected).abs() < 1e-9, "{one:?} {other:?}: {found}");
         }
     }
-    // 1.95 * sqrt(2 / 10,000), as tables have it.
+    // 1.95 * sqrt(2 / 10,000), as in published tables.
     assert!((critical(10_000, 10_000) - 0.02758).abs() < 1e-4);
 }
 
-/// A key that another tenant has used is as new as one that nobody has, also by the clock.
+/// A key that another tenant has used takes as long as an unused key.
 #[tokio::test(flavor = "multi_thread")]
-async fn how_long_an_answer_takes_does_not_tell_that_another_tenant_used_the_key_h6() {
+async fn response_times_do_not_reveal_keys_of_other_tenants_h6() {
     let asked = env::var("HAPAX_TIMING").ok();
     let samples = asked.as_ref().map_or(SAMPLES, |samples| samples.parse().unwrap());
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let store = crate::world::sqlite(directory.path());
-    // A disk that is busy with other things is no outage here.
+    let store = crate::harness::sqlite(directory.path());
+    // A slow disk must not look like an outage of the store.
     let flags = ["--tenant", "header:x-account", "--store-timeout", "20s"];
     let gateway = Gateway::start(api.address, &store, &flags).await;
     let send = async |tenant: &str, key: &str| {
@@ -71,11 +72,11 @@ async fn how_long_an_answer_takes_does_not_tell_that_another_tenant_used_the_key
         assert_eq!(send("victim", &format!("used-{number}")).await.0.status, 201);
     }
     let (mut used, mut unused) = (Vec::new(), Vec::new());
-    // By turns, so that whatever else changes meanwhile changes for both.
+    // Alternating, so that other load affects both kinds alike.
     for number in 0..samples {
         for (kind, took) in [("used", &mut used), ("new", &mut unused)] {
             let (got, elapsed) = send("attacker", &format!("{kind}-{number}")).await;
-            assert!(got.status == 201 && !got.replayed(), "{kind}: {}", got.body);
+            assert!(got.status == 201 && !got.is_replayed(), "{kind}: {}", got.body);
             took.push(elapsed);
         }
     }

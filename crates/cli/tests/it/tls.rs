@@ -1,4 +1,4 @@
-//! TLS on both sides, and HTTP/2 with clients. Certificates are made on the spot.
+//! TLS with clients and with the API, and HTTP/2 with clients. The tests create their certificates.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::raw::Wire;
-use crate::world::{Api, Gateway, until};
+use crate::harness::{Api, Gateway, until};
+use crate::raw_http::RawConnection;
 
-/// An authority, and a certificate for 127.0.0.1 that it signed.
+/// A certificate authority and a certificate for 127.0.0.1 that it signed.
 pub(crate) struct Pki(TempDir);
 
 impl Pki {
@@ -59,7 +59,7 @@ impl Pki {
 
 type Tls = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// A client that trusts this authority, and speaks HTTP/2 or 1.1.
+/// Creates a client that trusts this authority and uses this HTTP version.
 fn client(pki: &Pki, version: Version) -> Tls {
     let builder = HttpsConnectorBuilder::new().with_tls_config(trusting(pki)).https_only();
     let connector =
@@ -67,7 +67,7 @@ fn client(pki: &Pki, version: Version) -> Tls {
     Client::builder(TokioExecutor::new()).build(connector)
 }
 
-/// Trusts this authority alone.
+/// Returns a configuration that trusts only this authority.
 pub(crate) fn trusting(pki: &Pki) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(pki.certificate("ca")).unwrap();
@@ -87,7 +87,7 @@ pub(crate) async fn secure_gateway(api: SocketAddr, pki: &Pki) -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_are_served_by_tls_in_both_versions_of_http() {
+async fn tls_clients_may_use_http1_and_http2() {
     let (api, pki) = (Api::start().await, Pki::new());
     let gateway = secure_gateway(api.address, &pki).await;
     for (number, version) in [(1, Version::HTTP_2), (2, Version::HTTP_11)] {
@@ -104,13 +104,13 @@ async fn clients_are_served_by_tls_in_both_versions_of_http() {
             assert_eq!(seen[name], value, "{name}");
         }
     }
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(b"POST /charges HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert!(wire.answer().await.is_none(), "without TLS there is no answer");
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(b"POST /charges HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(wire.read_response().await.is_none(), "a request without TLS must get no response");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_reset_stops_nothing_h13() {
+async fn a_reset_stream_does_not_stop_its_request_h13() {
     let (api, pki) = (Api::start().await, Pki::new());
     let gateway = secure_gateway(api.address, &pki).await;
     let client = client(&pki, Version::HTTP_2);
@@ -126,7 +126,7 @@ async fn a_stream_that_is_reset_stops_nothing_h13() {
         page.contains("hapax_gateway_requests_total{status=\"none\"} 1")
     })
     .await;
-    api.let_go();
+    api.release_slow();
     until("the answer is recorded", async || {
         let got = client.request(post(gateway.public, "/slow", "k")).await.unwrap();
         got.headers().contains_key("idempotent-replayed")
@@ -134,11 +134,11 @@ async fn a_stream_that_is_reset_stops_nothing_h13() {
     .await;
     assert_eq!(api.seen().len(), 1);
     gateway.terminate();
-    assert!(gateway.ended().1.contains("client-gone"));
+    assert!(gateway.wait_for_exit().1.contains("client-gone"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_resets_harms_nobody_else() {
+async fn a_flood_of_resets_does_not_block_others() {
     let (api, pki) = (Api::start().await, Pki::new());
     let gateway = secure_gateway(api.address, &pki).await;
     let flooding = client(&pki, Version::HTTP_2);
@@ -161,10 +161,10 @@ async fn a_flood_of_resets_harms_nobody_else() {
     let all = keys.len();
     keys.sort_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
     keys.dedup();
-    assert_eq!(keys.len(), all, "one effect a key");
+    assert_eq!(keys.len(), all, "a key had two effects");
 }
 
-/// In front of the API, TLS with this certificate.
+/// Starts a TLS proxy with this certificate in front of the API.
 async fn behind_tls(api: SocketAddr, pki: &Pki) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (acceptor, address) = (presenting(pki, &[]), listener.local_addr().unwrap());
@@ -181,7 +181,7 @@ async fn behind_tls(api: SocketAddr, pki: &Pki) -> SocketAddr {
     address
 }
 
-/// Serves by TLS with this certificate, and offers these protocols.
+/// Returns an acceptor with this certificate that offers these protocols.
 pub(crate) fn presenting(pki: &Pki, protocols: &[&str]) -> TlsAcceptor {
     let key = PrivateKeyDer::from_pem_file(pki.file("key")).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
@@ -192,7 +192,7 @@ pub(crate) fn presenting(pki: &Pki, protocols: &[&str]) -> TlsAcceptor {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_behind_tls_is_trusted_by_its_authority_alone() {
+async fn an_https_api_needs_a_trusted_certificate() {
     let (api, pki, stranger) = (Api::start().await, Pki::new(), Pki::new());
     let secure = format!("https://{}", behind_tls(api.address, &pki).await);
     for (authority, status) in [(&stranger, 502), (&pki, 201)] {
@@ -201,14 +201,14 @@ async fn an_api_behind_tls_is_trusted_by_its_authority_alone() {
         let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
         assert_eq!(got.status, status, "{}", got.body);
         if status == 502 {
-            assert_eq!(got.problem(), "upstream-unreachable", "nothing was sent to a stranger");
+            assert_eq!(got.problem(), "upstream-unreachable", "nothing may be sent to an untrusted API");
         }
     }
     assert_eq!(api.seen().len(), 1);
 }
 
 #[test]
-fn files_that_do_not_fit_are_refused_with_the_reason() {
+fn unusable_certificate_files_are_refused_with_the_reason() {
     let (pki, stranger) = (Pki::new(), Pki::new());
     let empty = pki.file("empty");
     std::fs::write(&empty, "nothing").unwrap();
@@ -223,7 +223,7 @@ fn files_that_do_not_fit_are_refused_with_the_reason() {
         ),
     ];
     for (more, cert, key, reason) in cases {
-        let mut command = crate::world::hapax();
+        let mut command = crate::harness::hapax();
         command.args(["gateway", "--store", "memory:", "--tls-cert"]).arg(cert).arg("--tls-key").arg(key);
         if more.is_empty() {
             command.args(["--upstream", "http://127.0.0.1:9"]);

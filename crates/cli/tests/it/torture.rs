@@ -1,4 +1,4 @@
-//! Two gateways on one store, many copies of every key over both, and one gateway killed again and again.
+//! Two gateways on one store, many copies of every key through both, and repeated crashes of one gateway.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,26 +7,26 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::world::{Api, Gateway, Got};
+use crate::harness::{Api, ClientResponse, Gateway};
 
 const KEYS: usize = 200;
 const RACERS: usize = 24;
 const KILLS: usize = 20;
 
-/// What a client is left with for one request.
+/// The final outcome of one request for its client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Last {
+enum FinalOutcome {
     Answer(String),
     Unknown,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_effect_a_key_though_one_of_two_processes_is_killed_again_and_again() {
+async fn every_key_has_one_effect_although_one_of_two_processes_crashes_repeatedly() {
     let directory = tempfile::tempdir().unwrap();
-    one_effect_a_key(&crate::world::sqlite(directory.path()), directory.path()).await;
+    one_effect_a_key(&crate::harness::sqlite(directory.path()), directory.path()).await;
 }
 
-/// Whatever the store; both keep what it does not take in this directory.
+/// Runs the test on this store. Both gateways keep unconfirmed answers in this directory.
 pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
     let api = Api::start().await;
     let data = data.join("spill");
@@ -40,7 +40,7 @@ pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
             while settled.load(Ordering::SeqCst) < kill * KEYS * RACERS / (KILLS + 2) {
                 tokio::task::yield_now().await;
             }
-            let address = victim.lock().unwrap().stopped();
+            let address = victim.lock().unwrap().kill_and_free_address();
             let next = Gateway::start_at(api.address, store, &flags, address).await;
             *victim.lock().unwrap() = next;
         }
@@ -49,7 +49,7 @@ pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
         .map(|(key, racer)| {
             let (steady, victim, settled) = (&steady, &victim, &settled);
             async move {
-                let to = if racer % 2 == 0 { steady.caller() } else { victim.lock().unwrap().caller() };
+                let to = if racer % 2 == 0 { steady.client() } else { victim.lock().unwrap().client() };
                 let last = loop {
                     match to.post("/charges", &format!("key-{key}"), "{}").await.and_then(last) {
                         Some(last) => break last,
@@ -66,27 +66,27 @@ pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
     judge(&api, told);
 }
 
-/// The end of a request, or nothing when it is to be sent again.
-fn last(got: Got) -> Option<Last> {
+/// Returns the final outcome, or None if the client must retry.
+fn last(got: ClientResponse) -> Option<FinalOutcome> {
     match got.status.as_u16() {
-        201 => Some(Last::Answer(got.body)),
-        409 if got.problem() == "outcome-unknown" => Some(Last::Unknown),
+        201 => Some(FinalOutcome::Answer(got.body)),
+        409 if got.problem() == "outcome-unknown" => Some(FinalOutcome::Unknown),
         _ => None,
     }
 }
 
-fn judge(api: &Api, told: Vec<(usize, Last)>) {
+fn judge(api: &Api, told: Vec<(usize, FinalOutcome)>) {
     let mut effects: HashMap<String, usize> = HashMap::new();
     for seen in api.seen() {
         *effects.entry(seen.headers["idempotency-key"].to_str().unwrap().into()).or_default() += 1;
     }
-    assert!(effects.values().all(|count| *count == 1), "an effect happened twice: {effects:?}");
-    let mut by_key: HashMap<usize, Vec<Last>> = HashMap::new();
+    assert!(effects.values().all(|count| *count == 1), "a key had two effects: {effects:?}");
+    let mut by_key: HashMap<usize, Vec<FinalOutcome>> = HashMap::new();
     told.into_iter().for_each(|(key, last)| by_key.entry(key).or_default().push(last));
-    let unknown = by_key.values().filter(|all| all.contains(&Last::Unknown)).count();
+    let unknown = by_key.values().filter(|all| all.contains(&FinalOutcome::Unknown)).count();
     for (key, all) in &by_key {
         assert_eq!(all.len(), RACERS);
-        let answers: Vec<_> = all.iter().filter(|last| **last != Last::Unknown).collect();
+        let answers: Vec<_> = all.iter().filter(|last| **last != FinalOutcome::Unknown).collect();
         assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "key {key} has two answers: {answers:?}");
         assert!(
             answers.is_empty() || effects.contains_key(&format!("key-{key}")),

@@ -1,13 +1,13 @@
-//! The binary on real servers.
+//! Tests of the binary with real servers.
 
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+#[path = "../it/harness.rs"]
+#[allow(dead_code, reason = "shared with the tests that need no server")]
+mod harness;
 mod redis;
 #[path = "../it/torture.rs"]
 mod torture;
-#[path = "../it/world.rs"]
-#[allow(dead_code, reason = "shared with the tests that need no server")]
-mod world;
 
 use std::process::ExitCode;
 

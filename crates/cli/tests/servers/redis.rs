@@ -1,4 +1,4 @@
-//! The gateway on Redis.
+//! Tests of the gateway with Redis.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, Trial};
 
+use crate::harness::{Api, ClientResponse, Gateway, free_address, hapax, until};
 use crate::torture::one_effect_a_key;
-use crate::world::{Api, Gateway, Got, free_address, hapax, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let redis = RedisKind::Redis.name();
     vec![
-        servers::test("two_gateways_one_effect_a_key_though_one_is_killed", redis, two_gateways),
-        servers::test("the_server_stops_for_ten_seconds", redis, stopped_for_ten_seconds),
-        servers::test("the_server_is_killed_and_comes_back", redis, killed_and_back),
+        servers::test("every_key_has_one_effect_with_two_gateways_and_crashes", redis, two_gateways),
+        servers::test("the_server_is_paused_for_ten_seconds", redis, paused_for_ten_seconds),
+        servers::test("the_server_is_killed_and_restarted", redis, killed_and_back),
         servers::test("a_gateway_starts_before_its_server", redis, before_its_server),
-        servers::test("a_server_that_evicts_is_refused", redis, one_that_evicts),
+        servers::test("an_evicting_server_is_refused", redis, one_that_evicts),
         servers::test("the_demo_holds", redis, the_demo_holds),
     ]
 }
 
-/// With a log of every write, so that nothing is forgotten when it is killed.
+/// Starts a server that logs every write, so that a crash loses nothing.
 async fn start() -> RedisServer {
     let log = ["--appendonly", "yes", "--appendfsync", "always"];
     RedisServer::start(RedisServerOptions::new(RedisKind::Redis).with_args(&log)).await.unwrap()
@@ -49,7 +49,7 @@ async fn before_its_server() {
     assert_eq!((ran.status, effects(&api)["before"]), (http::StatusCode::CREATED, 1));
 }
 
-/// It is named, with the remedy, and its password is not.
+/// The error names the eviction policy and the remedy, but not the password.
 async fn one_that_evicts() {
     let options = RedisServerOptions::new(RedisKind::Redis)
         .with_password("hush-hush")
@@ -76,7 +76,7 @@ async fn the_demo_holds() {
     assert!(server.command(&["DBSIZE"]).await.unwrap().text().parse::<u32>().unwrap() > 100, "records lie in it");
 }
 
-async fn stopped_for_ten_seconds() {
+async fn paused_for_ten_seconds() {
     let server = start().await;
     let (stop, resume) = (async || server.pause().unwrap(), async || server.resume().unwrap());
     outage(&server, Duration::from_secs(10), stop, resume).await;
@@ -88,10 +88,11 @@ async fn killed_and_back() {
     outage(&server, Duration::from_secs(2), kill, restart).await;
 }
 
-/// So many clients send one request after the other, each with a new key.
+/// The number of clients. Each sends requests one after the other, each with a new key.
 const CLIENTS: usize = 8;
 
-/// Takes the server away in mid-traffic. Meanwhile nothing is begun; what runs already keeps its answer; afterwards all goes on.
+/// Stops the server during traffic. Meanwhile no request begins, the running one keeps its answer, and afterwards all
+/// works again.
 async fn outage(server: &RedisServer, lasts: Duration, stop: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let flags = ["--lease", "2s", "--data-dir", directory.path().to_str().unwrap()];
@@ -104,8 +105,8 @@ async fn outage(server: &RedisServer, lasts: Duration, stop: impl AsyncFnOnce(),
         let stopped = Instant::now();
         stop().await;
         traffic.has(503, CLIENTS).await;
-        api.let_go();
-        until("the outage is over", async || stopped.elapsed() > lasts).await;
+        api.release_slow();
+        until("the outage has lasted long enough", async || stopped.elapsed() > lasts).await;
         let (known, returned) = (traffic.count(201), Instant::now());
         back().await;
         traffic.has(201, known + 1).await;
@@ -117,14 +118,14 @@ async fn outage(server: &RedisServer, lasts: Duration, stop: impl AsyncFnOnce(),
     let slow = async { gateway.post("/slow", "the-slow-one", "{}").await.unwrap() };
     let ((), told, slow) = tokio::join!(script, clients, slow);
 
-    let told: HashMap<String, Got> = told.into_iter().flatten().collect();
+    let told: HashMap<String, ClientResponse> = told.into_iter().flatten().collect();
     judge(&api, &gateway, &told).await;
     assert_eq!(slow.status, 201, "{}", slow.body);
-    let copy = gateway.settled("/slow", "the-slow-one", "{}").await;
-    assert_eq!((copy.status, copy.body), (slow.status, slow.body), "the answer was kept");
+    let copy = gateway.retry_until_settled("/slow", "the-slow-one", "{}").await;
+    assert_eq!((copy.status, copy.body), (slow.status, slow.body), "the answer must be replayed");
 }
 
-/// Requests that are sent without a pause, and how they ended, by status.
+/// Requests that are sent without a pause, counted by their status.
 #[derive(Default)]
 struct Traffic {
     over: AtomicBool,
@@ -148,7 +149,7 @@ impl Traffic {
         until(&format!("{count} answers {status}"), async || self.count(status) >= count).await;
     }
 
-    async fn send(&self, client: usize, gateway: &Gateway) -> Vec<(String, Got)> {
+    async fn send(&self, client: usize, gateway: &Gateway) -> Vec<(String, ClientResponse)> {
         let mut told = Vec::new();
         while !self.over.load(Ordering::SeqCst) {
             let key = format!("client-{client}-{}", told.len());
@@ -162,7 +163,7 @@ impl Traffic {
     }
 }
 
-async fn judge(api: &Api, gateway: &Gateway, told: &HashMap<String, Got>) {
+async fn judge(api: &Api, gateway: &Gateway, told: &HashMap<String, ClientResponse>) {
     let effects = effects(api);
     for (key, got) in told {
         let ran = effects.get(key).copied().unwrap_or(0);
@@ -176,13 +177,13 @@ async fn judge(api: &Api, gateway: &Gateway, told: &HashMap<String, Got>) {
         }
     }
     for key in told.iter().filter(|(_, got)| got.status == 503).map(|(key, _)| key).take(200) {
-        let got = gateway.settled("/charges", key, "{}").await;
-        assert_eq!(got.status, 201, "nothing had happened, so it runs now: {key}: {}", got.body);
+        let got = gateway.retry_until_settled("/charges", key, "{}").await;
+        assert_eq!(got.status, 201, "a refused request must run now: {key}: {}", got.body);
     }
     assert!(self::effects(api).values().all(|ran| *ran == 1));
 }
 
-/// How often each key ran.
+/// Returns the number of runs of each key.
 fn effects(api: &Api) -> HashMap<String, usize> {
     let mut effects = HashMap::new();
     for seen in api.seen() {

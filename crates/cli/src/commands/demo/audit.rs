@@ -191,7 +191,8 @@ impl Audit {
         }
     }
 
-    /// Finds unknown outcomes without a crash, a server error or a closed connection: there the gateway knows the outcome.
+    /// Finds unknown outcomes without a crash, a server error or a closed connection: there the gateway knows the
+    /// outcome.
     fn find_unexplained(&mut self, case: &PaymentCase<'_>) {
         let explains = |response: &ReceivedResponse| match response {
             ReceivedResponse::Broken | ReceivedResponse::HungUp => true,

@@ -61,8 +61,8 @@ impl PaymentClient {
         outcome.unwrap_or_else(|_| RequestOutcome::without_delay(ReceivedResponse::Broken))
     }
 
-    /// Sends a request, or half of it, and closes the connection without waiting for the response. It writes the request by
-    /// hand, because an HTTP library never sends half a body.
+    /// Sends a request, or half of it, and closes the connection without waiting for the response. It writes the
+    /// request by hand, because an HTTP library never sends half a body.
     pub(super) async fn hang_up(&self, payment: &Payment, how: HangUp) -> ReceivedResponse {
         let Ok(mut stream) = TcpStream::connect(self.target).await else {
             return ReceivedResponse::NotSent;

@@ -144,8 +144,8 @@ impl Customer {
         }
     }
 
-    /// Sends the changed order after the service has received the original one. Otherwise the changed order could arrive
-    /// first and be charged.
+    /// Sends the changed order after the service has received the original one. Otherwise the changed order could
+    /// arrive first and be charged.
     async fn send_changed_meanwhile(&self) {
         let settled = CancellationToken::new();
         let order = async {

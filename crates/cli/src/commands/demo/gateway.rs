@@ -50,8 +50,8 @@ impl GatewayProcess {
         self.setup.listen
     }
 
-    /// Kills and restarts the gateway several times, spread over the run. Returns only if the gateway exits by itself or
-    /// does not start again.
+    /// Kills and restarts the gateway several times, spread over the run. Returns only if the gateway exits by itself
+    /// or does not start again.
     pub(super) async fn crash_repeatedly(&mut self, scenario: &Scenario, progress: &Progress) -> anyhow::Error {
         for crash in 1..=scenario.crashes {
             let mut random = RandomStream::new(scenario.seed, RandomTopic::Outage, &[crash.into()]);
@@ -209,8 +209,8 @@ fn remove_settings(command: &mut Command) {
     }
 }
 
-/// Returns two addresses that stay free while the gateway is down. Their ports lie below the range from which the system
-/// takes ports for outgoing connections, or a client could get one of them during an outage.
+/// Returns two addresses that stay free while the gateway is down. Their ports lie below the range from which the
+/// system takes ports for outgoing connections, or a client could get one of them during an outage.
 fn free_addresses() -> Result<[SocketAddr; 2]> {
     // Demos that start at the same time begin at different ports.
     let first = process::id().wrapping_mul(7919) % PORTS.len() as u32;

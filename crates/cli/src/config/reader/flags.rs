@@ -91,8 +91,8 @@ impl clap::FromArgMatches for Flags {
     }
 }
 
-/// Returns the variables that are probably mistyped, each with a guess of the one that was meant. They are not refused: a
-/// variable with this prefix may belong to another program.
+/// Returns the variables that are probably mistyped, each with a guess of the one that was meant. They are not refused:
+/// a variable with this prefix may belong to another program.
 pub(crate) fn mistyped(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
     let known: Vec<_> = all().map(|setting| setting.variable).chain(OTHERS).collect();
     let guess = |(name, _): (OsString, OsString)| {
@@ -107,7 +107,8 @@ pub(crate) fn mistyped(variables: impl Iterator<Item = (OsString, OsString)>) ->
 const PREFIX: &str = "HAPAX_";
 const OTHERS: [&str; 2] = ["HAPAX_CONFIG", "HAPAX_LOG"];
 
-/// Returns the value of a flag or, without one, of its variable. The default of clap is ignored: the file goes before it.
+/// Returns the value of a flag or, without one, of its variable. The default of clap is ignored: the file goes before
+/// it.
 fn given(matches: &ArgMatches, setting: &'static Setting) -> Option<GivenValue> {
     let origin = matches.value_source(setting.flag)?;
     let origin = if origin == ValueSource::CommandLine {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Returns the directory in which a gateway of this namespace keeps its state if the store is on another host, after the
-/// XDG base directory specification. `variable` reads an environment variable.
+/// Returns the directory in which a gateway of this namespace keeps its state if the store is on another host, after
+/// the XDG base directory specification. `variable` reads an environment variable.
 pub(crate) fn default_path(
     namespace: &str,
     variable: impl Fn(&'static str) -> Option<OsString>,
@@ -17,7 +17,8 @@ pub(crate) fn default_path(
     Ok(state.join("hapax").join(file_name(namespace)))
 }
 
-/// Encodes a namespace as a file name: a leading dot and every byte that may lead to another directory is percent-encoded.
+/// Encodes a namespace as a file name: a leading dot and every byte that may lead to another directory is
+/// percent-encoded.
 fn file_name(namespace: &str) -> String {
     const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
     let name = utf8_percent_encode(namespace, ENCODED).to_string();

@@ -63,8 +63,8 @@ impl PaymentCase<'_> {
     }
 
     /// Whether a recorded response settled the payment before this request was sent. The time of the response does not
-    /// count, since the gateway may have sent it earlier. A response whose record is pending does not count either, since
-    /// it is recorded later.
+    /// count, since the gateway may have sent it earlier. A response whose record is pending does not count either,
+    /// since it is recorded later.
     fn is_settled_before(&self, exchange: &Exchange) -> bool {
         let is_recorded = |settled: &Exchange| settled.response.settling().is_some_and(|response| !response.is_pending);
         let mut recorded = self.log.exchanges_of(OrderVersion::Original).filter(|settled| is_recorded(settled));

@@ -1,8 +1,8 @@
-//! The frames of HTTP/2, written by hand: what no library would send.
+//! HTTP/2 frames written by hand, to send what no library sends.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What a client says first.
+/// The connection preface of a client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub(crate) const DATA: u8 = 0;
@@ -11,7 +11,7 @@ pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 pub(crate) const GOAWAY: u8 = 7;
 
-/// Of DATA and HEADERS; of SETTINGS the same bit says that the other side's are taken.
+/// A flag of DATA and HEADERS. In SETTINGS the same bit is ACK.
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
@@ -38,7 +38,7 @@ impl Frame {
         Self::new(RST_STREAM, 0, stream, &reason.to_be_bytes())
     }
 
-    /// The sender has looked at no stream after `last`.
+    /// Creates a GOAWAY: the sender has processed no stream after `last`.
     pub(crate) fn go_away(last: u32, reason: u32) -> Self {
         Self::new(GOAWAY, 0, 0, &[last.to_be_bytes(), reason.to_be_bytes()].concat())
     }
@@ -47,7 +47,7 @@ impl Frame {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
-    /// Nothing when the connection is over.
+    /// Returns None if the connection is closed.
     pub(crate) async fn read(wire: &mut (impl AsyncRead + Unpin)) -> Option<Self> {
         let mut head = [0; 9];
         wire.read_exact(&mut head).await.ok()?;
@@ -65,7 +65,7 @@ impl Frame {
     }
 }
 
-/// A field for HEADERS, as HPACK takes it without any compression.
+/// Encodes a field for HEADERS in HPACK without compression.
 pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     [vec![0], text(name), text(value)].concat()

@@ -1,11 +1,11 @@
-//! What a client gets, in words: its status, for a problem its name and what it says about retries, and the words of the fields that
-//! came with it. `503 store-unavailable same-key retry-after`, `201 replayed expires`.
+//! Summarizes a response in one line: its status, the name and retry advice of a problem, and a word for each field of
+//! the contract. Examples: `503 store-unavailable same-key retry-after`, `201 replayed expires`.
 
 use serde_json::Value;
 
-use crate::world::Got;
+use crate::harness::ClientResponse;
 
-/// Fields of the contract, and the words for them.
+/// The fields of the contract and their words.
 const FIELDS: [(&str, &str); 5] = [
     ("idempotent-replayed", "replayed"),
     ("idempotency-key-expires", "expires"),
@@ -14,12 +14,12 @@ const FIELDS: [(&str, &str); 5] = [
     ("hapax-unrecorded", "unrecorded"),
 ];
 
-/// What comes before there is a record to name.
+/// The problems without an `instance`, because there is no record yet.
 const WITHOUT_RECORD: [&str; 6] =
     ["key-missing", "key-malformed", "caller-unknown", "body-cut", "body-timeout", "body-too-large"];
 
-/// What was got, in words; `cut` if the connection was.
-pub(crate) fn told(got: &Option<Got>) -> String {
+/// Summarizes a response; `cut` if the connection was closed instead.
+pub(crate) fn summary(got: &Option<ClientResponse>) -> String {
     let Some(got) = got else { return "cut".into() };
     let mut words = vec![got.status.as_u16().to_string()];
     if got.headers.get("content-type").is_some_and(|kind| kind == "application/problem+json") {
@@ -34,8 +34,8 @@ pub(crate) fn told(got: &Option<Got>) -> String {
     words.join(" ")
 }
 
-/// The name of a problem and its advice, when all that every problem says is there.
-fn problem(got: &Got) -> [String; 2] {
+/// Checks the members that every problem has, and returns its name and retry advice.
+fn problem(got: &ClientResponse) -> [String; 2] {
     let document: Value = serde_json::from_str(&got.body).unwrap();
     let member = |name: &str| document[name].as_str().unwrap_or_default().to_owned();
     let name = member("type").strip_prefix("/.well-known/idempotency#").expect("a type of the contract").to_owned();

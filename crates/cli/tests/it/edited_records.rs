@@ -1,10 +1,10 @@
-//! Records that somebody has edited by hand, under a gateway that runs.
+//! Records that were edited by hand while the gateway runs.
 
 use rusqlite::{Connection, params};
 
-use crate::world::{Api, Gateway, sqlite};
+use crate::harness::{Api, Gateway, sqlite};
 
-/// What was done to the row of a key, and what a copy gets.
+/// The edit of a record, and the status and problem that a retry gets.
 const FORGERIES: [(&str, &str, u16, &str); 11] = [
     ("a state that there is none of", "state = 99", 500, "record-damaged"),
     ("released, without what a released one has", "state = 3", 500, "record-damaged"),
@@ -20,7 +20,7 @@ const FORGERIES: [(&str, &str, u16, &str); 11] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_was_forged_never_runs_again_h31() {
+async fn an_edited_record_never_runs_again_h31() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let mut gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
     let database = Connection::open(directory.path().join("hapax.db")).unwrap();
@@ -47,9 +47,9 @@ async fn a_record_that_was_forged_never_runs_again_h31() {
         gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
     }
     assert_eq!(api.seen().len(), runs, "none of them ran again");
-    // An operator who puts back what was there has mended it.
+    // Restoring the original record repairs it.
     let (id, answer) = &genuine[6];
     assert_eq!(database.execute("update hapax_record set answer = ?2 where id = ?1", params![id, answer]).unwrap(), 1);
     let mended = gateway.post("/charges", "forged-6", "{}").await.unwrap();
-    assert!(mended.replayed() && mended.body == "answer 7", "{}", mended.body);
+    assert!(mended.is_replayed() && mended.body == "answer 7", "{}", mended.body);
 }

@@ -1,4 +1,4 @@
-//! A client and an API that write bytes, as no library would.
+//! A client and an API that send arbitrary bytes, which no HTTP library does.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// After this a test has failed, however slow the machine.
+/// A test fails after this time, also on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A connection on which anything may be said.
-pub(crate) struct Wire(BufReader<TcpStream>);
+/// A connection on which a test sends arbitrary bytes.
+pub(crate) struct RawConnection(BufReader<TcpStream>);
 
-/// An answer as it came over the wire.
+/// A response as it was received.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct RawResponse {
     pub(crate) status: u16,
     head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl RawResponse {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (field, value) = line.split_once(':')?;
@@ -35,37 +35,38 @@ impl Answer {
     }
 }
 
-impl Wire {
+impl RawConnection {
     pub(crate) async fn to(address: SocketAddr) -> Self {
         Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
     }
 
-    /// Of what is sent to it and not read, the system keeps little.
+    /// Connects with a small receive buffer, so that unread data blocks the sender soon.
     pub(crate) async fn with_little_room(address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         Self(BufReader::new(socket.connect(address).await.unwrap()))
     }
 
-    /// The other side may have closed by now: then what it said before can be read.
-    pub(crate) async fn say(&mut self, bytes: &[u8]) {
-        let said = tokio::time::timeout(DEADLINE, self.0.write_all(bytes)).await.expect("it is read in time");
+    /// Sends bytes and ignores a closed connection, since its last response can still be read.
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
+        let said =
+            tokio::time::timeout(DEADLINE, self.0.write_all(bytes)).await.expect("the bytes must be read in time");
         drop(said);
     }
 
-    /// The next answer to a request with this method; none when the connection is closed instead.
-    pub(crate) async fn answer_to(&mut self, method: &str) -> Option<Answer> {
-        tokio::time::timeout(DEADLINE, self.read(method)).await.expect("an answer or the end comes in time")
+    /// Reads the next response to a request with this method; None if the connection is closed instead.
+    pub(crate) async fn read_response_to(&mut self, method: &str) -> Option<RawResponse> {
+        tokio::time::timeout(DEADLINE, self.read(method)).await.expect("a response or the end must arrive in time")
     }
 
-    pub(crate) async fn answer(&mut self) -> Option<Answer> {
-        self.answer_to("POST").await
+    pub(crate) async fn read_response(&mut self) -> Option<RawResponse> {
+        self.read_response_to("POST").await
     }
 
-    async fn read(&mut self, method: &str) -> Option<Answer> {
+    async fn read(&mut self, method: &str) -> Option<RawResponse> {
         let head = self.head().await?;
         let status = head.split(' ').nth(1)?.parse().unwrap();
-        let mut answer = Answer { status, head, body: Vec::new() };
+        let mut answer = RawResponse { status, head, body: Vec::new() };
         let has_none = method == "HEAD" || matches!(status, 100..200 | 204 | 304);
         if let Some(length) = answer.field("content-length").filter(|_| !has_none) {
             answer.body = vec![0; length.parse().unwrap()];
@@ -87,7 +88,7 @@ impl Wire {
         Some(head)
     }
 
-    /// Nothing when it was cut off.
+    /// Reads a chunked body; None if it is incomplete.
     async fn chunks(&mut self) -> Option<Vec<u8>> {
         let mut body = Vec::new();
         loop {
@@ -103,18 +104,18 @@ impl Wire {
         }
     }
 
-    /// Reads until this has come; false when the connection is over before.
-    pub(crate) async fn reads_until(&mut self, text: &str) -> bool {
+    /// Reads until this text has arrived; false if the connection is closed before.
+    pub(crate) async fn read_until(&mut self, text: &str) -> bool {
         let mut said = String::new();
         while !said.contains(text) {
-            let byte = tokio::time::timeout(DEADLINE, self.0.read_u8()).await.expect("it comes in time");
+            let byte = tokio::time::timeout(DEADLINE, self.0.read_u8()).await.expect("the text must arrive in time");
             let Ok(byte) = byte else { return false };
             said.push(char::from(byte));
         }
         true
     }
 
-    /// Goes away with a reset, as a process that is killed does with unread data.
+    /// Resets the connection, as the system does for a killed process with unread data.
     pub(crate) fn reset(self) {
         let stream = self.0.into_inner();
         stream.set_zero_linger().unwrap();
@@ -122,15 +123,15 @@ impl Wire {
     }
 }
 
-/// An API that answers each path with the same bytes, and then closes.
+/// An API that responds to each path with fixed bytes and closes the connection.
 #[derive(Clone)]
-pub(crate) struct Script {
+pub(crate) struct ScriptedApi {
     pub(crate) address: SocketAddr,
     answers: Arc<HashMap<&'static str, Vec<u8>>>,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
-impl Script {
+impl ScriptedApi {
     pub(crate) async fn start(answers: &[(&'static str, Vec<u8>)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -145,19 +146,19 @@ impl Script {
     }
 
     async fn answer(self, stream: TcpStream) -> Option<()> {
-        let mut wire = Wire(BufReader::new(stream));
+        let mut wire = RawConnection(BufReader::new(stream));
         let head = wire.head().await?;
-        let request = Answer { status: 0, head, body: Vec::new() };
+        let request = RawResponse { status: 0, head, body: Vec::new() };
         let length = request.field("content-length").map_or(0, |length| length.parse().unwrap());
         wire.0.read_exact(&mut vec![0; length]).await.ok()?;
         let path = request.head.split(' ').nth(1)?.to_owned();
         self.seen.lock().unwrap().push(request.head);
-        // To any other it closes without a word.
-        wire.say(self.answers.get(path.as_str())?).await;
+        // Any other path gets no response.
+        wire.send_bytes(self.answers.get(path.as_str())?).await;
         Some(())
     }
 
-    /// How many requests for this path came.
+    /// Returns the number of requests for this path.
     pub(crate) fn count(&self, path: &str) -> usize {
         self.seen.lock().unwrap().iter().filter(|head| head.split(' ').nth(1) == Some(path)).count()
     }

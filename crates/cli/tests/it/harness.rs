@@ -1,4 +1,4 @@
-//! An API behind the gateway, the gateway as a process, and requests to it.
+//! The test harness: an API, a gateway process in front of it, and clients.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -25,26 +25,26 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
-/// After this a test has failed, however slow the machine.
+/// A test fails after this time, also on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What the API saw of a request.
+/// A request as the API received it.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ApiRequest {
     pub(crate) version: Version,
     pub(crate) path: String,
-    /// The host in the target: HTTP/2 has it there.
+    /// The host in the request target, which only HTTP/2 has.
     pub(crate) authority: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-/// An API that numbers its answers. Requests to `/slow` wait until they are let go, `/stalls` answers a head alone, and
-/// `/status/503` answers with that status.
+/// An API that numbers its responses. A request to `/slow` waits for `release_slow`, `/stalls` responds with a head
+/// only, and `/status/503` responds with that status.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ApiRequest>>>,
     go: Arc<Semaphore>,
 }
 
@@ -70,7 +70,7 @@ impl Api {
         api
     }
 
-    /// Answers in HTTP/2 whoever is connected by this.
+    /// Serves HTTP/2 on this connection.
     pub(crate) async fn serve_h2<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: I) {
         let service = service_fn(move |request| self.clone().answer(request));
         let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -84,7 +84,7 @@ impl Api {
         };
         let number = {
             let mut seen = self.seen.lock().unwrap();
-            seen.push(Seen {
+            seen.push(ApiRequest {
                 version: head.version,
                 path: head.uri.path().to_owned(),
                 authority: head.uri.authority().map(ToString::to_string),
@@ -111,26 +111,26 @@ impl Api {
         Ok(answer.header("x-cost", "7").body(Either::Left(Full::from(text))).unwrap())
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<ApiRequest> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// How many requests it has seen.
+    /// Returns the number of received requests.
     pub(crate) fn count(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
-    /// Waits until the API has seen this many requests.
-    pub(crate) async fn has_seen(&self, count: usize) {
+    /// Waits until the API has received this many requests.
+    pub(crate) async fn wait_for_requests(&self, count: usize) {
         until("the API sees the request", async || self.seen().len() >= count).await;
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release_slow(&self) {
         self.go.add_permits(1);
     }
 }
 
-/// A body of which nothing ever comes.
+/// A body that never sends anything.
 pub(crate) struct Stalled;
 
 impl Body for Stalled {
@@ -146,12 +146,12 @@ impl Body for Stalled {
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {
-        assert!(started.elapsed() < DEADLINE, "in vain: {what}");
+        assert!(started.elapsed() < DEADLINE, "timed out: {what}");
         tokio::task::yield_now().await;
     }
 }
 
-/// A gateway process. Killed when dropped.
+/// A gateway process. Dropping it kills it and checks its logs.
 pub(crate) struct Gateway {
     child: Child,
     logs: Option<JoinHandle<String>>,
@@ -161,28 +161,28 @@ pub(crate) struct Gateway {
     secrets: Secrets,
 }
 
-/// Keys and bodies that were sent, which no log may show.
+/// Keys and bodies that were sent. No log may contain them.
 type Secrets = Arc<Mutex<HashSet<String>>>;
 
-pub(crate) struct Got {
+pub(crate) struct ClientResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
 }
 
-impl Got {
+impl ClientResponse {
     pub(crate) fn problem(&self) -> &str {
         let (_, name) = self.body.split_once("/.well-known/idempotency#").expect("problem details");
         name.split_once('"').expect("a quoted type").0
     }
 
-    pub(crate) fn replayed(&self) -> bool {
+    pub(crate) fn is_replayed(&self) -> bool {
         self.headers.contains_key("idempotent-replayed")
     }
 }
 
-/// An address that was free a moment ago, and is out of the range from which connections get theirs: a gateway that starts again
-/// finds it free still.
+/// Returns a free address below the range from which outgoing connections take their ports, so that it is still free
+/// when a gateway restarts.
 pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id().wrapping_mul(97);
@@ -212,7 +212,7 @@ impl Gateway {
         Self::started(store, &[&["--upstream", &upstream], more].concat(), public).await
     }
 
-    /// Starts a gateway whose upstream is among the flags.
+    /// Starts a gateway with these flags, which include the upstream, and waits until it is ready.
     pub(crate) async fn start_with(store: &str, flags: &[&str]) -> Self {
         Self::started(store, flags, free_address()).await
     }
@@ -221,7 +221,7 @@ impl Gateway {
         Self::run(hapax(), store, more, public).await
     }
 
-    /// Starts a gateway by this command, and waits until it is ready.
+    /// Starts a gateway with this command and waits until it is ready.
     pub(crate) async fn run(command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
         let gateway = Self::spawn(command, store, more, public);
         until("the gateway is ready", async || {
@@ -231,14 +231,14 @@ impl Gateway {
         gateway
     }
 
-    /// Starts a gateway by this command.
+    /// Starts a gateway with this command.
     pub(crate) fn spawn(mut command: Command, store: &str, more: &[&str], public: SocketAddr) -> Self {
         let admin = free_address();
         command.args(["gateway", "--store", store]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary starts");
         let mut stderr = child.stderr.take().unwrap();
-        // Read as it comes: a process whose logs nobody reads would come to a stop.
+        // Read all the time: a process blocks once the pipe of its logs is full.
         let logs = std::thread::spawn(move || {
             let mut logs = String::new();
             stderr.read_to_string(&mut logs).unwrap();
@@ -248,33 +248,33 @@ impl Gateway {
         Self { child, logs: Some(logs), public, admin, client, secrets: Secrets::default() }
     }
 
-    /// Kills it and tells where it listened.
-    pub(crate) fn stopped(&mut self) -> SocketAddr {
+    /// Kills the process and returns its address.
+    pub(crate) fn kill_and_free_address(&mut self) -> SocketAddr {
         self.kill();
         self.public
     }
 
-    /// Somebody who can send requests to this address, whoever listens there.
-    pub(crate) fn caller(&self) -> Caller {
-        Caller { public: self.public, client: self.client.clone(), secrets: Arc::clone(&self.secrets) }
+    /// Creates a client of the public address. It outlives the process.
+    pub(crate) fn client(&self) -> GatewayClient {
+        GatewayClient { public: self.public, client: self.client.clone(), secrets: Arc::clone(&self.secrets) }
     }
 
-    pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> Option<Got> {
+    pub(crate) async fn get(&self, address: SocketAddr, path: &str) -> Option<ClientResponse> {
         let request = Request::get(format!("http://{address}{path}")).body(Full::default()).unwrap();
         self.send(request).await
     }
 
-    /// Nothing when the connection failed.
-    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Option<Got> {
-        self.caller().send(request).await
+    /// Returns None if the connection failed.
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Option<ClientResponse> {
+        self.client().send(request).await
     }
 
-    pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<Got> {
-        self.caller().post(path, key, body).await
+    pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<ClientResponse> {
+        self.client().post(path, key, body).await
     }
 
-    /// Asks again until the answer is no longer "in progress".
-    pub(crate) async fn settled(&self, path: &str, key: &str, body: &'static str) -> Got {
+    /// Retries until the response is no longer `in-progress`.
+    pub(crate) async fn retry_until_settled(&self, path: &str, key: &str, body: &'static str) -> ClientResponse {
         let mut last = None;
         until("the earlier attempt lapses", async || {
             last = self.post(path, key, body).await;
@@ -293,7 +293,7 @@ impl Gateway {
         Pid::from_child(&self.child)
     }
 
-    /// The memory of the process that is not swapped out, in bytes.
+    /// Returns the resident memory of the process in bytes.
     pub(crate) fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
@@ -304,14 +304,14 @@ impl Gateway {
         kill_process(self.pid(), Signal::TERM).unwrap();
     }
 
-    /// Waits for the end: the exit code, and everything that was logged.
-    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
+    /// Waits until the process exits and returns its exit code and logs.
+    pub(crate) fn wait_for_exit(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
-        (code, self.discreet_logs())
+        (code, self.logs_without_secrets())
     }
 
-    /// Everything that the process wrote, once it has ended, and no secret in it.
-    fn discreet_logs(&mut self) -> String {
+    /// Returns the logs of the exited process and checks that they contain no secret.
+    fn logs_without_secrets(&mut self) -> String {
         let logs = self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default();
         let sent = self.secrets.lock().unwrap();
         let always = [CREDENTIAL, "Bearer", "idempotency-key:", "authorization:"];
@@ -319,7 +319,7 @@ impl Gateway {
         for secret in sent.iter().map(String::as_str).chain(always) {
             by_length.entry(secret.len()).or_default().insert(secret.as_bytes());
         }
-        // There may be thousands of each: one pass for each length finds them all.
+        // There may be thousands of secrets: one pass for each length finds all of them.
         for (length, secrets) in by_length {
             let found = logs.as_bytes().windows(length).find(|window| secrets.contains(window));
             let found = found.map(|secret| {
@@ -334,29 +334,33 @@ impl Gateway {
 }
 
 /// A client of one address.
-pub(crate) struct Caller {
+pub(crate) struct GatewayClient {
     pub(crate) public: SocketAddr,
     client: Client<HttpConnector, Full<Bytes>>,
     secrets: Secrets,
 }
 
-/// Whoever calls.
+/// The credential of every client.
 const CREDENTIAL: &str = "tenant-secret";
 
-impl Caller {
-    /// A client of whoever listens there.
+impl GatewayClient {
+    /// Creates a client of this address.
     pub(crate) fn of(public: SocketAddr) -> Self {
         Self { public, client: Client::builder(TokioExecutor::new()).build_http(), secrets: Secrets::default() }
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Option<Got> {
+    async fn send(&self, request: Request<Full<Bytes>>) -> Option<ClientResponse> {
         let (head, body) = self.client.request(request).await.ok()?.into_parts();
         let body = body.collect().await.ok()?.to_bytes();
-        Some(Got { status: head.status, headers: head.headers, body: String::from_utf8(body.into()).unwrap() })
+        Some(ClientResponse {
+            status: head.status,
+            headers: head.headers,
+            body: String::from_utf8(body.into()).unwrap(),
+        })
     }
 
-    pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<Got> {
-        // Shorter ones are found in innocent words.
+    pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<ClientResponse> {
+        // Shorter secrets also occur in ordinary words of the logs.
         let secrets = [key, body].into_iter().filter(|secret| secret.len() > 4);
         self.secrets.lock().unwrap().extend(secrets.map(str::to_owned));
         let request = Request::post(format!("http://{}{path}", self.public));
@@ -370,12 +374,12 @@ impl Drop for Gateway {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if !std::thread::panicking() {
-            self.discreet_logs();
+            self.logs_without_secrets();
         }
     }
 }
 
-/// A store in a directory of the test's own.
+/// Returns the URL of a SQLite store in this directory.
 pub(crate) fn sqlite(directory: &Path) -> String {
     format!("sqlite://{}", directory.join("hapax.db").display())
 }

@@ -1,4 +1,5 @@
-//! Clients that go away at any moment of a request. Every key ends completed once, or as unknown with a reason.
+//! Clients that close their connection at any moment of a request. Every key ends completed once, or unknown for a
+//! reason.
 
 use std::collections::HashMap;
 use std::env;
@@ -6,20 +7,21 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::raw::Wire;
-use crate::world::{Api, Gateway, until};
+use crate::harness::{Api, Gateway, until};
+use crate::raw_http::RawConnection;
 
-/// A tenth of the recorded run, HAPAX_ABORTS=10000.
+/// A tenth of the recorded run, which sets HAPAX_ABORTS=10000.
 const ABORTS: usize = 1_000;
 
-/// Longer than a request takes, so that the moments reach from before the first byte to after the answer.
+/// The latest abort. It is longer than a request, so that aborts happen before the first byte and after the response,
+/// too.
 const LATEST_MICROS: u64 = 4_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_key_of_a_client_that_goes_away_ends_completed_once_or_unknown_h13() {
+async fn every_aborted_request_ends_completed_once_or_unknown_h13() {
     let aborts = env::var("HAPAX_ABORTS").map_or(ABORTS, |aborts| aborts.parse().unwrap());
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let store = crate::world::sqlite(directory.path());
+    let store = crate::harness::sqlite(directory.path());
     let gateway = Gateway::start(api.address, &store, &["--tenant", "none", "--lease", "2s"]).await;
     let mut moments = Moments(0x9e37_79b9_7f4a_7c15);
     let drawn: Vec<_> = (0..aborts).map(|number| (number, moments.next(), moments.next())).collect();
@@ -38,29 +40,29 @@ async fn every_key_of_a_client_that_goes_away_ends_completed_once_or_unknown_h13
     assert_eq!(count("unknown"), 0, "nothing but the clients failed, so all outcomes are known");
 }
 
-/// Sends a request, or the beginning of one, and goes away: politely or with a reset.
+/// Sends a request or its beginning, then closes or resets the connection.
 async fn abort(gateway: &Gateway, number: usize, moment: u64, cut: u64) {
     let request =
         format!("POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k{number}\r\ncontent-length: 2\r\n\r\n{{}}");
     let length = if cut.is_multiple_of(4) { usize::try_from(cut).unwrap() / 4 % request.len() } else { request.len() };
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(&request.as_bytes()[..length]).await;
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(&request.as_bytes()[..length]).await;
     let leaves = Instant::now() + Duration::from_micros(moment % LATEST_MICROS);
-    // A timer is too coarse for microseconds.
+    // Busy waiting, because a timer is too coarse for microseconds.
     while Instant::now() < leaves {
         tokio::task::yield_now().await;
     }
     if cut.is_multiple_of(2) { wire.reset() } else { drop(wire) }
 }
 
-/// What a copy that is sent afterwards gets in the end.
+/// Returns the final response to a retry.
 async fn end(gateway: &Gateway, number: usize) -> (usize, String) {
     let key = format!("k{number}");
     let mut end = String::new();
     until("the key settles", async || {
         let Some(got) = gateway.post("/charges", &key, "{}").await else { return false };
         end = match got.status.as_u16() {
-            201 if got.replayed() => format!("replayed {}", got.body),
+            201 if got.is_replayed() => format!("replayed {}", got.body),
             201 => format!("fresh {}", got.body),
             409 if got.problem() == "outcome-unknown" => "unknown".into(),
             _ => return false,
@@ -81,7 +83,7 @@ fn judge(api: &Api, ends: &[(usize, String)]) {
     }
 }
 
-/// Xorshift: the same moments in every run, as far as the machine allows.
+/// A xorshift generator, so that every run aborts at the same moments.
 struct Moments(u64);
 
 impl Moments {

@@ -1,6 +1,7 @@
-//! Bodies and crowds that are larger than memory should ever be.
+//! Large bodies and many followers do not fill the memory of the gateway.
 //!
-//! HAPAX_BODY_BYTES=10737418240, HAPAX_ANSWER_BYTES=524288000 and HAPAX_TWINS=10000 for the recorded runs; the tests have less.
+//! The recorded runs set HAPAX_BODY_BYTES=10737418240, HAPAX_ANSWER_BYTES=524288000 and HAPAX_TWINS=10000; the tests
+//! use less.
 
 use std::env;
 use std::net::SocketAddr;
@@ -12,27 +13,27 @@ use futures_util::stream::{self, StreamExt};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::raw::Wire;
-use crate::world::{Api, Gateway, until};
+use crate::harness::{Api, Gateway, until};
+use crate::raw_http::RawConnection;
 
-/// What a process may grow by.
+/// The memory in bytes by which a process may grow.
 const GROWTH: u64 = 64 << 20;
 
 fn sized(variable: &str, scaled: u64) -> u64 {
     env::var(variable).map_or(scaled, |size| size.parse().unwrap())
 }
 
-/// An API that takes bodies and does not keep them, and whose answer is cut off in the middle.
+/// An API that discards request bodies and closes the connection after half of its response.
 #[derive(Clone, Default)]
-struct Sink {
+struct DiscardingApi {
     requests: Arc<AtomicU64>,
-    /// Bytes of bodies that came.
+    /// The received bytes of bodies.
     taken: Arc<AtomicU64>,
-    /// The length that an answer says it has; half of it comes.
+    /// The Content-Length of the response; half of it is sent.
     answer: u64,
 }
 
-impl Sink {
+impl DiscardingApi {
     async fn start(&self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (sink, address) = (self.clone(), listener.local_addr().unwrap());
@@ -86,7 +87,7 @@ impl Sink {
     }
 }
 
-/// How much larger the process is than before, at its largest.
+/// Runs `work` and returns its result and the largest growth of the process.
 async fn grown<T>(gateway: &Gateway, work: impl Future<Output = T>) -> (T, u64) {
     let base = gateway.resident();
     let mut most = base;
@@ -99,7 +100,7 @@ async fn grown<T>(gateway: &Gateway, work: impl Future<Output = T>) -> (T, u64) 
     }
 }
 
-/// Sends a chunked body of this length; what is answered, which may be before its end.
+/// Sends a chunked body of this length and returns the status, which may arrive before the end of the body.
 async fn upload(gateway: &Gateway, method: &str, bytes: u64) -> Option<u16> {
     let (mut reader, mut writer) = TcpStream::connect(gateway.public).await.unwrap().into_split();
     let head =
@@ -123,26 +124,26 @@ async fn upload(gateway: &Gateway, method: &str, bytes: u64) -> Option<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_larger_than_memory_streams_through_or_is_refused_h11() {
+async fn a_huge_request_body_streams_through_or_is_refused_h11() {
     let bytes = sized("HAPAX_BODY_BYTES", 256 << 20);
-    let sink = Sink::default();
+    let sink = DiscardingApi::default();
     let gateway = Gateway::start(sink.start().await, "memory:", &["--tenant", "none"]).await;
     let (answered, growth) = grown(&gateway, upload(&gateway, "PUT", bytes)).await;
     assert_eq!((answered, sink.taken.load(Ordering::SeqCst)), (Some(200), bytes));
     println!("{bytes} bytes passed, grown by {} KiB", growth >> 10);
     assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
     let (answered, growth) = grown(&gateway, upload(&gateway, "POST", bytes)).await;
-    // The client may have been sending still when the connection was closed.
+    // The connection may be closed while the client still sends; then the status may be lost.
     assert!(answered.is_none_or(|status| status == 413), "{answered:?}");
     assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
-    assert_eq!(sink.requests(), 1, "what is refused does not arrive");
-    assert_eq!(gateway.get(gateway.public, "/").await.unwrap().status, 200, "it serves on");
+    assert_eq!(sink.requests(), 1, "a refused request reached the API");
+    assert_eq!(gateway.get(gateway.public, "/").await.unwrap().status, 200, "the gateway must keep working");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_larger_than_memory_that_is_cut_off_is_not_run_again_h27() {
+async fn a_huge_cut_response_does_not_run_again_h27() {
     let bytes = sized("HAPAX_ANSWER_BYTES", 64 << 20);
-    let sink = Sink { answer: bytes, ..Sink::default() };
+    let sink = DiscardingApi { answer: bytes, ..DiscardingApi::default() };
     let gateway = Gateway::start(sink.start().await, "memory:", &["--tenant", "none"]).await;
     for (method, copy) in [("GET", None), ("POST", Some(409))] {
         let before = sink.requests();
@@ -157,14 +158,14 @@ async fn an_answer_larger_than_memory_that_is_cut_off_is_not_run_again_h27() {
             taken
         })
         .await;
-        // A connection that is cut may take some of what was on the way with it.
+        // A closed connection may lose bytes in flight.
         assert!((bytes / 4..bytes).contains(&taken), "{method}: {taken} of {bytes} came, and then the end");
         println!("{method}: {taken} bytes passed, grown by {} KiB", growth >> 10);
         assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
         if let Some(status) = copy {
-            let mut wire = Wire::to(gateway.public).await;
-            wire.say(request.as_bytes()).await;
-            let answer = wire.answer().await.unwrap();
+            let mut wire = RawConnection::to(gateway.public).await;
+            wire.send_bytes(request.as_bytes()).await;
+            let answer = wire.read_response().await.unwrap();
             assert!(answer.status == status && answer.text().contains("#not-replayable"), "{}", answer.text());
         }
         assert_eq!(sink.requests(), before + 1);
@@ -172,18 +173,18 @@ async fn an_answer_larger_than_memory_that_is_cut_off_is_not_run_again_h27() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_crowd_of_twins_one_runs_h18() {
+async fn one_of_many_concurrent_copies_runs_h18() {
     let twins = usize::try_from(sized("HAPAX_TWINS", 1_000)).unwrap();
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let store = crate::world::sqlite(directory.path());
+    let store = crate::harness::sqlite(directory.path());
     for wait in ["0s", "60s"] {
         let gateway = Gateway::start(api.address, &store, &["--wait", wait]).await;
         let before = api.seen().len();
         let key = format!("twins-{wait}");
         let crowd = stream::iter(0..twins).map(|_| gateway.post("/slow", &key, "{}"));
         let (got, ()) = tokio::join!(crowd.buffer_unordered(1_500).collect::<Vec<_>>(), async {
-            api.has_seen(before + 1).await;
-            // Some wait, or were sent away, when the first ends.
+            api.wait_for_requests(before + 1).await;
+            // Half of the copies wait or got 409 before the first attempt ends.
             until("twins have come", async || {
                 let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
                 let value = |series| page.lines().find_map(|line: &str| line.strip_prefix(series)?.trim().parse().ok());
@@ -191,7 +192,7 @@ async fn of_a_crowd_of_twins_one_runs_h18() {
                 busy + value("hapax_twins ").unwrap() >= f64::from(u32::try_from(twins / 2).unwrap())
             })
             .await;
-            api.let_go();
+            api.release_slow();
         });
         let (mut answers, mut busy) = (0, 0);
         for got in got.into_iter().map(Option::unwrap) {
@@ -200,10 +201,10 @@ async fn of_a_crowd_of_twins_one_runs_h18() {
                 _ => busy += usize::from(got.problem() == "in-progress" && got.headers.contains_key("retry-after")),
             }
         }
-        println!("--wait {wait}: {answers} got the answer, {busy} were told to come back");
+        println!("--wait {wait}: {answers} got the answer, {busy} got in-progress");
         assert_eq!(answers + busy, twins);
-        assert_eq!(api.seen().len(), before + 1, "one effect");
+        assert_eq!(api.seen().len(), before + 1, "the request had two effects");
         let retry = gateway.post("/slow", &key, "{}").await.unwrap();
-        assert!(retry.replayed());
+        assert!(retry.is_replayed());
     }
 }

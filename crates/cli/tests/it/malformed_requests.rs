@@ -1,10 +1,10 @@
-//! A client that speaks HTTP as no library does, and an API that answers so. Whatever they send has one answer and at most one effect,
-//! and the gateway serves on.
+//! Malformed requests and malformed responses. Each request has one response and at most one effect, and the gateway
+//! keeps working.
 
-use crate::raw::{Script, Wire};
-use crate::world::{Api, Gateway};
+use crate::harness::{Api, Gateway};
+use crate::raw_http::{RawConnection, ScriptedApi};
 
-/// What the API does of a request that may be hostile.
+/// The number of times that the API runs a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effects {
     None,
@@ -12,7 +12,7 @@ enum Effects {
 }
 use Effects::{None as NoEffect, One};
 
-/// A POST with a key of its own, `more` fields and this body.
+/// Writes a POST with this key, `more` fields and this body.
 fn post(key: &str, more: &str, body: &str) -> String {
     format!("POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: {key}\r\n{more}\r\n{body}")
 }
@@ -23,26 +23,27 @@ async fn api_and_gateway() -> (Api, Gateway) {
     (api, gateway)
 }
 
-/// Sends each on a connection of its own: the status of the first answer (0: closed without one), and the effects.
+/// Sends each request on its own connection and checks the status of the first response (0 if there is none) and the
+/// effects.
 async fn judge(cases: &[(&str, String, &[u16], Effects)]) {
     let (api, gateway) = api_and_gateway().await;
     for (name, bytes, statuses, effects) in cases {
         let before = api.seen().len();
-        let mut wire = Wire::to(gateway.public).await;
-        wire.say(bytes.as_bytes()).await;
-        let status = wire.answer().await.map_or(0, |answer| answer.status);
+        let mut wire = RawConnection::to(gateway.public).await;
+        wire.send_bytes(bytes.as_bytes()).await;
+        let status = wire.read_response().await.map_or(0, |answer| answer.status);
         assert!(statuses.contains(&status), "{name}: {status}");
         let happened = api.seen().len() - before;
         assert_eq!(happened, usize::from(*effects == One), "{name}: {status}");
     }
-    assert_eq!(gateway.post("/charges", "the-last", "{}").await.unwrap().status, 201, "it serves on");
+    assert_eq!(gateway.post("/charges", "the-last", "{}").await.unwrap().status, 201, "the gateway must keep working");
 }
 
 const TWO: &str = "content-length: 2\r\n";
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn framing_that_two_servers_could_read_in_two_ways_has_no_effect() {
+async fn ambiguous_framing_has_no_effect() {
     judge(&[
         ("two lengths", post("f1", "content-length: 2\r\ncontent-length: 3\r\n", "{}x"), &[400], NoEffect),
         ("a list of lengths", post("f2", "content-length: 2, 3\r\n", "{}x"), &[400], NoEffect),
@@ -118,10 +119,10 @@ async fn a_request_hidden_in_the_body_of_another_is_never_run() {
         ("s1", "content-length: 5\r\ntransfer-encoding: chunked\r\n"),
         ("s2", "transfer-encoding: chunked\r\ncontent-length: 5\r\n"),
     ] {
-        let mut wire = Wire::to(gateway.public).await;
-        wire.say(post(key, fields, &format!("0\r\n\r\n{hidden}")).as_bytes()).await;
-        assert_eq!(wire.answer().await.unwrap().status, 201);
-        assert!(wire.answer().await.is_none(), "the connection is closed after a request with two lengths");
+        let mut wire = RawConnection::to(gateway.public).await;
+        wire.send_bytes(post(key, fields, &format!("0\r\n\r\n{hidden}")).as_bytes()).await;
+        assert_eq!(wire.read_response().await.unwrap().status, 201);
+        assert!(wire.read_response().await.is_none(), "the connection is closed after a request with two lengths");
     }
     let keys: Vec<_> = api.seen().iter().map(|seen| seen.headers["idempotency-key"].clone()).collect();
     assert_eq!(keys, ["s1", "s2"]);
@@ -132,10 +133,10 @@ async fn a_request_hidden_in_the_body_of_another_is_never_run() {
 async fn twins_on_one_connection_are_answered_in_turn_with_one_effect() {
     let (api, gateway) = api_and_gateway().await;
     let twins = post("p", TWO, "{}").repeat(3);
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(twins.as_bytes()).await;
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(twins.as_bytes()).await;
     for replayed in [None, Some("true"), Some("true")] {
-        let answer = wire.answer().await.unwrap();
+        let answer = wire.read_response().await.unwrap();
         assert_eq!((answer.status, answer.text().as_str()), (201, "answer 1"));
         assert_eq!(answer.field("idempotent-replayed"), replayed);
     }
@@ -146,28 +147,28 @@ async fn twins_on_one_connection_are_answered_in_turn_with_one_effect() {
 async fn a_connection_serves_on_after_a_refusal() {
     let (api, gateway) = api_and_gateway().await;
     let slow = post("slow", TWO, "{}").replace("/charges", "/slow");
-    let (mut first, mut second) = (Wire::to(gateway.public).await, Wire::to(gateway.public).await);
-    first.say(slow.as_bytes()).await;
-    api.has_seen(1).await;
+    let (mut first, mut second) = (RawConnection::to(gateway.public).await, RawConnection::to(gateway.public).await);
+    first.send_bytes(slow.as_bytes()).await;
+    api.wait_for_requests(1).await;
     for (request, status) in [(slow.clone(), 409), (slow.replace("{}", "[]"), 422), (post("next", TWO, "{}"), 201)] {
-        second.say(request.as_bytes()).await;
-        assert_eq!(second.answer().await.unwrap().status, status);
+        second.send_bytes(request.as_bytes()).await;
+        assert_eq!(second.read_response().await.unwrap().status, status);
     }
-    api.let_go();
-    assert_eq!(first.answer().await.unwrap().status, 201);
+    api.release_slow();
+    assert_eq!(first.read_response().await.unwrap().status, 201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_is_asked_for_only_when_the_head_is_in_order() {
     let (api, gateway) = api_and_gateway().await;
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(post("e", "expect: 100-continue\r\ncontent-length: 2\r\n", "").as_bytes()).await;
-    assert_eq!(wire.answer().await.unwrap().status, 100);
-    wire.say(b"{}").await;
-    assert_eq!(wire.answer().await.unwrap().status, 201);
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(post("e", "expect: 100-continue\r\ncontent-length: 2\r\n", "").as_bytes()).await;
+    assert_eq!(wire.read_response().await.unwrap().status, 100);
+    wire.send_bytes(b"{}").await;
+    assert_eq!(wire.read_response().await.unwrap().status, 201);
     assert!(!api.seen()[0].headers.contains_key("expect"));
-    wire.say(post("a, b", "expect: 100-continue\r\ncontent-length: 2\r\n", "").as_bytes()).await;
-    assert_eq!(wire.answer().await.unwrap().status, 400);
+    wire.send_bytes(post("a, b", "expect: 100-continue\r\ncontent-length: 2\r\n", "").as_bytes()).await;
+    assert_eq!(wire.read_response().await.unwrap().status, 400);
     assert_eq!(api.seen().len(), 1);
 }
 
@@ -177,16 +178,16 @@ async fn of_a_body_that_does_not_arrive_nothing_is_recorded_h11() {
     for (key, fields, part) in
         [("b1", "content-length: 9\r\n", "{"), ("b2", CHUNKED, "9\r\n{"), ("b3", CHUNKED, "1\r\n{\r\n")]
     {
-        let mut wire = Wire::to(gateway.public).await;
-        wire.say(post(key, fields, part).as_bytes()).await;
+        let mut wire = RawConnection::to(gateway.public).await;
+        wire.send_bytes(post(key, fields, part).as_bytes()).await;
         wire.reset();
-        let whole = gateway.settled("/charges", key, "{}").await;
-        assert!(whole.status == 201 && !whole.replayed(), "{key}: {}", whole.body);
+        let whole = gateway.retry_until_settled("/charges", key, "{}").await;
+        assert!(whole.status == 201 && !whole.is_replayed(), "{key}: {}", whole.body);
     }
     assert_eq!(api.seen().len(), 3);
 }
 
-/// The answers of an API, as bytes.
+/// The responses of an API, as bytes.
 fn answers() -> Vec<(&'static str, Vec<u8>)> {
     let text = |answer: &str| answer.as_bytes().to_vec();
     let large =
@@ -221,7 +222,7 @@ fn answers() -> Vec<(&'static str, Vec<u8>)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_the_api_answers_its_copies_get_one_answer_and_no_second_run() {
-    let api = Script::start(&answers()).await;
+    let api = ScriptedApi::start(&answers()).await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     for (path, first, copy) in [
         ("/204", 204, 204),
@@ -238,11 +239,11 @@ async fn whatever_the_api_answers_its_copies_get_one_answer_and_no_second_run() 
         ("/switch", 502, 409),
         ("/early", 200, 200),
     ] {
-        let mut wire = Wire::to(gateway.public).await;
+        let mut wire = RawConnection::to(gateway.public).await;
         let request = post(&path[1..], TWO, "{}").replace("/charges", path);
         for status in [first, copy, copy] {
-            wire.say(request.as_bytes()).await;
-            let answer = wire.answer().await.unwrap_or_else(|| panic!("{path}: no answer"));
+            wire.send_bytes(request.as_bytes()).await;
+            let answer = wire.read_response().await.unwrap_or_else(|| panic!("{path}: no answer"));
             assert_eq!(answer.status, status, "{path}: {}", answer.text());
             for name in ["x-foo", "keep-alive", "proxy-authenticate"] {
                 assert_eq!(answer.field(name), None, "{path}");
@@ -254,7 +255,7 @@ async fn whatever_the_api_answers_its_copies_get_one_answer_and_no_second_run() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_without_protection_streams_as_it_comes_h36() {
-    let api = Script::start(&answers()).await;
+    let api = ScriptedApi::start(&answers()).await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     for (method, path, status, length) in [
         ("HEAD", "/head", 200, 0),
@@ -262,18 +263,22 @@ async fn an_answer_without_protection_streams_as_it_comes_h36() {
         ("GET", "/304", 304, 0),
         ("DELETE", "/204", 204, 0),
     ] {
-        let mut wire = Wire::to(gateway.public).await;
-        wire.say(format!("{method} {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await;
-        let answer = wire.answer_to(method).await.unwrap();
+        let mut wire = RawConnection::to(gateway.public).await;
+        wire.send_bytes(format!("{method} {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await;
+        let answer = wire.read_response_to(method).await.unwrap();
         assert_eq!((answer.status, answer.body.len()), (status, length), "{method} {path}");
         if method == "HEAD" {
             assert_eq!(answer.field("content-length"), Some("1000"));
         }
     }
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(b"GET /half HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert!(wire.answer().await.is_none(), "what is cut off there is cut off here");
-    let mut wire = Wire::to(gateway.public).await;
-    wire.say(b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    assert_eq!(wire.answer().await.unwrap().status, 502, "the API closes without a word, and the gateway serves on");
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(b"GET /half HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(wire.read_response().await.is_none(), "a cut response must be cut for the client as well");
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(
+        wire.read_response().await.unwrap().status,
+        502,
+        "the API closes without a word, and the gateway serves on"
+    );
 }
