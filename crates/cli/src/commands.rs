@@ -1,4 +1,4 @@
-//! One command a file.
+//! The commands, each in its own file.
 
 pub(crate) mod demo;
 pub(crate) mod gateway;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use crate::causes::in_words;
 
-/// Why a command ended badly, and the exit code that says so.
+/// The error of a command, with its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -15,22 +15,22 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// It ran and failed: 1.
+    /// The command ran and failed: exit code 1.
     pub(crate) fn failed(error: anyhow::Error) -> Self {
         Self { code: 1, error }
     }
 
-    /// The command line or the configuration is wrong: 2.
+    /// The command line or the configuration is wrong: exit code 2.
     pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
         Self { code: 2, error: error.into() }
     }
 
-    /// Something it needs is not there: 3.
+    /// Something that the command needs is missing: exit code 3.
     pub(crate) fn cannot_start(error: impl Into<anyhow::Error>) -> Self {
         Self { code: 3, error: error.into() }
     }
 
-    /// Says it on standard error, with its causes.
+    /// Prints the error and its causes on standard error.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("hapax: {}", in_words(self.error.as_ref()));
         ExitCode::from(self.code)

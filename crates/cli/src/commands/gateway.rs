@@ -35,23 +35,23 @@ use crate::store::wiring::{self, OpenedStore};
 use crate::tls;
 use crate::upstream::forward::Forward;
 
-/// What `hapax gateway` takes.
+/// The arguments of `hapax gateway`.
 pub(crate) type GatewayArgs = Flags;
 
-/// How long a look at the store may take, at least: what stands in the way of a connection is known after a second.
-const LOOK: Duration = Duration::from_secs(3);
+/// The shortest timeout of a check of the store. The reason for a failed connection is known after a second.
+const SHORTEST_CHECK: Duration = Duration::from_secs(3);
 
-/// How long a shutdown waits for what still runs.
+/// How long a shutdown waits for running requests.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// Runs until it is told to stop.
+/// Runs the gateway until a stop signal.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     for (name, meant) in config::mistyped(std::env::vars_os()) {
-        tracing::warn!("{name} sets nothing; did you mean {meant}?");
+        tracing::warn!("{name} is not a setting and is ignored; did you mean {meant}?");
     }
     let config = Config::load(&args).map_err(Failure::usage)?;
     if args.check {
-        // Whoever reads may have seen enough.
+        // The reader may have closed the pipe.
         let _ = std::io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
@@ -62,7 +62,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves clients over this store until it is told to stop.
+/// Serves clients with this store until `stop` completes.
 async fn serve(
     config: &Config,
     opened: OpenedStore,
@@ -76,7 +76,7 @@ async fn serve(
     if let Err(CheckFailure::Refused(error)) = passed {
         return Err(Failure::cannot_start(error));
     }
-    // A store that cannot be asked yet: requests are answered as if it were down, and nothing begins before it has been looked at.
+    // The store is unreachable: requests are handled as if it were down, and none begins before the checks have passed.
     let guard = passed.is_err().then(|| Arc::new(UnverifiedStore::new(Arc::clone(&opened.store))));
     let journal = open_journal(config, &runtime)?;
     let store = guard.clone().map_or(opened.store, |guard| guard as _);
@@ -97,7 +97,7 @@ async fn serve(
     Ok(())
 }
 
-/// Serves clients until it is told to stop. What was begun for them may still run on the cores.
+/// Serves clients until `stop` completes. Their requests may still run on the executors that it returns.
 async fn listen(
     config: &Config,
     gate: &Gate,
@@ -120,7 +120,7 @@ async fn listen(
     Ok(executors)
 }
 
-/// Lets what runs end, and leaves to the next process what is left.
+/// Waits for running requests and closes the journal. The next process adopts what is left in it.
 async fn end(gate: &Gate, journal: Option<Arc<FileJournal>>) {
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; no requests were running");
@@ -139,11 +139,11 @@ fn start_up(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -
         runtime: Arc::clone(runtime),
         namespace: config.namespace.clone(),
         secret: config.has_secret.then(|| config.identity.clone()),
-        timeout: config.settings.store_timeout.max(LOOK),
+        timeout: config.settings.store_timeout.max(SHORTEST_CHECK),
     }
 }
 
-/// What sends requests on to the API; each that is made has connections of its own.
+/// Returns a function that creates forwarders to the API, each with its own connections.
 fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, Failure> {
     let is_secure = config.upstream.scheme == Scheme::HTTPS;
     let trust = if is_secure { tls::client_config(config.upstream_ca.as_deref()) } else { tls::unused_config() };
@@ -151,13 +151,13 @@ fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, Failure>
     Ok(move || Forward::new(config.upstream.clone(), &trust, config.upstream_timeout))
 }
 
-/// How clients are served by TLS, if they are.
+/// Loads the server certificate, if TLS is on.
 fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {
     let files = config.tls.as_ref();
     files.map(|(cert, key)| tls::acceptor(cert, key)).transpose().map_err(Failure::cannot_start)
 }
 
-/// The fields that say who calls, and for which key, on any route.
+/// Returns the fields that identify the tenant or the key on some route.
 fn protected_fields(config: &Config) -> ProtectedFields {
     let rules = std::iter::once(&config.rules).chain(config.routes.iter().map(|route| &route.rules));
     let keys = rules.filter_map(|rules| match &rules.key {
@@ -167,7 +167,7 @@ fn protected_fields(config: &Config) -> ProtectedFields {
     ProtectedFields::with(keys.chain(tenant(&config.tenant)))
 }
 
-/// The field that says who calls, if one does.
+/// Returns the field that identifies the tenant, if one does.
 fn tenant(tenant: &Tenant) -> Option<HeaderName> {
     match tenant {
         Tenant::Authorization => Some(AUTHORIZATION),
@@ -176,7 +176,7 @@ fn tenant(tenant: &Tenant) -> Option<HeaderName> {
     }
 }
 
-/// Where answers are kept that the store does not take.
+/// Opens the journal for answers that the store did not confirm.
 fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, Failure> {
     let Some(directory) = &config.data_dir else {
         return Ok(None);
@@ -185,7 +185,7 @@ fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Ar
     journal.map(|journal| Some(Arc::new(journal))).map_err(Failure::cannot_start)
 }
 
-/// The contracts that the configuration asks for.
+/// Builds the layer of every route and of all other requests.
 fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
     let others = layer(config, gate, &config.rules, config.protect)?;
     let routes = config.routes.iter().map(|route| {
@@ -226,24 +226,24 @@ fn explain(config: &Config) {
     for route in &config.routes {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
-    tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes = config.routes.len(), "POST and PATCH are protected");
+    let routes = config.routes.len();
+    tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes, "POST and PATCH are protected");
     if matches!(AdminAccess::new(config.admin_token.as_ref(), *admin), AdminAccess::NoClient) {
-        tracing::warn!(
-            "/metrics is shown to nobody, since others than this host can connect to {admin}; give --admin-token-file"
-        );
+        tracing::warn!("/metrics is disabled, because other hosts can connect to {admin}; set --admin-token-file");
     }
     if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
-        tracing::warn!("while records cannot be reached, each copy of a request runs (--when-store-down pass)");
+        tracing::warn!("while the store is down, every copy of a request runs (--when-store-down pass)");
     }
     match config.tenant {
         Tenant::Authorization => tracing::info!(
-            "keys belong to the Authorization field; a retry with a renewed credential is a new request (--tenant header:NAME is the remedy)"
+            "tenants are identified by the Authorization field; a retry with a renewed credential is a new request. \
+             If credentials are renewed, use --tenant header:NAME"
         ),
         Tenant::None => {
-            tracing::warn!("all callers share their keys and can be given each other's answers (--tenant none)");
+            tracing::warn!("all callers share keys and can get each other's answers (--tenant none)");
         }
         Tenant::Header(ref name) => {
-            tracing::info!(%name, "keys belong to the tenant in this header; only a trusted proxy may set it");
+            tracing::info!(%name, "tenants are identified by this header; only a trusted proxy may set it");
         }
     }
 }

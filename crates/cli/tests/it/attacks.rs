@@ -75,7 +75,8 @@ const WITH_KEYS: [&str; 2] = ["twins of one key", "keys of every kind"];
 
 fn post(key: &str, more: &str, body: &str) -> String {
     format!(
-        "POST /charges HTTP/1.1\r\nhost: a\r\nauthorization: Bearer attacker\r\nidempotency-key: {key}\r\n{more}\r\n\r\n{body}"
+        "POST /charges HTTP/1.1\r\nhost: a\r\nauthorization: Bearer attacker\r\nidempotency-key: {key}\r\n\
+         {more}\r\n\r\n{body}"
     )
 }
 

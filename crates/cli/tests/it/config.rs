@@ -183,7 +183,7 @@ fn every_contradiction_is_refused_with_its_remedy() {
         (
             "[policy]\nkey-from = 'header:Authorization'",
             &[],
-            "hapax.toml:2: key-from: authorization already identifies the tenant (tenant authorization (default)); choose another",
+            "hapax.toml:2: key-from: authorization already identifies the tenant (tenant authorization (default));",
         ),
         (
             "[policy]\nkey-from = 'header:X-Id'",

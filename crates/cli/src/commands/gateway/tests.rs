@@ -1,4 +1,4 @@
-//! The gateway in front of a store that comes and goes.
+//! The gateway with a store that fails and recovers.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -15,67 +15,67 @@ use tokio::net::TcpStream;
 
 use super::*;
 
-/// How a store is.
+/// How the store responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
-    Well,
-    /// It answers errors, as one does that cannot be reached.
+enum StoreState {
+    Works,
+    /// Every call fails, as with a store that cannot be reached.
     Down,
-    /// It does not answer.
+    /// No call returns.
     Silent,
 }
 
-/// A store in memory that can be away.
+/// A store in memory that can fail.
 #[derive(Debug)]
-struct Moody {
+struct FailingStore {
     memory: Arc<Memory>,
-    mood: Mutex<Mood>,
+    state: Mutex<StoreState>,
     findings: Mutex<Vec<Finding>>,
 }
 
-impl Moody {
-    fn new(mood: Mood) -> Arc<Self> {
+impl FailingStore {
+    fn new(state: StoreState) -> Arc<Self> {
         let memory = Arc::new(Memory::new());
-        Arc::new(Self { memory, mood: Mutex::new(mood), findings: Mutex::default() })
+        Arc::new(Self { memory, state: Mutex::new(state), findings: Mutex::default() })
     }
 
-    fn is(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    fn set(&self, state: StoreState) {
+        *self.state.lock().unwrap() = state;
     }
 
-    fn finds(&self, severity: Severity, message: &str) {
+    fn add_finding(&self, severity: Severity, message: &str) {
         self.findings.lock().unwrap().push(Finding { severity, message: message.into() });
     }
 
-    async fn up(&self) -> Result<()> {
-        let mood = *self.mood.lock().unwrap();
-        match mood {
-            Mood::Well => Ok(()),
-            Mood::Down => Err(Error::new(ErrorKind::NotApplied, "the connection was refused")),
-            Mood::Silent => std::future::pending().await,
+    async fn fail_if_down(&self) -> Result<()> {
+        let state = *self.state.lock().unwrap();
+        match state {
+            StoreState::Works => Ok(()),
+            StoreState::Down => Err(Error::new(ErrorKind::NotApplied, "the connection was refused")),
+            StoreState::Silent => std::future::pending().await,
         }
     }
 }
 
 #[async_trait]
-impl Store for Moody {
+impl Store for FailingStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
-        self.up().await?;
+        self.fail_if_down().await?;
         self.memory.begin(ask).await
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
-        self.up().await?;
+        self.fail_if_down().await?;
         self.memory.renew(rk, claim).await
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        self.up().await?;
+        self.fail_if_down().await?;
         self.memory.complete(rk, ask).await
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
-        self.up().await?;
+        self.fail_if_down().await?;
         self.memory.read(rk).await
     }
 
@@ -84,25 +84,25 @@ impl Store for Moody {
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        self.up().await?;
+        self.fail_if_down().await?;
         self.memory.swap(rk, seen, next).await
     }
 }
 
 #[async_trait]
-impl Inspect for Moody {
+impl Inspect for FailingStore {
     async fn sweep(&self, limit: usize) -> Result<usize> {
-        self.up().await?;
+        self.fail_if_down().await?;
         self.memory.sweep(limit).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        self.up().await?;
+        self.fail_if_down().await?;
         Ok(self.findings.lock().unwrap().clone())
     }
 }
 
-/// An API that says "ok", and counts how often.
+/// Starts an API that responds "ok" and counts its requests.
 async fn api() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
@@ -122,13 +122,13 @@ async fn api() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 /// A gateway in this process.
-struct Served {
+struct RunningGateway {
     public: SocketAddr,
     admin: SocketAddr,
     runs: Arc<AtomicUsize>,
 }
 
-fn opened(store: &Arc<Moody>) -> OpenedStore {
+fn opened(store: &Arc<FailingStore>) -> OpenedStore {
     OpenedStore { store: Arc::clone(store) as _, inspect: Arc::clone(store) as _ }
 }
 
@@ -138,8 +138,8 @@ async fn free_address() -> SocketAddr {
 
 const OFTEN: CheckIntervals = CheckIntervals { retry: Duration::from_millis(5), check: Duration::from_millis(20) };
 
-impl Served {
-    async fn over(store: &Arc<Moody>, secret: Option<Identity>) -> Self {
+impl RunningGateway {
+    async fn over(store: &Arc<FailingStore>, secret: Option<Identity>) -> Self {
         let ((upstream, runs), public, admin) = (api().await, free_address().await, free_address().await);
         let config = config(upstream, public, admin, secret);
         let opened = opened(store);
@@ -153,26 +153,26 @@ impl Served {
     async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
         let began = Instant::now();
         while !holds().await {
-            assert!(began.elapsed() < Duration::from_secs(60), "in vain: {what}");
+            assert!(began.elapsed() < Duration::from_secs(60), "timed out: {what}");
             tokio::task::yield_now().await;
         }
     }
 
     async fn post(&self, path: &str, key: &str) -> String {
         let head = format!("POST {path} HTTP/1.1\r\nidempotency-key: {key}\r\ncontent-length: 0");
-        said(self.public, &head).await
+        exchange(self.public, &head).await
     }
 
     async fn readiness(&self) -> String {
-        said(self.admin, "GET /readyz HTTP/1.1").await
+        exchange(self.admin, "GET /readyz HTTP/1.1").await
     }
 
-    async fn is_ready(&self) {
+    async fn wait_until_ready(&self) {
         self.until("it is ready", async || self.readiness().await.starts_with("HTTP/1.1 200")).await;
     }
 
-    /// Waits until it is not ready for this reason.
-    async fn is_hindered(&self, why: &str) {
+    /// Waits until the gateway is not ready for this reason.
+    async fn wait_until_not_ready(&self, why: &str) {
         self.until(why, async || {
             let said = self.readiness().await;
             said.starts_with("HTTP/1.1 503") && said.contains(why)
@@ -200,13 +200,13 @@ fn config(upstream: SocketAddr, public: SocketAddr, admin: SocketAddr, secret: O
     config
 }
 
-/// Nobody may be there yet, and a connection to a free port may have got that very port for its own end.
+/// A connection to a free port may get that very port as its own; then nobody listens yet.
 async fn is_listened_at(address: SocketAddr) -> bool {
     TcpStream::connect(address).await.is_ok_and(|stream| stream.local_addr().is_ok_and(|own| own != address))
 }
 
-/// What is answered to this head, on a connection of its own.
-async fn said(address: SocketAddr, head: &str) -> String {
+/// Sends this head on a new connection and returns the response.
+async fn exchange(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("{head}\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
     let mut said = String::new();
@@ -215,21 +215,23 @@ async fn said(address: SocketAddr, head: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_it_starts_answers_by_route_and_goes_on_by_itself_h28() {
-    for (mood, why) in [(Mood::Down, "the connection was refused"), (Mood::Silent, "the store does not reply")] {
-        let store = Moody::new(mood);
-        let gateway = Served::over(&store, None).await;
-        gateway.is_hindered(why).await;
-        assert!(said(gateway.admin, "GET /healthz HTTP/1.1").await.starts_with("HTTP/1.1 200"), "it lives");
+async fn a_gateway_starts_without_its_store_and_recovers_h28() {
+    for (state, why) in
+        [(StoreState::Down, "the connection was refused"), (StoreState::Silent, "the store does not reply")]
+    {
+        let store = FailingStore::new(state);
+        let gateway = RunningGateway::over(&store, None).await;
+        gateway.wait_until_not_ready(why).await;
+        assert!(exchange(gateway.admin, "GET /healthz HTTP/1.1").await.starts_with("HTTP/1.1 200"), "it must be alive");
         let refused = gateway.post("/charges", "k").await;
         assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("#store-unavailable"), "{refused}");
         assert!(refused.contains("retry-after: "), "{refused}");
         assert_eq!(gateway.runs(), 0);
         let passed = gateway.post("/repeatable", "k").await;
         assert!(passed.starts_with("HTTP/1.1 201") && passed.contains("hapax-unrecorded: true"), "{passed}");
-        assert!(said(gateway.public, "GET /charges HTTP/1.1").await.starts_with("HTTP/1.1 201"));
-        store.is(Mood::Well);
-        gateway.is_ready().await;
+        assert!(exchange(gateway.public, "GET /charges HTTP/1.1").await.starts_with("HTTP/1.1 201"));
+        store.set(StoreState::Works);
+        gateway.wait_until_ready().await;
         for replayed in [false, true] {
             let got = gateway.post("/charges", "k").await;
             assert!(got.starts_with("HTTP/1.1 201") && got.contains("idempotent-replayed") == replayed, "{got}");
@@ -239,10 +241,10 @@ async fn without_its_store_it_starts_answers_by_route_and_goes_on_by_itself_h28(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_must_not_be_used_is_a_refusal_to_start() {
-    let store = Moody::new(Mood::Well);
-    store.finds(Severity::Warn, "it forgets at a power failure");
-    store.finds(Severity::Refuse, "it evicts records; set noeviction");
+async fn an_unsafe_store_prevents_the_start() {
+    let store = FailingStore::new(StoreState::Works);
+    store.add_finding(Severity::Warn, "it forgets at a power failure");
+    store.add_finding(Severity::Refuse, "it evicts records; set noeviction");
     let config = config(free_address().await, free_address().await, free_address().await, None);
     let metrics = PrometheusBuilder::new().build_recorder().handle();
     let served = serve(&config, opened(&store), metrics, OFTEN, std::future::ready(())).await;
@@ -251,32 +253,33 @@ async fn a_store_that_must_not_be_used_is_a_refusal_to_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_comes_back_and_must_not_be_used_is_not() {
-    let store = Moody::new(Mood::Down);
-    let gateway = Served::over(&store, None).await;
-    store.finds(Severity::Refuse, "it evicts records; set noeviction");
-    store.is(Mood::Well);
-    gateway.is_hindered("it evicts records").await;
+async fn an_unsafe_store_is_not_used_after_it_comes_back() {
+    let store = FailingStore::new(StoreState::Down);
+    let gateway = RunningGateway::over(&store, None).await;
+    store.add_finding(Severity::Refuse, "it evicts records; set noeviction");
+    store.set(StoreState::Works);
+    gateway.wait_until_not_ready("it evicts records").await;
     assert!(gateway.post("/charges", "k").await.contains("#store-unavailable"));
     assert_eq!(gateway.runs(), 0);
     store.findings.lock().unwrap().clear();
-    gateway.is_ready().await;
+    gateway.wait_until_ready().await;
     assert!(gateway.post("/charges", "k").await.starts_with("HTTP/1.1 201"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_secret_than_the_first_is_seen_when_the_store_comes_back() {
-    let store = Moody::new(Mood::Well);
-    let first = Served::over(&store, Some(Identity::keyed([1; 32]))).await;
-    first.is_ready().await;
-    store.is(Mood::Down);
+async fn a_wrong_secret_is_detected_when_the_store_comes_back() {
+    let store = FailingStore::new(StoreState::Works);
+    let first = RunningGateway::over(&store, Some(Identity::keyed([1; 32]))).await;
+    first.wait_until_ready().await;
+    store.set(StoreState::Down);
     let (same, other) = (Identity::keyed([1; 32]), Identity::keyed([2; 32]));
-    let (same, other) = (Served::over(&store, Some(same)).await, Served::over(&store, Some(other)).await);
-    let none = Served::over(&store, None).await;
-    store.is(Mood::Well);
-    same.is_ready().await;
-    other.is_hindered("has another secret").await;
-    none.is_hindered("has a secret; name its file").await;
+    let (same, other) =
+        (RunningGateway::over(&store, Some(same)).await, RunningGateway::over(&store, Some(other)).await);
+    let none = RunningGateway::over(&store, None).await;
+    store.set(StoreState::Works);
+    same.wait_until_ready().await;
+    other.wait_until_not_ready("has another secret").await;
+    none.wait_until_not_ready("has a secret; name its file").await;
     for wrong in [other, none] {
         assert!(wrong.post("/charges", "k").await.contains("#store-unavailable"));
         assert_eq!(wrong.runs(), 0);
@@ -285,28 +288,28 @@ async fn another_secret_than_the_first_is_seen_when_the_store_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_ready_again_without_a_request_once_the_store_is_back() {
-    let store = Moody::new(Mood::Well);
-    let gateway = Served::over(&store, None).await;
-    gateway.is_ready().await;
-    store.is(Mood::Silent);
-    gateway.is_hindered("the store does not reply").await;
-    store.is(Mood::Down);
+async fn the_gateway_becomes_ready_again_without_a_request() {
+    let store = FailingStore::new(StoreState::Works);
+    let gateway = RunningGateway::over(&store, None).await;
+    gateway.wait_until_ready().await;
+    store.set(StoreState::Silent);
+    gateway.wait_until_not_ready("the store does not reply").await;
+    store.set(StoreState::Down);
     for number in 0..6 {
         assert!(gateway.post("/charges", &format!("k{number}")).await.contains("#store-unavailable"));
     }
-    gateway.is_hindered("the connection was refused").await;
-    store.is(Mood::Well);
-    // Nobody sends a request meanwhile: those who ask whether it is ready are why.
-    gateway.is_ready().await;
+    gateway.wait_until_not_ready("the connection was refused").await;
+    store.set(StoreState::Works);
+    // No request is sent meanwhile, so the checks alone must notice it.
+    gateway.wait_until_ready().await;
     assert!(gateway.post("/charges", "k0").await.starts_with("HTTP/1.1 201"));
-    store.finds(Severity::Refuse, "it evicts records; set noeviction");
-    gateway.is_hindered("it evicts records").await;
-    assert!(gateway.post("/charges", "k1").await.starts_with("HTTP/1.1 201"), "a process that runs goes on");
+    store.add_finding(Severity::Refuse, "it evicts records; set noeviction");
+    gateway.wait_until_not_ready("it evicts records").await;
+    assert!(gateway.post("/charges", "k1").await.starts_with("HTTP/1.1 201"), "a running gateway must keep working");
 }
 
 #[test]
-fn callers_are_told_apart_by_the_field_that_names_the_tenant() {
+fn the_tenant_rule_names_the_field_of_the_tenant() {
     let account = HeaderName::from_static("x-account");
     assert_eq!(tenant(&Tenant::Authorization), Some(AUTHORIZATION));
     assert_eq!(tenant(&Tenant::Header(account.clone())), Some(account));
