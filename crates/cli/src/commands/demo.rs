@@ -12,6 +12,7 @@ mod client;
 mod client_log;
 mod customer;
 mod gateway;
+mod number_format;
 mod progress;
 mod random;
 mod report;

@@ -2,6 +2,7 @@
 
 use super::Scenario;
 use super::audit::{Audit, Damage};
+use super::number_format::{grouped, money};
 use super::progress::Progress;
 
 /// Prints what the run does.
@@ -96,39 +97,4 @@ const SHOWN: usize = 2;
 fn row(name: &str, count: impl Into<u64>, remark: &str) {
     let line = format!("  {name:<38}{:>9}   {remark}", grouped(count));
     println!("{}", line.trim_end());
-}
-
-/// Formats a number with a comma between thousands.
-pub(super) fn grouped(number: impl Into<u64>) -> String {
-    let digits = number.into().to_string();
-    let mut grouped = String::new();
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-fn money(cents: u64) -> String {
-    format!("{}.{:02}", grouped(cents / 100), cents % 100)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_separated() {
-        let cases = [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")];
-        for (number, text) in cases {
-            assert_eq!(grouped(number as u64), text);
-        }
-    }
-
-    #[test]
-    fn money_has_two_digits_after_the_point() {
-        assert_eq!(money(123_405), "1,234.05");
-    }
 }

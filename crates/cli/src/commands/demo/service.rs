@@ -27,7 +27,7 @@ use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use super::random::{RandomStream, RandomTopic};
-use super::traffic::{Order, ServiceBehavior};
+use super::traffic::{PaymentOrder, ServiceBehavior};
 
 /// The running service. Dropping it stops it.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ async fn respond(request: Request<Incoming>, state: Arc<ServiceState>) -> Result
     }
     // An incomplete body fails here, and nothing is charged.
     let body = body.collect().await?.to_bytes();
-    let Some(order) = serde_json::from_slice(&body).ok().and_then(|json| Order::read(&json)) else {
+    let Some(order) = serde_json::from_slice(&body).ok().and_then(|json| PaymentOrder::read(&json)) else {
         return Ok(response(StatusCode::BAD_REQUEST, &json!({})));
     };
     // A task of its own finishes the charge even if the client closes the connection.
@@ -124,7 +124,7 @@ impl ServiceState {
     }
 
     /// Handles one request, with a pause before and after the charge.
-    async fn charge(&self, order: Order, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    async fn charge(&self, order: PaymentOrder, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let arrival = self.count_arrival(order.payment);
         let position = [order.payment.into(), arrival.into()];
         let mut pace = RandomStream::new(self.seed, RandomTopic::Pace, &position);
@@ -178,7 +178,7 @@ impl ServiceState {
 pub(super) struct Charge {
     /// A different id for every charge.
     pub(super) id: String,
-    pub(super) order: Order,
+    pub(super) order: PaymentOrder,
     /// The operation id in the request, if it had one.
     pub(super) operation: Option<String>,
 }
@@ -189,7 +189,7 @@ impl Charge {
         let json: Value = serde_json::from_str(line).ok()?;
         Some(Self {
             id: json.get("charge")?.as_str()?.to_owned(),
-            order: Order::read(&json)?,
+            order: PaymentOrder::read(&json)?,
             operation: json.get("operation").and_then(Value::as_str).map(str::to_owned),
         })
     }
@@ -212,7 +212,7 @@ impl Charge {
     }
 }
 
-fn declined(number: &str, order: &Order) -> Response<Full<Bytes>> {
+fn declined(number: &str, order: &PaymentOrder) -> Response<Full<Bytes>> {
     // Every refusal has its own number, so that the audit notices a second one for the same payment.
     let body = json!({ "declined": format!("no_{number}"), "payment": order.payment });
     response(StatusCode::PAYMENT_REQUIRED, &body)

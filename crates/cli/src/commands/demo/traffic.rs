@@ -17,16 +17,16 @@ pub(super) struct Payment {
     /// The `Idempotency-Key` field. All merchants use the same keys, so that the gateway has to keep tenants apart.
     pub(super) key: String,
     /// The order to charge.
-    pub(super) order: Order,
+    pub(super) order: PaymentOrder,
     /// Another order that a faulty client sends under the same key. It must never be charged.
-    pub(super) changed: Order,
+    pub(super) changed: PaymentOrder,
     /// The behaviour of the client.
     pub(super) behavior: ClientBehavior,
 }
 
 /// The order in the body of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct PaymentOrder {
     /// The number of the payment.
     pub(super) payment: u32,
     /// The amount in cents.
@@ -93,14 +93,14 @@ impl Payment {
             number,
             merchant: format!("Bearer merchant-{}", number % MERCHANTS),
             key: format!("order-{}", number / MERCHANTS),
-            order: Order::new(number, &mut random),
-            changed: Order::new(number, &mut random),
+            order: PaymentOrder::new(number, &mut random),
+            changed: PaymentOrder::new(number, &mut random),
             behavior: ClientBehavior::new(&mut random),
         }
     }
 
     /// Returns the order that a request sends.
-    pub(super) fn order(&self, version: OrderVersion) -> &Order {
+    pub(super) fn order(&self, version: OrderVersion) -> &PaymentOrder {
         match version {
             OrderVersion::Original => &self.order,
             OrderVersion::Changed => &self.changed,
@@ -115,7 +115,7 @@ impl Payment {
 
 const MERCHANTS: u32 = 4;
 
-impl Order {
+impl PaymentOrder {
     fn new(payment: u32, random: &mut RandomStream) -> Self {
         Self { payment, amount_cents: random.in_range(100, 50_000), nonce: format!("{:016x}", random.next_number()) }
     }
@@ -238,6 +238,6 @@ mod tests {
     fn an_order_is_read_back_from_its_body() {
         let order = Payment::new(1, 1).order;
         let body = serde_json::from_slice(&order.body()).unwrap();
-        assert_eq!(Order::read(&body), Some(order));
+        assert_eq!(PaymentOrder::read(&body), Some(order));
     }
 }

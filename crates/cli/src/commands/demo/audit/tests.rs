@@ -3,7 +3,7 @@ use http::StatusCode;
 
 use super::super::client_log::Exchange;
 use super::super::response::{OtherResponse, SettlingResponse};
-use super::super::traffic::{Order, Payment};
+use super::super::traffic::{Payment, PaymentOrder};
 use super::*;
 
 /// The log of one client and the log of the service. By default they agree on one charge.
@@ -48,7 +48,7 @@ impl Scene {
     }
 }
 
-fn charge(id: &str, order: &Order) -> Charge {
+fn charge(id: &str, order: &PaymentOrder) -> Charge {
     Charge { id: id.to_owned(), order: order.clone(), operation: None }
 }
 
