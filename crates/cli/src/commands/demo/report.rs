@@ -16,7 +16,7 @@ pub(super) fn introduce(scenario: &Scenario) {
         let crashes = grouped(scenario.crashes);
         println!("Meanwhile the gateway is killed (kill -9) and restarted {crashes} times.");
     }
-    println!("Then the audit compares the log of the service with the responses to the clients.");
+    println!("Then the log of the service is compared with the responses to the clients.");
     println!("Seed {0}; repeat the same traffic with --seed {0}\n", scenario.seed);
 }
 
