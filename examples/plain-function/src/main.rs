@@ -23,7 +23,7 @@ async fn charge(attempt: Attempt, cents: u64) -> Result<String, Failure<String>>
     Ok(format!("charge {number}: {cents} cents for {}", attempt.operation()))
 }
 
-/// Which operation this is: the key by which a copy is known, in the room of its tenant, and the payload that a copy must have.
+/// The operation: its tenant, the key that identifies a copy, and the payload that each copy must have.
 fn order(key: &str, cents: u64) -> hapax::Result<Call> {
     let identity = Identity::plain();
     let payload = identity.fingerprint(Rule(1), &[&cents.to_be_bytes()]);

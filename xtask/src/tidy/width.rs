@@ -29,7 +29,7 @@ pub(super) fn lines_wrap_at_120_characters(tree: &SourceTree) -> Vec<Violation> 
     violations
 }
 
-const NOT_YET_WRAPPED: &[&str] = &["bench/", "crates/", "docs/http.md", "examples/plain-function/", "verify/"];
+const NOT_YET_WRAPPED: &[&str] = &["crates/cli/", "crates/core/", "crates/hapax/", "crates/http/", "crates/stores/"];
 
 /// A row of a Markdown table, also in documentation comments.
 fn is_table_row(line: &str) -> bool {
