@@ -184,8 +184,8 @@ fn is_timeout(error: &(dyn StdError + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut)
 }
 
-/// The response for one caller: the live one if this request ran and its answer was recorded, else the recorded one or a
-/// problem.
+/// The response for one caller: the live one if this request ran and its answer was recorded, else the recorded one or
+/// a problem.
 pub(crate) fn respond<R, E>(
     problems: &dyn ShowProblem,
     call: &Call,
@@ -258,8 +258,8 @@ fn problem_of(reason: Reason) -> Problem {
         Reason::Busy { retry_after } => Problem::InProgress { retry_after },
         Reason::Mismatch => Problem::KeyReused,
         Reason::Indeterminate { .. } | Reason::Dead => Problem::OutcomeUnknown,
-        // Only for followers: the leader's caller already got the live response. A follower of a leader that was not applied
-        // begins for itself.
+        // Only for followers: the leader's caller already got the live response. A follower of a leader that was not
+        // applied begins for itself.
         Reason::NotApplied { .. } | Reason::Unknown { .. } => Problem::OutcomeUnknown,
         Reason::Unrecorded => Problem::OutcomeUnrecorded,
         Reason::Overloaded => Problem::Overloaded,

@@ -94,7 +94,8 @@ outcome_responses!(
     Final,
     /// The effect did not happen. The response is passed on, and a copy runs again.
     NotApplied,
-    /// The effect did not happen because the caller had no right to it. Like [`NotApplied`], but the record expires soon.
+    /// The effect did not happen because the caller had no right to it. Like [`NotApplied`], but the record expires
+    /// soon.
     Denied,
     /// The effect may or may not have happened. The response is passed on, and copies get what the lapse policy says.
     Unknown

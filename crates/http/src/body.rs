@@ -170,9 +170,9 @@ pub(crate) async fn discard<B: Body<Data = Bytes>>(mut body: ResponseBody<B>, li
 
 /// The bytes read from a body so far.
 ///
-/// A body of one piece, the usual case, is not copied. Several pieces are copied into blocks, which are joined at the end.
-/// Blocks never grow: a growing buffer would leave an allocation of each former size behind. Copied pieces are freed at
-/// once, because a piece of one byte can keep a large buffer alive.
+/// A body of one piece, the usual case, is not copied. Several pieces are copied into blocks, which are joined at the
+/// end. Blocks never grow: a growing buffer would leave an allocation of each former size behind. Copied pieces are
+/// freed at once, because a piece of one byte can keep a large buffer alive.
 #[derive(Default)]
 struct BodyBuffer {
     first: Bytes,

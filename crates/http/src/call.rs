@@ -122,7 +122,8 @@ impl MakeScope for TenantScope {
     }
 }
 
-/// The value of the only field of this name. Two fields are refused, because a proxy and a service may pick different ones.
+/// The value of the only field of this name. Two fields are refused, because a proxy and a service may pick different
+/// ones.
 fn exactly_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8], CallerUnknown> {
     let mut fields = headers.get_all(name).iter();
     match (fields.next(), fields.next()) {
@@ -167,8 +168,8 @@ where
 /// Method, path, query, content type and body, compared byte for byte. The number of this rule is 1.
 ///
 /// The framing of a body does not count: a chunked body is the same payload. Its encoding counts: a retry with another
-/// `Content-Encoding` is another payload. A nested router of axum removes its prefix from the path. With the feature `axum`
-/// the fingerprint covers the full path, and a rule of your own finds it in `axum::extract::OriginalUri`.
+/// `Content-Encoding` is another payload. A nested router of axum removes its prefix from the path. With the feature
+/// `axum` the fingerprint covers the full path, and a rule of your own finds it in `axum::extract::OriginalUri`.
 ///
 /// ```
 /// use hapax_core::Identity;
@@ -202,8 +203,8 @@ impl MakeFingerprint for RawFingerprint {
     }
 }
 
-/// The URI with the prefix of a nested router. Without the prefix, `/accounts/1/charges` and `/accounts/2/charges` would be
-/// the same path.
+/// The URI with the prefix of a nested router. Without the prefix, `/accounts/1/charges` and `/accounts/2/charges`
+/// would be the same path.
 #[cfg(feature = "axum")]
 fn full_uri(parts: &Parts) -> &Uri {
     parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0)

@@ -32,7 +32,8 @@ pub trait FindKey: Send + Sync + 'static {
     /// Fails if the request has a key that cannot be read. The response is 400 `key-malformed` with this reason.
     fn key(&self, parts: &Parts) -> Result<Option<Key>, KeyMalformed>;
 
-    /// Whether the key is in the body. If so, the layer calls [`FindKey::key_in_body`] with the whole body, and never `key`.
+    /// Whether the key is in the body. If so, the layer calls [`FindKey::key_in_body`] with the whole body, and never
+    /// `key`.
     fn is_in_body(&self) -> bool {
         false
     }
@@ -60,7 +61,8 @@ where
     }
 }
 
-/// A key that cannot be read. The text is the reason, and completes the sentence "The idempotency key cannot be read: ...".
+/// A key that cannot be read. The text is the reason, and completes the sentence "The idempotency key cannot be read:
+/// ...".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMalformed(pub String);
 

@@ -13,8 +13,9 @@ use crate::problem::{ProblemDetails, ShowProblem};
 /// Protects the `POST` and `PATCH` requests of an inner service: each key reaches the inner service once.
 ///
 /// # Order of layers
-/// The handler runs in a task of its own and is never cancelled. So every layer that may drop the handler must be outside of
-/// this layer. Layers that authenticate the caller must be outside too, because a replay does not reach the inner layers.
+/// The handler runs in a task of its own and is never cancelled. So every layer that may drop the handler must be
+/// outside of this layer. Layers that authenticate the caller must be outside too, because a replay does not reach the
+/// inner layers.
 ///
 /// | layer | place | otherwise |
 /// |---|---|---|
@@ -51,8 +52,8 @@ use crate::problem::{ProblemDetails, ShowProblem};
 /// # }
 /// ```
 ///
-/// The reverse order is wrong: `.layer(idempotency).timeout(Duration::from_secs(10))` drops the handler after ten seconds, and
-/// the outcome is unknown. Nothing runs twice, but no copy gets an answer.
+/// The reverse order is wrong: `.layer(idempotency).timeout(Duration::from_secs(10))` drops the handler after ten
+/// seconds, and the outcome is unknown. Nothing runs twice, but no copy gets an answer.
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     pub(crate) config: Arc<LayerConfig>,
@@ -84,7 +85,8 @@ pub(crate) struct LayerConfig {
 const MIB: usize = 1 << 20;
 
 impl UnscopedLayer {
-    /// Finds the caller of a request with a [`TenantScope`](crate::TenantScope), or a closure over the head of the request.
+    /// Finds the caller of a request with a [`TenantScope`](crate::TenantScope), or a closure over the head of the
+    /// request.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -156,7 +158,8 @@ impl IdempotencyLayer {
         self.change(|config| config.fingerprint = Arc::new(fingerprint))
     }
 
-    /// Also accepts records made under this older rule, so that a new rule does not answer 422 to copies of old requests.
+    /// Also accepts records made under this older rule, so that a new rule does not answer 422 to copies of old
+    /// requests.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -184,7 +187,8 @@ impl IdempotencyLayer {
         self.change(|config| config.older_fingerprint = Some(Arc::new(fingerprint)))
     }
 
-    /// Decides the outcome of responses that declare none, with [`StatusOutcomes`] or a closure over the head of the response.
+    /// Decides the outcome of responses that declare none, with [`StatusOutcomes`] or a closure over the head of the
+    /// response.
     #[must_use]
     pub fn outcome(self, outcome: impl JudgeOutcome) -> Self {
         self.change(|config| config.outcome = Arc::new(outcome))
@@ -202,12 +206,12 @@ impl IdempotencyLayer {
         self.change(|config| config.methods = methods.into_iter().collect())
     }
 
-    /// Also stores the header of this name. Content-Type, Content-Language, Content-Disposition, Content-Encoding with Vary,
-    /// Location, ETag, Link and Retry-After are always stored.
+    /// Also stores the header of this name. Content-Type, Content-Language, Content-Disposition, Content-Encoding with
+    /// Vary, Location, ETag, Link and Retry-After are always stored.
     ///
     /// # Errors
-    /// `Invalid` for headers that belong to one connection, one moment or one client: hop-by-hop and framing fields, Date,
-    /// Set-Cookie and authentication challenges.
+    /// `Invalid` for headers that belong to one connection, one moment or one client: hop-by-hop and framing fields,
+    /// Date, Set-Cookie and authentication challenges.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -241,8 +245,8 @@ impl IdempotencyLayer {
         self.change(|config| config.max_request_body = bytes)
     }
 
-    /// The length of the longest response body that is stored, in bytes. The default is 1 MiB. A longer one is passed on, and
-    /// copies of its request get 409 `not-replayable`.
+    /// The length of the longest response body that is stored, in bytes. The default is 1 MiB. A longer one is passed
+    /// on, and copies of its request get 409 `not-replayable`.
     #[must_use]
     pub fn max_stored_body(self, bytes: usize) -> Self {
         self.change(|config| config.max_stored_body = bytes)

@@ -1,7 +1,8 @@
 //! The HTTP contract of Hapax as a tower layer.
 //!
-//! A `POST` or `PATCH` that carries an `Idempotency-Key` reaches the inner service once. Every copy gets the same status,
-//! stored headers and body, marked `Idempotent-Replayed: true`. A refused request gets problem details (RFC 9457).
+//! A `POST` or `PATCH` that carries an `Idempotency-Key` reaches the inner service once. Every copy gets the same
+//! status, stored headers and body, marked `Idempotent-Replayed: true`. A refused request gets problem details (RFC
+//! 9457).
 //!
 //! ```text
 //! layer.rs      IdempotencyLayer: which requests are protected, where it looks, and its limits
@@ -18,8 +19,8 @@
 //! axum.rs       extractors and responses for handlers of axum (feature `axum`)
 //! ```
 //!
-//! Five traits of one required method each change a decision of the layer: [`MakeScope`], [`FindKey`], [`MakeFingerprint`],
-//! [`JudgeOutcome`] and [`ShowProblem`]. A closure implements each of them.
+//! Five traits of one required method each change a decision of the layer: [`MakeScope`], [`FindKey`],
+//! [`MakeFingerprint`], [`JudgeOutcome`] and [`ShowProblem`]. A closure implements each of them.
 
 mod answer;
 #[cfg(feature = "axum")]

@@ -83,9 +83,9 @@ where
 /// | other 4xx, but for 408 | final |
 /// | 408, other 5xx, anything else | unknown |
 ///
-/// A 503 without Retry-After means unknown, because a proxy may answer it after it has sent the request. A 408 means unknown,
-/// because a timeout layer answers it after it has dropped the running handler. A 409 with Retry-After means not applied: an
-/// idempotent service answers it while an earlier copy still runs.
+/// A 503 without Retry-After means unknown, because a proxy may answer it after it has sent the request. A 408 means
+/// unknown, because a timeout layer answers it after it has dropped the running handler. A 409 with Retry-After means
+/// not applied: an idempotent service answers it while an earlier copy still runs.
 ///
 /// ```
 /// use hapax_http::StatusOutcomes;

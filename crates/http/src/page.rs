@@ -61,8 +61,8 @@ impl PolicyPage {
         Self { policy }
     }
 
-    /// Adds a route that `layer` protects to the member `routes`, for a router whose routes have different contracts. The first
-    /// route that matches a request applies.
+    /// Adds a route that `layer` protects to the member `routes`, for a router whose routes have different contracts.
+    /// The first route that matches a request applies.
     #[must_use]
     pub fn route(self, path: &str, layer: &IdempotencyLayer) -> Self {
         let config = &layer.config;

@@ -248,8 +248,8 @@ where
     }
 }
 
-/// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, `retry` (whether to send the request again), and the
-/// record as `instance`.
+/// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, `retry` (whether to send the request again), and
+/// the record as `instance`.
 ///
 /// ```
 /// use hapax_http::{Problem, ProblemDetails, ShowProblem};

@@ -22,16 +22,16 @@ use crate::key::KeyMalformed;
 use crate::layer::{IdempotencyLayer, LayerConfig};
 use crate::problem::Problem;
 
-/// A client that is still sending may not read a response. So the rest of a body that is too long is read and discarded, up
-/// to this many bytes and for this long, before the refusal is sent.
+/// A client that is still sending may not read a response. So the rest of a body that is too long is read and
+/// discarded, up to this many bytes and for this long, before the refusal is sent.
 const DISCARDED_BYTES: usize = 4 << 20;
 const DISCARDED_FOR: Duration = Duration::from_secs(1);
 
 /// The service that [`IdempotencyLayer`](crate::IdempotencyLayer) makes.
 ///
 /// # Errors
-/// Returns the error of the inner service to the caller whose request ran it. The outcome of that request is unknown. Every
-/// other failure is a response.
+/// Returns the error of the inner service to the caller whose request ran it. The outcome of that request is unknown.
+/// Every other failure is a response.
 ///
 /// # Cancel safety
 /// A request that is dropped before its body has arrived completely leaves no record. After that the handler continues

@@ -25,12 +25,13 @@ use crate::headers::is_storable;
 pub(crate) enum StoredResponse {
     /// Status, stored headers and body.
     Replayable { status: StatusCode, headers: HeaderMap, body: Bytes },
-    /// The response was too large, or a stream of events. The request never runs again and its response is never replayed.
+    /// The response was too large, or a stream of events. The request never runs again and its response is never
+    /// replayed.
     NotReplayable,
 }
 
-/// The headers that are stored by default. A stored code is an index of this list, counted from 1, so the list may only grow
-/// at its end.
+/// The headers that are stored by default. A stored code is an index of this list, counted from 1, so the list may only
+/// grow at its end.
 const STORED_BY_DEFAULT: [HeaderName; 9] =
     [CONTENT_TYPE, CONTENT_LANGUAGE, CONTENT_DISPOSITION, CONTENT_ENCODING, VARY, LOCATION, ETAG, LINK, RETRY_AFTER];
 

@@ -1,4 +1,4 @@
-//! A payment service: one charge for each `Idempotency-Key`, however often the request comes, also after a restart.
+//! A payment service with one charge per `Idempotency-Key`, even if the request is repeated after a restart.
 //!
 //! ```sh
 //! cargo run -p example-axum-payments -- hapax.db 3000
@@ -31,7 +31,7 @@ use hapax::{Gate, Identity, Inspect, Settings};
 use provider::{Closed, Provider};
 use tokio::net::TcpListener;
 
-// What matters begins here ...
+// The integration with Hapax begins here ...
 fn payments(store: Arc<Sqlite>, provider: Arc<Provider>) -> hapax::Result<(Gate, Router)> {
     let gate = Gate::builder(store, Settings::default()).build()?;
     let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
@@ -46,7 +46,7 @@ async fn charge(attempt: Attempt, State(provider): State<Arc<Provider>>, cents: 
     let Ok(cents) = cents.parse() else {
         return (StatusCode::BAD_REQUEST, "send an amount in cents\n").into_response();
     };
-    // The operation's id is the same in every attempt, so that the provider, too, can tell a copy.
+    // The operation id is the same in every attempt, so the provider can recognize a copy too.
     match provider.charge(attempt.operation(), cents) {
         Ok(charge) => (StatusCode::CREATED, charge).into_response(),
         Err(Closed) => NotApplied((StatusCode::CONFLICT, "the provider is closed\n")).into_response(),
@@ -54,12 +54,12 @@ async fn charge(attempt: Attempt, State(provider): State<Arc<Provider>>, cents: 
 }
 // ... and ends here.
 
-/// A `GET` streams past the layer.
+/// The layer passes a `GET` on unprotected.
 async fn charges(State(provider): State<Arc<Provider>>) -> String {
     provider.charges()
 }
 
-/// Opens or closes the provider, to show what a request gets that was not applied.
+/// Opens or closes the provider, to show the answer of a charge that was not applied.
 async fn set_provider(State(provider): State<Arc<Provider>>, state: String) -> StatusCode {
     provider.set_open(state.trim() != "closed");
     StatusCode::NO_CONTENT
@@ -76,24 +76,24 @@ async fn main() -> anyhow::Result<()> {
     tokio::spawn(sweep(store));
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app).with_graceful_shutdown(interrupted()).await?;
-    // Attempts whose client has gone still run: their charges are to be recorded.
+    axum::serve(listener, app).with_graceful_shutdown(wait_for_interrupt()).await?;
+    // Attempts of disconnected clients are still running, and their charges must be recorded.
     gate.drain(Duration::from_secs(10)).await;
     Ok(())
 }
 
-/// Removes expired records, a few at a time. They count as absent before that, too: this is for the size of the file.
+/// Removes expired records in small batches. Expired records count as absent anyway; this keeps the file small.
 async fn sweep(store: Arc<Sqlite>) {
     loop {
         tokio::time::sleep(Duration::from_secs(60)).await;
         if let Err(error) = store.sweep(1000).await {
-            eprintln!("a sweep failed, and is tried again: {error}");
+            eprintln!("a sweep failed and will be retried: {error}");
         }
     }
 }
 
-async fn interrupted() {
-    // Without signals there is nothing to wait for: the process is ended in another way then.
+async fn wait_for_interrupt() {
+    // Without signal handling the function waits forever, and the process ends in another way.
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
     }

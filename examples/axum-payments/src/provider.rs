@@ -1,11 +1,11 @@
-//! Stands for a payment provider: each charge is an effect that must not happen twice.
+//! A stand-in for a payment provider. Each charge is an effect that must not happen twice.
 
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hapax::OperationId;
 
-/// What the provider has charged, and whether it is open.
+/// A provider that is open or closed, with a list of its charges.
 #[derive(Debug, Default)]
 pub(crate) struct Provider {
     books: Mutex<Books>,
@@ -17,12 +17,12 @@ struct Books {
     charges: Vec<(OperationId, u64)>,
 }
 
-/// The provider is closed, and nothing was charged.
+/// The error of a closed provider, which charged nothing.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
 impl Provider {
-    /// Charges so many cents. It would charge a copy again: it leaves that to the layer, to show that none comes.
+    /// Charges this many cents. It charges a copy again, to show that no copy passes the layer.
     pub(crate) fn charge(&self, operation: OperationId, cents: u64) -> Result<String, Closed> {
         let mut books = self.books();
         if books.closed {
@@ -32,11 +32,11 @@ impl Provider {
         Ok(format!("charged {cents} cents for {operation}\n"))
     }
 
-    /// All charges, one a line.
+    /// All charges, one per line.
     pub(crate) fn charges(&self) -> String {
         let mut text = String::new();
         for (operation, cents) in &self.books().charges {
-            writeln!(text, "{operation} {cents}").expect("a string takes everything");
+            writeln!(text, "{operation} {cents}").expect("writing to a string succeeds");
         }
         text
     }

@@ -3,12 +3,12 @@
 use std::process::Command;
 
 #[test]
-fn an_order_that_is_delivered_twice_is_charged_once() {
-    let output = Command::new(env!("CARGO_BIN_EXE_example-plain-function")).output().expect("it starts");
+fn an_order_delivered_twice_is_charged_once() {
+    let output = Command::new(env!("CARGO_BIN_EXE_example-plain-function")).output().expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("it prints text");
+    let text = String::from_utf8(output.stdout).expect("the program prints text");
     let [fresh, replayed, refused, charged] = text.lines().collect::<Vec<_>>()[..] else {
-        panic!("four lines are printed, not:\n{text}");
+        panic!("the program prints four lines, not:\n{text}");
     };
     let first = fresh.strip_suffix(" (Fresh)").expect("the first delivery runs");
     assert!(first.starts_with("order-7: charge 1: 500 cents for "), "{first}");

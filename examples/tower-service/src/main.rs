@@ -25,7 +25,8 @@ use tower::{Layer, service_fn};
 
 static ORDERS: AtomicU32 = AtomicU32::new(0);
 
-/// Takes an order. A protected request has arrived whole, and brings its attempt; any other streams past the layer.
+/// Accepts an order. A protected request has its whole body and its attempt; the layer passes other requests on
+/// unprotected.
 async fn order(request: Request<RequestBody<Incoming>>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     let Some(attempt) = head.extensions.get::<Attempt>() else {
@@ -55,7 +56,7 @@ async fn main() -> anyhow::Result<()> {
         let service = TowerToHyperService::new(service.clone());
         tokio::spawn(async move {
             if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await {
-                eprintln!("a connection ended early: {error}");
+                eprintln!("a connection failed: {error}");
             }
         });
     }

@@ -124,7 +124,8 @@ async fn every_answer_has_its_expiry_h12() {
     };
     let left = expires(&first).duration_since(httpdate::parse_http_date("Sat, 21 Nov 2026 00:00:00 GMT").unwrap());
     assert!(left.is_ok_and(|left| left > Duration::from_secs(24 * 3600)), "the answer is replayed for a day");
-    // The store's clock dates the replay and the clock of the process dates the first answer, so a second may lie between.
+    // The store's clock dates the replay and the clock of the process dates the first answer, so a second may lie
+    // between.
     let apart = expires(&retry).duration_since(expires(&first)).unwrap_or_else(|earlier| earlier.duration());
     assert!(apart <= Duration::from_secs(1), "{apart:?}");
 }
