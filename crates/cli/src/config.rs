@@ -155,7 +155,8 @@ mod tests {
     #[test]
     fn a_route_overrides_the_values_of_the_policy() {
         let file = "[gateway]\nupstream = 'http://a'\n[store]\ntimeout = '2s'\n[policy]\nlease = '3s'\n\
-            retention = '4h'\nunknown-retention = '5h'\nmax-execution = '6h'\nwait = '7s'\nmax-request-body = 8\nmax-stored-body = 9\n\
+            retention = '4h'\nunknown-retention = '5h'\nmax-execution = '6h'\nwait = '7s'\nmax-request-body = 8\n\
+            max-stored-body = 9\n\
             on-lapse = 'retry'\nwhen-store-down = 'pass'\nstore-header = 'x-a'\n\
             [[route]]\npath = '/a'\nmax-execution = '10h'\non-lapse = 'hold'\n";
         let config = Config::merge(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();

@@ -226,8 +226,8 @@ fn explain(config: &Config) {
     for route in &config.routes {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
-    let routes = config.routes.len();
-    tracing::info!(%listen, %admin, upstream = %upstream.authority, key = %protect, routes, "POST and PATCH are protected");
+    let (upstream, routes) = (&upstream.authority, config.routes.len());
+    tracing::info!(%listen, %admin, %upstream, key = %protect, routes, "POST and PATCH are protected");
     if matches!(AdminAccess::new(config.admin_token.as_ref(), *admin), AdminAccess::NoClient) {
         tracing::warn!("/metrics is disabled, because other hosts can connect to {admin}; set --admin-token-file");
     }

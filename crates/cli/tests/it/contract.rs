@@ -153,9 +153,9 @@ async fn a_route_changes_the_outcome_of_statuses_h25() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_listed_response_fields_are_replayed_h16() {
-    let kept = "content-type: text/plain\r\ncontent-language: en\r\ncontent-disposition: inline\r\ncontent-encoding: identity\r\n\
-                vary: accept-encoding\r\nlocation: /charges/1\r\netag: \"1\"\r\nlink: </next>; rel=next\r\nretry-after: 7\r\n\
-                x-cost: 7\r\n";
+    let kept = "content-type: text/plain\r\ncontent-language: en\r\ncontent-disposition: inline\r\n\
+                content-encoding: identity\r\nvary: accept-encoding\r\nlocation: /charges/1\r\netag: \"1\"\r\n\
+                link: </next>; rel=next\r\nretry-after: 7\r\nx-cost: 7\r\n";
     let once = "set-cookie: s=1\r\ndate: Sat, 01 Jan 2000 00:00:00 GMT\r\nwww-authenticate: Basic\r\nx-other: 1\r\n";
     let answer = format!("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n{kept}{once}\r\ntold");
     let api = ScriptedApi::start(&[("/charges", answer.into_bytes())]).await;
