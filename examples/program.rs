@@ -48,7 +48,8 @@ impl Program {
         stream.set_read_timeout(Some(DEADLINE)).expect("a timeout can be set");
         let (address, length) = (&self.address, body.len());
         let request = format!(
-            "{method_and_path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+            "{method_and_path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{fields}\r\n{body}"
         );
         stream.write_all(request.as_bytes()).expect("the program reads the request");
         let mut answer = String::new();
