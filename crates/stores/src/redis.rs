@@ -34,10 +34,11 @@ use redis::cmd;
 
 use call_error::RedisCallError;
 use link::Link;
-use script::{COMPLETE, READ, RENEW, SWAP, ScriptReply};
+use script::{COMPLETE, READ, RENEW, SWAP};
 use server_info::ServerInfo;
 use server_monitor::ServerMonitor;
 use value::RecordName;
+use value::ScriptReply;
 
 pub use url::RedisUrl;
 
@@ -209,13 +210,6 @@ impl Store for Redis {
             _ => Err(value::unexpected_reply()),
         };
         SWAP.run((link, &name), &arguments, judge).await
-    }
-}
-
-impl ScriptReply {
-    /// Decodes the stored record. A header without the answer is enough: it has the check over the record key.
-    fn record(&self, rk: &RecordKey) -> Result<Record> {
-        Record::decode(rk, &self.stored)
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod checkpoint;
 mod connection;
+mod group;
 mod row;
 mod step;
 mod thread;
@@ -72,13 +73,13 @@ impl Sqlite {
         connection::prepare(&mut writer, path)?;
         let reader = connection::open(path)?;
         let checkpoints = Checkpoints::start(connection::open(path)?, &*runtime)?;
-        let write = step::group(writer, checkpoints, Arc::clone(&runtime));
+        let write = group::write_groups(writer, checkpoints, Arc::clone(&runtime));
         Ok(Self {
             writer: DatabaseThread::start(&*runtime, "hapax-sqlite-writer", write)?,
             reader: DatabaseThread::start(
                 &*runtime,
                 "hapax-sqlite-reader",
-                step::snapshot(reader, Arc::clone(&runtime)),
+                group::read_steps(reader, Arc::clone(&runtime)),
             )?,
             swept_to: AtomicI64::new(0),
         })

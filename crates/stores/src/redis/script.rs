@@ -1,11 +1,10 @@
 use std::sync::LazyLock;
 
-use bytes::Bytes;
 use hapax_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Script, Value, cmd};
 
 use super::link::Link;
-use super::value::{self, RecordName};
+use super::value::{self, RecordName, ScriptReply};
 
 /// A Lua script over one record. It replies `{outcome, the record's name, the stored record or its header, …}`.
 pub(super) struct RecordScript {
@@ -24,16 +23,6 @@ pub(super) static SWAP: RecordScript =
 
 fn digest(text: &str) -> String {
     Script::new(text).get_hash().to_owned()
-}
-
-/// The reply of a script.
-pub(super) struct ScriptReply {
-    /// The outcome, such as `DONE`; each script lists its own.
-    pub(super) outcome: Bytes,
-    /// The stored record or its header; empty if there is no record.
-    pub(super) stored: Bytes,
-    /// The parts after these.
-    pub(super) rest: Vec<Bytes>,
 }
 
 impl RecordScript {

@@ -8,8 +8,6 @@ use hapax_core::machine::{Change, Observed};
 use hapax_core::{Error, ErrorKind, Holding, Phase, Record, RecordKey, Result, Seconds, State, Timestamp, Token};
 use redis::Value;
 
-use super::script::ScriptReply;
-
 /// The Redis key of a record: `hx:` and the record key.
 pub(super) struct RecordName([u8; 19]);
 
@@ -47,6 +45,23 @@ const NEVER: i64 = -1;
 
 /// The remaining lifetime reported for such a key: longer than any other.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64 + 1);
+
+/// The reply of a script.
+pub(super) struct ScriptReply {
+    /// The outcome, such as `DONE`; each script lists its own.
+    pub(super) outcome: Bytes,
+    /// The stored record or its header; empty if there is no record.
+    pub(super) stored: Bytes,
+    /// The parts after these.
+    pub(super) rest: Vec<Bytes>,
+}
+
+impl ScriptReply {
+    /// Decodes the stored record. A header without the answer is enough: it has the check over the record key.
+    pub(super) fn record(&self, rk: &RecordKey) -> Result<Record> {
+        Record::decode(rk, &self.stored)
+    }
+}
 
 /// Reads the reply of `read.lua`: the record, its expiry in milliseconds and the server's clock.
 pub(super) fn parse_read(rk: &RecordKey, reply: &ScriptReply) -> Result<Observed> {

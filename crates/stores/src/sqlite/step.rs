@@ -1,107 +1,31 @@
-use std::sync::Arc;
-
 use hapax_core::machine::{self, Begin, Change, Decision, Observed};
-use hapax_core::runtime::Runtime;
 use hapax_core::store::{Inserted, StoredRecord, Swapped, is_unchanged, observe};
-use hapax_core::{ErrorKind, RecordKey, Timestamp, Token};
+use hapax_core::{Error, RecordKey, Timestamp, Token};
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::sqlite::checkpoint::Checkpoints;
 use crate::sqlite::row;
-use crate::sqlite::thread::{GroupError, QueuedStep, StepError, StepQueue};
 
-/// How many callers may share one transaction.
-const GROUP: usize = 512;
+/// Why the step of one caller failed.
+pub(super) enum StepError {
+    /// The database refused a statement: the whole group is rolled back.
+    Database(rusqlite::Error),
+    /// This caller's record cannot be read. The other steps of the group are unaffected.
+    Record(Error),
+}
 
-/// The body of the writer thread: one transaction for all waiting steps, and no reply before its commit.
-pub(super) fn group(
-    connection: Connection,
-    mut checkpoints: Checkpoints,
-    runtime: Arc<dyn Runtime>,
-) -> impl FnOnce(StepQueue) + Send {
-    move |mut queue| {
-        while let Some(mut group) = queue.next(GROUP) {
-            let committed = commit(&connection, &*runtime, &mut group);
-            checkpoints.count(group.len());
-            group.into_iter().for_each(|step| step.reply(&committed));
-        }
+impl From<rusqlite::Error> for StepError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
     }
-}
-
-/// The body of the reader thread: one step at a time, on committed data.
-pub(super) fn snapshot(connection: Connection, runtime: Arc<dyn Runtime>) -> impl FnOnce(StepQueue) + Send {
-    move |mut queue| {
-        while let Some(group) = queue.next(1) {
-            for mut step in group {
-                let mut context =
-                    StepContext { connection: &connection, now: runtime.wall_now(), token_high_water: Token(0) };
-                let read = step.carry_out(&mut context).map_err(|error| group_error(error, ErrorKind::NotApplied));
-                step.reply(&read);
-            }
-        }
-    }
-}
-
-fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn QueuedStep>]) -> Result<(), GroupError> {
-    if !connection.is_autocommit() {
-        // The rollback of an earlier group failed and left its transaction open.
-        run(connection, "rollback").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
-    }
-    run(connection, "begin immediate").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
-    // Read the clock after the file's lock is held: a lease must not lose the time spent waiting for it.
-    let now = runtime.wall_now();
-    let committed = carry_out(connection, now, group)
-        .map_err(|error| group_error(error, ErrorKind::NotApplied))
-        .and_then(|()| run(connection, "commit").map_err(commit_error));
-    if committed.is_err() && !connection.is_autocommit() {
-        // If this rollback fails too, the next group repeats it before it begins.
-        let _ = run(connection, "rollback");
-    }
-    committed
-}
-
-fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn QueuedStep>]) -> rusqlite::Result<()> {
-    let token_high_water = connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)?;
-    let mut context = StepContext { connection, now, token_high_water };
-    group.iter_mut().try_for_each(|step| step.carry_out(&mut context))?;
-    if context.token_high_water > token_high_water {
-        connection
-            .prepare_cached(include_str!("raise_mark.sql"))?
-            .execute([row::stored_token(context.token_high_water)])?;
-    }
-    Ok(())
-}
-
-fn run(connection: &Connection, statement: &str) -> rusqlite::Result<()> {
-    connection.prepare_cached(statement)?.execute([]).map(drop)
-}
-
-fn group_error(error: rusqlite::Error, kind: ErrorKind) -> GroupError {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, DiskFull, NotADatabase};
-    let (kind, message) = match error.sqlite_error_code() {
-        Some(DatabaseCorrupt | NotADatabase) => (ErrorKind::Damaged, "the SQLite file is damaged"),
-        Some(DiskFull) if kind == ErrorKind::NotApplied => (ErrorKind::Full, "the disk of the SQLite file is full"),
-        Some(_) | None => (kind, "SQLite failed to carry out the step"),
-    };
-    GroupError { kind, message, source: Arc::new(error) }
-}
-
-/// A failed commit may have reached the disk. `SQLITE_BUSY` is the exception: the commit never got the file's lock.
-fn commit_error(error: rusqlite::Error) -> GroupError {
-    let kind = match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DatabaseBusy) => ErrorKind::NotApplied,
-        Some(_) | None => ErrorKind::Unknown,
-    };
-    group_error(error, kind)
 }
 
 /// What a step works with inside its group's transaction.
 pub(super) struct StepContext<'a> {
-    connection: &'a Connection,
+    pub(super) connection: &'a Connection,
     /// The same instant for every step of the group.
-    now: Timestamp,
+    pub(super) now: Timestamp,
     /// The stored mark, raised by the earlier steps of the group.
-    token_high_water: Token,
+    pub(super) token_high_water: Token,
 }
 
 /// The part of the table that one search of a sweep covered.

@@ -4,7 +4,7 @@ use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::sqlite::step::StepContext;
+use crate::sqlite::step::{StepContext, StepError};
 
 /// How many steps may wait for a thread. A caller that finds the queue full waits for a free place.
 const QUEUE: usize = 4096;
@@ -44,20 +44,6 @@ impl DatabaseThread {
         }
         let ended = || Error::new(ErrorKind::Unknown, "the SQLite store's thread ended while it ran the step");
         replied.await.unwrap_or_else(|_| Err(ended()))
-    }
-}
-
-/// Why the step of one caller failed.
-pub(super) enum StepError {
-    /// The database refused a statement: the whole group is rolled back.
-    Database(rusqlite::Error),
-    /// This caller's record cannot be read. The other steps of the group are unaffected.
-    Record(Error),
-}
-
-impl From<rusqlite::Error> for StepError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Database(error)
     }
 }
 

@@ -1,0 +1,134 @@
+use std::env;
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use hapax_core::runtime::BoxFuture;
+use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::runtime::Builder;
+
+use crate::differential::differential;
+use crate::servers::required;
+use crate::setup::{Capability, Case, Setup};
+use crate::suite::store::cases;
+
+type MakeSetup = Box<dyn Fn() -> BoxFuture<'static, Box<dyn Setup>> + Send + Sync>;
+
+/// A kind of store that the suite runs against.
+pub struct Backend {
+    name: &'static str,
+    make: Arc<MakeSetup>,
+    lacks: &'static [(Capability, &'static str)],
+    service: Option<&'static str>,
+    sequences: u64,
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Backend({})", self.name)
+    }
+}
+
+impl Backend {
+    /// A kind of store, with a function that creates an empty one.
+    pub fn new<F, T>(name: &'static str, make: F) -> Self
+    where
+        F: Fn() -> T + Send + Sync + 'static,
+        T: Future<Output = Box<dyn Setup>> + Send + 'static,
+    {
+        Self {
+            name,
+            make: Arc::new(Box::new(move || Box::pin(make()))),
+            lacks: &[],
+            service: None,
+            sequences: SEQUENCES,
+        }
+    }
+
+    /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
+    #[must_use]
+    pub fn lacking(mut self, lacks: &'static [(Capability, &'static str)]) -> Self {
+        self.lacks = lacks;
+        self
+    }
+
+    /// Names the service that the store needs. If [`required`](crate::servers::required) does not find the service,
+    /// every case is ignored with the reason, or fails.
+    #[must_use]
+    pub fn requiring(mut self, service: &'static str) -> Self {
+        self.service = Some(service);
+        self
+    }
+
+    /// How many random sequences compare the store with the one in memory: 2,000 by default, fewer for stores that sync
+    /// to a disk.
+    #[must_use]
+    pub fn sequences(mut self, sequences: u64) -> Self {
+        self.sequences = sequences;
+        self
+    }
+
+    fn lacking_reason(&self, needs: Option<Capability>) -> Option<&'static str> {
+        self.lacks.iter().find(|(capability, _)| Some(*capability) == needs).map(|(_, reason)| *reason)
+    }
+}
+
+/// The default number of random sequences. `HAPAX_SEQUENCES` replaces it for long runs.
+const SEQUENCES: u64 = 2_000;
+
+/// Runs every case against every backend, each on a store of its own, and compares each with the store in memory
+/// ([`differential`]). Accepts the arguments of a standard test binary.
+pub fn main(backends: &[Backend]) -> ExitCode {
+    let arguments = Arguments::from_args();
+    let case_trials = |backend| cases().into_iter().map(move |case| case_trial(backend, case));
+    let trials =
+        backends.iter().flat_map(|backend| case_trials(backend).chain([differential_trial(backend)])).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn case_trial(backend: &Backend, case: Case) -> Trial {
+    let name = format!("{}::{}::clause_{:02}", backend.name, case.name, case.clause);
+    build_trial(backend, TrialPlan { name, needs: case.needs, is_concurrent: true }, move |setup| (case.run)(setup))
+}
+
+fn differential_trial(backend: &Backend) -> Trial {
+    let given = env::var("HAPAX_SEQUENCES").ok();
+    let sequences = given.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
+    // The steps are sequential: several threads would only spend time on waking each other.
+    let plan = TrialPlan { name: format!("{}::differential", backend.name), needs: None, is_concurrent: false };
+    build_trial(backend, plan, move |setup| {
+        Box::pin(async move {
+            let steps = differential(setup, 0..sequences).await;
+            println!("{sequences} sequences, {steps} steps, no difference");
+        })
+    })
+}
+
+struct TrialPlan {
+    name: String,
+    needs: Option<Capability>,
+    is_concurrent: bool,
+}
+
+fn build_trial(
+    backend: &Backend,
+    plan: TrialPlan,
+    body: impl for<'a> FnOnce(&'a dyn Setup) -> BoxFuture<'a, ()> + Send + 'static,
+) -> Trial {
+    let (make, lack, service) = (Arc::clone(&backend.make), backend.lacking_reason(plan.needs), backend.service);
+    Trial::ignorable_test(plan.name, move || {
+        if let Some(Err(missing)) = service.map(required) {
+            return missing.outcome();
+        }
+        if let Some(reason) = lack {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let mut runtime = if plan.is_concurrent { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+        let runtime = runtime.worker_threads(2).enable_all().build()?;
+        runtime.block_on(async move {
+            let setup = make().await;
+            body(&*setup).await;
+        });
+        Ok(Completion::Completed)
+    })
+}
