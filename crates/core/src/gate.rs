@@ -113,7 +113,8 @@ impl Builder {
         self
     }
 
-    /// Keeps completions that the store does not confirm in this journal, and records those that an earlier process left in it.
+    /// Keeps completions that the store does not confirm in this journal, and records those that an earlier process
+    /// left in it.
     #[must_use]
     pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
         self.journal = Some(journal);
@@ -188,6 +189,7 @@ impl Gate {
     /// ```
     pub fn with(&self, policy: &Policy) -> Result<Self> {
         let terms = Terms::try_from(policy)?;
+        // The heartbeat must check often enough for the shortest lease of any policy.
         self.shared.leases.expect_lease(terms.lease);
         Ok(Self { shared: Arc::clone(&self.shared), terms: Arc::new(terms) })
     }
@@ -204,16 +206,16 @@ impl Gate {
 
     /// Whether begins are refused at once, because the store has not answered several begins in a row.
     ///
-    /// One begin a second still goes to the store, and the first success ends this state. So the gate needs calls to notice that
-    /// the store answers again: a health check that stops all traffic would keep the gate in this state.
+    /// One begin a second still goes to the store, and the first success ends this state. So the gate needs calls to
+    /// notice that the store answers again: a health check that stops all traffic would keep the gate in this state.
     pub fn is_store_down(&self) -> bool {
         self.shared.leases.breaker().is_open()
     }
 
     /// Runs the handler once for this call, and gives every copy of the call the same answer.
     ///
-    /// The handler runs in a task of its own and is not cancelled when the caller goes away. Its return value decides what is
-    /// recorded, see [`Failure`]. A plain `?`, a panic and a dropped handler mean that the outcome is unknown.
+    /// The handler runs in a task of its own and is not cancelled when the caller goes away. Its return value decides
+    /// what is recorded, see [`Failure`]. A plain `?`, a panic and a dropped handler mean that the outcome is unknown.
     ///
     /// # Errors
     /// [`Refused`]; its [`Reason`] says what the caller can do.
@@ -259,8 +261,8 @@ impl Gate {
         result
     }
 
-    /// Waits until every attempt has ended and every release and abandonment is confirmed, or until the limit. Returns whether
-    /// all have ended. New calls are still accepted: stop them first.
+    /// Waits until every attempt has ended and every release and abandonment is confirmed, or until the limit. Returns
+    /// whether all have ended. New calls are still accepted: stop them first.
     ///
     /// # Cancel safety
     /// Safe to drop.
@@ -275,6 +277,7 @@ impl Gate {
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
         loop {
+            // A follower whose leader applied nothing joins again: it may become the leader or follow the next one.
             let follower = match self.shared.coalescer.join(&call) {
                 CallRole::Leader(leader) => return self.lead(call, Some(leader), handler).await,
                 CallRole::Alone => return self.lead(call, None, handler).await,
@@ -304,7 +307,8 @@ impl Gate {
         }
     }
 
-    /// The refusal of a copy whose leader runs in this process. How long it still runs is unknown: at most one lease.
+    /// The refusal of a copy whose leader runs in this process. The rest of the leader's lease is not known here, so
+    /// the caller is asked to wait for a whole lease.
     fn busy(&self) -> Reason {
         Reason::Busy { retry_after: self.terms.lease.into() }
     }

@@ -1,8 +1,8 @@
-//! Every event and metric of this crate. Each message can be read alone; values are fields; a record key is shown by its first 8
-//! digits.
+//! Every event and metric of this crate. Each message can be read alone; values are fields; a record key is shown by
+//! its first 8 digits.
 //!
-//! Metrics go through the `metrics` facade: without a recorder they cost next to nothing. A gate looks up its most used metrics
-//! when it is built, so the recorder must be installed before that.
+//! Metrics go through the `metrics` facade: without a recorder they cost next to nothing. A gate looks up its most used
+//! metrics when it is built, so the recorder must be installed before that.
 
 use std::time::Duration;
 
@@ -111,12 +111,14 @@ pub(crate) fn follower_left() {
 
 pub(crate) fn taken_over(grant: &Grant) {
     counter!(names::TAKEOVERS).increment(1);
-    tracing::warn!(rk = ?grant.rk, attempt = grant.attempt, "the lease of an earlier attempt expired; the handler runs again");
+    let attempt = grant.attempt;
+    tracing::warn!(rk = ?grant.rk, attempt, "the lease of an earlier attempt expired; the handler runs again");
 }
 
 pub(crate) fn grant_lost(grant: &Grant) {
     counter!(names::GRANTS_LOST).increment(1);
-    tracing::warn!(rk = ?grant.rk, token = grant.token.0, "the grant was lost while its handler ran");
+    let token = grant.token.0;
+    tracing::warn!(rk = ?grant.rk, token, "the grant was lost while its handler ran; the handler is cancelled");
 }
 
 pub(crate) fn ran_too_long(grant: &Grant) {
@@ -124,7 +126,8 @@ pub(crate) fn ran_too_long(grant: &Grant) {
 }
 
 pub(crate) fn renewal_failed(grant: &Grant, error: Option<&Error>) {
-    tracing::warn!(rk = ?grant.rk, error = error.map(tracing::field::debug), "the store did not confirm the renewal of a lease");
+    let error = error.map(tracing::field::debug);
+    tracing::warn!(rk = ?grant.rk, error, "the store did not confirm the renewal of a lease");
 }
 
 pub(crate) fn forgotten(grant: &Grant) {
@@ -158,7 +161,7 @@ pub(crate) fn completion_retried(rk: RecordKey, error: &Error) {
 }
 
 pub(crate) fn spilled(rk: RecordKey, cause: &Error) {
-    tracing::error!(?rk, ?cause, "the store did not take an answer; the journal keeps it");
+    tracing::error!(?rk, ?cause, "the store did not confirm an answer; the journal keeps it and the gate retries");
 }
 
 pub(crate) fn unrecorded(rk: RecordKey, cause: &Error, journal: &Error) {
@@ -176,16 +179,20 @@ pub(crate) fn drained(rk: RecordKey) {
     tracing::info!(?rk, "the store has recorded an answer from the journal");
 }
 
-pub(crate) fn drained_in_vain(rk: RecordKey, why: &str) {
+pub(crate) fn spilled_answer_discarded(rk: RecordKey, why: &str) {
     tracing::error!(?rk, why, "an answer from the journal is discarded");
 }
 
 pub(crate) fn journal_trouble(error: &Error) {
-    tracing::error!(?error, "the journal of unrecorded answers failed");
+    tracing::error!(?error, "the journal of unrecorded answers failed; check its directory and disk");
 }
 
 pub(crate) fn not_given_back(rk: RecordKey, error: &Error) {
-    tracing::error!(?rk, ?error, "the store did not take a grant back");
+    tracing::error!(
+        ?rk,
+        ?error,
+        "the store did not confirm a release, abandonment or cancellation; the lease will expire"
+    );
 }
 
 pub(crate) fn unprotected(rk: RecordKey, error: &Error) {

@@ -40,8 +40,8 @@ impl Attempt {
         self.rk
     }
 
-    /// The grant. Its token fences the handler's own writes. None if the handler runs without a record, because the store is down
-    /// and the policy allows it.
+    /// The grant. Its token fences the handler's own writes. None if the handler runs without a record, because the
+    /// store is down and the policy allows it.
     pub fn grant(&self) -> Option<&Grant> {
         self.grant.as_ref()
     }
@@ -61,8 +61,8 @@ impl Attempt {
         self.operation().event(n)
     }
 
-    /// Waits until the grant is lost or the handler has run for longer than `max_execution`. After that the handler should start
-    /// nothing new. The gate still tries to record its answer.
+    /// Waits until the grant is lost or the handler has run for longer than `max_execution`. After that the handler
+    /// should start nothing new. The gate still tries to record its answer.
     ///
     /// # Cancel safety
     /// Safe to drop.

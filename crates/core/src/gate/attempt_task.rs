@@ -34,6 +34,7 @@ impl Gate {
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
+        // Taken before the begin: a grant that waits for a permit would use up its lease.
         let Some(permit) = self.shared.permits.take(call.tenant()) else {
             return Err(Reason::Overloaded.into());
         };
@@ -57,7 +58,7 @@ impl Gate {
         })
     }
 
-    /// Begins, runs the handler, and settles. Reports the outcome to the followers.
+    /// Begins, runs the handler and settles the grant. Then the followers get the outcome.
     async fn attempt<A, H, F>(
         self,
         call: Call,
@@ -93,6 +94,7 @@ impl Gate {
             Ok(BeginOutcome::Refused(reason)) => Err(reason.into()),
             Err(error) => Err(Refused::store(error)),
         };
+        // After the settlement, so that no follower gets an answer before it is recorded.
         resources.end(&result);
         result
     }
@@ -104,6 +106,7 @@ where
     H: FnOnce(Attempt) -> F,
     F: Future<Output = Result<A, Failure<A>>>,
 {
+    // Unwind safe: a panic drops the handler with its state, so no code sees that state afterwards.
     let returned = AssertUnwindSafe(async move { handler(attempt).await }).catch_unwind().await;
     if returned.is_err() && chaos::on("panic_is_not_applied") {
         return Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "the handler panicked")));
@@ -130,7 +133,7 @@ impl PhaseTimer {
     }
 }
 
-/// What an attempt occupies in this process beside its grant.
+/// What an attempt occupies in this process until it ends: its place as leader, and its permit.
 struct AttemptResources {
     leader: Option<Leader>,
     _permit: Permit,

@@ -1,4 +1,5 @@
-//! The gate's policy for a begin: wait for another process, ask a probe, or run without a record while the store is down.
+//! The gate's policy for a begin: wait for another process, ask a probe, or run without a record while the store is
+//! down.
 
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ impl Gate {
             return false;
         };
         let Some(expected) = seen.live().map(|record| record.token) else {
+            // The record expired after the begin.
             return true;
         };
         let found = probe.probe(rk.operation());
@@ -105,12 +107,13 @@ impl Gate {
         loop {
             let left = deadline.saturating_sub(leases.runtime().boottime_now());
             if left.is_zero() {
+                // The budget is used up. The reply to this last begin, most often `Busy`, is the result.
                 return claim.begin().await;
             }
             leases.runtime().sleep(pause.min(left)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             let seen = leases.call_store(|protocol| protocol.read(call.record_key())).await;
-            // A failed read is ignored: the next one may succeed within the budget.
+            // Polls with reads: a begin may write. A failed read is ignored, because the next one may succeed in time.
             if seen.is_ok_and(|seen| !seen.is_running()) {
                 let begun = claim.begin().await?;
                 if !matches!(begun, Begun::Busy(_)) {

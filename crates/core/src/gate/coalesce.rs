@@ -1,4 +1,5 @@
-//! Coalesces copies of one call in one process: the first leads and asks the store, the others follow and share its outcome.
+//! Coalesces copies of one call in one process: the first leads and asks the store, the others follow and share its
+//! outcome.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -122,7 +123,7 @@ impl Coalescer {
         if leading.call != *call {
             return match leading.stage {
                 LeaderStage::Granted => CallRole::Mismatch,
-                // The store decides: the leader's begin may still be refused.
+                // The leader's begin may still be refused, so the store has to compare the payloads.
                 LeaderStage::Beginning | LeaderStage::Ended(_) => CallRole::Alone,
             };
         }
@@ -145,8 +146,8 @@ impl fmt::Debug for Coalescer {
     }
 }
 
-/// The leader's side. If it is dropped before [`end`](Self::end), its followers get *unknown*, or begin for themselves if it was
-/// not granted.
+/// The leader's side. If it is dropped before [`end`](Self::end), its followers get *unknown*, or begin for themselves
+/// if it was not granted.
 pub(super) struct Leader {
     coalescer: Arc<Coalescer>,
     rk: RecordKey,
@@ -167,13 +168,14 @@ impl Leader {
         }
     }
 
-    /// Reports the outcome, which is made only if there are followers.
+    /// Reports the outcome. `outcome` is called only if there are followers, because it encodes the answer.
     pub(super) fn end(mut self, outcome: impl FnOnce() -> LeaderOutcome) {
         self.send_outcome(outcome);
     }
 
     fn send_outcome(&mut self, outcome: impl FnOnce() -> LeaderOutcome) {
         self.has_ended = true;
+        // Removed before the outcome is sent: a copy that arrives from now on is a new leader and asks the store.
         let call = self.coalescer.in_flight.lock().by_key.remove(&self.rk);
         if let Some(sender) = call.and_then(|call| call.stage_sender) {
             sender.send_replace(LeaderStage::Ended(outcome()));

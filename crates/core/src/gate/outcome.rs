@@ -84,8 +84,8 @@ pub enum Failure<A> {
     Final(A),
     /// Known not applied: the key is free again.
     NotApplied(Detail<A>),
-    /// Known not applied, because the caller is not allowed to do this. As `NotApplied`, but the record expires after one lease,
-    /// or after 10 s if that is longer.
+    /// Known not applied, because the caller is not allowed to do this. As `NotApplied`, but the record expires after
+    /// one lease, or after 10 s if that is longer.
     Denied(Detail<A>),
     /// The effect may or may not have been applied. Any error by a plain `?` means this.
     Unknown(Detail<A>),
@@ -119,7 +119,8 @@ impl<A, E: StdError + Send + Sync + 'static> From<E> for Failure<A> {
     }
 }
 
-/// What the handler returned with its [`Failure`]. The caller gets it unchanged, and nobody else does: it is not recorded.
+/// What the handler returned with its [`Failure`]. Its caller gets it unchanged. It is not recorded, so followers and
+/// later copies do not get it.
 #[derive(Debug)]
 pub enum Detail<A> {
     /// An answer.
@@ -144,7 +145,8 @@ pub struct RunResult<A> {
     pub provenance: Provenance,
     /// Whether the store has the answer.
     pub recorded: Recorded,
-    /// When the answer stops being replayed, in unix seconds by the clock of the process that recorded it. None without a record.
+    /// When the answer stops being replayed, in unix seconds by the clock of the process that recorded it. None without
+    /// a record.
     pub expiry: Option<u32>,
 }
 
@@ -155,7 +157,8 @@ pub enum Provenance {
     Fresh,
     /// The handler ran for an earlier copy of the call, or for one at the same time.
     Replayed,
-    /// The handler ran for this call, but another attempt had recorded its answer first: this one.
+    /// The handler ran for this call, but another attempt recorded its answer first. The result has the recorded
+    /// answer.
     Canonical,
 }
 

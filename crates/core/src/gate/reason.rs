@@ -39,7 +39,8 @@ pub enum Reason {
     },
     /// The handler ran, and the outcome is unknown.
     Unknown {
-        /// Whether the handler ran without a record, because the store was down and the policy allows it. A copy may run again.
+        /// Whether the handler ran without a record, because the store was down and the policy allows it. A copy may
+        /// run again.
         unrecorded: bool,
     },
     /// The effect was applied, but the answer could not be recorded. Copies of the call get *outcome unknown*.
@@ -77,18 +78,19 @@ impl Reason {
         matches!(self, Self::NotApplied { unrecorded: true } | Self::Unknown { unrecorded: true })
     }
 
-    #[rustfmt::skip] // A table.
     const fn row(self) -> ReasonRow {
         match self {
-            Self::Busy { .. } => ReasonRow { name: "busy", message: "another attempt is running", is_caught: true },
-            Self::Mismatch => ReasonRow { name: "mismatch", message: "the key was used for another payload", is_caught: false },
-            Self::Indeterminate { .. } => ReasonRow { name: "indeterminate", message: "the outcome of an earlier attempt is unknown", is_caught: true },
-            Self::Dead => ReasonRow { name: "dead", message: "closed after too many attempts", is_caught: true },
-            Self::Overloaded => ReasonRow { name: "overloaded", message: "too many attempts are running", is_caught: false },
-            Self::NotApplied { .. } => ReasonRow { name: "not_applied", message: "not applied", is_caught: false },
-            Self::Unknown { .. } => ReasonRow { name: "unknown", message: "the outcome is unknown", is_caught: false },
-            Self::Unrecorded => ReasonRow { name: "unrecorded", message: "applied, but the answer could not be recorded", is_caught: false },
-            Self::Store(_) => ReasonRow { name: "store_error", message: "the store cannot be used", is_caught: false },
+            Self::Busy { .. } => ReasonRow::caught("busy", "another attempt is running"),
+            Self::Mismatch => ReasonRow::not_caught("mismatch", "the key was used for another payload"),
+            Self::Indeterminate { .. } => {
+                ReasonRow::caught("indeterminate", "the outcome of an earlier attempt is unknown")
+            }
+            Self::Dead => ReasonRow::caught("dead", "closed after too many attempts"),
+            Self::Overloaded => ReasonRow::not_caught("overloaded", "too many attempts are running"),
+            Self::NotApplied { .. } => ReasonRow::not_caught("not_applied", "not applied"),
+            Self::Unknown { .. } => ReasonRow::not_caught("unknown", "the outcome is unknown"),
+            Self::Unrecorded => ReasonRow::not_caught("unrecorded", "applied, but the answer could not be recorded"),
+            Self::Store(_) => ReasonRow::not_caught("store_error", "the store cannot be used"),
         }
     }
 
@@ -105,11 +107,21 @@ impl Reason {
     }
 }
 
-/// What is fixed for each reason.
+/// What is fixed for each reason: its metric label, its message, and whether such a call counts as a caught copy.
 struct ReasonRow {
     name: &'static str,
     message: &'static str,
     is_caught: bool,
+}
+
+impl ReasonRow {
+    const fn caught(name: &'static str, message: &'static str) -> Self {
+        Self { name, message, is_caught: true }
+    }
+
+    const fn not_caught(name: &'static str, message: &'static str) -> Self {
+        Self { name, message, is_caught: false }
+    }
 }
 
 /// A sentence for people.

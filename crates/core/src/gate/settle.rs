@@ -1,4 +1,5 @@
-//! From the handler's return value to the record: complete, release or abandon. Only then does the caller get its result.
+//! From the handler's return value to the record: complete, release or abandon. Only then does the caller get its
+//! result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,8 @@ impl GrantGuard {
                 Err(Refused::with_detail(Reason::Unknown { unrecorded: false }, detail))
             }
         };
+        // Set only now: if this future is dropped earlier, the grant is abandoned. After a completion this changes
+        // nothing (row A4).
         self.is_settled = true;
         result
     }
@@ -88,7 +91,8 @@ impl GrantGuard {
         Box::pin(self.gate.shared.leases.give_back(give_back, self.heartbeat.take())).await;
     }
 
-    /// Records the answer, and retries for one lease, but only while the lease cannot have expired. After that it spills.
+    /// Records the answer, and retries for one lease, but only while the lease cannot have expired. After that it
+    /// spills.
     async fn complete<A: Answer>(&mut self, answer: A) -> Result<RunResult<A>, Refused<A>> {
         let leases = Arc::clone(&self.gate.shared.leases);
         let runtime = leases.runtime();
@@ -106,6 +110,7 @@ impl GrantGuard {
         }
         let mut pause = FIRST_PAUSE;
         loop {
+            // Safe to repeat after an ambiguous error: the same token and answer give `Already` (row C3).
             let error = match self.send_completion(&request).await {
                 Ok(completed) => return self.completed_result(answer, completed),
                 Err(error) => error,

@@ -1,5 +1,5 @@
-//! Completions that the store did not confirm. The journal keeps them, and every second the gate tries to record them, until the
-//! store gives a definite answer.
+//! Completions that the store did not confirm. The journal keeps them, and every second the gate tries to record them,
+//! until the store gives a definite answer.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -45,10 +45,12 @@ impl SpillQueue {
         Self { journal, pending: Mutex::default() }
     }
 
+    /// Takes every entry. Completions that spill while these are tried are queued meanwhile.
     fn take_all(&self) -> VecDeque<PendingCompletion> {
         std::mem::take(&mut *self.pending.lock())
     }
 
+    /// Puts entries back in front of those that were queued meanwhile.
     fn push_front(&self, earlier: impl IntoIterator<Item = PendingCompletion>) {
         let mut pending = self.pending.lock();
         let newer = std::mem::take(&mut *pending);
@@ -63,8 +65,8 @@ impl fmt::Debug for SpillQueue {
     }
 }
 
-/// Starts the task that drains the journal: first the completions of earlier processes, then new ones. The task ends when the
-/// gate is dropped.
+/// Starts the task that drains the journal: first the completions of earlier processes, then new ones. The task ends
+/// when the gate is dropped.
 pub(super) fn start(shared: &Arc<GateCore>) {
     if let Some(journal) = shared.spill_queue.journal.clone() {
         let (gate, runtime) = (Arc::downgrade(shared), Arc::clone(shared.leases.runtime()));
@@ -92,7 +94,7 @@ async fn drain(gate: Weak<GateCore>, runtime: Arc<dyn Runtime>, journal: Arc<dyn
 }
 
 impl GateCore {
-    /// Keeps a completion in the journal, and the heartbeat of its grant with it.
+    /// Keeps a completion in the journal. The heartbeat is taken only if the journal has the completion.
     pub(super) async fn spill(self: &Arc<Self>, spilled: Spilled, heartbeat: &mut Option<Heartbeat>) -> Result<()> {
         let queue = &self.spill_queue;
         let Some(journal) = &queue.journal else {
@@ -109,7 +111,7 @@ impl GateCore {
 
     /// Tries every entry once, oldest first. Stops at the first one if the store is down.
     async fn drain_once(&self, journal: &dyn Journal) {
-        let mut kept = VecDeque::new();
+        let mut remaining = VecDeque::new();
         let mut pending = self.spill_queue.take_all();
         while let Some(entry) = pending.pop_front() {
             match self.try_to_record(&entry.spilled).await {
@@ -119,13 +121,14 @@ impl GateCore {
                     }
                 }
                 DrainResult::StoreDown => {
-                    kept.push_back(entry);
+                    // Each later entry would wait for the same store, for up to one timeout.
+                    remaining.push_back(entry);
                     break;
                 }
-                DrainResult::Keep => kept.push_back(entry),
+                DrainResult::Keep => remaining.push_back(entry),
             }
         }
-        self.spill_queue.push_front(kept.into_iter().chain(pending));
+        self.spill_queue.push_front(remaining.into_iter().chain(pending));
     }
 
     async fn try_to_record(&self, spilled: &Spilled) -> DrainResult {
@@ -138,12 +141,16 @@ impl GateCore {
         }
         match self.leases.call_store(|protocol| protocol.complete(&rk, &request)).await {
             Ok(Completed::Done | Completed::Already | Completed::Recreated) => telemetry::drained(rk),
+            // A definite answer: another attempt owns the record, and no later try changes that.
             Ok(Completed::Lost(other)) => telemetry::divergent(rk, request.claim.token.0, &other),
             Ok(Completed::Gone) => {
-                telemetry::drained_in_vain(rk, "the answer is older than its retention, and its record is gone");
+                telemetry::spilled_answer_discarded(
+                    rk,
+                    "the answer is older than its retention, and its record is gone",
+                );
             }
             Err(_) if request.age >= spilled.unknown_retention.into() => {
-                telemetry::drained_in_vain(rk, "the record has expired by now");
+                telemetry::spilled_answer_discarded(rk, "the record has expired by now");
             }
             // The journal keeps the answer of a damaged record until an operator repairs it.
             Err(error) if is_permanent(&error) => return DrainResult::Keep,
