@@ -1,7 +1,7 @@
 //! The lease engine: gets grants from a store, keeps their leases renewed, and gives them back.
 //!
 //! ```text
-//! claim.rs      sends begins: a second one where the first is ambiguous, and a cancellation for what they may leave behind
+//! claim.rs      sends a begin, repeats it once if it is ambiguous, and cancels grants that no attempt uses
 //! heartbeat.rs  renews the lease of every running attempt, on a thread of its own
 //! give_back.rs  release, abandon and cancel, each repeated until the store gives a definite answer
 //! breaker.rs    refuses begins at once while the store does not answer
@@ -62,7 +62,8 @@ impl From<&Terms> for LeaseTerms {
 }
 
 impl LeaseEngine {
-    /// Starts the engine and its heartbeat thread, for leases of at least this length. The thread ends when the engine is dropped.
+    /// Starts the engine and its heartbeat thread, for leases of at least this length. The thread ends when the engine
+    /// is dropped.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         runtime: Arc<dyn Runtime>,

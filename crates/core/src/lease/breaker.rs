@@ -1,5 +1,5 @@
-//! Refuses begins at once while the store does not answer, so that calls do not wait for it. Only begins ask the breaker:
-//! completions and releases always go to the store.
+//! Refuses begins at once while the store does not answer, so that calls do not wait for it. Only begins ask the
+//! breaker: completions and releases always go to the store.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,6 +46,7 @@ impl Breaker {
     }
 
     pub(crate) fn record_failure(&self, now: Duration) {
+        // Not one atomic step: a concurrent failure may be lost, which only delays the opening.
         let failures = self.failures.load(Ordering::Acquire).saturating_add(1);
         self.failures.store(failures, Ordering::Release);
         if failures == FAILURES {

@@ -37,8 +37,8 @@ pub(crate) struct StrayBegin {
     pub(crate) sent_at: Duration,
 }
 
-/// Until when an attempt may start something new under a grant: the lease, counted from when the confirmed request was *sent*,
-/// minus a margin.
+/// Until when an attempt may start something new under a grant: the lease, counted from when the confirmed request was
+/// *sent*, minus a margin.
 pub(super) fn deadline(sent_at: Duration, lease: Duration) -> Duration {
     sent_at + lease - lease / 10
 }
@@ -74,6 +74,8 @@ impl<'a> PendingClaim<'a> {
 
     async fn begin_once(&mut self, request: &Begin) -> Result<Begun> {
         let engine = &**self.engine;
+        // Read before the request is sent: the store starts the lease later than this, so the deadline is on the safe
+        // side.
         self.sent_at = engine.runtime.boottime_now();
         if !engine.breaker.admits(self.sent_at) {
             let message = "the store has not answered several begins in a row; one begin a second still goes to it";
@@ -90,8 +92,8 @@ impl<'a> PendingClaim<'a> {
         begun
     }
 
-    /// Checks the last reply: a grant whose lease may have expired on the way is refused. Cancels what the begins may leave
-    /// behind, unless the grant is used.
+    /// Checks the last reply: a grant that arrives so late that its lease may have expired is refused. Cancels what the
+    /// begins may leave behind, unless the grant is used.
     pub(crate) fn check_reply(&self, begun: Result<Begun>, terms: &LeaseTerms) -> Result<Begun> {
         let is_granted = matches!(begun, Ok(Begun::Granted(_) | Begun::Mine(_)));
         let is_too_late = self.engine.runtime.boottime_now() >= deadline(self.sent_at, self.request.lease.into());

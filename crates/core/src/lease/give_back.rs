@@ -22,11 +22,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct GiveBack {
     rk: RecordKey,
     action: GiveBackAction,
-    /// The lifetime of the record: later there is nothing left to give back.
+    /// The lifetime of the record. After that the record has expired, and there is no grant to give back.
     give_up_after: Duration,
 }
 
-/// The seconds are the lifetime of the released record.
+/// The operation that gives the grant back. The seconds are the lifetime of the released record.
 #[derive(Clone, Copy, Debug)]
 enum GiveBackAction {
     Release(Claim, Seconds),
@@ -35,8 +35,8 @@ enum GiveBackAction {
 }
 
 impl LeaseEngine {
-    /// Gives the grant back after the renewal in progress has ended. Awaits the first try; a background task repeats it if the
-    /// store does not confirm it.
+    /// Gives the grant back after the renewal in progress has ended. Awaits the first try; a background task repeats it
+    /// if the store does not confirm it.
     pub(crate) async fn give_back(self: &Arc<Self>, give_back: GiveBack, heartbeat: Option<Heartbeat>) {
         if let Some(heartbeat) = heartbeat {
             heartbeat.stop().await;
@@ -66,15 +66,16 @@ impl LeaseEngine {
         }
     }
 
-    /// The store may carry the begin out after the first cancellation, so a second one follows when the begin can no longer
-    /// arrive. A request is assumed to die in the network within one lease. The last request of a begin is a swap, which is sent
-    /// within the store timeout.
+    /// The store may carry the begin out after the first cancellation, so a second one follows when the begin can no
+    /// longer arrive. A request is assumed to die in the network within one lease. The last request of a begin is a
+    /// swap, which is sent within the store timeout.
     async fn cancel_twice(&self, begin: StrayBegin, terms: LeaseTerms) {
         let cancel = GiveBack {
             rk: begin.rk,
             action: GiveBackAction::Cancel(begin.owner, terms.released_retention),
             give_up_after: terms.unknown_retention.into(),
         };
+        // The first one frees the key at once if the begin has arrived already.
         cancel.repeat(self).await;
         if chaos::on("cancel_once") {
             return;

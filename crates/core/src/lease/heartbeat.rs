@@ -1,7 +1,7 @@
 //! Renews leases on a thread and a store handle of its own, so that a blocked executor does not lose a lease.
 //!
-//! The thread checks all leases several times per lease. Most attempts end before their first renewal is due and cost no more than
-//! an entry in a map.
+//! The thread checks all leases several times per lease. Most attempts end before their first renewal is due and cost
+//! no more than an entry in a map.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -116,6 +116,7 @@ async fn run(engine: Weak<LeaseEngine>, runtime: Arc<dyn Runtime>) {
         while let Either::Right((result, rest)) = select(pause, pin!(next(&mut requests))).await {
             pause = rest;
             if let RequestResult::Handle(received) = result {
+                // If the store gave none, the next check asks again.
                 is_handle_requested = false;
                 handle = received;
             }
@@ -162,6 +163,7 @@ struct RenewedLease {
 impl RenewedLease {
     /// Whether a renewal is due. If so it is marked as started, and the caller must send it.
     fn start_if_due(&self, now: Duration) -> bool {
+        // Checked even while a renewal is in progress: without its reply the lease may expire before the handler stops.
         if now >= deadline(self.confirmed(), self.lease) {
             self.cancellation.fire();
         }
@@ -298,8 +300,10 @@ impl Heartbeat {
         self.lease.confirmed() + self.lease.lease
     }
 
-    /// Stops renewing, and waits for the renewal in progress: it must not reach the store after the request that follows.
+    /// Stops renewing, and waits for the renewal in progress: it must not reach the store after the request that
+    /// follows.
     pub(crate) async fn stop(self) {
+        // Removed first. `start_due` starts renewals under the same lock, so none starts after this line.
         self.engine.leases.remove(self.number);
         if chaos::on("abandon_races_renewal") {
             return;
