@@ -42,7 +42,7 @@ pub trait Journal: fmt::Debug + Send + Sync + 'static {
     /// If dropped, the entry may or may not be stored. Storing an entry twice does no harm.
     async fn append(&self, entry: &Spilled) -> Result<Number>;
 
-    /// Marks an entry as done: the store has it.
+    /// Marks an entry as done: the store gave a definite answer to its completion, or the record has expired.
     ///
     /// # Errors
     /// As [`Journal::append`]. An entry that stays is completed again after a restart, which changes nothing.
@@ -70,9 +70,9 @@ pub struct Number(pub u64);
 pub struct Spilled {
     /// The record key of the call.
     pub rk: RecordKey,
-    /// The completion. Its age counts from `ended`.
+    /// The completion. Before each try the gate computes its age from `ended`.
     pub complete: Complete,
-    /// How long the gate retries: the lifetime of the record without this completion.
+    /// How long the gate retries. After that the record of the unknown outcome has expired.
     pub unknown_retention: Seconds,
     /// When the handler ended, by the wall clock.
     pub ended: Timestamp,

@@ -18,9 +18,10 @@
 //!                                         77  the answer
 //! ```
 //!
-//! The mark is drawn at random for each file. It shows where the next frame begins after a damaged one. Whoever writes an answer
-//! cannot know the mark, so an answer that contains bytes of a frame is not read as one. A check is the start of the SHA-256 of the
-//! position of the frame and all bytes before the check. The header and the checks are the same in every version.
+//! The mark is drawn at random for each file. It shows where the next frame begins after a damaged one. The author of
+//! an answer cannot know the mark, so an answer that contains bytes of a frame is not read as one. A check is the start
+//! of the SHA-256 of the position of the frame and all bytes before the check. The header and the checks are the same
+//! in every version.
 
 #[cfg(test)]
 mod tests;
@@ -160,6 +161,7 @@ pub(super) struct FileScan {
 pub(super) fn scan(file: &[u8]) -> FileScan {
     let mut scan = FileScan { mark: None, undone: BTreeMap::new(), end: 0, damage: None, has_unknown_frame: false };
     if file.len() < HEADER_LEN || is_zero(file) {
+        // A crash interrupted the first append, so no entry was confirmed.
         return scan;
     }
     scan.mark = mark_of_header(file);
@@ -168,6 +170,7 @@ pub(super) fn scan(file: &[u8]) -> FileScan {
         scan.mark = mark_of_first_frame(file);
     }
     let Some(mark) = scan.mark else {
+        // Without the mark no frame can be found. The end is that of the file, so that nothing is truncated.
         scan.end = file.len() as u64;
         return scan;
     };
@@ -184,6 +187,7 @@ pub(super) fn scan(file: &[u8]) -> FileScan {
                     next
                 }
                 None if is_torn(&file[at..], at as u64, mark) => break,
+                // No mark follows. The rest stays in the file for an operator.
                 None => {
                     scan.damage.get_or_insert(at as u64);
                     file.len()
@@ -296,13 +300,14 @@ fn mark_of_first_frame(file: &[u8]) -> Option<FileMark> {
 
 /// Finds where the next frame may begin after a damaged one.
 fn find_mark(file: &[u8], at: usize, mark: FileMark) -> Option<usize> {
+    // The damaged frame may begin with the mark itself, so the search starts behind its first byte.
     let start = at + 1;
     let offset = file[start..].windows(mark.0.len()).position(|window| window == mark.0)?;
     Some(start + offset)
 }
 
-/// Whether a crash interrupted the append here: only the start of a frame is there, or zeros. A complete frame that cannot be
-/// read counts as damaged instead, because its append may have been confirmed.
+/// Whether a crash interrupted the append here: only the start of a frame is there, or zeros. A complete frame that
+/// cannot be read counts as damaged instead, because its append may have been confirmed.
 fn is_torn(rest: &[u8], position: u64, mark: FileMark) -> bool {
     let is_cut_short = |header: FrameHeader| rest.len() - HEADER_LEN < header.len + CHECK_LEN;
     rest.len() < HEADER_LEN || is_zero(rest) || FrameHeader::read(rest, position, mark).is_some_and(is_cut_short)

@@ -1,7 +1,9 @@
+//! A journal in files: one thread writes them, and a file that no process has locked is adopted.
+//!
 //! ```text
 //! append, done, replay ─► thread: one write and one fdatasync for all waiting appends, then the replies
 //!
-//! <directory>/spill-….journal   own, locked        emptied when all entries are done, deleted at the end
+//! <directory>/spill-….journal   own, locked        emptied when all entries are done, deleted when the journal closes
 //!             spill-….journal   adopted, locked    deleted when all entries are done
 //!             spill-….journal   another process's, locked by it
 //!             spill-….damaged   adopted, damaged: read as far as possible, and kept for an operator
@@ -54,13 +56,14 @@ impl FileJournalSettings {
     }
 }
 
-/// A journal in a directory of files: one locked file for each running process, and the files that earlier processes left.
+/// A journal in a directory of files: one locked file for each running process, and the files that earlier processes
+/// left.
 ///
-/// A crash during an append loses only that append. A damaged file is reported and read as far as possible. When its readable
-/// entries are done, it is kept under another name.
+/// A crash during an append loses only that append. A damaged file is reported and read as far as possible. When its
+/// readable entries are done, it is kept under another name.
 ///
-/// If the journal is dropped, its thread soon closes the files: it deletes the file of this process unless an entry in it is not
-/// done. [`FileJournal::close`] waits for that.
+/// If the journal is dropped, its thread soon closes the files: it deletes the file of this process unless an entry in
+/// it is not done. [`FileJournal::close`] waits for that.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -91,8 +94,8 @@ pub struct FileJournal {
 const QUEUE: usize = 1024;
 
 impl FileJournal {
-    /// Creates the directory if it is missing and a file for this process, and adopts the files that no process has locked.
-    /// Blocks while it reads the adopted files.
+    /// Creates the directory if it is missing and a file for this process, and adopts the files that no process has
+    /// locked. Blocks while it reads the adopted files.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be created, read or written, or if its file system has no locks.

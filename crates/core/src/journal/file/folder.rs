@@ -13,14 +13,15 @@ use super::report;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 
-/// Creates the directory if it is missing, and syncs it. Returns its absolute path, because the process may change its working
-/// directory.
+/// Creates the directory if it is missing, and syncs it. Returns its absolute path, because the process may change its
+/// working directory.
 pub(super) fn prepare(directory: &Path) -> Result<PathBuf> {
     let prepared = || -> io::Result<PathBuf> {
-        let made = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).count();
+        let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).count();
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let directory = fs::canonicalize(directory)?;
-        for parent in directory.ancestors().skip(1).take(made) {
+        // A new directory survives a power failure only when its parent is synced.
+        for parent in directory.ancestors().skip(1).take(missing) {
             sync(parent)?;
         }
         Ok(directory)
@@ -46,6 +47,7 @@ impl LockedFile {
                 let path = directory.join(name(runtime));
                 let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
                 if let Some(locked) = Self::lock(file, path)? {
+                    // Without this a power failure could lose the file and the appends confirmed in it.
                     sync(directory)?;
                     return Ok(locked);
                 }
@@ -122,7 +124,8 @@ impl LockedFile {
         metadata.map(|metadata| metadata.uid()).map_err(|source| unusable(&self.path, source))
     }
 
-    /// Deletes the file. Needs no sync: if the file comes back after a power failure, completing its entries again does no harm.
+    /// Deletes the file. Needs no sync: if the file comes back after a power failure, completing its entries again does
+    /// no harm.
     pub(super) fn delete(&self) -> io::Result<()> {
         if self.is_at_its_path()? {
             fs::remove_file(&self.path)?;
@@ -130,7 +133,7 @@ impl LockedFile {
         Ok(())
     }
 
-    /// Renames the file, so that no process adopts it.
+    /// Renames the file to `….damaged`, so that no process adopts it.
     pub(super) fn set_aside(&self) -> io::Result<PathBuf> {
         let free = |extension: String| {
             let path = self.path.with_extension(extension);
@@ -144,7 +147,8 @@ impl LockedFile {
     }
 }
 
-/// Unlocks explicitly: closing is not enough, because a child process that was just forked shares the lock until its `exec`.
+/// Unlocks explicitly: closing is not enough, because a child process that was just forked shares the lock until its
+/// `exec`.
 impl Drop for LockedFile {
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {

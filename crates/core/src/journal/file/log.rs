@@ -84,6 +84,7 @@ impl JournalFile {
             end_action,
             undone: undone.collect(),
         };
+        // Truncated now: the next frames of this process go to `end`, and old bytes behind them would look like damage.
         let torn = bytes.len() as u64 - scan.end;
         if torn > 0 {
             report::torn(&log.locked.path, torn);
@@ -111,6 +112,7 @@ impl JournalFile {
 
     /// Writes the frames and syncs them.
     pub(super) fn append(&mut self, frames: &Frames) -> Result<(), WriteFailure> {
+        // A write to a deleted file succeeds, but no later process would find the entry.
         let is_deleted = self.locked.is_deleted();
         if is_deleted.map_err(|source| self.failure(ErrorKind::NotApplied, source))? {
             let path = self.locked.path.display();
@@ -151,6 +153,7 @@ impl JournalFile {
                 self.end += frames.bytes().len() as u64;
                 Ok(())
             }
+            // Without the truncation the entry may be read after a crash, so the outcome of the append is unknown.
             Err(source) => Err(match self.truncate() {
                 Ok(()) => self.failure(ErrorKind::NotApplied, source),
                 Err(_) => self.failure(ErrorKind::Unknown, source),

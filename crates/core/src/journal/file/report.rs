@@ -26,19 +26,28 @@ pub(super) fn damaged(path: &Path, at: u64, left: usize) {
 }
 
 pub(super) fn entry_damaged(path: &Path, number: Number, error: &Error) {
-    tracing::error!(path = %path.display(), number = number.0, ?error, "an answer in the journal is damaged; it stays in its file");
+    let path = path.display();
+    tracing::error!(%path, number = number.0, ?error, "an answer in the journal is damaged; it stays in its file");
 }
 
 pub(super) fn set_aside(path: &Path, kept: &Path) {
-    tracing::error!(path = %path.display(), kept = %kept.display(), "renamed a damaged journal file; its readable answers are recorded");
+    let (path, kept) = (path.display(), kept.display());
+    tracing::error!(%path, %kept, "renamed a damaged journal file; its readable answers are recorded");
 }
 
 pub(super) fn written_by_later_release(path: &Path) {
-    tracing::error!(path = %path.display(), "a later release wrote to this journal file; start that release once to record its answers");
+    tracing::error!(
+        path = %path.display(),
+        "a later release wrote to this journal file; start that release once to record its answers"
+    );
 }
 
 pub(super) fn not_adopted(path: &Path, error: &io::Error) {
-    tracing::error!(path = %path.display(), %error, "cannot adopt a journal file, so its answers are not recorded; check that this user may read and write it");
+    tracing::error!(
+        path = %path.display(),
+        %error,
+        "cannot adopt a journal file, so its answers are not recorded; check that this user may read and write it"
+    );
 }
 
 pub(super) fn not_ended(path: &Path, error: &io::Error) {
@@ -46,5 +55,6 @@ pub(super) fn not_ended(path: &Path, error: &io::Error) {
 }
 
 pub(super) fn not_unlocked(path: &Path, error: &io::Error) {
-    tracing::warn!(path = %path.display(), %error, "cannot unlock a journal file; it stays locked until this process ends");
+    let path = path.display();
+    tracing::warn!(%path, %error, "cannot unlock a journal file; it stays locked until this process ends");
 }

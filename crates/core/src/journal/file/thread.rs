@@ -39,12 +39,15 @@ pub(super) fn run(mut files: JournalFiles, mut jobs: mpsc::Receiver<JournalJob>)
             group.take(job);
         }
         if !group.closing.is_empty() {
+            // Later jobs are refused. Those that are queued already still run.
             jobs.close();
         }
+        // Appends go first, whatever the order in the queue: a caller that needs an order awaits the first reply.
         files.append(group.appends);
         group.unsynced.into_iter().for_each(|job| job(&mut files));
         closing.append(&mut group.closing);
     }
+    // `close` returns only when the files are closed and unlocked.
     drop(files);
     for reply in closing {
         let _ = reply.send(());
@@ -152,6 +155,7 @@ impl JournalFiles {
     /// Marks an entry as done. A missing entry counts as done.
     pub(super) fn done(&mut self, number: Number) -> Result<()> {
         if let Some(result) = self.own.done(number) {
+            // Emptied rather than marked, so that a journal in use does not grow without end.
             let result = if self.own.is_done() { self.own.clear() } else { result };
             return result.map_err(|failure| failure.error());
         }
