@@ -15,7 +15,7 @@
 //!
 //! Four rules keep it safe:
 //! - An expired lease never erases that an attempt existed, its fingerprint or its token.
-//! - Every write after a begin carries owner and token, so a late write changes only the record of its own grant.
+//! - A renewal, release, abandonment or burial names owner and token, so a late one changes only its own grant.
 //! - Only "known not applied" releases a key. A dropped, timed out or failed handler means *outcome unknown*.
 //! - A known effect overrides every state except a recorded answer.
 #![doc = include_str!("machine/protocol.md")]

@@ -22,6 +22,7 @@ pub(super) fn next_grant(
     (record, before): (&Record, &Holding),
     takeover: bool,
 ) -> Decision<Begun> {
+    // The record keeps its fingerprint: the call may accept it under an older rule only.
     let attempt = before.attempt.saturating_add(1);
     let (change, grant) = granted(ask, mint(seen), record.fingerprint, (attempt, takeover));
     Decision::Change(change, Begun::Granted(grant))

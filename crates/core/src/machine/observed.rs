@@ -55,7 +55,11 @@ impl Observed {
 /// use hapax_core::{RecordKey, Result};
 ///
 /// /// Returns `None` if the record changed since it was read. The caller then reads and decides again.
-/// async fn carry_out<R>(store: &dyn Store, rk: &RecordKey, decide: fn(&Observed) -> Decision<R>) -> Result<Option<R>> {
+/// async fn carry_out<R>(
+///     store: &dyn Store,
+///     rk: &RecordKey,
+///     decide: fn(&Observed) -> Decision<R>,
+/// ) -> Result<Option<R>> {
 ///     let seen = store.read(rk).await?;
 ///     match decide(&seen) {
 ///         Decision::Reply(reply) => Ok(Some(reply)),

@@ -32,7 +32,7 @@ pub struct Begin {
     pub on_lapse: Lapse,
 }
 
-/// The attempt that sends an operation. Every write after a begin carries it.
+/// Names the grant under which an attempt renews, completes, releases, abandons or buries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The attempt.
