@@ -180,7 +180,7 @@ pub enum Phase {
 pub struct Holding {
     /// The attempt.
     pub owner: Owner,
-    /// The number of grants so far, from 1. It stays at the largest number.
+    /// The number of grants so far, from 1. At 65,535 it stops growing.
     pub attempt: u16,
     /// Whether the grant followed a lapse: the attempt before it may have had an effect.
     pub takeover: bool,
@@ -211,7 +211,7 @@ impl Phase {
     /// The phase with this number in stored forms; `None` for the number of a completed record.
     ///
     /// # Errors
-    /// `Damaged` for a number without a state.
+    /// `Damaged` for a number that no state has.
     pub fn from_stored(number: u8) -> Result<Option<Self>, Error> {
         match number {
             1 => Ok(Some(Self::InProgress)),
@@ -303,6 +303,7 @@ impl Record {
             return Err(damaged("a record has the wrong length for its state"));
         }
         let (header, stored_check) = value[..header_len].split_at(header_len - CHECK_LEN);
+        // Before the flags and fields: an altered header must not be reported as written by a later release.
         if check(rk, header) != stored_check {
             return Err(damaged("a record was altered, or belongs to another key"));
         }

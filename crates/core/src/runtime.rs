@@ -1,4 +1,5 @@
-//! Every clock, task, thread and random byte of Hapax comes from here, so that a test or a simulation can control all of them.
+//! Every clock, task, thread and random byte of Hapax comes from here, so that a test or a simulation can control all
+//! of them.
 
 mod tasks;
 #[cfg(feature = "tokio")]
@@ -64,8 +65,8 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// The system's error if it cannot start a thread.
     fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
-    /// The boot-time clock, for measuring durations: the time since a fixed point in the past. It also counts while the machine
-    /// sleeps.
+    /// The boot-time clock, for measuring durations: the time since a fixed point in the past. It also counts while the
+    /// machine sleeps.
     fn boottime_now(&self) -> Duration;
 
     /// The wall clock, for stores in this process and for timestamps that people see.

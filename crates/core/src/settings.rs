@@ -269,6 +269,7 @@ impl TryFrom<&Policy> for Terms {
             released_retention: seconds(policy.released_retention),
             max_execution: policy.max_execution,
             on_lapse: match policy.on_lapse {
+                // A probe resolves a record that is indeterminate, so the begin holds it first.
                 OnLapse::Hold | OnLapse::Resolve(_) => Lapse::Hold,
                 OnLapse::Retry(_) => Lapse::Retry,
             },

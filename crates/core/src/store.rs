@@ -202,8 +202,10 @@ impl StoredRecord {
 pub fn is_unchanged(stored: Option<&StoredRecord>, seen: &Observed, now: Timestamp) -> bool {
     match (stored, seen.live()) {
         (None, None) => true,
+        // The clock may have stepped back since the read, and the record may be live again.
         (Some(stored), None) => stored.is_expired(now) && seen.record.as_ref() == Some(&stored.record),
         (Some(stored), Some(record)) => {
+            // Every write and every renewal moves the expiry, so an equal expiry shows that there was none.
             let is_same_life = stored.expires_at == seen.now.plus(seen.life_left) || chaos::on("swap_ignores_renewal");
             !stored.is_expired(now) && is_same_life && stored.record == *record
         }

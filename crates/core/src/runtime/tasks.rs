@@ -17,6 +17,7 @@ struct TaskCount {
 impl Tasks {
     /// Counts a task from now until it ends or is dropped.
     pub(crate) fn track<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
+        // Counted before the task is spawned, so that a wait that starts now does not miss it.
         self.0.running.fetch_add(1, Ordering::AcqRel);
         let guard = RunningTask(Arc::clone(&self.0));
         async move {

@@ -58,7 +58,7 @@ pub struct Memory {
     runtime: Arc<dyn Runtime>,
     settings: MemorySettings,
     used: AtomicUsize,
-    mark: AtomicU64,
+    token_high_water: AtomicU64,
 }
 
 const SHARDS: usize = 64;
@@ -84,20 +84,20 @@ impl Memory {
     /// An empty store with these settings, on the clock of this runtime.
     pub fn with(runtime: Arc<dyn Runtime>, settings: MemorySettings) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, runtime, settings, used: AtomicUsize::new(0), mark: AtomicU64::new(0) }
+        Self { shards, runtime, settings, used: AtomicUsize::new(0), token_high_water: AtomicU64::new(0) }
     }
 
     fn shard(&self, rk: &RecordKey) -> MutexGuard<'_, Shard> {
         self.shards[usize::from(rk.as_bytes()[15]) % SHARDS].lock()
     }
 
-    fn mark(&self) -> Token {
-        Token(self.mark.load(Ordering::Acquire))
+    fn token_high_water(&self) -> Token {
+        Token(self.token_high_water.load(Ordering::Acquire))
     }
 
     fn write(&self, shard: &mut Shard, rk: &RecordKey, now: Timestamp, change: &Change) {
         if !(chaos::on("mark_by_begin_alone") && change.record.state.holding().is_none_or(|held| held.attempt > 1)) {
-            self.mark.fetch_max(change.record.token.0, Ordering::AcqRel);
+            self.token_high_water.fetch_max(change.record.token.0, Ordering::AcqRel);
         }
         let stored = StoredRecord::at(now, change);
         self.used.fetch_add(size(&stored), Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Memory {
     fn decide<R>(&self, rk: &RecordKey, judge: impl FnOnce(&Observed) -> Decision<R>) -> R {
         let mut shard = self.shard(rk);
         let now = self.runtime.wall_now();
-        match judge(&observe(shard.slots.get(rk), now, self.mark())) {
+        match judge(&observe(shard.slots.get(rk), now, self.token_high_water())) {
             Decision::Reply(reply) => reply,
             Decision::Change(change, reply) => {
                 self.write(&mut shard, rk, now, &change);
@@ -137,11 +137,13 @@ impl Store for Memory {
         let rk = ask.call.record_key();
         let mut shard = self.shard(&rk);
         let now = self.runtime.wall_now();
+        // Before the look-up: the swept records may make the room that this begin needs.
         self.sweep_shard(&mut shard, now, SWEPT_BY_A_BEGIN);
-        let seen = observe(shard.slots.get(&rk), now, self.mark());
+        let seen = observe(shard.slots.get(&rk), now, self.token_high_water());
         if seen.live().is_some() {
             return Ok(Inserted::Found(seen));
         }
+        // Only begins are refused: clause 9 of the contract demands room for every completion.
         if self.used.load(Ordering::Relaxed) + RECORD_BYTES > self.settings.max_bytes {
             return Err(Error::new(ErrorKind::Full, "the memory store is full"));
         }
@@ -160,7 +162,7 @@ impl Store for Memory {
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let now = self.runtime.wall_now();
-        Ok(observe(self.shard(rk).slots.get(rk), now, self.mark()))
+        Ok(observe(self.shard(rk).slots.get(rk), now, self.token_high_water()))
     }
 
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
@@ -205,10 +207,11 @@ struct Shard {
 
 impl Shard {
     fn put(&mut self, rk: &RecordKey, stored: StoredRecord) -> Option<StoredRecord> {
+        // Both maps change under the lock of the shard, so each record has exactly one entry in `expiries`.
         self.expiries.insert((stored.expires_at, *rk));
-        let next_expiry = stored.expires_at;
+        let new_expiry = stored.expires_at;
         let before = self.slots.insert(*rk, stored);
-        if let Some(before) = before.as_ref().filter(|before| before.expires_at != next_expiry) {
+        if let Some(before) = before.as_ref().filter(|before| before.expires_at != new_expiry) {
             self.expiries.remove(&(before.expires_at, *rk));
         }
         before
