@@ -83,7 +83,7 @@ struct Values {
 #[derive(Debug, Default)]
 struct EncodedRecords {
     values: HashMap<RecordKey, EncodedRecord>,
-    mark: Token,
+    token_high_water: Token,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl EncodedRecords {
     }
 
     fn write(&mut self, rk: &RecordKey, now: Timestamp, change: &Change) {
-        self.mark = self.mark.max(change.record.token);
+        self.token_high_water = self.token_high_water.max(change.record.token);
         let stored = StoredRecord::at(now, change);
         let value =
             EncodedRecord { bytes: stored.record.encode(rk), armed_at: stored.armed_at, expires_at: stored.expires_at };
@@ -115,7 +115,7 @@ impl Values {
     fn step<R>(&self, rk: &RecordKey, decide: impl FnOnce(&Observed) -> Decision<R>) -> Result<R> {
         let now = self.clock.wall_now();
         let mut records = self.records.lock();
-        match decide(&observe(records.find(rk)?.as_ref(), now, records.mark)) {
+        match decide(&observe(records.find(rk)?.as_ref(), now, records.token_high_water)) {
             Decision::Reply(reply) => Ok(reply),
             Decision::Change(change, reply) => {
                 records.write(rk, now, &change);
@@ -228,6 +228,7 @@ impl Setup for ValuesSetup {
         let mut records = self.0.records.lock();
         let value = records.values.get_mut(rk).expect("there is a record to damage");
         let mut bytes = value.bytes.to_vec();
+        // A byte of the token, which the check covers.
         bytes[10] ^= 1;
         value.bytes = bytes.into();
     }

@@ -52,7 +52,8 @@ async fn a_begin_carried_out_after_its_cancellation_is_cancelled_again() {
     let world = GateWorld::new();
     world.store.delay_begins.store(2, Ordering::SeqCst);
     assert!(matches!(world.run_with_answer("never").await, Err(Refused { reason: Reason::Store(_), .. })));
-    // The last request of a begin is sent up to one store timeout after the begin, and may arrive up to one lease later.
+    // The last request of a begin is sent up to one store timeout after the begin, and may arrive up to one lease
+    // later.
     world.time.pass(LEASE * 3 / 2).await;
     world.store.carry_out_delayed().await;
     assert!(matches!(world.state().await, State::Open(Phase::InProgress, _)));
@@ -76,7 +77,7 @@ async fn a_store_that_never_answers_runs_nothing() {
     assert_eq!(runs.load(Ordering::SeqCst), 0);
 }
 
-/// A store that never run_with_answer.
+/// A store that never answers.
 #[derive(Debug)]
 struct SilentStore;
 
@@ -136,6 +137,7 @@ async fn a_store_that_is_down_gets_one_begin_a_second() {
         let result = run_call_with_answer(&world.gate, call_of("acme", &number.to_string())).await;
         assert!(matches!(result, Err(Refused { reason: Reason::Store(_), .. })), "{result:?}");
     }
+    // The stepped clock stands still, so no probe is due during the 20 calls.
     assert_eq!(count_begins(&world), 5, "after five failures the breaker must be open");
     world.store.down.store(false, Ordering::SeqCst);
     assert!(world.run_with_answer("too early").await.is_err());

@@ -20,7 +20,7 @@ use crate::world::{
 async fn fifty_copies_run_the_handler_once() {
     let world = GateWorld::new();
     let go = Arc::new(Notify::new());
-    let followers = (0..50).map(|_| {
+    let copies = (0..50).map(|_| {
         let go = Arc::clone(&go);
         world.run(move |_| async move {
             go.notified().await;
@@ -31,11 +31,11 @@ async fn fifty_copies_run_the_handler_once() {
         settle().await;
         go.notify_one();
     };
-    let (result, ()) = join(join_all(followers), release).await;
+    let (results, ()) = join(join_all(copies), release).await;
 
     assert_eq!(world.runs(), 1);
     let mut fresh = 0;
-    for result in result {
+    for result in results {
         if let Err(Refused { reason: Reason::Busy { retry_after }, .. }) = result {
             assert!(retry_after <= LEASE, "{retry_after:?}");
         } else {
@@ -55,11 +55,11 @@ fn fifty_copies_on_two_threads_run_the_handler_once() {
         let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
         let runs = Arc::<AtomicU32>::default();
         let answer = |_| async { Ok(String::from("the answer")) };
-        let result = join_all((0..50).map(|_| run_on(gate.clone(), Arc::clone(&runs), answer))).await;
+        let results = join_all((0..50).map(|_| run_on(gate.clone(), Arc::clone(&runs), answer))).await;
         assert_eq!(runs.load(Ordering::SeqCst), 1);
-        for result in result {
-            let follower = matches!(&result, Ok(ran) if ran.answer == "the answer");
-            assert!(follower || matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
+        for result in results {
+            let has_answer = matches!(&result, Ok(ran) if ran.answer == "the answer");
+            assert!(has_answer || matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
         }
     });
 }
@@ -103,15 +103,15 @@ async fn a_follower_that_does_not_wait_sends_no_begin() {
 #[tokio::test]
 async fn after_a_leader_that_applied_nothing_a_follower_begins_for_itself() {
     let world = GateWorld::new().with_settings(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE));
-    let (go, inside) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (door, entered) = (Arc::clone(&go), Arc::clone(&inside));
+    let (go, started) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (may_end, has_started) = (Arc::clone(&go), Arc::clone(&started));
     let leader = world.run(move |_| async move {
-        entered.notify_one();
-        door.notified().await;
+        has_started.notify_one();
+        may_end.notified().await;
         Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined")))
     });
     let follower = async {
-        inside.notified().await;
+        started.notified().await;
         go.notify_one();
         world.run_with_answer("the answer").await
     };
@@ -123,15 +123,15 @@ async fn after_a_leader_that_applied_nothing_a_follower_begins_for_itself() {
 #[tokio::test]
 async fn a_follower_of_a_leader_with_unknown_outcome_gets_unknown() {
     let world = GateWorld::new().with_settings(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE));
-    let (go, inside) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (door, entered) = (Arc::clone(&go), Arc::clone(&inside));
+    let (go, started) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (may_end, has_started) = (Arc::clone(&go), Arc::clone(&started));
     let leader = world.run(move |_| async move {
-        entered.notify_one();
-        door.notified().await;
+        has_started.notify_one();
+        may_end.notified().await;
         Err(Failure::unknown(Error::new(ErrorKind::Unknown, "cut off")))
     });
     let follower = async {
-        inside.notified().await;
+        started.notified().await;
         let follower = world.run_with_answer("a second run");
         let release = async {
             settle().await;

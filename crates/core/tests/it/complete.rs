@@ -94,6 +94,7 @@ async fn a_lost_grant_returns_the_recorded_answer() {
     let lose = async {
         settle().await;
         let record = world.read().await.record.unwrap();
+        // A known effect under an older token overrides a record in progress (row C8).
         let other = Claim { owner: Owner([7; 16]), token: Token(record.token.0 - 1) };
         let answer = Bytes::from_static(b"the canonical answer");
         let fingerprint = record.fingerprint;
@@ -120,6 +121,7 @@ async fn a_lost_grant_does_not_return_the_answer_of_another_payload() {
         settle().await;
         let fingerprint = Identity::plain().fingerprint(Rule(1), &[b"another payload"]);
         world.store.refuse_renewals.store(true, Ordering::SeqCst);
+        // The record lives for two leases without a renewal. Then the key is free for another payload.
         world.time.pass(LEASE * 3).await;
         let elsewhere = gate_over(&world.store, &world.time, settings(OnLapse::Hold));
         let other = elsewhere.run(call().fingerprint(fingerprint), |_| async { Ok(String::from("another answer")) });

@@ -163,6 +163,7 @@ async fn an_entry_that_is_damaged_while_the_journal_runs_stays_in_its_file() {
         journal.append(&spilled(n, b"answer")).await.unwrap();
     }
     let mut bytes = fs::read(folder.file()).unwrap();
+    // Byte 100 is in the fields of the first entry.
     bytes[100] ^= 1;
     fs::write(folder.file(), bytes).unwrap();
     assert_eq!(undone_in(&journal).await, [2]);
@@ -173,6 +174,7 @@ async fn an_entry_that_is_damaged_while_the_journal_runs_stays_in_its_file() {
 #[tokio::test]
 async fn a_full_journal_refuses_until_its_entries_are_done() {
     let folder = JournalFolder::new();
+    // A header (32) and two entries (217 each) are 466 bytes. Even an entry without an answer (117) is too long then.
     let journal = folder.open_with(FileJournalSettings::default().max_bytes(568));
     let mut numbers = Vec::new();
     let refused = loop {

@@ -19,6 +19,7 @@ use crate::journal_folder::{JournalFolder, collect_errors, encode_file, finish_a
 async fn adopted_files_count_against_max_bytes() {
     let folder = JournalFolder::new();
     folder.write_file("spill-1.journal", &encode_file(&[spilled(1, &[0; 500])]).await);
+    // The adopted file has 649 bytes, and a new file with an empty answer has 149: too many together, but not alone.
     let journal = folder.open_with(FileJournalSettings::default().max_bytes(700));
     let refused = journal.append(&spilled(2, b"")).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotApplied);
@@ -198,6 +199,7 @@ const DIRECTORY: &str = "HAPAX_JOURNAL_WHERE";
 impl OtherProcess {
     fn start(role: &str, folder: &JournalFolder) -> Self {
         let (_, module) = module_path!().split_once("::").unwrap();
+        // Eight blocks of 512 or 1,024 bytes, depending on the shell. Ignoring SIGXFSZ turns the signal into an error.
         let script = r#"[ "$HAPAX_JOURNAL_ROLE" != fill ] || { trap "" XFSZ; ulimit -f 8; }; exec "$@""#;
         let mut child = Command::new("sh")
             .args(["-c", script, "sh"])
@@ -265,7 +267,7 @@ async fn fill(journal: &FileJournal, directory: &Path) -> Vec<u8> {
         };
         assert_eq!(refused.kind(), ErrorKind::NotApplied);
         assert!(refused.to_string().contains("disk full"));
-        assert_eq!(file.metadata().unwrap().len(), len, "a failed append must write_file no bytes");
+        assert_eq!(file.metadata().unwrap().len(), len, "a failed append must leave no bytes");
     }
     kept
 }

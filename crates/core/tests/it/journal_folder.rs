@@ -72,7 +72,7 @@ impl JournalFolder {
         FileJournal::open(&self.0, Arc::new(Tokio::current()), settings).unwrap()
     }
 
-    /// Writes a file as if a process had died and undone it.
+    /// Writes a file as if a process had died and left it.
     pub(crate) fn write_file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         fs::write(&path, bytes).unwrap();

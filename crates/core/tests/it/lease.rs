@@ -31,6 +31,7 @@ async fn a_heartbeat_keeps_the_lease_of_a_long_handler() {
     }
     assert_eq!(world.read().await.record, before);
     let renewals = world.store.renewals.load(Ordering::SeqCst);
+    // A renewal is due after a third of the lease, plus or minus a tenth of that, and the thread checks every twelfth.
     assert!((12..=17).contains(&renewals), "{renewals} renewals in 5 leases");
 
     go.notify_one();
@@ -47,6 +48,7 @@ async fn a_heartbeat_goes_on_after_failed_renewals() {
     let go = Arc::new(Notify::new());
     world.start_and_leave(&go, "the answer").await;
     world.store.refuse_renewals.store(true, Ordering::SeqCst);
+    // The lease expires, but no begin takes over, so a late renewal still counts (row R2).
     world.time.pass(LEASE * 2).await;
     world.store.refuse_renewals.store(false, Ordering::SeqCst);
     world.time.pass(LEASE / 2).await;
@@ -132,14 +134,15 @@ async fn a_handler_is_cancelled_before_its_lease_can_expire() {
     let world = GateWorld::new();
     world.store.refuse_renewals.store(true, Ordering::SeqCst);
     let (time, stopped) = (Arc::clone(&world.time), Arc::new(Mutex::new(None)));
-    let noted = Arc::clone(&stopped);
+    let stop_time = Arc::clone(&stopped);
     let run = world.run(move |attempt| async move {
         attempt.cancelled().await;
-        *noted.lock().unwrap() = Some(time.boottime_now());
+        *stop_time.lock().unwrap() = Some(time.boottime_now());
         Ok(String::from("the answer"))
     });
     assert_answer(run_beside(run, world.time.pass(LEASE)).await, "the answer", Provenance::Fresh);
     let stopped = stopped.lock().unwrap().expect("the handler was cancelled");
+    // The deadline is a tenth of the lease before its end. The thread checks every twelfth.
     assert!(stopped < LEASE && stopped > LEASE / 2, "{stopped:?}");
 }
 
@@ -148,10 +151,10 @@ async fn a_lease_counts_from_the_sending_of_its_renewal() {
     let world = GateWorld::new();
     world.store.hold_renewals.store(true, Ordering::SeqCst);
     let (time, stopped) = (Arc::clone(&world.time), Arc::new(Mutex::new(None)));
-    let noted = Arc::clone(&stopped);
+    let stop_time = Arc::clone(&stopped);
     let run = world.run(move |attempt| async move {
         attempt.cancelled().await;
-        *noted.lock().unwrap() = Some(time.boottime_now());
+        *stop_time.lock().unwrap() = Some(time.boottime_now());
         Ok(String::from("the answer"))
     });
     let the_only_reply_is_late = async {
@@ -164,6 +167,8 @@ async fn a_lease_counts_from_the_sending_of_its_renewal() {
     };
     assert_answer(run_beside(run, the_only_reply_is_late).await, "the answer", Provenance::Fresh);
     let stopped = stopped.lock().unwrap().expect("the handler was cancelled");
+    // Sent after a third of a lease, so the deadline is 1.23 leases after the begin. Counted from the reply it would be
+    // 1.7.
     assert!(stopped > LEASE && stopped < LEASE * 7 / 5, "{stopped:?}");
 }
 

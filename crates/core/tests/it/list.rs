@@ -10,9 +10,9 @@ const CONTRACT: &str = include_str!("../../src/store/contract.md");
 const ELSEWHERE: &[(u8, &str)] = &[
     (
         20,
-        "it takes a connection to break: each adapter breaks its own; the one refusal of a store in order is part of clause 9",
+        "it needs a broken connection, which the tests of each adapter have; clause 9 covers the error of a full store",
     ),
-    (22, "a store that cannot be used has no set-up: each adapter tries its own"),
+    (22, "no shared case can open a store that cannot be used; the tests of each adapter do"),
 ];
 
 #[test]

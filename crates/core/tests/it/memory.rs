@@ -30,7 +30,7 @@ async fn begin(store: &Memory, n: u32) -> Result<Inserted> {
 }
 
 /// The number of begins that are granted before the store is full.
-async fn granted(store: &Memory, first: u32) -> u32 {
+async fn count_grants(store: &Memory, first: u32) -> u32 {
     for n in 0..10_000 {
         if let Err(error) = begin(store, first + n).await {
             assert_eq!(error.kind(), ErrorKind::Full);
@@ -43,12 +43,12 @@ async fn granted(store: &Memory, first: u32) -> u32 {
 #[tokio::test]
 async fn expired_records_make_room_for_new_ones() {
     let (store, clock) = small();
-    let first = granted(&store, 0).await;
+    let first = count_grants(&store, 0).await;
     assert!(first > 10, "{first} records in 64 KiB");
-    assert_eq!(granted(&store, 100_000).await, 0, "it stays full");
+    assert_eq!(count_grants(&store, 100_000).await, 0, "it stays full");
     clock.forward(LIFE.into());
     // Each begin removes more expired records than it adds records, so no sweep is needed.
-    let again = granted(&store, 200_000).await;
+    let again = count_grants(&store, 200_000).await;
     assert!(again.abs_diff(first) <= 2, "{first}, then {again}");
 }
 

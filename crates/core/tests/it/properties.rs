@@ -248,7 +248,7 @@ impl World {
         self.slot = Some(StoredSlot { record, armed_at, expires_at: armed_at.plus(change.lifetime.into()) });
     }
 
-    fn note(&mut self, reply: &MachineReply) {
+    fn record_claim(&mut self, reply: &MachineReply) {
         if let MachineReply::Begun(Begun::Granted(grant)) = reply {
             self.claims.push((Claim::from(grant), grant.fingerprint));
         }
@@ -263,13 +263,13 @@ impl World {
                 reply
             }
         };
-        self.note(&reply);
+        self.record_claim(&reply);
         reply
     }
 
     /// Whether a swap of what was read still writes: a live record must be unchanged and live, an absent one must still
     /// be absent.
-    fn is_still(&self, seen: &Observed, slot: Option<&StoredSlot>) -> bool {
+    fn is_unchanged(&self, seen: &Observed, slot: Option<&StoredSlot>) -> bool {
         if seen.live().is_some() {
             self.live() == slot
         } else {
@@ -339,9 +339,9 @@ impl Invariants {
             return;
         }
         let rank = rank(&record.state);
-        let answered = rank == 4;
+        let is_completed = rank == 4;
         if let Some(ranked) = self.ranks.insert(record.token, rank) {
-            assert!(rank > ranked || answered, "back to {record:?} from {before:?}");
+            assert!(rank > ranked || is_completed, "back to {record:?} from {before:?}");
         }
         if let Some(before) = before.filter(|before| before.record.token != record.token) {
             let wins = matches!(record.state, State::Completed(_));
@@ -399,13 +399,13 @@ fn assert_other_attempts_change_nothing(ask: &Ask, before: Option<&StoredSlot>, 
     let holder = before.and_then(|slot| slot.record.state.holding()).map(|holding| holding.owner);
     let token = before.map(|slot| slot.record.token);
     let holds = |claim: &Claim| (Some(claim.owner), Some(claim.token)) == (holder, token);
-    let may = match ask {
+    let is_allowed = match ask {
         Ask::Begin(_) | Ask::Complete(_) => true,
         Ask::Renew(claim) | Ask::Release(claim) | Ask::Abandon(claim) | Ask::Bury(claim) => holds(claim),
         Ask::Cancel(owner) => Some(*owner) == holder,
         Ask::Hold(expected) | Ask::Resolve(expected, _) | Ask::Reopen(expected) => Some(*expected) == token,
     };
-    if !may {
+    if !is_allowed {
         assert_eq!(after, before, "{ask:?}");
     }
 }
@@ -438,10 +438,10 @@ proptest! {
                     // A store grants an absent record in one step, never by a swap.
                     let by_swap = seen.live().is_some() || !matches!(ask, Ask::Begin(_));
                     match decision {
-                        Decision::Change(change, reply) if by_swap && world.is_still(&seen, slot.as_ref()) => {
+                        Decision::Change(change, reply) if by_swap && world.is_unchanged(&seen, slot.as_ref()) => {
                             let before = world.live().cloned();
                             world.apply(&change);
-                            world.note(&reply);
+                            world.record_claim(&reply);
                             let after = world.live().cloned();
                             invariants.assert_tokens_grow(&reply);
                             invariants.assert_no_state_returns(before.as_ref(), after.as_ref());

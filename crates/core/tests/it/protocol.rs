@@ -41,7 +41,7 @@ impl Contended {
         Self { inner, clock, changes: AtomicU32::new(0) }
     }
 
-    async fn granted(&self, owner: u8) -> Grant {
+    async fn begin_and_get_grant(&self, owner: u8) -> Grant {
         match Protocol::over(self).begin(&ask(owner)).await.unwrap() {
             Begun::Granted(grant) => grant,
             begun @ (Begun::Mine(_)
@@ -105,18 +105,19 @@ impl Store for Contended {
 #[tokio::test]
 async fn an_operation_succeeds_at_the_eighth_try() {
     let store = Contended::new();
-    let grant = store.granted(1).await;
+    let grant = store.begin_and_get_grant(1).await;
+    // Each change makes one swap fail, so the eighth try is the first to succeed.
     store.change_before(7);
     let released = Protocol::over(&store).release(&RK, &Claim::from(&grant), LIFE).await;
     assert_eq!(released.unwrap(), Settled::Yes);
     store.change_before(7);
-    assert_eq!(store.granted(2).await.attempt, 2);
+    assert_eq!(store.begin_and_get_grant(2).await.attempt, 2);
 }
 
 #[tokio::test]
 async fn an_operation_fails_with_not_applied_when_the_record_changes_during_eight_tries() {
     let store = Contended::new();
-    let grant = store.granted(1).await;
+    let grant = store.begin_and_get_grant(1).await;
     store.change_before(8);
     let before = store.inner.read(&RK).await.unwrap().record;
     let released = Protocol::over(&store).release(&RK, &Claim::from(&grant), LIFE).await;
@@ -127,7 +128,7 @@ async fn an_operation_fails_with_not_applied_when_the_record_changes_during_eigh
 #[tokio::test]
 async fn a_begin_is_busy_when_the_record_changes_during_eight_tries() {
     let store = Contended::new();
-    let grant = store.granted(1).await;
+    let grant = store.begin_and_get_grant(1).await;
     let released = Protocol::over(&store).release(&RK, &Claim::from(&grant), LIFE).await;
     assert_eq!(released.unwrap(), Settled::Yes);
     store.change_before(8);
@@ -138,7 +139,7 @@ async fn a_begin_is_busy_when_the_record_changes_during_eight_tries() {
 #[tokio::test]
 async fn a_hold_does_not_overwrite_a_renewal_between_read_and_swap() {
     let store = Contended::new();
-    let grant = store.granted(1).await;
+    let grant = store.begin_and_get_grant(1).await;
     store.clock.forward(LEASE.into());
     store.change_before(1);
     let held = Protocol::over(&store).hold(&RK, grant.token, LIFE).await.unwrap();
@@ -150,9 +151,9 @@ async fn a_hold_does_not_overwrite_a_renewal_between_read_and_swap() {
 async fn a_completion_by_swap_succeeds_at_the_eighth_try_and_fails_after_it() {
     for (changes, succeeds) in [(7, true), (8, false)] {
         let store = Contended::new();
-        let first = store.granted(1).await;
+        let first = store.begin_and_get_grant(1).await;
         store.clock.forward(LEASE.into());
-        store.granted(2).await;
+        store.begin_and_get_grant(2).await;
         store.change_before(changes);
         let completion = Complete {
             claim: Claim::from(&first),

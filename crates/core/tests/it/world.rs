@@ -139,7 +139,7 @@ pub(crate) async fn poll_once_and_drop(run: impl Future<Output = Run>) {
     assert!(!ended, "the attempt must run in a task of its own");
 }
 
-/// Waits for both futures. The attempt must have ended when the second has.
+/// Waits for both futures, and checks that the attempt ends no later than the second one.
 pub(crate) async fn run_beside(run: impl Future<Output = Run>, second: impl Future<Output = ()>) -> Run {
     let ended = AtomicBool::new(false);
     let run = async {
@@ -165,9 +165,9 @@ pub(crate) fn assert_answer(run: Run, answer: &str, provenance: Provenance) {
 #[derive(Debug)]
 pub(crate) struct FaultyStore {
     pub(crate) inner: Memory,
-    /// The number of count_begins that are carried out and whose reply is lost.
+    /// The number of begins that are carried out and whose reply is lost.
     pub(crate) lose_begins: AtomicU32,
-    /// The number of count_begins that fail and are kept in `delayed`.
+    /// The number of begins that fail and are kept in `delayed`.
     pub(crate) delay_begins: AtomicU32,
     pub(crate) delayed: Mutex<Vec<Begin>>,
     pub(crate) refuse_completes: AtomicBool,
@@ -177,7 +177,7 @@ pub(crate) struct FaultyStore {
     pub(crate) hold_renewals: AtomicBool,
     pub(crate) renewals_may_go_on: Notify,
     pub(crate) renewals: AtomicU32,
-    pub(crate) count_begins: AtomicU32,
+    pub(crate) begins: AtomicU32,
     /// Every begin fails.
     pub(crate) down: AtomicBool,
     /// Begins without a record fail.
@@ -197,18 +197,20 @@ impl FaultyStore {
             hold_renewals: AtomicBool::new(false),
             renewals_may_go_on: Notify::new(),
             renewals: AtomicU32::new(0),
-            count_begins: AtomicU32::new(0),
+            begins: AtomicU32::new(0),
             down: AtomicBool::new(false),
             full: AtomicBool::new(false),
         }
     }
 
+    /// Makes every completion, renewal and swap fail, or ends that. Begins and reads still work.
     pub(crate) fn refuse_all_after_begin(&self, refuse: bool) {
         for switch in [&self.refuse_completes, &self.refuse_renewals, &self.refuse_swaps] {
             switch.store(refuse, Ordering::SeqCst);
         }
     }
 
+    /// Carries out delayed begins as the store's own step, which grants only where no live record exists.
     pub(crate) async fn carry_out_delayed(&self) {
         let delayed = std::mem::take(&mut *self.delayed.lock().unwrap());
         for ask in delayed {
@@ -218,7 +220,7 @@ impl FaultyStore {
 }
 
 impl FaultyStore {
-    /// Carries out delayed count_begins through the protocol, which grants a released record again.
+    /// Carries out delayed begins through the protocol, which grants a released record again.
     pub(crate) async fn carry_out_delayed_by_protocol(&self) {
         let delayed = std::mem::take(&mut *self.delayed.lock().unwrap());
         for ask in delayed {
@@ -227,6 +229,7 @@ impl FaultyStore {
     }
 }
 
+/// Returns whether the counter was above zero, and lowers it then.
 pub(crate) fn decrement(counter: &AtomicU32) -> bool {
     let decrement = |count: u32| count.checked_sub(1);
     counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement).is_ok()
@@ -239,7 +242,7 @@ pub(crate) fn unknown<T>() -> Result<T> {
 #[async_trait]
 impl Store for FaultyStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
-        self.count_begins.fetch_add(1, Ordering::SeqCst);
+        self.begins.fetch_add(1, Ordering::SeqCst);
         if self.down.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::NotApplied, "the store is down"));
         }
@@ -290,11 +293,11 @@ pub(crate) async fn run_call_with_answer(gate: &Gate, call: Call) -> Run {
 }
 
 pub(crate) fn count_begins(world: &GateWorld) -> u32 {
-    world.store.count_begins.load(Ordering::SeqCst)
+    world.store.begins.load(Ordering::SeqCst)
 }
 
 pub(crate) async fn fail_by_question_mark() -> Handled {
-    Err(io::Error::other("the line went dead"))?;
+    Err(io::Error::other("the connection broke"))?;
     Ok(String::from("never"))
 }
 
@@ -307,13 +310,13 @@ pub(crate) fn with_journal(world: &GateWorld, journal: &Arc<MemoryJournal>) -> G
 
 /// A handler that waits until it is cancelled, and then returns an answer all the same.
 pub(crate) fn wait_for_cancellation(
-    result: &Arc<AtomicBool>,
+    is_cancelled: &Arc<AtomicBool>,
 ) -> impl FnOnce(Attempt) -> BoxFuture<'static, Handled> + use<> {
-    let result = Arc::clone(result);
+    let is_cancelled = Arc::clone(is_cancelled);
     move |attempt| {
         Box::pin(async move {
             attempt.cancelled().await;
-            result.store(true, Ordering::SeqCst);
+            is_cancelled.store(true, Ordering::SeqCst);
             Ok(String::from("its own answer"))
         })
     }

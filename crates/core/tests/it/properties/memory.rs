@@ -68,10 +68,10 @@ impl Pair {
                     return;
                 };
                 let swapped = self.store.swap(&RK, &seen, &change).await.unwrap();
-                if self.world.is_still(&expected, slot.as_ref()) {
+                if self.world.is_unchanged(&expected, slot.as_ref()) {
                     assert_eq!(swapped, Swapped::Yes, "nothing changed since {seen:?}");
                     self.world.apply(&change);
-                    self.world.note(&reply);
+                    self.world.record_claim(&reply);
                 } else {
                     assert_eq!(swapped, Swapped::Changed, "it was {seen:?}");
                 }
