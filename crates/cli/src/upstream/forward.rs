@@ -17,7 +17,7 @@ use hapax::{BoxError, Fingerprint, RecordKey};
 use http::header::{ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, Version};
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_rustls::builderstates::WantsProtocols1;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -27,8 +27,8 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tower_service::Service;
 
 use crate::upstream::SendError;
-use crate::upstream::http1::{Http1, Http1ResponseBody};
-use crate::upstream::http2::{Http2, Http2ResponseBody};
+use crate::upstream::http1::{Http1, ResponseConnection};
+use crate::upstream::http2::{self, Http2, StreamSlot};
 
 /// Limit for a connection to the API. At most half of the API's time limit applies, so that "nothing was sent" is known
 /// in time.
@@ -130,7 +130,10 @@ where
             *request.version_mut() = Version::HTTP_2;
             // Boxed: this future is four times as large as the rest, and most APIs do not need it.
             match Box::pin(http2.send(request)).await {
-                Ok(sent) => return sent.map(|response| response.map(|body| UpstreamContent::Http2(body).into())),
+                Ok(sent) => {
+                    let (response, slot) = sent?;
+                    return Ok(response.map(|body| UpstreamContent::Http2 { body, _slot: slot }.into()));
+                }
                 Err(unsent) => request = unsent,
             }
             request.headers_mut().extend(host.map(|host| (HOST, host)));
@@ -138,7 +141,8 @@ where
         *request.uri_mut() = Uri::from(path);
         *request.version_mut() = Version::HTTP_11;
         request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
-        Ok(self.http1.send(request).await?.map(|body| UpstreamContent::Http1(body).into()))
+        let (response, connection) = self.http1.send(request).await?;
+        Ok(response.map(|body| UpstreamContent::Http1 { body, connection }.into()))
     }
 
     /// The client's Host field. HTTP/2 has it in the target of the request.
@@ -319,8 +323,15 @@ pub(crate) struct UpstreamBody<B> {
 
 #[derive(Debug)]
 enum UpstreamContent<B> {
-    Http1(Http1ResponseBody<B>),
-    Http2(Http2ResponseBody),
+    Http1 {
+        body: Incoming,
+        connection: ResponseConnection<B>,
+    },
+    /// The slot keeps the stream of the connection occupied until the body is dropped.
+    Http2 {
+        body: Incoming,
+        _slot: StreamSlot,
+    },
     Whole(Bytes),
 }
 
@@ -336,8 +347,8 @@ where
 {
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.content {
-            UpstreamContent::Http1(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
-            UpstreamContent::Http2(body) => Pin::new(body).poll_frame(cx),
+            UpstreamContent::Http1 { body, connection } => connection.poll_frame(body, cx).map_err(Into::into),
+            UpstreamContent::Http2 { body, .. } => http2::poll_frame(body, cx),
             UpstreamContent::Whole(body) if body.is_empty() => Poll::Ready(None),
             UpstreamContent::Whole(body) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(body))))),
         }
@@ -365,16 +376,14 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            UpstreamContent::Http1(body) => body.is_end_stream(),
-            UpstreamContent::Http2(body) => body.is_end_stream(),
+            UpstreamContent::Http1 { body, .. } | UpstreamContent::Http2 { body, .. } => body.is_end_stream(),
             UpstreamContent::Whole(body) => body.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            UpstreamContent::Http1(body) => body.size_hint(),
-            UpstreamContent::Http2(body) => body.size_hint(),
+            UpstreamContent::Http1 { body, .. } | UpstreamContent::Http2 { body, .. } => body.size_hint(),
             UpstreamContent::Whole(body) => SizeHint::with_exact(u64::try_from(body.len()).unwrap_or(u64::MAX)),
         }
     }

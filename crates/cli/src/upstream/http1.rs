@@ -16,7 +16,7 @@ use hapax::BoxError;
 use hapax::http::RequestBody;
 use hapax::runtime::BoxFuture;
 use http::{Request, Response, Uri};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_rustls::HttpsConnector;
@@ -95,11 +95,12 @@ where
         Self { connector, target, connect_timeout, idle: Arc::default() }
     }
 
-    /// Sends a request. If its connection closes before the request is written, another connection is tried.
+    /// Sends a request. If its connection closes before the request is written, another connection is tried. The body
+    /// of the response must be read through the returned connection, which nothing else drives.
     pub(crate) async fn send(
         &self,
         mut request: Request<RequestBody<B>>,
-    ) -> Result<Response<Http1ResponseBody<B>>, SendError> {
+    ) -> Result<(Response<Incoming>, ResponseConnection<B>), SendError> {
         let mut reason: BoxError = CONNECTIONS_CLOSE.into();
         for _ in 0..TRIES {
             let mut connection = match self.idle.take() {
@@ -115,7 +116,8 @@ where
                         // proceed.
                         connection.drive_by_task();
                     }
-                    return Ok(response.map(|body| Http1ResponseBody::new(body, connection, Arc::clone(&self.idle))));
+                    let connection = ResponseConnection::new(response.body(), connection, Arc::clone(&self.idle));
+                    return Ok((response, connection));
                 }
                 Err(mut error) => match (error.take_message(), error.into_error()) {
                     (Some(unsent), error) => (request, reason) = (unsent, error.into()),
@@ -255,57 +257,44 @@ where
     }
 }
 
-/// The body of a response. The task that reads it drives the connection.
+/// The connection that a response body arrives on. The task that reads the body drives it.
 #[derive(Debug)]
-pub(crate) struct Http1ResponseBody<B> {
-    body: Incoming,
+pub(crate) struct ResponseConnection<B> {
     /// None once the body is complete and the connection is idle again.
     connection: Option<Http1Connection<B>>,
     idle: Arc<IdleConnections<B>>,
 }
 
-impl<B> Http1ResponseBody<B>
+impl<B> ResponseConnection<B>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    fn new(body: Incoming, connection: Http1Connection<B>, idle: Arc<IdleConnections<B>>) -> Self {
-        let mut response = Self { body, connection: Some(connection), idle };
-        if response.body.is_end_stream() {
+    fn new(body: &Incoming, connection: Http1Connection<B>, idle: Arc<IdleConnections<B>>) -> Self {
+        let mut response = Self { connection: Some(connection), idle };
+        // The server does not poll an empty body, so its connection must be returned here.
+        if body.is_end_stream() {
             response.return_connection();
         }
         response
     }
 
-    fn return_connection(&mut self) {
-        if let Some(mut connection) = self.connection.take() {
-            if connection.is_usable() { self.idle.put(connection) } else { connection.finish() }
-        }
-    }
-}
-
-impl<B> Body for Http1ResponseBody<B>
-where
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
+    /// The next frame of the body. After the last one the connection can carry another request.
+    pub(crate) fn poll_frame(
+        &mut self,
+        body: &mut Incoming,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let Self { body, connection, .. } = &mut *self;
-        let Some(Http1Connection { driver, .. }) = connection else {
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let Some(Http1Connection { driver, .. }) = &mut self.connection else {
             return Pin::new(body).poll_frame(context);
         };
         let mut frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
         if frame.is_pending() {
             driver.poll_connection(context);
-            frame = Pin::new(body).poll_frame(&mut driver.context(context));
+            frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
         }
         let is_last = match &frame {
             Poll::Ready(None) => true,
-            Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
+            Poll::Ready(Some(Ok(_))) => body.is_end_stream(),
             Poll::Ready(Some(Err(_))) | Poll::Pending => false,
         };
         if is_last {
@@ -314,12 +303,10 @@ where
         frame
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    fn return_connection(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            if connection.is_usable() { self.idle.put(connection) } else { connection.finish() }
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use hapax::BoxError;
 use hapax::http::RequestBody;
 use http::{Request, Response, Uri};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
@@ -92,7 +92,7 @@ where
 
 /// One of the streams of a connection, occupied until the response has ended.
 #[derive(Debug)]
-struct StreamSlot(Arc<Mutex<ConnectionLoad>>);
+pub(crate) struct StreamSlot(Arc<Mutex<ConnectionLoad>>);
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
@@ -114,12 +114,14 @@ where
         Self { connector, target, connect_timeout, is_unsupported, connections, last_failure }
     }
 
-    /// Sends a request. If its connection closes before the request is written, another connection is tried. `Err`
-    /// returns the request, not sent, if the API speaks only HTTP/1.1.
+    /// Sends a request. If its connection closes before the request is written, another connection is tried. The
+    /// stream stays occupied until the returned slot is dropped.
+    ///
+    /// The outer `Err` returns the request, not sent, if the API speaks only HTTP/1.1.
     pub(crate) async fn send(
         &self,
         mut request: Request<RequestBody<B>>,
-    ) -> Result<Result<Response<Http2ResponseBody>, SendError>, Request<RequestBody<B>>> {
+    ) -> Result<Result<(Response<Incoming>, StreamSlot), SendError>, Request<RequestBody<B>>> {
         let mut reason: BoxError = CONNECTIONS_CLOSE.into();
         for _ in 0..TRIES {
             let (mut sender, slot) = match self.reserve_stream().await {
@@ -128,7 +130,7 @@ where
                 Err(error) => return Ok(Err(SendError::Unsent(error))),
             };
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(Ok(response.map(|body| Http2ResponseBody { body, _slot: slot }))),
+                Ok(response) => return Ok(Ok((response, slot))),
                 Err(mut error) => {
                     let unsent = error.take_message();
                     let error = error.into_error();
@@ -207,30 +209,6 @@ where
         });
         let load = ConnectionLoad { streams: 0, idle_since: Instant::now() };
         Ok(Some(Http2Connection { sender, load: Arc::new(Mutex::new(load)) }))
-    }
-}
-
-/// The body of a response. It occupies a stream of its connection until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Http2ResponseBody {
-    body: Incoming,
-    _slot: StreamSlot,
-}
-
-impl Body for Http2ResponseBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        poll_frame(&mut self.body, context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
