@@ -37,7 +37,7 @@ use link::Link;
 use script::{COMPLETE, READ, RENEW, SWAP};
 use server_info::ServerInfo;
 use server_monitor::ServerMonitor;
-use value::RecordName;
+use value::RedisKey;
 use value::ScriptReply;
 
 pub use url::RedisUrl;
@@ -90,7 +90,7 @@ impl Redis {
         Self { url, monitor, links }
     }
 
-    /// All calls for one record use the same connection.
+    /// Returns the link of this record. All calls for one record use the same connection.
     fn link(&self, rk: &RecordKey) -> &Link {
         &self.links[usize::from(rk.as_bytes()[15]) % self.links.len()]
     }
@@ -108,7 +108,7 @@ impl Redis {
 
     /// Inserts the record, or returns the one that is already stored.
     async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, RedisCallError> {
-        let (link, name, record) = (self.link(rk), RecordName::of(rk), change.record.encode(rk));
+        let (link, name, record) = (self.link(rk), RedisKey::of(rk), change.record.encode(rk));
         let mut set = cmd("SET");
         set.arg(name.as_bytes()).arg(&record[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime_argument(change));
         link.call(&set, value::reply_bytes).await
@@ -125,6 +125,7 @@ impl Store for Redis {
             let write_refusal = match self.insert(&rk, &change).await {
                 Ok(None) => return Ok(Inserted::Granted(grant)),
                 Ok(Some(stored)) => match Record::decode(&rk, &stored) {
+                    // A completed record has no lease, so it needs no second round trip.
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
                         return Ok(Inserted::Found(value::completed(record, now)));
                     }
@@ -148,7 +149,8 @@ impl Store for Redis {
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
-        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let (link, name) = (self.link(rk), RedisKey::of(rk));
+        // Decode the header even where it is not returned: a damaged record must be an error, not a renewal.
         let judge = |reply: ScriptReply| match &reply.outcome[..] {
             b"YES" => reply.record(rk).map(|_| Renewed::Yes),
             b"LOST" => reply.record(rk).map(|_| Renewed::Lost),
@@ -159,7 +161,7 @@ impl Store for Redis {
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let (link, name) = (self.link(rk), RedisKey::of(rk));
         let absent = value::absent(self.monitor.wall_now());
         // The completed record is the same whatever is stored now, so the machine derives it for an absent record. An
         // age of zero keeps the machine from refusing it as too old, and the server accepts no lifetime of zero.
@@ -189,7 +191,7 @@ impl Store for Redis {
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
-        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let (link, name) = (self.link(rk), RedisKey::of(rk));
         READ.run((link, &name), &[], |reply| value::parse_read(rk, &reply)).await
     }
 
@@ -199,7 +201,7 @@ impl Store for Redis {
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        let (link, name) = (self.link(rk), RecordName::of(rk));
+        let (link, name) = (self.link(rk), RedisKey::of(rk));
         let observed = seen.live().map(|record| record.encode(rk)).unwrap_or_default();
         let arguments: [&[u8]; 4] =
             [&observed, &value::expiry_argument(seen), &next.record.encode(rk), &value::lifetime_argument(next)];
@@ -236,8 +238,9 @@ impl Inspect for Redis {
         }
         if let Some(times) = self.monitor.process_changes.take_unreported() {
             warn(&format!(
-                "another process of the server replies than before: a restarted server may lack writes that had not reached \
-                 its log, and a promoted replica may lack the last confirmed writes (times seen by this process: {times})"
+                "another process now serves the server's address: a restarted server may lack writes that had not \
+                 reached its log, \
+                 and a promoted replica may lack the last confirmed writes (times seen by this process: {times})"
             ));
         }
         if let Some(problem) = self.monitor.sentinel_problem() {
@@ -245,7 +248,8 @@ impl Inspect for Redis {
         }
         if self.monitor.has_skew() {
             warn(
-                "the server's clock and this host's are more than a second apart; each begin first reads the server's clock",
+                "the server's clock and this host's clock are more than a second apart, so each begin first reads \
+                 the server's clock; synchronize both hosts, with NTP for instance",
             );
         }
         Ok(findings)

@@ -55,7 +55,7 @@ use thread::DatabaseThread;
 pub struct Sqlite {
     writer: DatabaseThread,
     reader: DatabaseThread,
-    /// The row id up to which the current sweep has searched.
+    /// The row id up to which sweeps have searched. The next sweep continues there.
     swept_to: AtomicI64,
 }
 
@@ -129,8 +129,10 @@ impl Inspect for Sqlite {
             let from = self.swept_to.load(Ordering::Acquire);
             let most = limit - swept;
             let window = self.reader.run(move |step| step.find_expired(from, SWEEP_WINDOW, most)).await?;
+            // The reader does not lock the rows, so `delete` checks again that each has expired.
             let (expired, next) = (window.expired, window.next);
             swept += self.writer.run(move |step| step.delete(&expired)).await?;
+            // At the end of the table, the next sweep starts at the first row.
             self.swept_to.store(next.unwrap_or(0), Ordering::Release);
             if next.is_none() {
                 break;

@@ -9,7 +9,7 @@ use hapax_core::{Error, ErrorKind};
 use redis::{ErrorKind as Cause, RedisError, ServerErrorKind};
 use rustls::AlertDescription;
 
-/// Why a call failed, and how far it had come.
+/// Why a call failed, and whether it had been sent.
 #[derive(Debug)]
 pub(super) enum RedisCallError {
     /// The error already has its kind.
@@ -194,6 +194,7 @@ fn is_not_tls(error: &RedisError) -> bool {
 }
 
 fn io_error(error: &RedisError) -> Option<&io::Error> {
+    // The driver's error is `Clone`, so it keeps the I/O error in an `Arc`, and that `Arc` is its source.
     error.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?.downcast_ref()
 }
 
@@ -201,6 +202,7 @@ const UNREACHED: &str = "the server cannot be reached";
 
 /// The message for a failed TLS handshake: one side does not trust the other's certificate.
 fn certificate_message(error: &RedisError) -> Option<&'static str> {
+    // tokio-rustls wraps the TLS error in an I/O error.
     let tls_error = io_error(error)?.get_ref()?.downcast_ref()?;
     if matches!(tls_error, rustls::Error::InvalidCertificate(_)) {
         return Some("the server's certificate is not trusted; name the authority that signed it with ?ca=");

@@ -25,8 +25,8 @@ const MAX_UNANSWERED: u32 = 3;
 /// How long opening a connection may take, and then its handshake: the engine's default timeout of one call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Concurrent calls share one write to the socket. A link sends each call once and sets no timeout: callers repeat and
-/// time out.
+/// A connection that concurrent calls share; calls made at the same time share one write to the socket. A link sends
+/// each call once and sets no timeout: the caller decides when to give up and when to repeat.
 pub(super) struct Link {
     url: Arc<RedisUrl>,
     monitor: Arc<ServerMonitor>,
@@ -89,7 +89,7 @@ impl Link {
         self.connected().await.map(drop)
     }
 
-    /// Compares the server's sentinel, process and clock with what is known of them.
+    /// Compares the server's sentinel, process and clock with the last observation.
     pub(super) async fn observe_server(&self) -> Result<(), RedisCallError> {
         let connection = self.connected().await?;
         let mut sender = connection.sender.clone();
@@ -136,12 +136,14 @@ impl Link {
         }
         let mut connecting = self.connecting.lock().await;
         loop {
+            // Another caller may have connected while this one waited for the lock.
             if let Some(connection) = self.current() {
                 return Ok(connection);
             }
             let is_resumed = connecting.is_some();
             let start = || Box::pin(connect(Arc::clone(&self.url), Arc::clone(&self.monitor))) as Connecting;
             let connected = connecting.get_or_insert_with(start).await;
+            // A finished future must not be polled again.
             *connecting = None;
             match connected {
                 Ok(sender) => *self.current.write() = Some(Arc::new(LinkConnection::new(sender))),
@@ -171,6 +173,7 @@ fn broken_pipe() -> RedisError {
 
 async fn connect(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Result<MultiplexedConnection, RedisCallError> {
     let (client, database) = url.client().map_err(RedisCallError::Judged)?;
+    // No response timeout: only the engine sets the deadline of a call.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(None)
@@ -190,7 +193,7 @@ async fn connect(url: Arc<RedisUrl>, monitor: Arc<ServerMonitor>) -> Result<Mult
     connected.await.map_err(|error| RedisCallError::NotConnected(error, url.transport()))
 }
 
-/// The length of the queue to the connection's task. A caller that finds it full waits for a free place.
+/// The length of the queue to the connection's task. A caller that finds the queue full waits for a free place.
 const PIPELINE: usize = 1024;
 
 impl fmt::Debug for Link {

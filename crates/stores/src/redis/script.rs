@@ -4,7 +4,7 @@ use hapax_core::{Error, ErrorKind, Result};
 use redis::{Cmd, Script, Value, cmd};
 
 use super::link::Link;
-use super::value::{self, RecordName, ScriptReply};
+use super::value::{self, RedisKey, ScriptReply};
 
 /// A Lua script over one record. It replies `{outcome, the record's name, the stored record or its header, …}`.
 pub(super) struct RecordScript {
@@ -26,11 +26,11 @@ fn digest(text: &str) -> String {
 }
 
 impl RecordScript {
-    /// Runs the script by its digest. If the server lacks it, after a restart or `SCRIPT FLUSH`, nothing ran: sends it
-    /// in full.
+    /// Runs the script by its digest. A server that lacks the script (after a restart or `SCRIPT FLUSH`) runs nothing, so
+    /// the call is then repeated with the full text.
     pub(super) async fn run<T>(
         &self,
-        (link, name): (&Link, &RecordName),
+        (link, name): (&Link, &RedisKey),
         arguments: &[&[u8]],
         judge: impl Fn(ScriptReply) -> Result<T> + Send + Sync,
     ) -> Result<T> {
@@ -44,7 +44,7 @@ impl RecordScript {
     }
 }
 
-fn call(verb: &str, script: &str, name: &RecordName, arguments: &[&[u8]]) -> Cmd {
+fn call(verb: &str, script: &str, name: &RedisKey, arguments: &[&[u8]]) -> Cmd {
     let mut command = cmd(verb);
     command.arg(script).arg(1).arg(name.as_bytes());
     for argument in arguments {
@@ -53,11 +53,12 @@ fn call(verb: &str, script: &str, name: &RecordName, arguments: &[&[u8]]) -> Cmd
     command
 }
 
-fn parse(reply: Value, name: &RecordName) -> Result<ScriptReply> {
+fn parse(reply: Value, name: &RedisKey) -> Result<ScriptReply> {
     let Value::Array(parts) = reply else { return Err(value::unexpected_reply()) };
     let mut parts = parts.into_iter().map(|part| value::reply_bytes(part)?.ok_or_else(value::unexpected_reply));
     let mut next = || parts.next().ok_or_else(value::unexpected_reply)?;
     let (outcome, record_name, stored) = (next()?, next()?, next()?);
+    // If replies and calls are out of step, this reply names the record of another call.
     if record_name != name.as_bytes() {
         return Err(Error::new(ErrorKind::Unknown, "the server's reply belongs to another call"));
     }

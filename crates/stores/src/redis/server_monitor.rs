@@ -21,7 +21,7 @@ pub(super) const SENTINEL: &str = "hx:amnesia";
 /// While the server's clock differs by less than this, first tokens are drawn from this host's clock.
 const MAX_SKEW: Duration = Duration::from_secs(1);
 
-/// What this process knows of the server. All connections share it.
+/// The last observations of the server. All connections share them.
 pub(super) struct ServerMonitor {
     runtime: Arc<dyn Runtime>,
     sentinel: LastValue,
@@ -55,7 +55,7 @@ impl LastValue {
     }
 }
 
-/// Counts an event that one check reports once.
+/// Counts an event. One check reports each new count once.
 #[derive(Default)]
 pub(super) struct EventCounter {
     count: AtomicU64,
@@ -116,9 +116,11 @@ impl ServerMonitor {
         let observation = self.observations.fetch_add(1, Ordering::Relaxed);
         let (before, sent) = (self.wall_now(), self.runtime.boottime_now());
         let mut replies = connection.send_packed_commands(&commands, 0, 3).await?;
+        // `pop` takes the replies from the end: the clock, the sentinel, then INFO.
         let trip = self.runtime.boottime_now().saturating_sub(sent);
-        // In a longer round trip the server may have read its clock at any moment of it, so nothing can be compared.
+        // In a longer round trip, the moment at which the server read its clock is too uncertain to compare.
         if let Some(theirs) = replies.pop().and_then(|time| value::parse_time(time).ok()).filter(|_| trip <= MAX_SKEW) {
+            // Assume that the server read its clock halfway through the round trip.
             let now = before.plus(trip / 2);
             let skew = theirs.since(now).max(now.since(theirs));
             self.has_skew.store(skew > MAX_SKEW, Ordering::Relaxed);
@@ -167,7 +169,7 @@ impl ServerMonitor {
     }
 }
 
-/// Why the sentinel cannot be used. A server that refuses writes for now is no such reason.
+/// Why the sentinel cannot be used. A temporary refusal of writes is no problem: the next observation tries again.
 fn sentinel_problem(sentinel: &Value) -> Option<&'static str> {
     let Value::ServerError(error) = sentinel else { return None };
     match error.code() {

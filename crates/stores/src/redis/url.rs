@@ -95,6 +95,7 @@ impl FromStr for RedisUrl {
         if !this.uses_tls() && (this.ca.is_some() || this.identity.is_some()) {
             return Err(invalid("ca, cert and key are for TLS: write rediss://"));
         }
+        // The driver refuses parameters that it does not know.
         this.url.set_query(None);
         if !driver_parameters.is_empty() {
             this.url.set_query(Some(&Serializer::new(String::new()).extend_pairs(driver_parameters).finish()));
@@ -165,7 +166,7 @@ fn read(path: &str) -> Result<Vec<u8>> {
         .map_err(|source| unusable(format!("cannot read {path}, which is named in the server's URL")).caused_by(source))
 }
 
-/// Reads the authority's file. The driver accepts a file without certificates, and then trusts no server at all.
+/// Reads the authority's file. Refuses a file without certificates: the driver accepts it and then trusts no server.
 fn authority(path: &str) -> Result<Vec<u8>> {
     let pem = read(path)?;
     if !CertificateDer::pem_slice_iter(&pem).any(|certificate| certificate.is_ok()) {

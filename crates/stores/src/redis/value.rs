@@ -9,9 +9,9 @@ use hapax_core::{Error, ErrorKind, Holding, Phase, Record, RecordKey, Result, Se
 use redis::Value;
 
 /// The Redis key of a record: `hx:` and the record key.
-pub(super) struct RecordName([u8; 19]);
+pub(super) struct RedisKey([u8; 19]);
 
-impl RecordName {
+impl RedisKey {
     pub(super) fn of(rk: &RecordKey) -> Self {
         let mut name = *b"hx:0123456789abcdef";
         name[3..].copy_from_slice(rk.as_bytes());
@@ -43,7 +43,7 @@ pub(super) fn expiry_argument(seen: &Observed) -> Vec<u8> {
 /// `PEXPIRETIME` of a key without expiry, which only an operator's `PERSIST` leads to.
 const NEVER: i64 = -1;
 
-/// The remaining lifetime reported for such a key: longer than any other.
+/// The remaining lifetime reported for a key without expiry: longer than any that a record can have.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64 + 1);
 
 /// The reply of a script.
@@ -52,7 +52,7 @@ pub(super) struct ScriptReply {
     pub(super) outcome: Bytes,
     /// The stored record or its header; empty if there is no record.
     pub(super) stored: Bytes,
-    /// The parts after these.
+    /// The remaining parts. Only `read.lua` returns any.
     pub(super) rest: Vec<Bytes>,
 }
 
@@ -99,7 +99,8 @@ fn lease_left(holding: &Holding, life_left: Duration) -> Duration {
     (Duration::from(holding.lease) + life_left).saturating_sub(lifetime)
 }
 
-/// An observation of a completed record in the reply to `SET … GET`, which does not tell the remaining lifetime.
+/// An observation of a completed record in the reply to `SET … GET`. The reply does not contain the remaining lifetime,
+/// so one second stands in for it: the record was live, and a replay does not depend on how long it still lives.
 pub(super) fn completed(record: Record, now: Timestamp) -> Observed {
     observed(record, Duration::from_secs(1), now)
 }

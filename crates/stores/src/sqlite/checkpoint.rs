@@ -6,11 +6,11 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 /// After how many steps a checkpoint runs: they write about as many pages as SQLite's own checkpoint interval.
-const WORTHWHILE: usize = 2_000;
+const STEPS_BETWEEN_CHECKPOINTS: usize = 2_000;
 
 /// From this size on (64 MiB), a checkpoint makes writers wait so that the log restarts from its beginning. A passive
 /// checkpoint only copies the log, so under constant writes the log would grow without limit.
-const TOO_LONG: i64 = 16_384;
+const RESTART_AT_PAGES: i64 = 16_384;
 
 /// Counts steps and wakes the checkpoint thread.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ impl Checkpoints {
     pub(super) fn count(&mut self, steps: usize) {
         self.steps += steps;
         // If the channel is full, a checkpoint is already due and will cover these steps as well.
-        if self.steps >= WORTHWHILE && self.due.try_send(()).is_ok() {
+        if self.steps >= STEPS_BETWEEN_CHECKPOINTS && self.due.try_send(()).is_ok() {
             self.steps = 0;
         }
     }
 }
 
 fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
-    if pages_after(connection, "pragma wal_checkpoint(passive)")? >= TOO_LONG {
+    if pages_after(connection, "pragma wal_checkpoint(passive)")? >= RESTART_AT_PAGES {
         pages_after(connection, "pragma wal_checkpoint(restart)")?;
     }
     Ok(())

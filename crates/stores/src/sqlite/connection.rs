@@ -17,8 +17,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// time.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often an opening tries to switch to the write-ahead log while other processes do the same, and the time between.
+/// How often an opening tries to switch to the write-ahead log while other processes do the same.
 const TRIES: u32 = 50;
+
+/// The time between two of these tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens a connection, in write-ahead mode and with a sync at every commit. Creates the file if it does not exist.
@@ -37,6 +39,7 @@ fn configure(connection: &Connection, path: &Path) -> Result<()> {
             format!("{}: SQLite cannot use a write-ahead log there; choose a local file system", path.display());
         return Err(Error::new(ErrorKind::Unusable, message));
     }
+    // `Checkpoints` moves the log into the file; an automatic checkpoint would delay the commit that triggers it.
     connection.pragma_update(None, "wal_autocheckpoint", 0).map_err(|error| unusable(path, error))?;
     connection.pragma_update(None, "synchronous", "full").map_err(|error| unusable(path, error))
 }
@@ -101,6 +104,7 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
 }
 
 fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
+    // Lock the file first: two processes that open a new file at the same time must not both create the tables.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let exists: bool = transaction.query_row(include_str!("has_schema.sql"), [], |row| row.get(0))?;
     if !exists {

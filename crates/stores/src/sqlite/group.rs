@@ -48,6 +48,7 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Q
         // The rollback of an earlier group failed and left its transaction open.
         run(connection, "rollback").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
     }
+    // `immediate` takes the write lock now: a transaction that reads first can fail with SQLITE_BUSY at its first write.
     run(connection, "begin immediate").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
     // Read the clock after the file's lock is held: a lease must not lose the time spent waiting for it.
     let now = runtime.wall_now();
@@ -65,6 +66,7 @@ fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn Queue
     let token_high_water = connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)?;
     let mut context = StepContext { connection, now, token_high_water };
     group.iter_mut().try_for_each(|step| step.carry_out(&mut context))?;
+    // One update for the whole group, in the transaction that stores the tokens.
     if context.token_high_water > token_high_water {
         connection
             .prepare_cached(include_str!("raise_mark.sql"))?

@@ -39,6 +39,7 @@ pub(super) struct SweepWindow {
 impl StepContext<'_> {
     pub(super) fn begin(&mut self, ask: &Begin) -> Result<Inserted, StepError> {
         let rk = ask.call.record_key();
+        // Most keys are new, so try the insert before reading.
         let (change, grant) = machine::first_grant(ask, &observe(None, self.now, self.token_high_water));
         if self.put(include_str!("insert.sql"), &rk, &change)? {
             return Ok(Inserted::Granted(grant));
@@ -47,12 +48,13 @@ impl StepContext<'_> {
         if seen.live().is_some() {
             return Ok(Inserted::Found(seen));
         }
+        // The row is there but its record has expired: replace it.
         let (change, grant) = machine::first_grant(ask, &seen);
         self.put(include_str!("write.sql"), &rk, &change)?;
         Ok(Inserted::Granted(grant))
     }
 
-    /// Writes the change that the machine decides on, within this transaction.
+    /// Reads the record, writes the change that the machine decides on, and returns the machine's reply.
     pub(super) fn decide<R>(
         &mut self,
         rk: &RecordKey,
@@ -101,6 +103,7 @@ impl StepContext<'_> {
         Ok(written)
     }
 
+    /// Searches at most `rows` rows after the id `from`, until it has found `most` expired ones.
     pub(super) fn find_expired(&self, from: i64, rows: usize, most: usize) -> Result<SweepWindow, StepError> {
         let mut statement = self.connection.prepare_cached(include_str!("expired.sql"))?;
         let limit = i64::try_from(rows).unwrap_or(i64::MAX);
@@ -115,9 +118,11 @@ impl StepContext<'_> {
                 return Ok(SweepWindow { expired, next: Some(next) });
             }
         }
+        // Fewer rows than asked for: this window ends at the end of the table.
         Ok(SweepWindow { expired, next: (seen == rows).then_some(next) })
     }
 
+    /// Deletes those of these rows that are still expired: a begin may have replaced one since the search.
     pub(super) fn delete(&mut self, expired: &[i64]) -> Result<usize, StepError> {
         let mut statement = self.connection.prepare_cached(include_str!("delete.sql"))?;
         let mut deleted = 0;

@@ -81,7 +81,7 @@ where
     W: FnOnce(&mut StepContext<'_>) -> Result<T, StepError> + Send,
 {
     fn carry_out(&mut self, context: &mut StepContext<'_>) -> Result<(), rusqlite::Error> {
-        // A cancelled call may or may not be applied, so the thread saves itself the work.
+        // The caller was cancelled. A cancelled call may or may not be applied, so skip the step.
         let Some(work) = self.work.take().filter(|_| !self.reply.is_closed()) else {
             return Ok(());
         };
