@@ -41,7 +41,7 @@ const TRIES: u64 = 20;
 /// At the first difference, with the steps that led to it.
 pub async fn differential(setup: &dyn Setup, seeds: std::ops::Range<u64>) -> usize {
     let (mut steps, memory) = (0, ReferenceStore::new());
-    // A check lets the store notice that its clock differs from this host's.
+    // With two different clocks, a store that reads the wrong one shows it. The check lets the store measure the skew.
     setup.step_clock(setup::ClockStep::Forward(CLOCK_SKEW)).await;
     let _findings = setup.inspect().check().await.expect("the check succeeds");
     for seed in seeds {
@@ -69,6 +69,7 @@ async fn sequence(setup: &dyn Setup, memory: &ReferenceStore, seed: u64) -> usiz
         let started = Instant::now();
         match StorePair::new(setup, memory, seed, attempt).run().await {
             Ok(steps) => return steps,
+            // An early or slow difference may come from the clocks: try again with another margin.
             Err(_) if attempt < MARGINS || started.elapsed() > MAX_ELAPSED => {}
             Err(difference) => panic!("seed {seed}: {difference}"),
         }
@@ -121,6 +122,7 @@ impl<'a> StorePair<'a> {
                 break;
             }
         }
+        // The next sequence runs on the same stores, so both clocks go back to where they were.
         let (ahead, back) = (self.ahead, self.back);
         self.backward(ahead).await;
         self.setup.step_clock(setup::ClockStep::Forward(back)).await;

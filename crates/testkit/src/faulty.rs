@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 pub enum StoreFault {
     /// The call is not applied and fails with this kind.
     FailBefore(ErrorKind),
-    /// The call is applied and fails with this kind. Any kind but `Unknown` makes the store lie.
+    /// The call is applied and fails with this kind. Any kind but `Unknown` makes the error false.
     FailAfter(ErrorKind),
     /// The call is not applied and never returns.
     SwallowBefore,
@@ -45,10 +45,10 @@ pub enum CopyDelay {
     Time(Duration),
 }
 
-/// The store operation of a call.
+/// The method of [`Store`] that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the operations of a store")]
-pub enum StoreOperation {
+#[expect(missing_docs, reason = "the methods of a store")]
+pub enum StoreMethod {
     Begin,
     Renew,
     Complete,
@@ -76,7 +76,7 @@ struct FaultPlan {
 
 #[derive(Default)]
 struct FaultState {
-    calls: Vec<StoreOperation>,
+    calls: Vec<StoreMethod>,
     faults: BTreeMap<usize, StoreFault>,
     late: Vec<LateCopy>,
 }
@@ -84,8 +84,9 @@ struct FaultState {
 /// A copy of a call that is applied later.
 struct LateCopy {
     request: StoreRequest,
-    /// The last call that is applied before the copy.
+    /// The copy is applied before the first call with a higher number.
     after: usize,
+    /// From this time on, the copy is dropped instead of applied.
     dies: Duration,
 }
 
@@ -121,8 +122,8 @@ impl Faulty {
         self.plan.state.lock().faults.clear();
     }
 
-    /// The calls so far.
-    pub fn calls(&self) -> Vec<StoreOperation> {
+    /// The methods called so far, in order.
+    pub fn calls(&self) -> Vec<StoreMethod> {
         self.plan.state.lock().calls.clone()
     }
 
@@ -155,13 +156,14 @@ impl Faulty {
                     request.carry_out(&*inner).await;
                 }));
             }
+            // The copy would be dropped before its time comes.
             CopyDelay::Time(_) => {}
         }
     }
 
     /// Runs one call: first the late copies that are due, then the call with its fault.
     async fn call<T>(&self, request: StoreRequest, carry_out: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let (call, fault) = self.plan.record_call(request.operation());
+        let (call, fault) = self.plan.record_call(request.method());
         self.apply_late_before(call).await;
         yield_now().await;
         let answer = match fault {
@@ -225,23 +227,23 @@ impl StoreFault {
 
 impl FaultPlan {
     /// Counts a call and returns its number and fault.
-    fn record_call(&self, operation: StoreOperation) -> (usize, Option<StoreFault>) {
+    fn record_call(&self, method: StoreMethod) -> (usize, Option<StoreFault>) {
         let mut state = self.state.lock();
         let call = state.calls.len();
-        state.calls.push(operation);
+        state.calls.push(method);
         (call, state.faults.get(&call).copied())
     }
 }
 
 impl StoreRequest {
-    fn operation(&self) -> StoreOperation {
+    fn method(&self) -> StoreMethod {
         match self {
-            Self::Begin(_) => StoreOperation::Begin,
-            Self::Renew(..) => StoreOperation::Renew,
-            Self::Complete(..) => StoreOperation::Complete,
-            Self::Read => StoreOperation::Read,
-            Self::Swap(..) => StoreOperation::Swap,
-            Self::Dedicated => StoreOperation::Dedicated,
+            Self::Begin(_) => StoreMethod::Begin,
+            Self::Renew(..) => StoreMethod::Renew,
+            Self::Complete(..) => StoreMethod::Complete,
+            Self::Read => StoreMethod::Read,
+            Self::Swap(..) => StoreMethod::Swap,
+            Self::Dedicated => StoreMethod::Dedicated,
         }
     }
 

@@ -25,8 +25,8 @@ mod virtual_time;
 
 pub use clock::ManualClock;
 pub use differential::differential;
-pub use faulty::{CopyDelay, Faulty, StoreFault, StoreOperation, yield_now};
+pub use faulty::{CopyDelay, Faulty, StoreFault, StoreMethod, yield_now};
 pub use runner::{Backend, main};
-pub use setup::{Capability, Case, ClockStep, Setup};
+pub use setup::{Capability, ClockStep, Setup, SuiteCase};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

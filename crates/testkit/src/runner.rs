@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 
 use crate::differential::differential;
 use crate::servers::required;
-use crate::setup::{Capability, Case, Setup};
+use crate::setup::{Capability, Setup, SuiteCase};
 use crate::suite::store::cases;
 
 type MakeSetup = Box<dyn Fn() -> BoxFuture<'static, Box<dyn Setup>> + Send + Sync>;
@@ -60,7 +60,7 @@ impl Backend {
         self
     }
 
-    /// How many random sequences compare the store with the one in memory: 2,000 by default, fewer for stores that sync
+    /// Sets how many random sequences compare the store with the one in memory: 2,000 by default, fewer for stores that sync
     /// to a disk.
     #[must_use]
     pub fn sequences(mut self, sequences: u64) -> Self {
@@ -86,14 +86,14 @@ pub fn main(backends: &[Backend]) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn case_trial(backend: &Backend, case: Case) -> Trial {
+fn case_trial(backend: &Backend, case: SuiteCase) -> Trial {
     let name = format!("{}::{}::clause_{:02}", backend.name, case.name, case.clause);
     build_trial(backend, TrialPlan { name, needs: case.needs, is_concurrent: true }, move |setup| (case.run)(setup))
 }
 
 fn differential_trial(backend: &Backend) -> Trial {
-    let given = env::var("HAPAX_SEQUENCES").ok();
-    let sequences = given.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
+    let requested = env::var("HAPAX_SEQUENCES").ok();
+    let sequences = requested.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
     // The steps are sequential: several threads would only spend time on waking each other.
     let plan = TrialPlan { name: format!("{}::differential", backend.name), needs: None, is_concurrent: false };
     build_trial(backend, plan, move |setup| {
@@ -115,12 +115,12 @@ fn build_trial(
     plan: TrialPlan,
     body: impl for<'a> FnOnce(&'a dyn Setup) -> BoxFuture<'a, ()> + Send + 'static,
 ) -> Trial {
-    let (make, lack, service) = (Arc::clone(&backend.make), backend.lacking_reason(plan.needs), backend.service);
+    let (make, lacking, service) = (Arc::clone(&backend.make), backend.lacking_reason(plan.needs), backend.service);
     Trial::ignorable_test(plan.name, move || {
         if let Some(Err(missing)) = service.map(required) {
             return missing.outcome();
         }
-        if let Some(reason) = lack {
+        if let Some(reason) = lacking {
             return Ok(Completion::ignored_with(reason));
         }
         let mut runtime = if plan.is_concurrent { Builder::new_multi_thread() } else { Builder::new_current_thread() };

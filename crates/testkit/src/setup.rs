@@ -61,9 +61,9 @@ pub enum Capability {
     Mark,
 }
 
-/// One case of the suite. It panics if the store violates the clause.
+/// One case of the suite. `run` panics if the store violates the clause.
 #[derive(Clone, Copy)]
-pub struct Case {
+pub struct SuiteCase {
     /// The stable name.
     pub name: &'static str,
     /// The clause of the store's contract.
@@ -74,7 +74,7 @@ pub struct Case {
     pub run: for<'a> fn(&'a dyn Setup) -> BoxFuture<'a, ()>,
 }
 
-impl fmt::Debug for Case {
+impl fmt::Debug for SuiteCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (clause {})", self.name, self.clause)
     }

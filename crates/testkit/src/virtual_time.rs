@@ -80,6 +80,7 @@ impl VirtualTime {
             // The task finished, or its process crashed while it was polled.
             (Poll::Ready(()) | Poll::Pending, _) => Some((state.tasks.remove(&number), future)),
         };
+        // Drop the task after the lock is released: its destructor may wake and spawn others.
         drop(state);
         drop(ended);
         true
@@ -172,6 +173,7 @@ impl Scheduler {
     fn spawn(self: &Arc<Self>, process: u64, is_thread: bool, future: BoxFuture<'static, ()>) -> Option<u64> {
         let mut state = self.lock();
         if state.crashed.contains(&process) {
+            // The destructor of the future may spawn or wake a task, which takes the lock.
             drop(state);
             drop(future);
             return None;
@@ -231,6 +233,7 @@ impl SchedulerState {
     }
 
     fn next_task(&mut self) -> Option<(u64, BoxFuture<'static, ()>, Waker)> {
+        // Crashed and cancelled tasks leave their numbers behind.
         self.runnable.retain(|number| self.tasks.contains_key(number));
         while let Some(position) = self.next_position() {
             let number = self.runnable.remove(position);

@@ -89,10 +89,7 @@ impl StoreDriver {
         let protocol = Protocol::over(&*store);
         let grant = |number: usize| self.grants[number];
         match call {
-            ProtocolCall::Begin { .. } => {
-                let reply = protocol.begin(&self.begin(call)).await;
-                self.summarize_begin(reply)
-            }
+            ProtocolCall::Begin { .. } => self.summarize_begin(protocol.begin(&self.begin(call)).await),
             ProtocolCall::Renew { grant: n } => {
                 summarize_debug(protocol.renew(&grant(*n).rk, &Claim::from(&grant(*n))).await)
             }
@@ -116,17 +113,21 @@ impl StoreDriver {
                 summarize_debug(protocol.hold(&self.keys[*key], self.tokens[*key][*token], UNKNOWN).await)
             }
             ProtocolCall::ResolveDone { key, token, answer } => {
-                let verdict = Verdict::Done { answer: vec![*answer].into(), retention: RETENTION };
-                summarize_debug(protocol.resolve(&self.keys[*key], self.tokens[*key][*token], &verdict).await)
+                let answer = vec![*answer].into();
+                self.resolve(*key, *token, Verdict::Done { answer, retention: RETENTION }).await
             }
             ProtocolCall::ResolveNotDone { key, token } => {
-                let verdict = Verdict::NotDone { lifetime: RELEASED };
-                summarize_debug(protocol.resolve(&self.keys[*key], self.tokens[*key][*token], &verdict).await)
+                self.resolve(*key, *token, Verdict::NotDone { lifetime: RELEASED }).await
             }
             ProtocolCall::Reopen { key, token } => {
                 summarize_debug(protocol.reopen(&self.keys[*key], self.tokens[*key][*token], RELEASED).await)
             }
         }
+    }
+
+    async fn resolve(&self, key: usize, token: usize, verdict: Verdict) -> ReplySummary {
+        let protocol = Protocol::over(&*self.store);
+        summarize_debug(protocol.resolve(&self.keys[key], self.tokens[key][token], &verdict).await)
     }
 
     fn summarize_begin(&mut self, reply: Result<Begun>) -> ReplySummary {
@@ -176,8 +177,8 @@ impl StoreDriver {
     /// Names a token by the order of its appearance: the same name in both stores if they behave the same.
     fn token_name(&mut self, key: usize, token: Token) -> String {
         let tokens = &mut self.tokens[key];
-        let known = tokens.iter().position(|known| *known == token);
-        let number = known.unwrap_or_else(|| {
+        let position = tokens.iter().position(|named| *named == token);
+        let number = position.unwrap_or_else(|| {
             tokens.push(token);
             tokens.len() - 1
         });

@@ -50,6 +50,10 @@ pub(super) async fn forward(
         }
         ending = exchange(&rules, &mut client, &mut server) => ending,
     };
+    close(ending, client, server, resets).await;
+}
+
+async fn close(ending: ConnectionEnd, client: TcpStream, mut server: TcpStream, mut resets: watch::Receiver<()>) {
     match ending {
         ConnectionEnd::Closed => {}
         ConnectionEnd::Reset => {
@@ -81,9 +85,10 @@ async fn drain(server: &mut TcpStream) -> io::Result<u64> {
 }
 
 async fn exchange(rules: &FaultRules, client: &mut TcpStream, server: &mut TcpStream) -> ConnectionEnd {
+    // Pieces must arrive as they were cut. A failure means that the socket is already closed.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let answer_is_lost = AtomicBool::new(false);
-    let state = |direction| DirectionState::new(rules, direction, &answer_is_lost);
+    let is_reply_lost = AtomicBool::new(false);
+    let state = |direction| DirectionState::new(rules, direction, &is_reply_lost);
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     let both = tokio::try_join!(
@@ -113,6 +118,7 @@ async fn read(
     loop {
         let length = from.read(&mut buffer).await.map_err(|_| ConnectionEnd::Reset)?;
         if length == 0 {
+            // A half-open connection loses the close as well, so the other side must not see one.
             return if state.drops_bytes() { std::future::pending().await } else { Ok(()) };
         }
         let plan = state.plan_piece(&buffer[..length]);
@@ -128,6 +134,7 @@ async fn read(
 }
 
 fn schedule(plan: &PiecePlan, bytes: &[u8], last_due: &mut Instant) -> Vec<ScheduledWrite> {
+    // Never before an earlier piece: jitter must not change the order.
     *last_due = (*last_due).max(Instant::now() + plan.delay);
     let (size, every) = plan.portions.unwrap_or((PIECE, std::time::Duration::ZERO));
     let portions = bytes.chunks(size).map(|portion| {

@@ -26,7 +26,7 @@ pub enum CutPoint {
 /// A network fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// Each piece is delayed, and the order is kept. Counts per piece.
+    /// Each piece (the bytes of one read) is delayed, and the order is kept. Counts per piece.
     Latency {
         /// The delay.
         delay: Duration,
@@ -102,7 +102,7 @@ impl FaultRule {
         Self { skip: skipped, ..self }
     }
 
-    /// Counts one occasion. Returns whether the fault takes effect on it.
+    /// Counts one piece or connection that the fault could affect. Returns whether the fault takes effect on it.
     pub(super) fn apply(&mut self) -> bool {
         if self.left == Some(0) {
             return false;

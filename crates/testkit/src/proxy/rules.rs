@@ -119,7 +119,7 @@ pub(super) struct DirectionState<'a> {
     rules: &'a FaultRules,
     direction: Direction,
     /// Shared by both directions: the server's next reply is lost.
-    answer_is_lost: &'a AtomicBool,
+    is_reply_lost: &'a AtomicBool,
     drops_bytes: bool,
     /// Bytes received so far.
     seen: u64,
@@ -133,9 +133,9 @@ pub(super) struct DirectionState<'a> {
 const TAIL: usize = 256;
 
 impl<'a> DirectionState<'a> {
-    pub(super) fn new(rules: &'a FaultRules, direction: Direction, answer_is_lost: &'a AtomicBool) -> Self {
+    pub(super) fn new(rules: &'a FaultRules, direction: Direction, is_reply_lost: &'a AtomicBool) -> Self {
         let (met, tail) = (BTreeMap::new(), Vec::new());
-        Self { rules, direction, answer_is_lost, drops_bytes: false, seen: 0, met, tail }
+        Self { rules, direction, is_reply_lost, drops_bytes: false, seen: 0, met, tail }
     }
 
     /// Whether this direction loses all bytes, and the sender's close as well.
@@ -149,7 +149,7 @@ impl<'a> DirectionState<'a> {
         let RulesState { rules, counts, .. } = &mut *state;
         let mut plan =
             PiecePlan { ahead: Vec::new(), bytes: piece.len(), delay: Duration::ZERO, portions: None, end: None };
-        if self.direction == Direction::ToClient && self.answer_is_lost.load(Ordering::Relaxed) {
+        if self.direction == Direction::ToClient && self.is_reply_lost.load(Ordering::Relaxed) {
             RuleEffect::End(0, ConnectionEnd::Reset).apply(&mut plan, counts);
         }
         for (number, rule) in rules {
@@ -206,7 +206,7 @@ impl<'a> DirectionState<'a> {
             CutPoint::Sent => Some(RuleEffect::End(piece.len(), ConnectionEnd::ClientReset)),
             CutPoint::Answered => {
                 // The cut takes effect when the reply arrives.
-                self.answer_is_lost.store(true, Ordering::Relaxed);
+                self.is_reply_lost.store(true, Ordering::Relaxed);
                 None
             }
         }
@@ -227,11 +227,12 @@ impl<'a> DirectionState<'a> {
         applies
     }
 
-    /// Whether a match of these bytes ends in this piece.
+    /// Whether an occurrence of these bytes ends in this piece.
     fn contains(&self, piece: &[u8], matching: &[u8]) -> bool {
         if matching.is_empty() {
             return true;
         }
+        // The match must end in this piece, so at most all but its last byte can lie before.
         let before = &self.tail[self.tail.len() - self.tail.len().min(matching.len() - 1)..];
         [before, piece].concat().windows(matching.len()).any(|window| window == matching)
     }

@@ -50,10 +50,11 @@ impl std::error::Error for MissingService {}
 ///
 /// If the service is unavailable or broken. [`MissingService::outcome`] gives the outcome of a test that needs it.
 pub fn required(service: &str) -> Result<String, MissingService> {
-    static KNOWN: LazyLock<Mutex<BTreeMap<String, Result<String, MissingService>>>> = LazyLock::new(Mutex::default);
-    let mut known = KNOWN.lock();
+    static RESULTS: LazyLock<Mutex<BTreeMap<String, Result<String, MissingService>>>> = LazyLock::new(Mutex::default);
+    // The lock is held while the script runs, so that concurrent tests run it once.
+    let mut results = RESULTS.lock();
     let required = env::var(REQUIRE).unwrap_or_default();
-    known.entry(service.to_owned()).or_insert_with(|| evaluate(service, run_script(service), &required)).clone()
+    results.entry(service.to_owned()).or_insert_with(|| evaluate(service, run_script(service), &required)).clone()
 }
 
 /// A script's exit code, standard output and standard error.
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_available_service_has_its_version() {
+    fn the_version_of_an_available_service_is_found() {
         assert_eq!(evaluate("redis", output(0), ""), Ok("7.0.15".into()));
         assert_eq!(version("nats-server: v2.9.10"), "2.9.10");
         assert_eq!(version("postgres (PostgreSQL) 15.20 (Debian)"), "15.20");

@@ -110,12 +110,14 @@ impl RedisServer {
     ///
     /// If the future is dropped, the server is killed.
     pub async fn start(options: RedisServerOptions) -> io::Result<Self> {
+        // Not in /tmp: it may be a small file system in memory.
         let home = env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into());
         let folder = tempfile::Builder::new().prefix("hapax-").tempdir_in(home)?;
         let skew_file = File::create(folder.path().join("skew"))?;
         skew_file.write_all_at(&0i64.to_ne_bytes(), 0)?;
         let (skew, child, address) = (Mutex::default(), Mutex::default(), ports::free()?);
         let mut server = Self { options, address, folder, skew, skew_file, child };
+        // Another process may have taken the port since `ports::free` looked: try another one.
         for _ in 1..PORTS {
             match server.launch().await {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => server.address = ports::free()?,
@@ -125,7 +127,7 @@ impl RedisServer {
         server.launch().await.map(|()| server)
     }
 
-    /// The address on which it listens.
+    /// The TCP address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -136,7 +138,7 @@ impl RedisServer {
         format!("redis://{password}{}/0", self.address)
     }
 
-    /// The Unix socket: without TLS and proxy.
+    /// The path of the server's Unix socket.
     pub fn socket_path(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
@@ -247,6 +249,7 @@ impl RedisServer {
             ClockStep::Back(length) => -micros(length)?,
         };
         let mut skew = self.skew.lock();
+        // The server has mapped the file, so the write takes effect at its next reading of the clock.
         *skew = skew.checked_add(step).ok_or_else(|| io::Error::other("the clock step is too long"))?;
         self.skew_file.write_all_at(&skew.to_ne_bytes(), 0)
     }

@@ -60,6 +60,7 @@ impl RespConnection {
         async {
             let line = self.line().await?;
             let (kind, rest) = line.split_at_checked(1).unwrap_or_default();
+            // A negative length means nil.
             Ok(match kind {
                 "+" => RespValue::Status(rest.to_owned()),
                 "-" => RespValue::Error(rest.to_owned()),
@@ -79,6 +80,7 @@ impl RespConnection {
     }
 
     async fn bulk(&mut self, length: usize) -> io::Result<RespValue> {
+        // CR and LF follow the bytes.
         let mut bytes = vec![0; length + 2];
         self.0.read_exact(&mut bytes).await?;
         bytes.truncate(length);
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_cut_short_is_no_reply() {
+    async fn a_truncated_or_invalid_reply_is_an_error() {
         for answer in [&b"+OK"[..], b"", b"$4\r\na", b"*2\r\n:1\r\n", b":x\r\n", b"?\r\n"] {
             assert!(read(answer).await.is_err(), "{answer:?}");
         }

@@ -25,7 +25,7 @@ static STARTER: LazyLock<Mutex<Sender<StartRequest>>> = LazyLock::new(|| {
     let (requests, received) = channel::<StartRequest>();
     thread::spawn(move || {
         for (mut command, started) in received {
-            // A failed send means that the caller was cancelled.
+            // A failed send means that the caller's thread has ended.
             let _ = started.send(command.spawn());
         }
     });

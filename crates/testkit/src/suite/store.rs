@@ -17,13 +17,13 @@ mod swap;
 mod time;
 mod tokens;
 
-use crate::setup::{Capability, Case};
+use crate::setup::{Capability, SuiteCase};
 
 pub use errors::{GOLDEN_ANSWER, golden_call};
 
 macro_rules! cases {
     ($($family:ident: $($clause:literal $name:ident $(needs $needs:ident)?),+;)+) => {
-        vec![$($(Case {
+        vec![$($(SuiteCase {
             name: stringify!($name),
             clause: $clause,
             needs: cases!(@ $($needs)?),
@@ -35,7 +35,7 @@ macro_rules! cases {
 }
 
 /// Every case, grouped by store operation and topic.
-pub fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<SuiteCase> {
     cases! {
         begin:
             4 begin_grants_absent,

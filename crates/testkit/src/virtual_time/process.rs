@@ -175,6 +175,7 @@ impl Future for Sleep {
         if state.now >= self.due {
             return Poll::Ready(());
         }
+        // A replaced waker is dropped after the lock is released.
         let before = state.timers.insert((self.due, self.number), cx.waker().clone());
         drop(state);
         drop(before);
@@ -184,6 +185,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
+        // The name keeps the waker until the lock is released: dropping a waker may drop a future that takes the lock.
         let _waker = self.scheduler.lock().timers.remove(&(self.due, self.number));
     }
 }

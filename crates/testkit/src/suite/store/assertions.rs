@@ -1,4 +1,4 @@
-//! Takes replies apart, and compares times.
+//! Returns the content of an expected reply, or fails the test; and compares times.
 
 #![expect(clippy::needless_pass_by_value, reason = "a case passes a reply on without a name for it")]
 

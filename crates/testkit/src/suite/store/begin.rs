@@ -159,7 +159,7 @@ pub(super) async fn begin_lapsed_indeterminate_marks(setup: &dyn Setup) {
 
     let record = operation.record().await;
     let State::Open(Phase::Indeterminate, holding) = &record.state else {
-        panic!("an indeterminate record was expected, not {record:?}");
+        panic!("expected an indeterminate record, got {record:?}");
     };
     assert_eq!((record.token, holding.owner), (first.token, FIRST));
 
@@ -324,6 +324,7 @@ pub(super) async fn begin_row_vanishes_mid_way(setup: &dyn Setup) {
     expire_all(setup, &operations).await;
 
     let inspect = setup.inspect();
+    // Sweep one row at a time while the begins run, so that rows vanish between a begin's insert and its read.
     let sweeps = tokio::spawn(async move {
         for _ in 0..100 {
             inspect.sweep(1).await.expect("the sweep succeeds");

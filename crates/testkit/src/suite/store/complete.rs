@@ -181,6 +181,7 @@ pub(super) async fn complete_when_store_full_succeeds(setup: &dyn Setup) {
     for operation in &early {
         grants.push(operation.grant(FIRST).await);
     }
+    // Large answers fill the store with few calls.
     let filler = Bytes::from(vec![0x5A; 256 << 10]);
     let refused = fill(setup, &filler).await;
     assert_eq!(refused.read().await.record, None, "a refused begin stores no record");

@@ -134,12 +134,12 @@ impl SuiteOperation {
         self.begin_as(&self.other_payload_begin(owner)).await
     }
 
-    /// Begins under the policy Hold, which must be granted.
+    /// Begins under the policy Hold. The begin must be granted.
     pub(super) async fn grant(&self, owner: Owner) -> Grant {
         granted(self.begin(owner).await)
     }
 
-    /// Expires the lease and begins under the policy Retry, which must be granted as a takeover.
+    /// Makes the lease expire and begins under the policy Retry. The begin must be granted as a takeover.
     pub(super) async fn take_over(&self, setup: &dyn Setup, owner: Owner) -> Grant {
         setup.lapse(&self.rk()).await;
         let grant = granted(self.retry(owner).await);
@@ -147,7 +147,7 @@ impl SuiteOperation {
         grant
     }
 
-    /// Expires the lease and begins under the policy Hold, which must make the record indeterminate.
+    /// Makes the lease expire and begins under the policy Hold. The record must become indeterminate. Returns since when.
     pub(super) async fn lapse_and_hold(&self, setup: &dyn Setup, by: Owner) -> Timestamp {
         setup.lapse(&self.rk()).await;
         indeterminate(self.begin(by).await)

@@ -59,22 +59,28 @@ pub(super) async fn swap_changed_is_noticed(setup: &dyn Setup) {
     operation.assert_unchanged(&before).await;
 }
 
-pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
+/// Thirteen operations with expired records: two were indeterminate, one was dead and the others were in progress.
+/// Returns also their grants, and the last record as it was read while it was live.
+async fn expired_operations(setup: &dyn Setup) -> (Vec<SuiteOperation>, Vec<Grant>, Observed) {
     let operations = SuiteOperation::many(setup, 13);
     let mut grants = Vec::new();
     for operation in &operations {
         grants.push(operation.grant(FIRST).await);
     }
-    let marked = &operations[9..=10];
-    lapse_all(setup, marked).await;
-    for (operation, grant) in marked.iter().zip(&grants[9..=10]) {
+    let held = &operations[9..=10];
+    lapse_all(setup, held).await;
+    for (operation, grant) in held.iter().zip(&grants[9..=10]) {
         assert_eq!(operation.hold(grant.token).await, Resolved::Yes);
     }
     assert_eq!(operations[11].bury(&grants[11]).await, Settled::Yes);
-    let lived = operations[12].read().await;
+    let live = operations[12].read().await;
     expire_all(setup, &operations).await;
+    (operations, grants, live)
+}
 
-    let (at, by) = (&operations, &grants);
+pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
+    // Each call is made on an expired record of its own: operation `at[n]` was granted `by[n]`.
+    let (at, by, live) = expired_operations(setup).await;
     assert_eq!(at[0].read().await.live(), None);
     assert_eq!(at[0].grant(SECOND).await.attempt, 1);
     assert_eq!(at[1].renew(&by[1]).await, Renewed::Gone);
@@ -94,10 +100,10 @@ pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
     assert_eq!(done, Resolved::Stale);
     assert_eq!(at[11].reopen(by[11].token).await, Resolved::Stale);
     // The record was read while it was live, and has expired since.
-    let change = released(&lived, &by[12]);
-    assert_eq!(at[12].swap(&lived, &change).await, Swapped::Changed);
+    let change = released(&live, &by[12]);
+    assert_eq!(at[12].swap(&live, &change).await, Swapped::Changed);
     sweep_all(setup).await;
-    assert_eq!(at[12].swap(&lived, &change).await, Swapped::Changed);
+    assert_eq!(at[12].swap(&live, &change).await, Swapped::Changed);
     for n in [1, 3, 4, 5, 6, 7, 9, 10, 11, 12] {
         assert_eq!(at[n].read().await.live(), None, "operation {n}");
     }

@@ -28,6 +28,7 @@ pub(super) async fn lapse_uses_store_clock_not_client(setup: &dyn Setup) {
     for result in run_all(&gate, &operations).await {
         assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
     }
+    // By the client's clock no lease has expired; by the store's clock all have.
     client.back(24 * HOUR);
     lapse_all(setup, &operations).await;
     for result in run_all(&gate, &operations).await {
@@ -129,6 +130,7 @@ pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
         each(&operations, |operation| async move { operation.grant_and_complete(FIRST, "the answer").await });
     let completed = completed.await;
     forward(setup, Duration::from(RETENTION) - HOUR).await;
+    // An hour before the retention ends, every answer is still replayed.
     let early = each(&operations, |operation| async move {
         replayed(operation.begin(SECOND).await);
     });

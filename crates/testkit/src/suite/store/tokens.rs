@@ -11,6 +11,7 @@ use super::clock::*;
 use super::operation::*;
 use crate::setup::Setup;
 
+/// Longer than every lifetime in these cases.
 const LONG: Duration = Duration::from_secs(60 * 24 * 3600);
 
 pub(super) async fn token_grows_on_takeover(setup: &dyn Setup) {
