@@ -22,6 +22,7 @@ const DISK: &str = "HAPAX_TEST_DISK";
 
 /// Returns the disk if the test runs on one. Otherwise mounts a disk, runs the test again on it, and returns `None`.
 fn run_on_disk(size: &str, test: &str) -> Option<PathBuf> {
+    // A mount namespace belongs to a process, so the test needs a process of its own.
     if let Some(disk) = env::var_os(DISK) {
         return Some(disk.into());
     }
@@ -70,6 +71,7 @@ async fn fill(store: &Sqlite) -> (Vec<Grant>, u32) {
 async fn a_full_disk_loses_nothing_and_works_again_once_there_is_room() {
     let name = "disk::a_full_disk_loses_nothing_and_works_again_once_there_is_room";
     let Some(disk) = run_on_disk("3m", name) else { return };
+    // Removing this file later makes room on the full disk.
     let ballast = disk.join("ballast");
     fs::write(&ballast, vec![1; 1 << 20]).unwrap();
     let store = open(&disk.join("hapax.db")).unwrap();

@@ -69,7 +69,7 @@ async fn a_file_that_cannot_be_written_is_refused() {
 }
 
 #[tokio::test]
-async fn the_log_is_synced_before_every_reply() {
+async fn the_check_confirms_that_every_commit_is_synced() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("hapax.db")).unwrap();
     assert_eq!(store.check().await.unwrap(), []);
@@ -109,6 +109,7 @@ async fn a_sweep_searches_the_table_in_bounded_windows() {
     for key in 0..100 {
         store.begin(&begin(key)).await.unwrap();
     }
+    // Half of the records' lifetime passes, so the first hundred expire half a lifetime before the others.
     clock.forward(std::time::Duration::from_secs(1800));
     for key in 100..150 {
         store.begin(&begin(key)).await.unwrap();

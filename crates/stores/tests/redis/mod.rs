@@ -29,7 +29,7 @@ const GOLDEN: &str =
 struct RedisSetup {
     server: RedisServer,
     store: Arc<Redis>,
-    /// Reads stored values; the suite does so after every step.
+    /// A connection of the test, which reads the stored value after every step.
     inspection: MultiplexedConnection,
 }
 
@@ -45,7 +45,7 @@ impl RedisSetup {
         Self { server, store: Arc::new(store), inspection }
     }
 
-    async fn ask(&self, words: &[&[u8]]) -> RespValue {
+    async fn command(&self, words: &[&[u8]]) -> RespValue {
         self.server.command(words).await.expect("the server answers")
     }
 }
@@ -83,9 +83,9 @@ impl Setup for RedisSetup {
     /// Flips a bit of the fingerprint.
     async fn corrupt(&self, rk: &RecordKey) {
         let name = name(rk);
-        let RespValue::Bulk(value) = self.ask(&[b"GET", &name]).await else { panic!("the record must exist") };
+        let RespValue::Bulk(value) = self.command(&[b"GET", &name]).await else { panic!("the record must exist") };
         let flipped = [value[12] ^ 1];
-        let written = self.ask(&[b"SETRANGE", &name, b"12", &flipped]).await;
+        let written = self.command(&[b"SETRANGE", &name, b"12", &flipped]).await;
         assert!(matches!(written, RespValue::Integer(_)), "{written:?}");
     }
 
@@ -93,7 +93,7 @@ impl Setup for RedisSetup {
         let digit = |at: usize| u8::from_str_radix(&GOLDEN[at..at + 2], 16).expect("the golden record is hexadecimal");
         let value: Vec<u8> = (0..GOLDEN.len()).step_by(2).map(digit).collect();
         let name = name(&golden_call().record_key());
-        assert_eq!(self.ask(&[b"SET", &name, &value, b"EX", b"86400"]).await.text(), "OK");
+        assert_eq!(self.command(&[b"SET", &name, &value, b"EX", b"86400"]).await.text(), "OK");
     }
 
     async fn value(&self, rk: &RecordKey) -> Option<Bytes> {

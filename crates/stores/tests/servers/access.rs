@@ -55,6 +55,7 @@ async fn password_file() {
     let store = store(&url);
     Operation::new("one").cycle(&*store).await;
     assert!(!format!("{:?}", url.parse::<hapax_stores::RedisUrl>().unwrap()).contains("pass/word"));
+    // A new store reads the file again. The old one keeps its open connection.
     fs::write(&file, "another").unwrap();
     assert_refused(
         Operation::new("two").begin(&*crate::support::store(&url), FIRST).await,
@@ -113,11 +114,13 @@ async fn tls() {
         assert_refused(store.read(&operation.0.record_key()).await, Unusable, "UnknownIssuer");
     }
     let port = secure.port();
+    // The certificate names 127.0.0.1 only.
     let named = store(&format!("rediss://localhost:{port}?ca={ca}"));
     assert_refused(operation.begin(&*named, FIRST).await, Unusable, "the server's certificate is not trusted");
     assert_eq!(ask(&server, &["DBSIZE"]).await, RespValue::Integer(0));
     operation.cycle(&*store(&format!("rediss://{secure}?ca={ca}"))).await;
     operation.replays(&*store(&server.url()), "done").await;
+    // A file that contains a key but no certificate.
     let none = expect_error(open(&format!("rediss://{secure}?ca={}", authority.path("server-key"))).map(drop));
     assert_eq!(none.kind(), Unusable, "{none:?}");
 }

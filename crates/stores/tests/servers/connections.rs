@@ -89,7 +89,7 @@ async fn silent_handshake() {
     operation.cycle(&*store).await;
 }
 
-/// Concurrent calls, of which every second one is cancelled.
+/// Every second of many concurrent calls is cancelled.
 async fn cancelled_calls() {
     let server = start(RedisKind::Redis, &[]).await;
     let (proxy, store) = store_behind_proxy(&server).await;
@@ -174,7 +174,7 @@ async fn cut_while_idle(kind: RedisKind) {
     let operation = Operation::new("one");
     let grant = operation.granted(&*store, FIRST).await;
     ask(&server, &["CLIENT", "KILL", "TYPE", "normal"]).await;
-    // The driver's error does not tell whether the call was sent; the caller repeats it.
+    // The driver's error does not show whether the call was sent, so the caller repeats the call.
     if let Err(error) = operation.complete(&*store, &grant, "done").await {
         assert_eq!(error.kind(), Unknown, "{error:?}");
     }
@@ -236,7 +236,7 @@ async fn killed_under_load(kind: RedisKind) {
     let load = futures_util::stream::iter(0..CYCLES).for_each_concurrent(50, cycle);
     let kills = async {
         let mut killed = 0;
-        // Let some cycles finish between kills: another test covers connections that never live.
+        // Let some cycles finish between kills; otherwise no call would ever get its reply.
         for after in (20..CYCLES).step_by(20) {
             until("some cycles are finished", || async { done.load(Ordering::Relaxed) >= after }).await;
             let closed = ask(&server, &["CLIENT", "KILL", "TYPE", "normal"]).await;
@@ -268,6 +268,7 @@ async fn dedicated() {
     let dedicated = (Arc::clone(&store) as Arc<dyn Store>).dedicated().await.unwrap();
     proxy.inject(NetworkFault::HalfOpen(Direction::ToServer).times(1));
     let rk = operation.0.record_key();
+    // Keep the call pending: a cancelled call would count towards replacing the connection.
     let mut stuck = Box::pin(store.read(&rk));
     assert!(with_timeout(CALL_TIMEOUT, stuck.as_mut()).await.is_none());
     let completed = with_timeout(10 * CALL_TIMEOUT, operation.complete(&*dedicated, &grant, "done")).await;

@@ -53,6 +53,7 @@ async fn replica(kind: RedisKind) {
     check.assert_recovers().await;
 }
 
+/// The replica is writable, so that only the lost primary can be the reason for a refusal.
 async fn replica_without_primary(kind: RedisKind) {
     let server = start(kind, &["--replica-serve-stale-data", "no", "--replica-read-only", "no"]).await;
     let check = prepare(&server).await;
@@ -165,6 +166,7 @@ async fn loading(kind: RedisKind) {
 
 /// Two nodes of a cluster, of which the other one owns the operation's slot.
 async fn cluster(kind: RedisKind) {
+    // Without full coverage a node serves its own slots although the others have no node.
     let cluster = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"];
     let (node, other) = (start(kind, &cluster).await, start(kind, &cluster).await);
     let store = store(&node.url());
@@ -254,7 +256,7 @@ async fn use_broken_connection(store: &dyn Store) {
     }
 }
 
-/// The client cannot tell whether the call reached the server.
+/// The client cannot know whether the call reached the server.
 async fn lost_connection() {
     let server = start(RedisKind::Redis, &[]).await;
     let (proxy, store) = store_behind_proxy(&server).await;

@@ -172,12 +172,12 @@ async fn clock_steps(kind: RedisKind) {
     let later = Operation::new("later");
     let grant = later.granted(&*store, FIRST).await;
     server.step_clock(ClockStep::Forward(7 * HOUR)).unwrap();
-    // Nobody took the lapsed record over, so its owner can still complete it.
+    // No other attempt took over the lapsed record, so its owner can still complete it.
     assert_eq!(later.complete(&*store, &grant, "done").await.unwrap(), Completed::Done);
     later.replays(&*store, "done").await;
     store.check().await.unwrap();
     let apart = store.check().await.unwrap();
-    assert!(apart.iter().any(|finding| finding.message.contains("more than a second apart")), "{apart:?}");
+    assert!(has_finding(&apart, "more than a second apart"), "{apart:?}");
     Operation::new("under another clock").cycle(&*store).await;
 }
 
@@ -208,6 +208,7 @@ async fn foreign_values() {
     let (theirs, ours) = (Operation::new("theirs"), Operation::new("ours"));
     theirs.cycle(&*store).await;
     let (RespValue::Bulk(record), _) = theirs.stored_value(&server).await else { panic!("the record must exist") };
+    // A record of another key, and values that are no record.
     let forged = [record.to_vec(), b"not a record".to_vec(), Vec::new(), vec![1], vec![0xff; 200]];
     for value in forged {
         ask(&server, &[b"SET", &ours.name()[..], &value]).await;
@@ -225,8 +226,8 @@ async fn wait_for_replication(replica: &RedisServer) {
     until("the replica is connected", || async { info(replica, "master_link_status").await == "up" }).await;
 }
 
-/// The replica has the sentinel, so its loss of records cannot be detected, only that another process replies. The
-/// operations are granted again; only a ledger could prevent that.
+/// The promoted replica lacks the last records, but has the sentinel. So the store detects another process, and not the
+/// loss of records: the operations are granted again. Only a ledger could prevent that.
 async fn promoted_replica() {
     let (primary, replica) = (start(RedisKind::Redis, &[]).await, start(RedisKind::Redis, &[]).await);
     let replication = Proxy::start(primary.address()).await.unwrap();
@@ -240,6 +241,7 @@ async fn promoted_replica() {
     let name = kept.name();
     let is_replicated = || async { ask(&replica, &[b"EXISTS", &name[..]]).await == RespValue::Integer(1) };
     until("the record is replicated", is_replicated).await;
+    // From here on the replica gets no further writes, while the primary confirms them.
     replication.inject(NetworkFault::HalfOpen(Direction::ToClient));
     assert_eq!(audit.race(true).await, KEYS as u64);
 

@@ -72,7 +72,8 @@ async fn run(store: &Arc<Redis>, outcome: HandlerOutcome, injected: Option<(usiz
     let ran = gate.run(operation.0, move |_| async move { handle(outcome, &counted) }).await;
     let calls = faulty.calls().len();
     let rk = operation.0.record_key();
-    // The gate retries in the background what it could not write in time.
+    // The gate repeats a write that timed out in the background: wait until the record is no longer in progress.
+    // After an unknown outcome the record may stay in progress for the rest of its lease.
     let is_held = matches!(ran, Err(Refused { reason: Reason::Unknown { .. }, .. }));
     until(&name, || async { is_held || !store.read(&rk).await.unwrap().is_running() }).await;
     let seen = store.read(&rk).await.unwrap();
@@ -115,7 +116,7 @@ fn assert_copy_fits(copy: &GateResult, state: Option<&State>, (before, total): (
         Some(State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _)) => {
             assert!(
                 matches!(copy, Err(Refused { reason: Reason::Indeterminate { .. } | Reason::Busy { .. }, .. })),
-                "{context}, {copy:?}"
+                "{context}, then {copy:?}"
             );
             assert_eq!(total, before, "{context}: it ran again");
         }

@@ -76,6 +76,7 @@ impl GrantAudit {
         };
         self.check_grant(key, &grant);
         if completes {
+            // The answer names its grant, so that a replay shows which grant was recorded.
             let answer = format!("{:?}", grant.token);
             let completed = self.retry(|| self.keys[key].complete(&*self.store, &grant, &answer)).await;
             assert!(
@@ -113,8 +114,8 @@ impl GrantAudit {
             Begun::Replay(completion) => {
                 let results = self.results.lock().unwrap();
                 let answers = results.tokens[key].iter().map(|token| format!("Token({token})"));
-                let known = answers.into_iter().any(|answer| completion.answer == answer.as_bytes());
-                assert!(known, "key {key}: the replayed answer was never recorded");
+                let was_recorded = answers.into_iter().any(|answer| completion.answer == answer.as_bytes());
+                assert!(was_recorded, "key {key}: the replayed answer was never recorded");
             }
             Begun::Granted(_) | Begun::Mine(_) => {}
             Begun::Mismatch | Begun::Indeterminate(_) | Begun::Dead => panic!("key {key}: {begun:?}"),

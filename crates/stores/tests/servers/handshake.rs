@@ -24,7 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     let once = [
         test("each_handshake_error_is_classified", redis, handshake_errors),
         test("a_missing_database_is_refused", redis, missing_database),
-        test("an_error_repeats_no_text", redis, no_repetition),
+        test("an_error_contains_its_cause_once", redis, no_repetition),
     ];
     each.chain(once).collect()
 }
@@ -38,8 +38,8 @@ async fn too_many_clients(kind: RedisKind) {
     // The server accepts connections asynchronously.
     until("the server is at its limit", || async { server.command(&["PING"]).await.is_err() }).await;
     let (address, socket) = (server.address(), server.socket_path().display().to_string());
-    let named = [format!("redis://:open@{address}"), format!("redis://:open@{address}/1")];
-    for url in named.into_iter().chain([format!("redis://{address}"), format!("unix://{socket}?pass=open")]) {
+    let with_password = [format!("redis://:open@{address}"), format!("redis://:open@{address}/1")];
+    for url in with_password.into_iter().chain([format!("redis://{address}"), format!("unix://{socket}?pass=open")]) {
         assert_refused(operation.begin(&*store(&url), FIRST).await, NotApplied, "raise its maxclients");
     }
     drop(clients);
@@ -48,7 +48,7 @@ async fn too_many_clients(kind: RedisKind) {
     operation.cycle(&*store).await;
 }
 
-/// A server that sends this error to whatever it receives first, and closes the connection.
+/// Serves connections: waits for the first bytes of each, sends this error and closes the connection.
 async fn send_error(listener: &TcpListener, line: &str) {
     while let Ok((mut client, _)) = listener.accept().await {
         let mut greeting = [0; 1024];

@@ -57,6 +57,7 @@ async fn leaves_new_connection_open() {
     let mut late = Box::pin(store.read(&rk));
     let soon = Duration::from_millis(20);
     assert!(with_timeout(soon, late.as_mut()).await.is_none());
+    // Three cancelled calls make the store replace the connection, while `late` still waits on the old one.
     for _ in 0..3 {
         assert!(with_timeout(soon, store.read(&rk)).await.is_none());
     }

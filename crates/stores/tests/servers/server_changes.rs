@@ -61,7 +61,8 @@ fn operation_on_connection(number: u8) -> Operation {
     all.find(|operation| operation.0.record_key().as_bytes()[15] % 2 == number).unwrap()
 }
 
-/// A caller cancels while its connection is opening; the next caller resumes that after the server was restarted.
+/// A caller is cancelled while its connection opens. The next caller resumes the attempt to connect, after a restart of
+/// the server: the observation in that attempt is older than the restart and must not be reported as a change.
 async fn resumed_late() {
     let server = start(RedisKind::Redis, &[]).await;
     let proxy = Proxy::start(server.address()).await.unwrap();
@@ -109,7 +110,7 @@ async fn unusable_sentinel(kind: RedisKind) {
     );
     ask(&server, &["DEL", "hx:amnesia"]).await;
     assert!(!has_finding(&with_all_keys.check().await.unwrap(), "hx:amnesia"), "the check writes a new sentinel");
-    // A user that may read the key but not write it; then one that may do neither.
+    // First a user that may read the key but not write it, then a user that may do neither.
     for keys in ["%R~hx:amnesia", "~other"] {
         ask(&server, &["DEL", "hx:amnesia"]).await;
         ask(&server, &["ACL", "SETUSER", "some", "reset", "on", ">secret", "+@all", "~hx:[^a]*", keys]).await;
@@ -130,6 +131,7 @@ async fn renewal_before_swap(kind: RedisKind) {
     let seen = store.read(&rk).await.unwrap();
     let claim = Claim::from(&grant);
     let Decision::Change(next, _) = release(&seen, &claim, Seconds(600)) else { panic!("the grant can be released") };
+    // The expiry has a resolution of a millisecond, so the renewal must come later than that.
     server.step_clock(ClockStep::Forward(Duration::from_millis(10))).unwrap();
     assert_eq!(other.renew(&rk, &claim).await.unwrap(), Renewed::Yes);
     let renewed = operation.stored_value(&server).await;
@@ -168,7 +170,8 @@ async fn counted() {
     let store = store(&server.url());
     let losses = DataLossCounter::default();
     let counted = || losses.0.load(Ordering::SeqCst);
-    let _here = metrics::set_default_local_recorder(&losses);
+    // Only on this thread: other tests run in the same process.
+    let _guard = metrics::set_default_local_recorder(&losses);
     Operation::new("one").cycle(&*store).await;
     store.check().await.unwrap();
     assert_eq!(counted(), 0);

@@ -126,7 +126,7 @@ impl Operation {
         Protocol::over(store).begin(&self.ask(owner)).await
     }
 
-    /// Begins, and must be granted by this begin, or by an earlier one whose reply was lost.
+    /// Begins. This begin must be granted, or an earlier one of this owner whose reply was lost.
     pub(crate) async fn granted(self, store: &dyn Store, owner: Owner) -> Grant {
         match self.begin(store, owner).await {
             Ok(Begun::Granted(grant) | Begun::Mine(grant)) => grant,

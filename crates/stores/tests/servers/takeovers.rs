@@ -69,8 +69,8 @@ enum LateCall {
 struct RaceOutcome {
     /// The grants by takeover.
     granted: Vec<Grant>,
-    /// Whether the former holder's late call succeeded.
-    kept: bool,
+    /// Whether the former holder still owns the record after its late call.
+    former_keeps: bool,
 }
 
 struct TakeoverRace {
@@ -89,13 +89,13 @@ async fn race_rounds(kind: RedisKind, disruption: Disruption) {
         holders.push(Some(operation.granted(&*race.stores[0], Owner([0xff; 16])).await));
     }
     let mut tokens: Vec<BTreeSet<u64>> = holders.iter().flatten().map(|grant| [grant.token.0].into()).collect();
-    let (mut taken, mut kept) = (0, 0);
+    let (mut taken, mut former_kept) = (0, 0);
     for round in 0..ROUNDS {
         race.server.step_clock(ClockStep::Forward(LAPSE)).unwrap();
         for (key, ended) in race.round(round, disruption, &operations, &holders).await {
             let Some(former) = holders[key] else { panic!("no attempt begins a completed key") };
             let context = format!("round {round}, key {key}: {:?} beside {former:?}", ended.granted);
-            kept += usize::from(ended.kept);
+            former_kept += usize::from(ended.former_keeps);
             for grant in &ended.granted {
                 let newest = tokens[key].last().copied();
                 assert!(grant.takeover && Some(grant.token.0) > newest, "{context}");
@@ -103,17 +103,19 @@ async fn race_rounds(kind: RedisKind, disruption: Disruption) {
                 taken += 1;
             }
             if late_call(round, key) == LateCall::Completion {
-                assert!(ended.kept && ended.granted.len() <= 1, "{context}");
+                // A completion wins over a takeover, also if the takeover was granted first.
+                assert!(ended.former_keeps && ended.granted.len() <= 1, "{context}");
                 race.assert_late_answer_stands(operations[key], ended.granted.first()).await;
                 holders[key] = None;
             } else {
-                assert_eq!(ended.granted.len() + usize::from(ended.kept), 1, "{context}");
+                assert_eq!(ended.granted.len() + usize::from(ended.former_keeps), 1, "{context}");
                 holders[key] = ended.granted.first().copied().or(holders[key]);
             }
         }
     }
-    println!("{} {disruption:?}: {taken} takeovers, {kept} times the former holder came first", kind.name());
-    assert!(taken >= KEYS && kept >= KEYS / 2, "{taken} takeovers and {kept} late calls are too few to prove anything");
+    println!("{} {disruption:?}: {taken} takeovers, {former_kept} times the former holder came first", kind.name());
+    // With too few of either, the rounds would not have raced.
+    assert!(taken >= KEYS && former_kept >= KEYS / 2, "{taken} takeovers, {former_kept} successful late calls");
     assert_eq!(race.proxy.counts().cuts > 0, disruption == Disruption::Cuts);
 }
 
@@ -154,11 +156,11 @@ impl TakeoverRace {
     }
 
     /// The late completion's answer is recorded, and a completion of the attempt that took over is lost.
-    async fn assert_late_answer_stands(&self, operation: Operation, taker: Option<&Grant>) {
+    async fn assert_late_answer_stands(&self, operation: Operation, takeover: Option<&Grant>) {
         let store = &*self.stores[0];
         operation.replays(store, LATE_ANSWER).await;
-        if let Some(grant) = taker {
-            let completed = operation.complete(store, grant, "the taker's").await.unwrap();
+        if let Some(grant) = takeover {
+            let completed = operation.complete(store, grant, "the takeover's answer").await.unwrap();
             assert!(matches!(completed, Completed::Lost(_)), "{completed:?}");
             operation.replays(store, LATE_ANSWER).await;
         }
@@ -167,13 +169,13 @@ impl TakeoverRace {
     async fn race(&self, round: usize, key: usize, (operation, former): (Operation, Grant)) -> (usize, RaceOutcome) {
         let racers = (0..RACERS).map(|racer| self.take_over(round, racer, operation));
         let late: BoxFuture<'_, bool> = Box::pin(self.call_late(operation, former, late_call(round, key)));
-        let (granted, kept) = if key.is_multiple_of(2) {
+        let (granted, former_keeps) = if key.is_multiple_of(2) {
             tokio::join!(biased; join_all(racers), late)
         } else {
-            let (kept, granted) = tokio::join!(biased; late, join_all(racers));
-            (granted, kept)
+            let (former_keeps, granted) = tokio::join!(biased; late, join_all(racers));
+            (granted, former_keeps)
         };
-        (key, RaceOutcome { granted: granted.into_iter().flatten().collect(), kept })
+        (key, RaceOutcome { granted: granted.into_iter().flatten().collect(), former_keeps })
     }
 
     async fn take_over(&self, round: usize, racer: usize, operation: Operation) -> Option<Grant> {
