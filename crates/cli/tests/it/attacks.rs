@@ -32,7 +32,7 @@ const ATTACKERS: usize = 40;
 const GROWTH: u64 = 64 << 20;
 
 /// An upper bound for one record in the memory store, in bytes: 500 were measured.
-const KEPT: u64 = 1 << 10;
+const RECORD_SIZE: u64 = 1 << 10;
 
 /// The number of requests of another tenant, before an attack and while it holds its connections.
 const OTHERS: usize = 100;
@@ -47,31 +47,31 @@ const GATEWAY: i32 = 5;
 const ATTACKING: i32 = 15;
 
 /// The largest number of checks whether the attack has ended.
-const LOOKS: usize = 100;
+const MAX_CHECKS: usize = 100;
 
 /// One attacker: sends its bytes and returns the connections that it keeps open.
 type Attack = fn(SocketAddr, usize) -> BoxFuture<'static, Vec<RawConnection>>;
 
 const ATTACKS: [(&str, Attack); 8] = [
-    ("connections that say nothing", |target, _| hold(target, String::new())),
-    ("heads that never end", |target, _| hold(target, format!("POST / HTTP/1.1\r\nx-a: {}", "a".repeat(20_000)))),
-    ("heads that are too long", |target, _| hold(target, format!("POST / HTTP/1.1\r\nx-a: {}", "a".repeat(1 << 20)))),
-    ("bodies that never end", |target, number| {
+    ("silent connections", |target, _| hold(target, String::new())),
+    ("unfinished heads", |target, _| hold(target, format!("POST / HTTP/1.1\r\nx-a: {}", "a".repeat(20_000)))),
+    ("oversized heads", |target, _| hold(target, format!("POST / HTTP/1.1\r\nx-a: {}", "a".repeat(1 << 20)))),
+    ("unfinished bodies", |target, number| {
         hold(target, post(&format!("body-{number}"), "content-length: 200000", &"b".repeat(100_000)))
     }),
-    ("bodies that are too long", |target, number| {
+    ("oversized bodies", |target, number| {
         hold(target, post(&format!("long-{number}"), "transfer-encoding: chunked", &chunks(2 << 20)))
     }),
-    ("twins of one key", |target, _| hold(target, post("twins", "content-length: 2", "{}").repeat(50))),
-    ("keys of every kind", |target, number| {
-        let each = |key| post(&format!("kind-{number}-{key}"), "content-length: 2", "{}");
+    ("duplicates of one key", |target, _| hold(target, post("duplicate", "content-length: 2", "{}").repeat(50))),
+    ("different keys", |target, number| {
+        let each = |key| post(&format!("different-{number}-{key}"), "content-length: 2", "{}");
         hold(target, (0..50).map(each).collect())
     }),
     ("resets in mid-request", |target, number| reset(target, number).boxed()),
 ];
 
 /// The attacks that send complete requests and so leave records.
-const WITH_KEYS: [&str; 2] = ["twins of one key", "keys of every kind"];
+const WITH_KEYS: [&str; 2] = ["duplicates of one key", "different keys"];
 
 fn post(key: &str, more: &str, body: &str) -> String {
     format!(
@@ -84,15 +84,17 @@ fn chunks(bytes: usize) -> String {
     format!("{bytes:x}\r\n{}\r\n0\r\n\r\n", "c".repeat(bytes))
 }
 
-fn hold(target: SocketAddr, said: String) -> BoxFuture<'static, Vec<RawConnection>> {
+/// Sends these bytes and keeps the connection open.
+fn hold(target: SocketAddr, bytes: String) -> BoxFuture<'static, Vec<RawConnection>> {
     async move {
         let mut wire = RawConnection::to(target).await;
-        wire.send_bytes(said.as_bytes()).await;
+        wire.send_bytes(bytes.as_bytes()).await;
         vec![wire]
     }
     .boxed()
 }
 
+/// Resets twenty connections, each after a whole request.
 async fn reset(target: SocketAddr, number: usize) -> Vec<RawConnection> {
     for turn in 0..20 {
         let mut wire = RawConnection::to(target).await;
@@ -131,8 +133,8 @@ impl AttackResult {
 
 impl Display for AttackResult {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let [calm, attacked, held] = self.waits().map(|waits| within(waits, 1));
-        let longest = within(&self.attacked, 0);
+        let [calm, attacked, held] = self.waits().map(|waits| percentile(waits, 1));
+        let longest = percentile(&self.attacked, 0);
         let (ran, grown, lost) = (self.ran, self.grown >> 20, self.lost());
         write!(f, "{ran} | {grown} | {lost} | {calm:.1?} | {attacked:.1?} | {longest:.1?} | {held:.1?}")
     }
@@ -151,21 +153,21 @@ async fn others(target: &GatewayClient, name: &str, count: usize) -> WaitTimes {
     pace.take(count).enumerate().map(|(number, _)| ask(number)).buffer_unordered(count).collect().await
 }
 
-/// Returns the percentile that leaves out this many of a hundred.
-fn within(waits: &WaitTimes, but: usize) -> Duration {
+/// Returns the waiting time that all but this percentage of the requests stay within. A lost request counts as endless.
+fn percentile(waits: &WaitTimes, except: usize) -> Duration {
     let mut sorted: Vec<_> = waits.iter().map(|wait| wait.unwrap_or(Duration::MAX)).collect();
     sorted.sort_unstable();
-    sorted[(sorted.len() - 1) - sorted.len() * but / 100]
+    sorted[(sorted.len() - 1) - sorted.len() * except / 100]
 }
 
 /// Creates a runtime whose threads have this nice value.
-fn apart(nice: i32) -> Runtime {
-    let give_way = move || {
+fn runtime(nice: i32) -> Runtime {
+    let set_priority = move || {
         if nice > 0 {
             setpriority_process(None, nice).unwrap();
         }
     };
-    Builder::new_multi_thread().worker_threads(2).on_thread_start(give_way).enable_all().build().unwrap()
+    Builder::new_multi_thread().worker_threads(2).on_thread_start(set_priority).enable_all().build().unwrap()
 }
 
 /// The API, the attackers and the other tenants, each with its own threads.
@@ -184,12 +186,12 @@ impl AttackSetup {
     fn new() -> Self {
         let recorded = env::var("HAPAX_ATTACKERS").ok().map(|attackers| attackers.parse().unwrap());
         let (attackers, count) = recorded.map_or((ATTACKERS, OTHERS), |attackers| (attackers, OTHERS_RECORDED));
-        let serving = apart(0);
+        let serving = runtime(0);
         Self {
             api: serving.block_on(Api::start()),
             _serving: serving,
-            forwarding: apart(GATEWAY),
-            attacking: apart(ATTACKING),
+            forwarding: runtime(GATEWAY),
+            attacking: runtime(ATTACKING),
             others: Builder::new_current_thread().enable_all().build().unwrap(),
             attackers,
             count,
@@ -211,12 +213,13 @@ impl AttackSetup {
         let (address, attackers) = (target.public, self.attackers);
         let attacking = self.attacking.spawn(join_all((0..attackers).map(move |number| attack(address, number))));
         let (mut attacked, mut most) = (Vec::new(), 0);
-        for look in 0..LOOKS {
-            let (is_over, before) = (attacking.is_finished(), self.api.count());
-            attacked.extend(others(target, &format!("{name}-{look}"), OTHERS).await);
+        for check in 0..MAX_CHECKS {
+            let (has_ended, before) = (attacking.is_finished(), self.api.count());
+            attacked.extend(others(target, &format!("{name}-{check}"), OTHERS).await);
             most = most.max(resident());
-            let is_still = is_over && self.api.count() == before + OTHERS;
-            if is_still && attacked.len() >= LONGER * self.count {
+            // The API ran only the requests of the other tenant, so none of the attack is left in the gateway.
+            let is_quiet = has_ended && self.api.count() == before + OTHERS;
+            if is_quiet && attacked.len() >= LONGER * self.count {
                 break;
             }
         }
@@ -245,28 +248,28 @@ fn gateway() -> Command {
     command
 }
 
-/// Runs every attack against a new gateway on this store. `kept` is the memory in bytes that the store may use for a
-/// new key.
-fn withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, kept: u64) {
-    let stage = AttackSetup::new();
+/// Runs every attack against a new gateway on this store. `record_size` is the memory in bytes that the store may use
+/// for a new key.
+fn assert_withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, record_size: u64) {
+    let setup = AttackSetup::new();
     println!(
         "| attack, of {} | ran | grown by, MiB | lost by others | their p99 calm | attacked | longest | held |",
-        stage.attackers
+        setup.attackers
     );
     for (name, attack) in attacks {
         let directory = tempfile::tempdir().unwrap();
-        let (store, upstream) = (store(directory.path()), format!("http://{}", stage.api.address));
+        let (store, upstream) = (store(directory.path()), format!("http://{}", setup.api.address));
         let flags = ["--upstream", &upstream];
-        let gateway = stage.others.block_on(Gateway::run(gateway(), &store, &flags, free_address()));
+        let gateway = setup.others.block_on(Gateway::run(gateway(), &store, &flags, free_address()));
         let target = gateway.client();
-        let seen = stage.others.block_on(stage.attack(name, *attack, &target, || gateway.resident()));
+        let seen = setup.others.block_on(setup.attack(name, *attack, &target, || gateway.resident()));
         println!("| {name} | {seen} |");
-        if stage.is_recorded {
-            let forwarded = stage.forwarded(name, *attack);
+        if setup.is_recorded {
+            let forwarded = setup.forwarded(name, *attack);
             println!("| {name}, a forwarder | {forwarded} |");
         }
-        assert_eq!(seen.lost(), 0, "{name}: one of the others was not answered");
-        let bound = GROWTH + kept * u64::try_from(seen.ran).unwrap();
+        assert_eq!(seen.lost(), 0, "{name}: a request of another tenant got no response");
+        let bound = GROWTH + record_size * u64::try_from(seen.ran).unwrap();
         assert!(seen.grown <= bound, "{name}: grown by {} MiB", seen.grown >> 20);
     }
 }
@@ -274,11 +277,11 @@ fn withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, kept: u64)
 #[test]
 fn memory_stays_bounded_when_attacks_leave_records_in_a_file() {
     let with_keys: Vec<_> = ATTACKS.into_iter().filter(|(name, _)| WITH_KEYS.contains(name)).collect();
-    withstands(&with_keys, sqlite, 0);
+    assert_withstands(&with_keys, sqlite, 0);
 }
 
 /// The memory store may grow by its records only.
 #[test]
 fn the_memory_store_grows_only_by_its_records_during_every_attack() {
-    withstands(&ATTACKS, |_| "memory:".into(), KEPT);
+    assert_withstands(&ATTACKS, |_| "memory:".into(), RECORD_SIZE);
 }

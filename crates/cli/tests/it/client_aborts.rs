@@ -13,8 +13,8 @@ use crate::raw_http::RawConnection;
 /// A tenth of the recorded run, which sets HAPAX_ABORTS=10000.
 const ABORTS: usize = 1_000;
 
-/// The latest abort. It is longer than a request, so that aborts happen before the first byte and after the response,
-/// too.
+/// The latest abort. A request takes less, so aborts happen at every moment: before its first byte, and also after its
+/// response.
 const LATEST_MICROS: u64 = 4_000;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,19 +31,20 @@ async fn every_aborted_request_ends_completed_once_or_unknown_h13() {
         stream::iter(0..aborts).map(|number| end(&gateway, number)).buffer_unordered(32).collect::<Vec<_>>().await;
     let count = |wanted: &str| ends.iter().filter(|(_, end)| end.starts_with(wanted)).count();
     println!(
-        "{aborts} aborts: {} had run, {} had not and ran now, {} unknown",
+        "{aborts} aborts: {} had run, {} had not run and ran at the retry, {} unknown",
         count("replayed"),
         count("fresh"),
         count("unknown")
     );
-    judge(&api, &ends);
-    assert_eq!(count("unknown"), 0, "nothing but the clients failed, so all outcomes are known");
+    assert_one_effect_each(&api, &ends);
+    assert_eq!(count("unknown"), 0, "only clients failed, so every outcome must be known");
 }
 
 /// Sends a request or its beginning, then closes or resets the connection.
 async fn abort(gateway: &Gateway, number: usize, moment: u64, cut: u64) {
     let request =
         format!("POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: k{number}\r\ncontent-length: 2\r\n\r\n{{}}");
+    // A quarter of the requests is incomplete; half of the connections are reset, the others closed.
     let length = if cut.is_multiple_of(4) { usize::try_from(cut).unwrap() / 4 % request.len() } else { request.len() };
     let mut wire = RawConnection::to(gateway.public).await;
     wire.send_bytes(&request.as_bytes()[..length]).await;
@@ -73,7 +74,7 @@ async fn end(gateway: &Gateway, number: usize) -> (usize, String) {
     (number, end)
 }
 
-fn judge(api: &Api, ends: &[(usize, String)]) {
+fn assert_one_effect_each(api: &Api, ends: &[(usize, String)]) {
     let mut effects: HashMap<String, usize> = HashMap::new();
     for seen in api.seen() {
         *effects.entry(seen.headers["idempotency-key"].to_str().unwrap().into()).or_default() += 1;

@@ -20,8 +20,8 @@ const REUSED: &str = "422 key-reused new-key";
 /// A path at the API, the first response, the response to a retry, and the number of runs for the two.
 type OutcomeRow = (&'static str, &'static str, &'static str, usize);
 
-/// Sends a request, a retry, and another payload under the same key, which never runs.
-async fn judge(gateway: &Gateway, api: &ScriptedApi, &(path, first, copy, runs): &OutcomeRow) {
+/// Sends a request, a retry, and another payload under the same key. The other payload must never run.
+async fn assert_outcome(gateway: &Gateway, api: &ScriptedApi, &(path, first, copy, runs): &OutcomeRow) {
     let key = format!("key-of{}", path.replace('/', "-"));
     let one = gateway.post(path, &key, "{}").await;
     assert_eq!(summary(&one), first, "{path}");
@@ -104,9 +104,9 @@ fn answer(path: &str) -> Vec<u8> {
     let mut parts = path.trim_start_matches('/').split('/');
     let status = parts.next().unwrap();
     let later = if parts.next() == Some("later") { "retry-after: 7\r\n" } else { "" };
-    let body = if ["204", "304"].contains(&status) { "" } else { "content-length: 4\r\n\r\ntold" };
+    let body = if ["204", "304"].contains(&status) { "" } else { "content-length: 4\r\n\r\ntext" };
     let end = if body.is_empty() { "\r\n" } else { "" };
-    format!("HTTP/1.1 {status} As Told\r\ncontent-type: text/plain\r\nset-cookie: s=1\r\n{later}{body}{end}")
+    format!("HTTP/1.1 {status} Scripted\r\ncontent-type: text/plain\r\nset-cookie: s=1\r\n{later}{body}{end}")
         .into_bytes()
 }
 
@@ -120,7 +120,7 @@ async fn every_api_response_has_its_outcome_in_every_store_h24() {
         let api = ScriptedApi::start(&answers).await;
         let gateway = Gateway::start(api.address, store, &["--max-stored-body", "32"]).await;
         for row in STATUSES.iter().chain(BROKEN.iter().map(|(row, _)| row)) {
-            judge(&gateway, &api, row).await;
+            assert_outcome(&gateway, &api, row).await;
         }
     }
 }
@@ -144,27 +144,27 @@ async fn a_route_changes_the_outcome_of_statuses_h25() {
     let config = directory.path().join("hapax.toml").display().to_string();
     let gateway = Gateway::start(api.address, "memory:", &["--config", &config]).await;
     for row in rows {
-        judge(&gateway, &api, row).await;
+        assert_outcome(&gateway, &api, row).await;
     }
     assert_eq!(summary(&gateway.post("/200/short", "key-1", "{}").await), "200 expires");
-    settles(&gateway, "/200/short", "200 expires").await;
+    retry_until(&gateway, "/200/short", "200 expires").await;
     assert_eq!(api.count("/200/short"), 2, "an expired answer must not be replayed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_listed_response_fields_are_replayed_h16() {
-    let kept = "content-type: text/plain\r\ncontent-language: en\r\ncontent-disposition: inline\r\n\
+    let replayed = "content-type: text/plain\r\ncontent-language: en\r\ncontent-disposition: inline\r\n\
                 content-encoding: identity\r\nvary: accept-encoding\r\nlocation: /charges/1\r\netag: \"1\"\r\n\
                 link: </next>; rel=next\r\nretry-after: 7\r\nx-cost: 7\r\n";
     let once = "set-cookie: s=1\r\ndate: Sat, 01 Jan 2000 00:00:00 GMT\r\nwww-authenticate: Basic\r\nx-other: 1\r\n";
-    let answer = format!("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n{kept}{once}\r\ntold");
+    let answer = format!("HTTP/1.1 201 Created\r\ncontent-length: 4\r\n{replayed}{once}\r\ntext");
     let api = ScriptedApi::start(&[("/charges", answer.into_bytes())]).await;
     let gateway = Gateway::start(api.address, "memory:", &["--store-header", "x-cost"]).await;
     let first = gateway.post("/charges", "key-1", "{}").await.unwrap();
     let copy = gateway.post("/charges", "key-1", "{}").await.unwrap();
     assert!(!first.is_replayed() && copy.is_replayed() && copy.headers["cache-control"] == "no-store");
     let fields = |text: &'static str| text.lines().map(|line| line.split_once(": ").unwrap());
-    for (name, value) in fields(kept) {
+    for (name, value) in fields(replayed) {
         assert!(first.headers[name] == value && copy.headers[name] == value, "{name}");
     }
     for (name, value) in fields(once) {
@@ -208,15 +208,15 @@ async fn a_refused_request_leaves_the_key_free_h4() {
         assert!(got.unwrap().body.contains("exactly one authorization field"), "the problem must name the remedy");
     }
     assert_eq!(summary(&send(&gateway, &[CALLER, KEY], "123456789").await), "413 body-too-large never");
-    // A malformed second chunk, and one that never arrives.
+    // A malformed second chunk, and a second chunk that never arrives.
     for (second, status, name) in [("zz\r\n", 400, "body-cut"), ("", 408, "body-timeout")] {
         let mut wire = RawConnection::to(gateway.public).await;
         let head = "POST /charges HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\nidempotency-key: k\r\n";
         wire.send_bytes(format!("{head}transfer-encoding: chunked\r\n\r\n1\r\n{{\r\n{second}").as_bytes()).await;
         let refused = wire.read_response().await.unwrap();
-        let told = refused.text();
-        assert_eq!(refused.status, status, "{told}");
-        assert!(told.contains(&format!("#{name}\"")) && told.contains("\"retry\":\"same-key\""), "{told}");
+        let text = refused.text();
+        assert_eq!(refused.status, status, "{text}");
+        assert!(text.contains(&format!("#{name}\"")) && text.contains("\"retry\":\"same-key\""), "{text}");
     }
     assert_eq!(api.seen().len(), 0);
     assert_eq!(summary(&send(&gateway, &[CALLER, KEY], "{}").await), "201 expires");
@@ -297,7 +297,7 @@ async fn after_a_crash_a_copy_is_held_or_runs_again_as_the_route_says_h24() {
     assert_eq!(
         summary(&retries.post("/slow", "key-1", "{}").await),
         UNKNOWN,
-        "what is held is held under every policy"
+        "a held record stays held under every policy"
     );
     assert_eq!(summary(&retries.post("/slow", "key-1", "[]").await), REUSED);
     assert_eq!(api.seen().len(), 1);
@@ -311,7 +311,7 @@ async fn after_a_crash_a_copy_is_held_or_runs_again_as_the_route_says_h24() {
 }
 
 /// Retries until the response has this summary.
-async fn settles(gateway: &Gateway, path: &str, wanted: &str) {
+async fn retry_until(gateway: &Gateway, path: &str, wanted: &str) {
     let mut got = String::new();
     until(wanted, async || {
         got = summary(&gateway.post(path, "key-1", "{}").await);
@@ -344,58 +344,58 @@ async fn while_the_store_is_down_nothing_runs_or_all_runs_unrecorded_h28() {
         }
     }
     drop(lock);
-    settles(&rejects, "/201", "201 expires").await;
-    settles(&passes, "/201", "201 replayed expires").await;
+    retry_until(&rejects, "/201", "201 expires").await;
+    retry_until(&passes, "/201", "201 replayed expires").await;
 }
 
 /// Sends a request, breaks the store while it runs, and returns the response.
-async fn answered_in_trouble<T>(
+async fn post_during_outage<T>(
     gateway: &Gateway,
     api: &Api,
-    trouble: impl FnOnce() -> T,
+    break_store: impl FnOnce() -> T,
 ) -> (Option<ClientResponse>, T) {
     tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
         api.wait_for_requests(1).await;
-        let trouble = trouble();
+        let broken = break_store();
         api.release_slow();
-        trouble
+        broken
     })
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_is_only_kept_says_so_and_is_recorded_later_h30() {
+async fn an_answer_in_the_journal_is_marked_pending_and_recorded_later_h30() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--lease", "1s"]).await;
-    let (first, lock) = answered_in_trouble(&gateway, &api, || lock_database(directory.path())).await;
+    let (first, lock) = post_during_outage(&gateway, &api, || lock_database(directory.path())).await;
     assert_eq!(summary(&first), "201 expires pending");
     drop(lock);
-    settles(&gateway, "/slow", "201 replayed expires").await;
+    retry_until(&gateway, "/slow", "201 replayed expires").await;
     assert_eq!(api.seen().len(), 1);
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_can_be_neither_recorded_nor_kept_is_not_given_h30() {
-    let name = "contract::an_answer_that_can_be_neither_recorded_nor_kept_is_not_given_h30";
+async fn an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30() {
+    let name = "contract::an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30";
     let Some(disk) = crate::disk::on_a_small_disk(name) else { return };
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, &sqlite(&disk), &["--lease", "1s"]).await;
-    let trouble = || (lock_database(&disk), crate::disk::fill(&disk));
-    let (first, (lock, ballast)) = answered_in_trouble(&gateway, &api, trouble).await;
+    let break_both = || (lock_database(&disk), crate::disk::fill(&disk));
+    let (first, (lock, ballast)) = post_during_outage(&gateway, &api, break_both).await;
     assert_eq!(summary(&first), "500 outcome-unrecorded same-key");
     std::fs::remove_file(ballast).unwrap();
     drop(lock);
-    settles(&gateway, "/slow", UNKNOWN).await;
+    retry_until(&gateway, "/slow", UNKNOWN).await;
     assert_eq!(api.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_cannot_be_read_is_never_taken_for_none_h31() {
+async fn an_unreadable_record_is_an_error_and_never_runs_again_h31() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
     assert_eq!(summary(&gateway.post("/charges", "key-1", "{}").await), "201 expires");
     let database = Connection::open(directory.path().join("hapax.db")).unwrap();
-    // The start-up check has a record, too.
+    // The start-up check of the secret has a record as well, so more than one row may change.
     assert!(database.execute("update hapax_record set answer = null", []).unwrap() >= 1);
     for body in ["{}", "[]"] {
         assert_eq!(summary(&gateway.post("/charges", "key-1", body).await), "500 record-damaged same-key");

@@ -35,7 +35,7 @@ fn an_unusable_store_exits_with_cannot_start() {
     }
 }
 
-/// The audit must be able to find bugs of the gateway, too.
+/// The audit must also find bugs of the gateway.
 #[cfg(feature = "chaos")]
 #[test]
 fn a_gateway_with_a_published_bug_fails_the_audit() {

@@ -28,14 +28,15 @@ pub(crate) fn on_a_small_disk(test: &str) -> Option<PathBuf> {
         .env(DISK, directory.path())
         .output()
         .expect("unshare, of util-linux, is needed to mount a small disk");
-    let (told, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && told.contains("1 passed"), "on the disk: {told}{errors}");
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "on the disk: {text}{errors}");
     None
 }
 
 /// Fills the disk and returns the file that does so.
 pub(crate) fn fill(disk: &Path) -> PathBuf {
     let ballast = disk.join("ballast");
+    // Smaller and smaller pieces, so that not even a page or a byte is left.
     for size in [1 << 20, 1 << 12, 1] {
         let piece = vec![1; size];
         while fs::OpenOptions::new()
@@ -50,7 +51,7 @@ pub(crate) fn fill(disk: &Path) -> PathBuf {
 }
 
 /// Sends new keys until one is refused, and checks that it did not run.
-async fn refused(api: &Api, gateway: &Gateway) {
+async fn assert_refuses_new_keys(api: &Api, gateway: &Gateway) {
     let mut number = 0;
     until("a new key is refused", async || {
         number += 1;
@@ -66,35 +67,40 @@ async fn refused(api: &Api, gateway: &Gateway) {
 
 /// Breaks the store while a request runs, repairs it after the response, and returns that response. Checks that nothing
 /// new runs meanwhile, that the response is replayed later, and that the gateway works again.
-async fn through(api: &Api, gateway: &Gateway, hinder: impl FnOnce(), mend: impl FnOnce()) -> ClientResponse {
+async fn survive_outage(
+    api: &Api,
+    gateway: &Gateway,
+    break_store: impl FnOnce(),
+    repair: impl FnOnce(),
+) -> ClientResponse {
     gateway.post("/charges", "before", "{}").await.unwrap();
-    let (told, ()) = tokio::join!(gateway.post("/slow", "running", "{}"), async {
+    let (response, ()) = tokio::join!(gateway.post("/slow", "running", "{}"), async {
         api.wait_for_requests(2).await;
-        hinder();
-        refused(api, gateway).await;
+        break_store();
+        assert_refuses_new_keys(api, gateway).await;
         api.release_slow();
     });
-    mend();
+    repair();
     until("the gateway works again", async || {
         gateway.post("/charges", "after", "{}").await.is_some_and(|got| got.status == 201)
     })
     .await;
     let retry = gateway.retry_until_settled("/charges", "before", "{}").await;
     assert!(retry.is_replayed() && retry.body == "answer 1", "{}", retry.body);
-    let told = told.unwrap();
-    if told.status == 201 {
+    let response = response.unwrap();
+    if response.status == 201 {
         until("the response is recorded", async || {
             let later = gateway.retry_until_settled("/slow", "running", "{}").await;
-            later.is_replayed() && later.body == told.body
+            later.is_replayed() && later.body == response.body
         })
         .await;
     } else {
         let later = gateway.retry_until_settled("/slow", "running", "{}").await;
-        assert_eq!((told.problem(), later.problem()), ("outcome-unrecorded", "outcome-unknown"), "{}", later.body);
+        assert_eq!((response.problem(), later.problem()), ("outcome-unrecorded", "outcome-unknown"), "{}", later.body);
     }
     let all = keys(api);
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len(), "a key had two effects");
-    told
+    response
 }
 
 /// Returns the key of every request that the API received.
@@ -111,7 +117,7 @@ async fn a_full_disk_refuses_new_keys_and_loses_nothing_h28() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, &sqlite(&disk), &["--lease", "1s"]).await;
     let ballast = disk.join("ballast");
-    through(&api, &gateway, || drop(fill(&disk)), || fs::remove_file(ballast).unwrap()).await;
+    survive_outage(&api, &gateway, || drop(fill(&disk)), || fs::remove_file(ballast).unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,8 +128,8 @@ async fn completions_go_to_another_disk_while_the_store_is_full_h30() {
     let flags = ["--lease", "1s", "--data-dir", other.path().to_str().unwrap()];
     let gateway = Gateway::start(api.address, &sqlite(&disk), &flags).await;
     let ballast = disk.join("ballast");
-    let told = through(&api, &gateway, || drop(fill(&disk)), || fs::remove_file(ballast).unwrap()).await;
-    assert_eq!((told.status.as_u16(), &told.headers["hapax-recorded"]), (201, &"pending".parse().unwrap()));
+    let response = survive_outage(&api, &gateway, || drop(fill(&disk)), || fs::remove_file(ballast).unwrap()).await;
+    assert_eq!((response.status.as_u16(), &response.headers["hapax-recorded"]), (201, &"pending".parse().unwrap()));
 }
 
 /// Limits the size of files that the process writes; a longer write fails.
@@ -134,15 +140,16 @@ fn limit_files(gateway: &Gateway, bytes: Option<u64>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn completions_go_to_the_journal_while_the_database_is_read_only_h30() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    // Without the signal the write fails with an error, as on a broken disk.
+    // If the process ignores the signal XFSZ, a write beyond the limit fails with an error, as on a broken disk.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", hapax().get_program().to_str().unwrap()]);
     command.env_clear().env("HAPAX_LOG", "debug");
     let flags = ["--lease", "1s", "--upstream", &format!("http://{}", api.address)];
     let gateway = Gateway::run(command, &sqlite(directory.path()), &flags, free_address()).await;
     // The limit leaves room for a journal entry, but not for a change of the database.
-    let told = through(&api, &gateway, || limit_files(&gateway, Some(4096)), || limit_files(&gateway, None)).await;
-    assert_eq!((told.status.as_u16(), &told.headers["hapax-recorded"]), (201, &"pending".parse().unwrap()));
+    let response =
+        survive_outage(&api, &gateway, || limit_files(&gateway, Some(4096)), || limit_files(&gateway, None)).await;
+    assert_eq!((response.status.as_u16(), &response.headers["hapax-recorded"]), (201, &"pending".parse().unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,12 +168,12 @@ async fn a_read_only_disk_refuses_new_keys_and_keeps_all_records() {
     // If the journal is read-only as well, the gateway does not start. Otherwise it starts and reports why it is not
     // ready.
     let gateway = Gateway::spawn(hapax(), &store, &upstream, free_address());
-    let (code, told) = gateway.wait_for_exit();
-    assert!(code == Some(3) && told.contains("hapax: the journal cannot use"), "{told}");
+    let (code, logs) = gateway.wait_for_exit();
+    assert!(code == Some(3) && logs.contains("hapax: the journal cannot use"), "{logs}");
     let other = tempfile::tempdir().unwrap();
     let elsewhere = [&upstream[..], &["--data-dir", other.path().to_str().unwrap()]].concat();
     let gateway = Gateway::spawn(hapax(), &store, &elsewhere, free_address());
-    until("it says why it is not ready", async || {
+    until("the gateway reports why it is not ready", async || {
         let got = gateway.get(gateway.admin, "/readyz").await;
         got.is_some_and(|got| got.status == 503 && got.body.contains("readonly database"))
     })
@@ -191,14 +198,24 @@ async fn a_process_that_was_paused_beyond_its_lease_has_one_effect() {
         api.wait_for_requests(1).await;
         rustix::process::kill_process(stopped.pid(), rustix::process::Signal::STOP).unwrap();
         let got = other.retry_until_settled("/slow", "key-1", "{}").await;
-        assert_eq!((got.status.as_u16(), got.problem()), (409, "outcome-unknown"), "its lease has expired");
+        assert_eq!(
+            (got.status.as_u16(), got.problem()),
+            (409, "outcome-unknown"),
+            "the lease of the paused process has expired"
+        );
         api.release_slow();
         rustix::process::kill_process(stopped.pid(), rustix::process::Signal::CONT).unwrap();
     });
     let first = first.unwrap();
     assert!(first.status == 201 || first.problem() == "outcome-unknown", "{}", first.body);
     let later = other.retry_until_settled("/slow", "key-1", "{}").await;
-    assert_eq!(first.status == 201, later.is_replayed(), "what was told stands: {} {}", first.body, later.body);
+    assert_eq!(
+        first.status == 201,
+        later.is_replayed(),
+        "the first response must stay valid: {} {}",
+        first.body,
+        later.body
+    );
     assert_eq!(api.seen().len(), 1);
 }
 
@@ -210,7 +227,7 @@ async fn a_second_signal_stops_the_process_at_once() {
         api.wait_for_requests(1).await;
         gateway.terminate();
         // After the first signal the gateway no longer accepts connections.
-        until("it stops", async || tokio::net::TcpStream::connect(gateway.public).await.is_err()).await;
+        until("the gateway stops", async || tokio::net::TcpStream::connect(gateway.public).await.is_err()).await;
         gateway.terminate();
     });
     assert!(got.is_none());

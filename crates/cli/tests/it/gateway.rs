@@ -115,7 +115,7 @@ async fn the_upstream_timeout_starts_after_the_last_piece_of_an_upload_h32() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "1s"]).await;
     let (reader, mut writer) = TcpStream::connect(gateway.public).await.unwrap().into_split();
-    let mut reader = Some(tokio::spawn(said(reader)));
+    let mut reader = Some(tokio::spawn(read_response(reader)));
     writer.write_all(b"PUT /upload HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
     let (began, mut pieces) = (Instant::now(), 0);
     // The upload takes twice the timeout, but no pause in it is as long as the timeout.
@@ -169,15 +169,15 @@ async fn a_client_may_finish_its_upload_before_it_reads_the_response() {
 }
 
 /// Reads until the gateway closes the connection or has responded.
-async fn said(mut reader: OwnedReadHalf) -> String {
-    let mut said = String::new();
-    while !said.contains("upstream-timeout") {
+async fn read_response(mut reader: OwnedReadHalf) -> String {
+    let mut text = String::new();
+    while !text.contains("upstream-timeout") {
         match reader.read_u8().await {
-            Ok(byte) => said.push(char::from(byte)),
+            Ok(byte) => text.push(char::from(byte)),
             Err(_) => break,
         }
     }
-    said
+    text
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,20 +213,20 @@ async fn an_api_cannot_forge_the_fields_of_the_gateway_h37() {
     }
 }
 
-/// The front gateway must not store the `in-progress` of the back gateway, since it is no final response.
+/// `in-progress` is not a final response, so the front gateway must not store it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_does_not_store_the_in_progress_of_another_gateway_h22() {
     let api = Api::start().await;
-    let behind = Gateway::start(api.address, "memory:", &[]).await;
-    let before = Gateway::start(behind.public, "memory:", &[]).await;
-    let (first, early) = tokio::join!(behind.post("/slow", "k", "{}"), async {
+    let back = Gateway::start(api.address, "memory:", &[]).await;
+    let front = Gateway::start(back.public, "memory:", &[]).await;
+    let (first, early) = tokio::join!(back.post("/slow", "k", "{}"), async {
         api.wait_for_requests(1).await;
-        let early = before.post("/slow", "k", "{}").await.unwrap();
+        let early = front.post("/slow", "k", "{}").await.unwrap();
         api.release_slow();
         early
     });
     assert_eq!((early.status.as_u16(), early.problem()), (409, "in-progress"));
-    let late = before.post("/slow", "k", "{}").await.unwrap();
+    let late = front.post("/slow", "k", "{}").await.unwrap();
     assert_eq!((late.status, &late.body), (StatusCode::CREATED, &first.unwrap().body));
     assert_eq!(api.seen().len(), 1);
 }

@@ -39,13 +39,14 @@ pub(crate) struct ApiRequest {
     pub(crate) body: Bytes,
 }
 
-/// An API that numbers its responses. A request to `/slow` waits for `release_slow`, `/stalls` responds with a head
-/// only, and `/status/503` responds with that status.
+/// An API that numbers its responses. A request to `/slow` waits for `release_slow`. The response to `/stalls` has no
+/// end, and the response to `/status/503` has that status.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<ApiRequest>>>,
-    go: Arc<Semaphore>,
+    /// One permit for each request to `/slow` that may be answered.
+    released: Arc<Semaphore>,
 }
 
 impl Api {
@@ -56,7 +57,7 @@ impl Api {
     pub(crate) async fn start_at(address: SocketAddr) -> Self {
         let listener = tokio::net::TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let api = Self { address, seen: Arc::default(), go: Arc::new(Semaphore::new(0)) };
+        let api = Self { address, seen: Arc::default(), released: Arc::new(Semaphore::new(0)) };
         let serving = api.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -97,7 +98,7 @@ impl Api {
             return Ok(Response::new(Either::Right(Stalled)));
         }
         if head.uri.path() == "/slow" {
-            self.go.acquire().await.unwrap().forget();
+            self.released.acquire().await.unwrap().forget();
         }
         let status: u16 = head.uri.path().strip_prefix("/status/").map_or(201, |status| status.parse().unwrap());
         let mut answer =
@@ -122,11 +123,11 @@ impl Api {
 
     /// Waits until the API has received this many requests.
     pub(crate) async fn wait_for_requests(&self, count: usize) {
-        until("the API sees the request", async || self.seen().len() >= count).await;
+        until("the API has received the request", async || self.seen().len() >= count).await;
     }
 
     pub(crate) fn release_slow(&self) {
-        self.go.add_permits(1);
+        self.released.add_permits(1);
     }
 }
 
@@ -314,6 +315,7 @@ impl Gateway {
     fn logs_without_secrets(&mut self) -> String {
         let logs = self.logs.take().map(|logs| logs.join().unwrap()).unwrap_or_default();
         let sent = self.secrets.lock().unwrap();
+        // These must never appear, whatever a test sends.
         let always = [CREDENTIAL, "Bearer", "idempotency-key:", "authorization:"];
         let mut by_length: HashMap<usize, HashSet<&[u8]>> = HashMap::new();
         for secret in sent.iter().map(String::as_str).chain(always) {

@@ -30,7 +30,7 @@ use crate::raw_http::RawConnection;
 use crate::tls::{Pki, presenting, secure_gateway, trusting};
 
 /// Serves the API in HTTP/2 only, over TLS with this certificate or in plain text.
-async fn in_h2(api: &Api, pki: Option<&Pki>) -> SocketAddr {
+async fn serve_api(api: &Api, pki: Option<&Pki>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (api, address) = (api.clone(), listener.local_addr().unwrap());
     let acceptor = pki.map(|pki| presenting(pki, &["h2"]));
@@ -52,7 +52,7 @@ async fn in_h2(api: &Api, pki: Option<&Pki>) -> SocketAddr {
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_is_used_if_the_api_offers_it_over_tls_h15() {
     let (api, pki) = (Api::start().await, Pki::new());
-    let secure = format!("https://{}", in_h2(&api, Some(&pki)).await);
+    let secure = format!("https://{}", serve_api(&api, Some(&pki)).await);
     let flags = ["--upstream", &secure, "--upstream-ca", &pki.path("ca")];
     let gateway = Gateway::start_with("memory:", &flags).await;
     for replayed in [false, true] {
@@ -71,7 +71,7 @@ async fn http2_is_used_if_the_api_offers_it_over_tls_h15() {
 #[tokio::test(flavor = "multi_thread")]
 async fn h2c_uses_http2_without_tls() {
     let api = Api::start().await;
-    let plain = format!("h2c://{}", in_h2(&api, None).await);
+    let plain = format!("h2c://{}", serve_api(&api, None).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
     assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201);
     assert_eq!(api.seen()[0].version, Version::HTTP_2);
@@ -81,7 +81,7 @@ async fn h2c_uses_http2_without_tls() {
 #[tokio::test(flavor = "multi_thread")]
 async fn further_requests_open_further_connections() {
     let api = Api::start().await;
-    let plain = format!("h2c://{}", in_h2(&api, None).await);
+    let plain = format!("h2c://{}", serve_api(&api, None).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
     let keys: Vec<_> = (0..250).map(|number| format!("key-{number}")).collect();
     let (got, ()) = tokio::join!(join_all(keys.iter().map(|key| gateway.post("/slow", key, "{}"))), async {
@@ -93,7 +93,7 @@ async fn further_requests_open_further_connections() {
 }
 
 /// Starts an HTTP/2 API that responds with this function.
-async fn in_http2<B>(answer: impl Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static) -> SocketAddr
+async fn serve_with<B>(answer: impl Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static) -> SocketAddr
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
@@ -112,13 +112,13 @@ where
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unprotected_requests_stream_both_ways_over_http2_h36() {
-    let plain = format!("h2c://{}", in_http2(|request| Response::new(request.into_body())).await);
+    let plain = format!("h2c://{}", serve_with(|request| Response::new(request.into_body())).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
     let mut wire = RawConnection::to(gateway.public).await;
     wire.send_bytes(b"PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").await;
     for piece in ["one", "two"] {
         wire.send_bytes(format!("3\r\n{piece}\r\n").as_bytes()).await;
-        assert!(wire.read_until(piece).await, "{piece} comes back while the rest is still to come");
+        assert!(wire.read_until(piece).await, "{piece} must come back before the rest of the body is sent");
     }
     wire.send_bytes(b"0\r\n\r\n").await;
     assert!(wire.read_until("0\r\n\r\n").await, "the end of the body is missing");
@@ -141,7 +141,7 @@ impl Body for Endless {
 /// Starts an API with an endless response to GET and a short one to everything else.
 async fn endless(taken: &Arc<AtomicUsize>) -> SocketAddr {
     let taken = Arc::clone(taken);
-    in_http2(move |request| {
+    serve_with(move |request| {
         let is_get = request.method() == Method::GET;
         let short = Full::from("short");
         Response::new(if is_get { Either::Left(Endless(Arc::clone(&taken))) } else { Either::Right(short) })
@@ -160,8 +160,9 @@ async fn clients_that_do_not_read_do_not_block_others() {
         wire.send_bytes(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
         held.push(wire);
     }
+    // Wait until no window has room: for a second the API could not send a byte.
     let (mut before, mut since) = (0, Instant::now());
-    until("no answer goes on", async || {
+    until("every response is blocked", async || {
         let now = taken.load(Ordering::SeqCst);
         if now != before {
             (before, since) = (now, Instant::now());
@@ -205,14 +206,14 @@ impl FrameApi {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let crooked = Self { address, ending: Arc::new(Mutex::new((half, true))), seen: Arc::default() };
-        let serving = crooked.clone();
+        let api = Self { address, ending: Arc::new(Mutex::new((half, true))), seen: Arc::default() };
+        let serving = api.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serving.clone().serve(stream));
             }
         });
-        crooked
+        api
     }
 
     async fn serve(self, mut wire: TcpStream) -> Option<()> {
@@ -251,30 +252,38 @@ async fn every_end_of_a_stream_has_at_most_one_effect_h27() {
     let api = FrameApi::start().await;
     let gateway = Gateway::start_with("memory:", &["--upstream", &format!("h2c://{}", api.address)]).await;
     let cut = |name, ending: Ending, closes| (name, ending, closes, "upstream-cut", "outcome-unknown", 1);
-    let not_done =
+    let not_applied =
         |name, ending: Ending, closes| (name, ending, closes, "upstream-unreachable", "upstream-unreachable", 2);
     let endings = [
         cut(
-            "an error in mid-answer",
+            "an error in the response body",
             |stream| [half(stream), vec![Frame::reset(stream, INTERNAL_ERROR)]].concat(),
             false,
         ),
-        cut("cancelled in mid-answer", |stream| [half(stream), vec![Frame::reset(stream, CANCEL)]].concat(), false),
-        cut("stopped in mid-answer", |stream| [half(stream), vec![Frame::reset(stream, NO_ERROR)]].concat(), false),
         cut(
-            "refused in mid-answer",
+            "cancelled in the response body",
+            |stream| [half(stream), vec![Frame::reset(stream, CANCEL)]].concat(),
+            false,
+        ),
+        cut(
+            "NO_ERROR in the response body",
+            |stream| [half(stream), vec![Frame::reset(stream, NO_ERROR)]].concat(),
+            false,
+        ),
+        cut(
+            "refused in the response body",
             |stream| [half(stream), vec![Frame::reset(stream, REFUSED_STREAM)]].concat(),
             false,
         ),
-        cut("closed in mid-answer", half, true),
-        cut("an error", |stream| vec![Frame::reset(stream, INTERNAL_ERROR)], false),
-        cut("stopped", |stream| vec![Frame::reset(stream, NO_ERROR)], false),
-        cut("closed", |_| Vec::new(), true),
-        cut("gone after it", |stream| vec![Frame::go_away(stream, NO_ERROR)], true),
-        cut("gone with an error after it", |stream| vec![Frame::go_away(stream, INTERNAL_ERROR)], true),
-        not_done("refused", |stream| vec![Frame::reset(stream, REFUSED_STREAM)], false),
-        not_done("gone before it", |_| vec![Frame::go_away(0, NO_ERROR)], true),
-        not_done("gone with an error before it", |_| vec![Frame::go_away(0, INTERNAL_ERROR)], true),
+        cut("closed in the response body", half, true),
+        cut("an error before the response", |stream| vec![Frame::reset(stream, INTERNAL_ERROR)], false),
+        cut("NO_ERROR before the response", |stream| vec![Frame::reset(stream, NO_ERROR)], false),
+        cut("closed before the response", |_| Vec::new(), true),
+        cut("GOAWAY after the request", |stream| vec![Frame::go_away(stream, NO_ERROR)], true),
+        cut("GOAWAY with an error after the request", |stream| vec![Frame::go_away(stream, INTERNAL_ERROR)], true),
+        not_applied("refused", |stream| vec![Frame::reset(stream, REFUSED_STREAM)], false),
+        not_applied("GOAWAY before the request", |_| vec![Frame::go_away(0, NO_ERROR)], true),
+        not_applied("GOAWAY with an error before the request", |_| vec![Frame::go_away(0, INTERNAL_ERROR)], true),
     ];
     for (name, ending, closes, first, copy, runs) in endings {
         api.set_ending(ending, closes);
@@ -316,7 +325,7 @@ async fn a_reset_during_the_request_body_records_nothing_h11() {
     ] {
         frame.write(&mut wire).await.unwrap();
     }
-    until("the gateway is through with it", async || {
+    until("the gateway has ended the request", async || {
         let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
         page.lines().any(|line| line.starts_with("hapax_gateway_requests_total") && line.ends_with(" 1"))
     })

@@ -1,4 +1,4 @@
-//! HTTP/2 frames written by hand, to send what no library sends.
+//! HTTP/2 frames written by hand: libraries refuse to send malformed or unusual ones.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 

@@ -89,14 +89,15 @@ async fn an_unconfirmed_answer_is_sent_and_recorded_later() {
 async fn a_gateway_is_not_ready_while_its_file_is_locked() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--store-timeout", "300ms"]).await;
+    // While another process holds the file's write lock, the gateway's checks time out.
     let lock = lock_database(directory.path());
-    until("it is not ready", async || {
+    until("the gateway is not ready", async || {
         let got = gateway.get(gateway.admin, "/readyz").await.unwrap();
         got.status == 503 && got.body.starts_with("not ready: ")
     })
     .await;
     drop(lock);
-    until("it is ready", async || gateway.get(gateway.admin, "/readyz").await.unwrap().status == 200).await;
+    until("the gateway is ready", async || gateway.get(gateway.admin, "/readyz").await.unwrap().status == 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +123,7 @@ async fn an_answer_in_the_journal_of_a_killed_process_is_recorded_by_the_next() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_runs_is_let_end_before_the_process_stops() {
+async fn a_running_request_ends_before_the_process_stops() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let (got, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
@@ -144,14 +145,14 @@ async fn no_key_no_body_and_no_credential_is_ever_logged() {
     }
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
-    assert!(logs.contains("POST and PATCH are protected"), "there are logs: {logs}");
+    assert!(logs.contains("POST and PATCH are protected"), "the start-up log line is missing: {logs}");
     for secret in ["very-private-key", "4242", "tenant-secret"] {
         assert!(!logs.contains(secret), "{secret} is in {logs}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_admin_listener_tells_health_and_readiness() {
+async fn the_admin_listener_reports_health_and_readiness() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/", 404)] {
@@ -168,13 +169,13 @@ async fn with_files(api: &Api, soft: u64, hard: u64) -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_many_files_may_be_open_as_connections_need_or_it_is_said() {
-    // 4,096 connections of clients, one to the API for each, and some spare files.
+async fn the_limit_of_open_files_is_raised_as_far_as_needed_or_a_warning_is_logged() {
+    // One file for each of 4,096 client connections, one for each connection to the API, and 128 for everything else.
     const NEEDED: u64 = 2 * 4096 + 128;
     let api = Api::start().await;
     let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    assert!(most >= NEEDED, "this test needs to be allowed {NEEDED} files, and is allowed {most}");
-    for (soft, hard, expected, is_told) in [(256, NEEDED, NEEDED, false), (256, 512, 512, true)] {
+    assert!(most >= NEEDED, "this test needs a limit of {NEEDED} open files, and the limit is {most}");
+    for (soft, hard, expected, is_logged) in [(256, NEEDED, NEEDED, false), (256, 512, 512, true)] {
         let gateway = with_files(&api, soft, hard).await;
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.pid().as_raw_nonzero())).unwrap();
         let row = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
@@ -182,7 +183,11 @@ async fn as_many_files_may_be_open_as_connections_need_or_it_is_said() {
         gateway.terminate();
         let (code, logs) = gateway.wait_for_exit();
         assert_eq!(code, Some(0));
-        assert_eq!(logs.contains("too few files may be open for 4096 connections; raise the limit"), is_told, "{logs}");
+        assert_eq!(
+            logs.contains("too few files may be open for 4096 connections; raise the limit"),
+            is_logged,
+            "{logs}"
+        );
     }
 }
 
@@ -217,7 +222,7 @@ fn an_impossible_start_is_refused_with_its_remedy() {
         (&[memory[0], memory[1], "--listen", &taken], 3, "is it taken?"),
     ];
     for (flags, code, remedy) in cases {
-        let (ended, message) = refusal(flags);
-        assert!(ended == Some(*code) && message.contains(remedy), "{flags:?}: {ended:?} {message}");
+        let (exit_code, message) = refusal(flags);
+        assert!(exit_code == Some(*code) && message.contains(remedy), "{flags:?}: {exit_code:?} {message}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the binary, as a user starts it.
 
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 #[cfg(target_os = "linux")]
 mod attacks;

@@ -25,7 +25,7 @@ async fn api_and_gateway() -> (Api, Gateway) {
 
 /// Sends each request on its own connection and checks the status of the first response (0 if there is none) and the
 /// effects.
-async fn judge(cases: &[(&str, String, &[u16], Effects)]) {
+async fn assert_responses(cases: &[(&str, String, &[u16], Effects)]) {
     let (api, gateway) = api_and_gateway().await;
     for (name, bytes, statuses, effects) in cases {
         let before = api.seen().len();
@@ -33,8 +33,8 @@ async fn judge(cases: &[(&str, String, &[u16], Effects)]) {
         wire.send_bytes(bytes.as_bytes()).await;
         let status = wire.read_response().await.map_or(0, |answer| answer.status);
         assert!(statuses.contains(&status), "{name}: {status}");
-        let happened = api.seen().len() - before;
-        assert_eq!(happened, usize::from(*effects == One), "{name}: {status}");
+        let runs = api.seen().len() - before;
+        assert_eq!(runs, usize::from(*effects == One), "{name}: {status}");
     }
     assert_eq!(gateway.post("/charges", "the-last", "{}").await.unwrap().status, 201, "the gateway must keep working");
 }
@@ -44,7 +44,7 @@ const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_framing_has_no_effect() {
-    judge(&[
+    assert_responses(&[
         ("two lengths", post("f1", "content-length: 2\r\ncontent-length: 3\r\n", "{}x"), &[400], NoEffect),
         ("a list of lengths", post("f2", "content-length: 2, 3\r\n", "{}x"), &[400], NoEffect),
         ("a length with a sign", post("f3", "content-length: +2\r\n", "{}"), &[400], NoEffect),
@@ -56,9 +56,9 @@ async fn ambiguous_framing_has_no_effect() {
         ("a folded field", post("f9", "x-a: 1\r\n  2\r\ncontent-length: 2\r\n", "{}"), &[400], NoEffect),
         ("a blank before the colon", post("f10", "content-length : 2\r\n", "{}"), &[400], NoEffect),
         ("a field without a name", post("f11", ": 2\r\ncontent-length: 2\r\n", "{}"), &[400], NoEffect),
-        ("a chunk size that is none", post("f12", CHUNKED, "zz\r\n{}\r\n0\r\n\r\n"), &[400], NoEffect),
+        ("a chunk size that is no number", post("f12", CHUNKED, "zz\r\n{}\r\n0\r\n\r\n"), &[400], NoEffect),
         ("a chunk size beyond 64 bits", post("f13", CHUNKED, "fffffffffffffffff\r\n{}\r\n"), &[400], NoEffect),
-        ("a chunk longer than it says", post("f14", CHUNKED, "1\r\n{}\r\n0\r\n\r\n"), &[400], NoEffect),
+        ("a chunk longer than its size", post("f14", CHUNKED, "1\r\n{}\r\n0\r\n\r\n"), &[400], NoEffect),
         ("64 KiB of chunk extensions", post("f15", CHUNKED, &format!("2;{}", "e".repeat(65_536))), &[400], NoEffect),
         ("64 KiB of trailers", post("f16", CHUNKED, &format!("0\r\nx: {}", "t".repeat(65_536))), &[400], NoEffect),
     ])
@@ -66,8 +66,8 @@ async fn ambiguous_framing_has_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn framing_that_can_be_read_in_one_way_is_taken() {
-    judge(&[
+async fn unambiguous_framing_is_accepted() {
+    assert_responses(&[
         ("one length twice", post("t1", "content-length: 2\r\ncontent-length: 2\r\n", "{}"), &[201], One),
         ("chunk extensions", post("t2", CHUNKED, "2;name=value\r\n{}\r\n0\r\n\r\n"), &[201], One),
         ("trailers", post("t3", CHUNKED, "2\r\n{}\r\n0\r\nidempotency-key: other\r\n\r\n"), &[201], One),
@@ -83,14 +83,14 @@ async fn framing_that_can_be_read_in_one_way_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_nobody_should_send_is_refused() {
+async fn a_malformed_or_oversized_head_is_refused() {
     let many: String = (0..100).map(|number| format!("x-{number}: 1\r\n")).collect();
     let long = "k".repeat(40_000);
-    judge(&[
+    assert_responses(&[
         ("a NUL in the key", post("a\0b", TWO, "{}"), &[400], NoEffect),
         ("a CR in the key", post("a\rb", TWO, "{}"), &[400], NoEffect),
         ("a key of blanks", post("   ", TWO, "{}"), &[400], NoEffect),
-        ("a key that is no ASCII", post("schlüssel", TWO, "{}"), &[400], NoEffect),
+        ("a key that is not ASCII", post("schlüssel", TWO, "{}"), &[400], NoEffect),
         ("an unbalanced quote", post("\"a", TWO, "{}"), &[400], NoEffect),
         ("a list of keys", post("a, b", TWO, "{}"), &[400], NoEffect),
         ("two keys", post("a", "content-length: 2\r\nidempotency-key: b\r\n", "{}"), &[400], NoEffect),
@@ -102,11 +102,16 @@ async fn a_head_that_nobody_should_send_is_refused() {
         ("two Hosts", post("h4", "host: a\r\n", ""), &[400], NoEffect),
         ("a Host with credentials", post("h5", TWO, "{}").replace("host: a", "host: u@a"), &[400], NoEffect),
         ("Connection names the key", post("h6", "connection: idempotency-key\r\n", ""), &[400], NoEffect),
-        ("Connection names who calls", post("h7", "connection: close, Authorization\r\n", ""), &[400], NoEffect),
+        (
+            "Connection names the caller's field",
+            post("h7", "connection: close, Authorization\r\n", ""),
+            &[400],
+            NoEffect,
+        ),
         ("a tunnel", "CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n".into(), &[405], NoEffect),
         ("HTTP/2 without TLS", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), &[0, 400], NoEffect),
         ("HTTP/9.9", post("h8", TWO, "{}").replace("1.1", "9.9"), &[0, 400], NoEffect),
-        ("no HTTP at all", "\u{16}\u{3}\u{1}\0\0\r\n\r\n".into(), &[0, 400], NoEffect),
+        ("bytes that are not HTTP", "\u{16}\u{3}\u{1}\0\0\r\n\r\n".into(), &[0, 400], NoEffect),
     ])
     .await;
 }
@@ -122,19 +127,22 @@ async fn a_request_hidden_in_the_body_of_another_is_never_run() {
         let mut wire = RawConnection::to(gateway.public).await;
         wire.send_bytes(post(key, fields, &format!("0\r\n\r\n{hidden}")).as_bytes()).await;
         assert_eq!(wire.read_response().await.unwrap().status, 201);
-        assert!(wire.read_response().await.is_none(), "the connection is closed after a request with two lengths");
+        assert!(wire.read_response().await.is_none(), "the connection must be closed after a request with two lengths");
     }
     let keys: Vec<_> = api.seen().iter().map(|seen| seen.headers["idempotency-key"].clone()).collect();
     assert_eq!(keys, ["s1", "s2"]);
-    assert!(api.seen().iter().all(|seen| seen.headers["content-length"] == "0"), "it is framed anew");
+    assert!(
+        api.seen().iter().all(|seen| seen.headers["content-length"] == "0"),
+        "the gateway must frame the body itself"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twins_on_one_connection_are_answered_in_turn_with_one_effect() {
+async fn pipelined_copies_get_their_responses_in_order_with_one_effect() {
     let (api, gateway) = api_and_gateway().await;
-    let twins = post("p", TWO, "{}").repeat(3);
+    let copies = post("p", TWO, "{}").repeat(3);
     let mut wire = RawConnection::to(gateway.public).await;
-    wire.send_bytes(twins.as_bytes()).await;
+    wire.send_bytes(copies.as_bytes()).await;
     for replayed in [None, Some("true"), Some("true")] {
         let answer = wire.read_response().await.unwrap();
         assert_eq!((answer.status, answer.text().as_str()), (201, "answer 1"));
@@ -144,7 +152,7 @@ async fn twins_on_one_connection_are_answered_in_turn_with_one_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_serves_on_after_a_refusal() {
+async fn a_connection_stays_usable_after_a_refusal() {
     let (api, gateway) = api_and_gateway().await;
     let slow = post("slow", TWO, "{}").replace("/charges", "/slow");
     let (mut first, mut second) = (RawConnection::to(gateway.public).await, RawConnection::to(gateway.public).await);
@@ -159,7 +167,7 @@ async fn a_connection_serves_on_after_a_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_is_asked_for_only_when_the_head_is_in_order() {
+async fn only_a_valid_head_gets_100_continue() {
     let (api, gateway) = api_and_gateway().await;
     let mut wire = RawConnection::to(gateway.public).await;
     wire.send_bytes(post("e", "expect: 100-continue\r\ncontent-length: 2\r\n", "").as_bytes()).await;
@@ -173,7 +181,7 @@ async fn a_body_is_asked_for_only_when_the_head_is_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_body_that_does_not_arrive_nothing_is_recorded_h11() {
+async fn a_request_with_an_incomplete_body_leaves_no_record_h11() {
     let (api, gateway) = api_and_gateway().await;
     for (key, fields, part) in
         [("b1", "content-length: 9\r\n", "{"), ("b2", CHUNKED, "9\r\n{"), ("b3", CHUNKED, "1\r\n{\r\n")]
@@ -187,7 +195,7 @@ async fn of_a_body_that_does_not_arrive_nothing_is_recorded_h11() {
     assert_eq!(api.seen().len(), 3);
 }
 
-/// The responses of an API, as bytes.
+/// The path and the bytes of each response of the API.
 fn answers() -> Vec<(&'static str, Vec<u8>)> {
     let text = |answer: &str| answer.as_bytes().to_vec();
     let large =
@@ -221,7 +229,7 @@ fn answers() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_the_api_answers_its_copies_get_one_answer_and_no_second_run() {
+async fn copies_of_any_api_response_agree_and_nothing_runs_twice() {
     let api = ScriptedApi::start(&answers()).await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     for (path, first, copy) in [
@@ -254,7 +262,7 @@ async fn whatever_the_api_answers_its_copies_get_one_answer_and_no_second_run() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_without_protection_streams_as_it_comes_h36() {
+async fn an_unprotected_response_streams_unchanged_h36() {
     let api = ScriptedApi::start(&answers()).await;
     let gateway = Gateway::start(api.address, "memory:", &["--tenant", "none"]).await;
     for (method, path, status, length) in [
@@ -279,6 +287,6 @@ async fn an_answer_without_protection_streams_as_it_comes_h36() {
     assert_eq!(
         wire.read_response().await.unwrap().status,
         502,
-        "the API closes without a word, and the gateway serves on"
+        "the API closes without a response; the gateway must keep working"
     );
 }

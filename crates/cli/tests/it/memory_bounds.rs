@@ -19,8 +19,9 @@ use crate::raw_http::RawConnection;
 /// The memory in bytes by which a process may grow.
 const GROWTH: u64 = 64 << 20;
 
-fn sized(variable: &str, scaled: u64) -> u64 {
-    env::var(variable).map_or(scaled, |size| size.parse().unwrap())
+/// Returns the size in this variable, or the default size.
+fn size_from(variable: &str, default: u64) -> u64 {
+    env::var(variable).map_or(default, |size| size.parse().unwrap())
 }
 
 /// An API that discards request bodies and closes the connection after half of its response.
@@ -36,10 +37,10 @@ struct DiscardingApi {
 impl DiscardingApi {
     async fn start(&self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (sink, address) = (self.clone(), listener.local_addr().unwrap());
+        let (api, address) = (self.clone(), listener.local_addr().unwrap());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(sink.clone().serve(stream));
+                tokio::spawn(api.clone().serve(stream));
             }
         });
         address
@@ -88,7 +89,7 @@ impl DiscardingApi {
 }
 
 /// Runs `work` and returns its result and the largest growth of the process.
-async fn grown<T>(gateway: &Gateway, work: impl Future<Output = T>) -> (T, u64) {
+async fn measure_growth<T>(gateway: &Gateway, work: impl Future<Output = T>) -> (T, u64) {
     let base = gateway.resident();
     let mut most = base;
     let mut work = std::pin::pin!(work);
@@ -125,32 +126,32 @@ async fn upload(gateway: &Gateway, method: &str, bytes: u64) -> Option<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_request_body_streams_through_or_is_refused_h11() {
-    let bytes = sized("HAPAX_BODY_BYTES", 256 << 20);
-    let sink = DiscardingApi::default();
-    let gateway = Gateway::start(sink.start().await, "memory:", &["--tenant", "none"]).await;
-    let (answered, growth) = grown(&gateway, upload(&gateway, "PUT", bytes)).await;
-    assert_eq!((answered, sink.taken.load(Ordering::SeqCst)), (Some(200), bytes));
+    let bytes = size_from("HAPAX_BODY_BYTES", 256 << 20);
+    let api = DiscardingApi::default();
+    let gateway = Gateway::start(api.start().await, "memory:", &["--tenant", "none"]).await;
+    let (answered, growth) = measure_growth(&gateway, upload(&gateway, "PUT", bytes)).await;
+    assert_eq!((answered, api.taken.load(Ordering::SeqCst)), (Some(200), bytes));
     println!("{bytes} bytes passed, grown by {} KiB", growth >> 10);
     assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
-    let (answered, growth) = grown(&gateway, upload(&gateway, "POST", bytes)).await;
+    let (answered, growth) = measure_growth(&gateway, upload(&gateway, "POST", bytes)).await;
     // The connection may be closed while the client still sends; then the status may be lost.
     assert!(answered.is_none_or(|status| status == 413), "{answered:?}");
     assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
-    assert_eq!(sink.requests(), 1, "a refused request reached the API");
+    assert_eq!(api.requests(), 1, "a refused request reached the API");
     assert_eq!(gateway.get(gateway.public, "/").await.unwrap().status, 200, "the gateway must keep working");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_huge_cut_response_does_not_run_again_h27() {
-    let bytes = sized("HAPAX_ANSWER_BYTES", 64 << 20);
-    let sink = DiscardingApi { answer: bytes, ..DiscardingApi::default() };
-    let gateway = Gateway::start(sink.start().await, "memory:", &["--tenant", "none"]).await;
+    let bytes = size_from("HAPAX_ANSWER_BYTES", 64 << 20);
+    let api = DiscardingApi { answer: bytes, ..DiscardingApi::default() };
+    let gateway = Gateway::start(api.start().await, "memory:", &["--tenant", "none"]).await;
     for (method, copy) in [("GET", None), ("POST", Some(409))] {
-        let before = sink.requests();
+        let before = api.requests();
         let mut stream = TcpStream::connect(gateway.public).await.unwrap();
         let request = format!("{method} /report HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        let (taken, growth) = grown(&gateway, async {
+        let (taken, growth) = measure_growth(&gateway, async {
             let (mut taken, mut piece) = (0, vec![0; 1 << 16]);
             while let Ok(count @ 1..) = stream.read(&mut piece).await {
                 taken += u64::try_from(count).unwrap();
@@ -159,7 +160,7 @@ async fn a_huge_cut_response_does_not_run_again_h27() {
         })
         .await;
         // A closed connection may lose bytes in flight.
-        assert!((bytes / 4..bytes).contains(&taken), "{method}: {taken} of {bytes} came, and then the end");
+        assert!((bytes / 4..bytes).contains(&taken), "{method}: the client received {taken} of {bytes} bytes");
         println!("{method}: {taken} bytes passed, grown by {} KiB", growth >> 10);
         assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
         if let Some(status) = copy {
@@ -168,28 +169,28 @@ async fn a_huge_cut_response_does_not_run_again_h27() {
             let answer = wire.read_response().await.unwrap();
             assert!(answer.status == status && answer.text().contains("#not-replayable"), "{}", answer.text());
         }
-        assert_eq!(sink.requests(), before + 1);
+        assert_eq!(api.requests(), before + 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_many_concurrent_copies_runs_h18() {
-    let twins = usize::try_from(sized("HAPAX_TWINS", 1_000)).unwrap();
+    let copies = usize::try_from(size_from("HAPAX_TWINS", 1_000)).unwrap();
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let store = crate::harness::sqlite(directory.path());
     for wait in ["0s", "60s"] {
         let gateway = Gateway::start(api.address, &store, &["--wait", wait]).await;
         let before = api.seen().len();
-        let key = format!("twins-{wait}");
-        let crowd = stream::iter(0..twins).map(|_| gateway.post("/slow", &key, "{}"));
-        let (got, ()) = tokio::join!(crowd.buffer_unordered(1_500).collect::<Vec<_>>(), async {
+        let key = format!("copies-{wait}");
+        let clients = stream::iter(0..copies).map(|_| gateway.post("/slow", &key, "{}"));
+        let (got, ()) = tokio::join!(clients.buffer_unordered(1_500).collect::<Vec<_>>(), async {
             api.wait_for_requests(before + 1).await;
             // Half of the copies wait or got 409 before the first attempt ends.
-            until("twins have come", async || {
+            until("half of the copies have arrived", async || {
                 let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
                 let value = |series| page.lines().find_map(|line: &str| line.strip_prefix(series)?.trim().parse().ok());
                 let busy: f64 = value("hapax_calls_total{outcome=\"busy\"}").unwrap();
-                busy + value("hapax_twins ").unwrap() >= f64::from(u32::try_from(twins / 2).unwrap())
+                busy + value("hapax_twins ").unwrap() >= f64::from(u32::try_from(copies / 2).unwrap())
             })
             .await;
             api.release_slow();
@@ -202,7 +203,7 @@ async fn one_of_many_concurrent_copies_runs_h18() {
             }
         }
         println!("--wait {wait}: {answers} got the answer, {busy} got in-progress");
-        assert_eq!(answers + busy, twins);
+        assert_eq!(answers + busy, copies);
         assert_eq!(api.seen().len(), before + 1, "the request had two effects");
         let retry = gateway.post("/slow", &key, "{}").await.unwrap();
         assert!(retry.is_replayed());

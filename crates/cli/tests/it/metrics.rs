@@ -40,10 +40,10 @@ async fn every_metric_exists_from_the_start_and_counts() {
     let page = gateway.get(gateway.admin, "/metrics").await.unwrap();
     assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     let source = include_str!("../../../core/src/telemetry.rs");
-    assert_eq!(source.matches("pub const ").count(), NAMES.len(), "a metric has come to the core: list it here");
+    assert_eq!(source.matches("pub const ").count(), NAMES.len(), "the core has a metric that NAMES lacks: add it");
     for name in NAMES {
-        assert!(page.body.contains(&format!("# HELP {name} ")), "{name} is not explained");
-        assert!(page.body.contains(&format!("# TYPE {name} ")), "{name} is not there");
+        assert!(page.body.contains(&format!("# HELP {name} ")), "{name} has no help text");
+        assert!(page.body.contains(&format!("# TYPE {name} ")), "{name} is missing");
     }
     assert!(
         !page.body.contains("quantile="),
@@ -97,7 +97,7 @@ async fn the_admin_token_protects_metrics_but_not_health() {
     let gateway = Gateway::start(api.address, "memory:", &["--admin-token-file", file.to_str().unwrap()]).await;
     let ask = async |path: &str, credential: Option<&str>| {
         let request = Request::get(format!("http://{}{path}", gateway.admin));
-        let request = credential.into_iter().fold(request, |request, shown| request.header("authorization", shown));
+        let request = credential.into_iter().fold(request, |request, value| request.header("authorization", value));
         gateway.send(request.body(Full::default()).unwrap()).await.unwrap()
     };
     for (path, open) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 401), ("/other", 401)] {
@@ -106,8 +106,8 @@ async fn the_admin_token_protects_metrics_but_not_health() {
     }
     let refused = ask("/metrics", None).await;
     assert!(refused.headers["www-authenticate"] == "Bearer" && !refused.body.contains("hapax_"), "{}", refused.body);
-    let shown = ask("/metrics", Some("Bearer an-admin-token-of-some-length")).await;
-    assert!(shown.status == 200 && shown.body.contains("hapax_calls_total"), "{}", shown.body);
+    let accepted = ask("/metrics", Some("Bearer an-admin-token-of-some-length")).await;
+    assert!(accepted.status == 200 && accepted.body.contains("hapax_calls_total"), "{}", accepted.body);
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
     assert!(!logs.contains("an-admin-token"), "{logs}");

@@ -49,9 +49,9 @@ impl RawConnection {
 
     /// Sends bytes and ignores a closed connection, since its last response can still be read.
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
-        let said =
+        let sent =
             tokio::time::timeout(DEADLINE, self.0.write_all(bytes)).await.expect("the bytes must be read in time");
-        drop(said);
+        drop(sent);
     }
 
     /// Reads the next response to a request with this method; None if the connection is closed instead.
@@ -67,6 +67,7 @@ impl RawConnection {
         let head = self.head().await?;
         let status = head.split(' ').nth(1)?.parse().unwrap();
         let mut answer = RawResponse { status, head, body: Vec::new() };
+        // These never have a body, whatever their fields announce (RFC 9112, section 6.3).
         let has_none = method == "HEAD" || matches!(status, 100..200 | 204 | 304);
         if let Some(length) = answer.field("content-length").filter(|_| !has_none) {
             answer.body = vec![0; length.parse().unwrap()];
@@ -106,11 +107,11 @@ impl RawConnection {
 
     /// Reads until this text has arrived; false if the connection is closed before.
     pub(crate) async fn read_until(&mut self, text: &str) -> bool {
-        let mut said = String::new();
-        while !said.contains(text) {
+        let mut received = String::new();
+        while !received.contains(text) {
             let byte = tokio::time::timeout(DEADLINE, self.0.read_u8()).await.expect("the text must arrive in time");
             let Ok(byte) = byte else { return false };
-            said.push(char::from(byte));
+            received.push(char::from(byte));
         }
         true
     }

@@ -9,7 +9,7 @@ use crate::config::configured;
 use crate::harness::{Api, ClientResponse, Gateway, until};
 
 /// Starts a gateway with these routes.
-async fn routed(api: &Api, file: &str) -> (Gateway, TempDir) {
+async fn start_with_routes(api: &Api, file: &str) -> (Gateway, TempDir) {
     let directory = configured(file);
     let config = directory.path().join("hapax.toml").display().to_string();
     (Gateway::start(api.address, "memory:", &["--config", &config]).await, directory)
@@ -33,7 +33,7 @@ const KEY: &[(&str, &str)] = &[("idempotency-key", "k")];
 #[tokio::test(flavor = "multi_thread")]
 async fn each_route_has_its_own_retention_and_outcomes_h40() {
     let api = Api::start().await;
-    let (gateway, _directory) = routed(
+    let (gateway, _directory) = start_with_routes(
         &api,
         "[policy]\nlease = '1s'\n\
          [[route]]\npath = '/short'\nretention = '1s'\n\
@@ -61,7 +61,7 @@ async fn each_route_has_its_own_retention_and_outcomes_h40() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_chooses_which_requests_are_protected_h40() {
     let api = Api::start().await;
-    let (gateway, _directory) = routed(
+    let (gateway, _directory) = start_with_routes(
         &api,
         "[[route]]\npath = '/search/{*rest}'\nprotect = 'off'\n\
          [[route]]\npath = '/maybe'\nprotect = 'optional'\n\
@@ -85,26 +85,26 @@ async fn a_route_chooses_which_requests_are_protected_h40() {
         let got = send(&gateway, method, path, fields, body).await;
         assert_eq!(got.status.as_u16(), first, "{method} {path} {fields:?}: {}", got.body);
         let got = send(&gateway, method, path, fields, body).await;
-        let is = if got.status == 400 {
+        let outcome = if got.status == 400 {
             got.problem()
         } else if got.is_replayed() {
             "replayed"
         } else {
             "fresh"
         };
-        assert_eq!(is, second, "{method} {path} {fields:?}");
+        assert_eq!(outcome, second, "{method} {path} {fields:?}");
     }
     let page = gateway.get(gateway.public, "/.well-known/idempotency").await.unwrap();
     let page: serde_json::Value = serde_json::from_str(&page.body).unwrap();
-    let told = |place: usize, member: &str| page["routes"][place][member].to_string();
-    assert_eq!((told(0, "path"), told(0, "protected")), ("\"/search/{*rest}\"".into(), "false".into()));
-    assert_eq!((told(1, "keyRequired"), told(2, "methods")), ("false".into(), "[\"PUT\",\"DELETE\"]".into()));
+    let member = |route: usize, name: &str| page["routes"][route][name].to_string();
+    assert_eq!((member(0, "path"), member(0, "protected")), ("\"/search/{*rest}\"".into(), "false".into()));
+    assert_eq!((member(1, "keyRequired"), member(2, "methods")), ("false".into(), "[\"PUT\",\"DELETE\"]".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ambiguous_path_does_not_bypass_a_route_h41() {
     let api = Api::start().await;
-    let (gateway, _directory) = routed(&api, "[[route]]\nmethod = 'PUT'\npath = '/orders/{id}'\n").await;
+    let (gateway, _directory) = start_with_routes(&api, "[[route]]\nmethod = 'PUT'\npath = '/orders/{id}'\n").await;
     for path in ["/orders/a%2Fb", "/orders%2f7", "/x/%2e%2e/orders/7", "//orders/7", "/orders/.%2e"] {
         let got = send(&gateway, "PUT", path, KEY, "{}").await;
         assert!(got.status == 400 && got.body.contains("write it plainly"), "{path}: {} {}", got.status, got.body);

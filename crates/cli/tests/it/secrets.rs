@@ -65,7 +65,7 @@ async fn a_namespace_keeps_its_first_secret() {
         let got = gateway.post("/charges", "k", "{}").await.unwrap();
         assert_eq!((got.body.as_str(), got.is_replayed()), ("answer 1", start > 0));
     }
-    // The address is taken, so that a gateway that accepts the secret exits as well.
+    // The address is taken, so a gateway that wrongly accepts the secret exits as well, and the test does not hang.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     for (flags, remedy) in

@@ -51,11 +51,11 @@ fn the_distance_of_two_samples_matches_a_manual_calculation() {
     assert!((critical(10_000, 10_000) - 0.02758).abs() < 1e-4);
 }
 
-/// A key that another tenant has used takes as long as an unused key.
+/// A request with a key that another tenant has used takes as long as a request with an unused key.
 #[tokio::test(flavor = "multi_thread")]
 async fn response_times_do_not_reveal_keys_of_other_tenants_h6() {
-    let asked = env::var("HAPAX_TIMING").ok();
-    let samples = asked.as_ref().map_or(SAMPLES, |samples| samples.parse().unwrap());
+    let recorded = env::var("HAPAX_TIMING").ok();
+    let samples = recorded.as_ref().map_or(SAMPLES, |samples| samples.parse().unwrap());
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let store = crate::harness::sqlite(directory.path());
     // A slow disk must not look like an outage of the store.
@@ -84,5 +84,5 @@ async fn response_times_do_not_reveal_keys_of_other_tenants_h6() {
     let (distance, critical) = (distance(&mut used, &mut unused), critical(samples, samples));
     let median = (used[samples / 2], unused[samples / 2]);
     println!("{samples} of each: distance {distance:.4}, critical {critical:.4} at 0.001; medians {median:?}");
-    assert!(asked.is_none() || distance < critical, "the times of used keys and of new ones differ");
+    assert!(recorded.is_none() || distance < critical, "the times of used keys and of new ones differ");
 }

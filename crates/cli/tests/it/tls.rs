@@ -115,13 +115,13 @@ async fn a_reset_stream_does_not_stop_its_request_h13() {
     let gateway = secure_gateway(api.address, &pki).await;
     let client = client(&pki, Version::HTTP_2);
     let mut slow = Box::pin(client.request(post(gateway.public, "/slow", "k")));
-    until("the API sees the request", async || {
+    until("the API has received the request", async || {
         assert!(slow.as_mut().now_or_never().is_none());
         !api.seen().is_empty()
     })
     .await;
     drop(slow);
-    until("the gateway has noticed", async || {
+    until("the gateway has handled the reset", async || {
         let page = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
         page.contains("hapax_gateway_requests_total{status=\"none\"} 1")
     })
@@ -146,6 +146,7 @@ async fn a_flood_of_resets_does_not_block_others() {
         .for_each_concurrent(64, |number| {
             let mut request = Box::pin(flooding.request(post(gateway.public, "/charges", &format!("flood-{number}"))));
             async move {
+                // Dropping the request after zero to four polls resets its stream at different stages.
                 for _ in 0..number % 5 {
                     if request.as_mut().now_or_never().is_some() {
                         break;
@@ -229,7 +230,7 @@ fn unusable_certificate_files_are_refused_with_the_reason() {
             command.args(["--upstream", "http://127.0.0.1:9"]);
         }
         let output = command.args(more).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(3) && told.contains(reason), "{reason}: {told}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && errors.contains(reason), "{reason}: {errors}");
     }
 }

@@ -21,13 +21,13 @@ enum FinalOutcome {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_key_has_one_effect_although_one_of_two_processes_crashes_repeatedly() {
+async fn every_key_has_one_effect_while_one_of_two_processes_crashes_repeatedly() {
     let directory = tempfile::tempdir().unwrap();
-    one_effect_a_key(&crate::harness::sqlite(directory.path()), directory.path()).await;
+    assert_one_effect_per_key(&crate::harness::sqlite(directory.path()), directory.path()).await;
 }
 
 /// Runs the test on this store. Both gateways keep unconfirmed answers in this directory.
-pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
+pub(crate) async fn assert_one_effect_per_key(store: &str, data: &Path) {
     let api = Api::start().await;
     let data = data.join("spill");
     let flags = ["--lease", "1s", "--data-dir", data.to_str().unwrap()];
@@ -37,6 +37,7 @@ pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
 
     let killer = async {
         for kill in 1..=KILLS {
+            // Spread the kills over the whole run.
             while settled.load(Ordering::SeqCst) < kill * KEYS * RACERS / (KILLS + 2) {
                 tokio::task::yield_now().await;
             }
@@ -51,7 +52,7 @@ pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
             async move {
                 let to = if racer % 2 == 0 { steady.client() } else { victim.lock().unwrap().client() };
                 let last = loop {
-                    match to.post("/charges", &format!("key-{key}"), "{}").await.and_then(last) {
+                    match to.post("/charges", &format!("key-{key}"), "{}").await.and_then(final_outcome) {
                         Some(last) => break last,
                         None => tokio::task::yield_now().await,
                     }
@@ -62,12 +63,12 @@ pub(crate) async fn one_effect_a_key(store: &str, data: &Path) {
         })
         .buffer_unordered(96)
         .collect::<Vec<_>>();
-    let (told, ()) = tokio::join!(racers, killer);
-    judge(&api, told);
+    let (outcomes, ()) = tokio::join!(racers, killer);
+    assert_one_effect_each(&api, outcomes);
 }
 
 /// Returns the final outcome, or None if the client must retry.
-fn last(got: ClientResponse) -> Option<FinalOutcome> {
+fn final_outcome(got: ClientResponse) -> Option<FinalOutcome> {
     match got.status.as_u16() {
         201 => Some(FinalOutcome::Answer(got.body)),
         409 if got.problem() == "outcome-unknown" => Some(FinalOutcome::Unknown),
@@ -75,14 +76,14 @@ fn last(got: ClientResponse) -> Option<FinalOutcome> {
     }
 }
 
-fn judge(api: &Api, told: Vec<(usize, FinalOutcome)>) {
+fn assert_one_effect_each(api: &Api, outcomes: Vec<(usize, FinalOutcome)>) {
     let mut effects: HashMap<String, usize> = HashMap::new();
     for seen in api.seen() {
         *effects.entry(seen.headers["idempotency-key"].to_str().unwrap().into()).or_default() += 1;
     }
     assert!(effects.values().all(|count| *count == 1), "a key had two effects: {effects:?}");
     let mut by_key: HashMap<usize, Vec<FinalOutcome>> = HashMap::new();
-    told.into_iter().for_each(|(key, last)| by_key.entry(key).or_default().push(last));
+    outcomes.into_iter().for_each(|(key, last)| by_key.entry(key).or_default().push(last));
     let unknown = by_key.values().filter(|all| all.contains(&FinalOutcome::Unknown)).count();
     for (key, all) in &by_key {
         assert_eq!(all.len(), RACERS);
@@ -90,7 +91,7 @@ fn judge(api: &Api, told: Vec<(usize, FinalOutcome)>) {
         assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "key {key} has two answers: {answers:?}");
         assert!(
             answers.is_empty() || effects.contains_key(&format!("key-{key}")),
-            "key {key} was answered, and never ran"
+            "key {key} has an answer, but never ran"
         );
     }
     println!("{KEYS} keys x {RACERS} racers, {KILLS} kills: one effect each, {unknown} keys held as unknown");

@@ -1,6 +1,6 @@
 //! Tests of the binary with real servers.
 
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 #[path = "../it/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]

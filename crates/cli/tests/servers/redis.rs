@@ -8,17 +8,17 @@ use futures_util::future::join_all;
 use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, Trial};
 
 use crate::harness::{Api, ClientResponse, Gateway, free_address, hapax, until};
-use crate::torture::one_effect_a_key;
+use crate::torture::assert_one_effect_per_key;
 
 pub(crate) fn tests() -> Vec<Trial> {
     let redis = RedisKind::Redis.name();
     vec![
         servers::test("every_key_has_one_effect_with_two_gateways_and_crashes", redis, two_gateways),
-        servers::test("the_server_is_paused_for_ten_seconds", redis, paused_for_ten_seconds),
-        servers::test("the_server_is_killed_and_restarted", redis, killed_and_back),
+        servers::test("a_pause_of_the_server_loses_nothing", redis, paused_for_ten_seconds),
+        servers::test("a_restart_of_the_server_loses_nothing", redis, killed_and_restarted),
         servers::test("a_gateway_starts_before_its_server", redis, before_its_server),
-        servers::test("an_evicting_server_is_refused", redis, one_that_evicts),
-        servers::test("the_demo_holds", redis, the_demo_holds),
+        servers::test("an_evicting_server_is_refused", redis, evicting_server),
+        servers::test("the_audit_of_the_demo_holds", redis, demo_audit),
     ]
 }
 
@@ -30,7 +30,7 @@ async fn start() -> RedisServer {
 
 async fn two_gateways() {
     let directory = tempfile::tempdir().unwrap();
-    one_effect_a_key(&start().await.url(), directory.path()).await;
+    assert_one_effect_per_key(&start().await.url(), directory.path()).await;
 }
 
 async fn before_its_server() {
@@ -38,19 +38,23 @@ async fn before_its_server() {
     server.kill();
     let flags = ["--upstream", &format!("http://{}", api.address), "--data-dir", directory.path().to_str().unwrap()];
     let gateway = Gateway::spawn(hapax(), &server.url(), &flags, free_address());
-    until("it answers", async || gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 503))
-        .await;
+    until("the gateway is not ready", async || {
+        gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 503)
+    })
+    .await;
     let refused = gateway.post("/charges", "before", "{}").await.unwrap();
     assert_eq!((refused.status.as_u16(), refused.problem()), (503, "store-unavailable"));
     server.restart().await.unwrap();
-    until("it is ready", async || gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 200))
-        .await;
+    until("the gateway is ready", async || {
+        gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 200)
+    })
+    .await;
     let ran = gateway.post("/charges", "before", "{}").await.unwrap();
     assert_eq!((ran.status, effects(&api)["before"]), (http::StatusCode::CREATED, 1));
 }
 
 /// The error names the eviction policy and the remedy, but not the password.
-async fn one_that_evicts() {
+async fn evicting_server() {
     let options = RedisServerOptions::new(RedisKind::Redis)
         .with_password("hush-hush")
         .with_args(&["--maxmemory-policy", "allkeys-lru"]);
@@ -60,20 +64,23 @@ async fn one_that_evicts() {
     gateway.args(["gateway", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     gateway.args(["--store", &server.url(), "--data-dir", directory.path().to_str().unwrap()]);
     let output = gateway.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("allkeys-lru") && said.contains("set maxmemory-policy noeviction"), "{said}");
-    assert!(!said.contains("hush-hush"), "{said}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("allkeys-lru") && errors.contains("set maxmemory-policy noeviction"), "{errors}");
+    assert!(!errors.contains("hush-hush"), "{errors}");
 }
 
-async fn the_demo_holds() {
+async fn demo_audit() {
     let server = start().await;
     let flags = ["demo", "--payments", "200", "--crashes", "3", "--seed", "7", "--store"];
     let output = hapax().args(flags).arg(server.url()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("The audit holds"), "{text}");
-    assert!(server.command(&["DBSIZE"]).await.unwrap().text().parse::<u32>().unwrap() > 100, "records lie in it");
+    assert!(
+        server.command(&["DBSIZE"]).await.unwrap().text().parse::<u32>().unwrap() > 100,
+        "the records must be in this server"
+    );
 }
 
 async fn paused_for_ten_seconds() {
@@ -82,7 +89,7 @@ async fn paused_for_ten_seconds() {
     outage(&server, Duration::from_secs(10), stop, resume).await;
 }
 
-async fn killed_and_back() {
+async fn killed_and_restarted() {
     let server = start().await;
     let (kill, restart) = (async || server.kill(), async || server.restart().await.unwrap());
     outage(&server, Duration::from_secs(2), kill, restart).await;
@@ -91,9 +98,9 @@ async fn killed_and_back() {
 /// The number of clients. Each sends requests one after the other, each with a new key.
 const CLIENTS: usize = 8;
 
-/// Stops the server during traffic. Meanwhile no request begins, the running one keeps its answer, and afterwards all
-/// works again.
-async fn outage(server: &RedisServer, lasts: Duration, stop: impl AsyncFnOnce(), back: impl AsyncFnOnce()) {
+/// Stops the server during traffic. During the outage no request begins, and the request that runs still gets its
+/// response. After the outage every request works again.
+async fn outage(server: &RedisServer, length: Duration, stop: impl AsyncFnOnce(), restore: impl AsyncFnOnce()) {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let flags = ["--lease", "2s", "--data-dir", directory.path().to_str().unwrap()];
     let gateway = Gateway::start(api.address, &server.url(), &flags).await;
@@ -101,25 +108,29 @@ async fn outage(server: &RedisServer, lasts: Duration, stop: impl AsyncFnOnce(),
 
     let script = async {
         until("the slow request runs", async || api.seen().iter().any(|seen| seen.path == "/slow")).await;
-        traffic.has(201, 100).await;
+        traffic.wait_for(201, 100).await;
         let stopped = Instant::now();
         stop().await;
-        traffic.has(503, CLIENTS).await;
+        traffic.wait_for(503, CLIENTS).await;
         api.release_slow();
-        until("the outage has lasted long enough", async || stopped.elapsed() > lasts).await;
-        let (known, returned) = (traffic.count(201), Instant::now());
-        back().await;
-        traffic.has(201, known + 1).await;
-        println!("{} requests refused, service {:?} after the return", traffic.count(503), returned.elapsed());
-        traffic.has(201, known + 100).await;
-        traffic.over.store(true, Ordering::SeqCst);
+        until("the outage has lasted long enough", async || stopped.elapsed() > length).await;
+        let (before, restored) = (traffic.count(201), Instant::now());
+        restore().await;
+        traffic.wait_for(201, before + 1).await;
+        println!(
+            "{} requests refused; the first success {:?} after the outage",
+            traffic.count(503),
+            restored.elapsed()
+        );
+        traffic.wait_for(201, before + 100).await;
+        traffic.is_stopped.store(true, Ordering::SeqCst);
     };
     let clients = join_all((0..CLIENTS).map(|client| traffic.send(client, &gateway)));
     let slow = async { gateway.post("/slow", "the-slow-one", "{}").await.unwrap() };
-    let ((), told, slow) = tokio::join!(script, clients, slow);
+    let ((), responses, slow) = tokio::join!(script, clients, slow);
 
-    let told: HashMap<String, ClientResponse> = told.into_iter().flatten().collect();
-    judge(&api, &gateway, &told).await;
+    let responses: HashMap<String, ClientResponse> = responses.into_iter().flatten().collect();
+    assert_responses_fit_effects(&api, &gateway, &responses).await;
     assert_eq!(slow.status, 201, "{}", slow.body);
     let copy = gateway.retry_until_settled("/slow", "the-slow-one", "{}").await;
     assert_eq!((copy.status, copy.body), (slow.status, slow.body), "the answer must be replayed");
@@ -128,44 +139,46 @@ async fn outage(server: &RedisServer, lasts: Duration, stop: impl AsyncFnOnce(),
 /// Requests that are sent without a pause, counted by their status.
 #[derive(Default)]
 struct Traffic {
-    over: AtomicBool,
+    is_stopped: AtomicBool,
     created: AtomicUsize,
     unavailable: AtomicUsize,
 }
 
 impl Traffic {
-    fn of(&self, status: u16) -> Option<&AtomicUsize> {
-        [(201, &self.created), (503, &self.unavailable)]
-            .into_iter()
-            .find(|(known, _)| *known == status)
-            .map(|(_, of)| of)
+    fn counter(&self, status: u16) -> Option<&AtomicUsize> {
+        match status {
+            201 => Some(&self.created),
+            503 => Some(&self.unavailable),
+            _ => None,
+        }
     }
 
     fn count(&self, status: u16) -> usize {
-        self.of(status).map_or(0, |count| count.load(Ordering::SeqCst))
+        self.counter(status).map_or(0, |count| count.load(Ordering::SeqCst))
     }
 
-    async fn has(&self, status: u16, count: usize) {
-        until(&format!("{count} answers {status}"), async || self.count(status) >= count).await;
+    async fn wait_for(&self, status: u16, count: usize) {
+        until(&format!("{count} responses with status {status}"), async || self.count(status) >= count).await;
     }
 
     async fn send(&self, client: usize, gateway: &Gateway) -> Vec<(String, ClientResponse)> {
-        let mut told = Vec::new();
-        while !self.over.load(Ordering::SeqCst) {
-            let key = format!("client-{client}-{}", told.len());
+        let mut responses = Vec::new();
+        while !self.is_stopped.load(Ordering::SeqCst) {
+            let key = format!("client-{client}-{}", responses.len());
             let got = gateway.post("/charges", &key, "{}").await.expect("the gateway answers");
-            if let Some(count) = self.of(got.status.as_u16()) {
+            if let Some(count) = self.counter(got.status.as_u16()) {
                 count.fetch_add(1, Ordering::SeqCst);
             }
-            told.push((key, got));
+            responses.push((key, got));
         }
-        told
+        responses
     }
 }
 
-async fn judge(api: &Api, gateway: &Gateway, told: &HashMap<String, ClientResponse>) {
+/// A request ran once if it got 201, and never if it got 503. A retry of a refused request runs.
+async fn assert_responses_fit_effects(api: &Api, gateway: &Gateway, responses: &HashMap<String, ClientResponse>) {
     let effects = effects(api);
-    for (key, got) in told {
+    for (key, got) in responses {
         let ran = effects.get(key).copied().unwrap_or(0);
         match got.status.as_u16() {
             201 => assert_eq!(ran, 1, "{key}"),
@@ -176,7 +189,7 @@ async fn judge(api: &Api, gateway: &Gateway, told: &HashMap<String, ClientRespon
             status => panic!("{key}: {status} {}", got.body),
         }
     }
-    for key in told.iter().filter(|(_, got)| got.status == 503).map(|(key, _)| key).take(200) {
+    for key in responses.iter().filter(|(_, got)| got.status == 503).map(|(key, _)| key).take(200) {
         let got = gateway.retry_until_settled("/charges", key, "{}").await;
         assert_eq!(got.status, 201, "a refused request must run now: {key}: {}", got.body);
     }
