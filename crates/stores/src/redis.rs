@@ -239,8 +239,8 @@ impl Inspect for Redis {
         if let Some(times) = self.monitor.process_changes.take_unreported() {
             warn(&format!(
                 "another process now serves the server's address: a restarted server may lack writes that had not \
-                 reached its log, \
-                 and a promoted replica may lack the last confirmed writes (times seen by this process: {times})"
+                 reached its log, and a promoted replica may lack the last confirmed writes \
+                 (times seen by this process: {times})"
             ));
         }
         if let Some(problem) = self.monitor.sentinel_problem() {

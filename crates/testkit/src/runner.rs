@@ -60,8 +60,8 @@ impl Backend {
         self
     }
 
-    /// Sets how many random sequences compare the store with the one in memory: 2,000 by default, fewer for stores that sync
-    /// to a disk.
+    /// Sets how many random sequences compare the store with the one in memory: 2,000 by default, fewer for stores that
+    /// sync to a disk.
     #[must_use]
     pub fn sequences(mut self, sequences: u64) -> Self {
         self.sequences = sequences;

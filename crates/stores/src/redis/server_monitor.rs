@@ -116,8 +116,8 @@ impl ServerMonitor {
         let observation = self.observations.fetch_add(1, Ordering::Relaxed);
         let (before, sent) = (self.wall_now(), self.runtime.boottime_now());
         let mut replies = connection.send_packed_commands(&commands, 0, 3).await?;
-        // `pop` takes the replies from the end: the clock, the sentinel, then INFO.
         let trip = self.runtime.boottime_now().saturating_sub(sent);
+        // `pop` takes the replies from the end: the clock, then the sentinel, then INFO.
         // In a longer round trip, the moment at which the server read its clock is too uncertain to compare.
         if let Some(theirs) = replies.pop().and_then(|time| value::parse_time(time).ok()).filter(|_| trip <= MAX_SKEW) {
             // Assume that the server read its clock halfway through the round trip.

@@ -147,7 +147,8 @@ impl SuiteOperation {
         grant
     }
 
-    /// Makes the lease expire and begins under the policy Hold. The record must become indeterminate. Returns since when.
+    /// Makes the lease expire and begins under the policy Hold. The record must become indeterminate; returns since
+    /// when it is.
     pub(super) async fn lapse_and_hold(&self, setup: &dyn Setup, by: Owner) -> Timestamp {
         setup.lapse(&self.rk()).await;
         indeterminate(self.begin(by).await)

@@ -60,7 +60,7 @@ pub(super) async fn swap_changed_is_noticed(setup: &dyn Setup) {
 }
 
 /// Thirteen operations with expired records: two were indeterminate, one was dead and the others were in progress.
-/// Returns also their grants, and the last record as it was read while it was live.
+/// Also returns their grants, and the last record as it was read while it was live.
 async fn expired_operations(setup: &dyn Setup) -> (Vec<SuiteOperation>, Vec<Grant>, Observed) {
     let operations = SuiteOperation::many(setup, 13);
     let mut grants = Vec::new();
