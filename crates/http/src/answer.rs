@@ -113,6 +113,7 @@ impl<R, E> LiveSlot<R, E> {
                 let stored = StoredResponse::replayable(&head, body.clone(), &self.config.store_headers);
                 (stored, ResponseBody::whole(body))
             }
+            // The gate records this before the first byte of the body is sent, so no copy runs meanwhile (H19).
             BodyRead::TooLong(body) => (StoredResponse::NotReplayable, body),
             BodyRead::Failed(error) => {
                 let error = error.into();
@@ -149,6 +150,7 @@ where
         }
     };
     remove_reserved(&mut head.headers);
+    // The errors below only carry the outcome to the gate: the caller gets the live response instead of their text.
     let failure = match Outcome::declared_by(&head).unwrap_or_else(|| live.config.outcome.outcome(&head)) {
         Outcome::Applied => return live.capture(rk, head, body).await,
         Outcome::Final => return Err(Failure::finally(live.capture(rk, head, body).await?)),
@@ -160,7 +162,8 @@ where
     Err(failure)
 }
 
-/// Removes the fields that only the layer sets: the inner service does not know whether its response becomes a replay.
+/// Removes the fields that only the layer may set: an inner service could claim a replay or a record that does not
+/// exist.
 fn remove_reserved(headers: &mut HeaderMap) {
     let reserved = headers.keys().filter(|name| is_reserved(name)).cloned().collect::<Vec<_>>();
     for name in reserved {
@@ -172,7 +175,7 @@ fn unknown<A>(message: &'static str) -> Failure<A> {
     Failure::unknown(Error::new(ErrorKind::Unknown, message))
 }
 
-/// A stream of events may never end, so its body is not read before it is passed on.
+/// Whether the response is a stream of events. It may never end, so its body is passed on without being read first.
 fn is_event_stream(head: &response::Parts) -> bool {
     const EVENT_STREAM: &[u8] = b"text/event-stream";
     let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -204,6 +207,7 @@ pub(crate) fn respond<R, E>(
         (Err(Refused { reason: Reason::Unknown { .. }, .. }), Some(LiveResponse::ToPassOn(response))) => {
             RequestSummary::attach(response?, rk, "unknown")
         }
+        // A replay, or another attempt recorded its answer first: then the live response is discarded.
         (Ok(run), _) => match replay(run.answer) {
             Some(response) => {
                 RequestSummary::attach(describe_record(response, run.recorded, run.expiry), rk, "replayed")
@@ -268,7 +272,7 @@ fn problem_of(reason: Reason) -> Problem {
     }
 }
 
-/// Adds the expiry of the answer, and whether the store has not confirmed its record yet.
+/// Adds the expiry of the answer, and a mark if the store has not confirmed its record yet.
 fn describe_record<R>(mut response: Response<R>, recorded: Recorded, expiry: Option<u32>) -> Response<R> {
     let headers = response.headers_mut();
     if let Some(seconds) = expiry {

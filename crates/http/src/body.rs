@@ -140,13 +140,14 @@ pub(crate) enum BodyRead<B: Body> {
 pub(crate) async fn read_body<B: Body<Data = Bytes>>(body: B, limit: usize) -> BodyRead<B> {
     let mut body = Box::pin(body);
     let mut buffer = BodyBuffer::default();
-    // A declared length over the limit needs no reading.
+    // The declared length is over the limit: the body is refused before memory is spent on it.
     if usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX) > limit {
         return BodyRead::TooLong(ResponseBody::resume(Bytes::new(), body));
     }
     while let Some(frame) = body.frame().await {
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) => buffer.push(data),
+            // Trailers are not stored, so the first answer has none either (H20).
             Ok(Err(_trailers)) => {}
             Err(error) => return BodyRead::Failed(error),
         }
@@ -171,8 +172,8 @@ pub(crate) async fn discard<B: Body<Data = Bytes>>(mut body: ResponseBody<B>, li
 /// The bytes read from a body so far.
 ///
 /// A body of one piece, the usual case, is not copied. Several pieces are copied into blocks, which are joined at the
-/// end. Blocks never grow: a growing buffer would leave an allocation of each former size behind. Copied pieces are
-/// freed at once, because a piece of one byte can keep a large buffer alive.
+/// end. Blocks never grow: a growing buffer would leave free memory of each earlier size behind. Each piece is freed as
+/// soon as it is copied, because a piece of one byte can keep a large buffer alive.
 #[derive(Default)]
 struct BodyBuffer {
     first: Bytes,

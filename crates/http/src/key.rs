@@ -109,9 +109,9 @@ pub enum KeyFormat {
     /// Any key.
     #[default]
     Any,
-    /// At least this many bytes, so that nobody guesses the key or chooses the same one by chance.
+    /// At least this many bytes, so that a key is hard to guess and two clients do not choose the same one by chance.
     AtLeast(usize),
-    /// A UUID with hyphens, in upper or lower case. The same UUID in another case is another key.
+    /// A UUID with hyphens, in upper or lower case. A key keeps its case: the same UUID in another case is another key.
     Uuid,
 }
 
@@ -145,6 +145,7 @@ impl KeyField {
     fn parse(&self, headers: &HeaderMap) -> Result<Option<Key>, KeyMalformed> {
         let mut fields = headers.get_all(&self.name).iter();
         let Some(field) = fields.next() else { return Ok(None) };
+        // With two fields, a proxy and this layer could pick different keys (H4).
         if fields.next().is_some() {
             return Err("the field was sent more than once".into());
         }
@@ -176,7 +177,7 @@ impl FindKey for KeyField {
 
 /// The key in a member of a JSON body, a string or a whole number: 1 to 255 bytes of visible ASCII.
 ///
-/// For services whose clients already send an id in each request. Every body must be JSON.
+/// For services whose clients already send an id in each request. The body of every protected request must be JSON.
 ///
 /// ```
 /// use hapax_http::{JsonKey, KeyFormat};
@@ -228,6 +229,7 @@ impl FindKey for JsonKey {
         let key = match document.pointer(&self.pointer) {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::String(key)) => key.clone(),
+            // Other numbers are rounded when they are parsed, so two of them could become one key.
             Some(Value::Number(number)) if !number.is_f64() => number.to_string(),
             Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
                 return Err("the member is neither a string nor an integer".into());

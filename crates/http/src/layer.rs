@@ -10,7 +10,7 @@ use crate::key::{FindKey, KeyField};
 use crate::outcome::{JudgeOutcome, StatusOutcomes};
 use crate::problem::{ProblemDetails, ShowProblem};
 
-/// Protects the `POST` and `PATCH` requests of an inner service: each key reaches the inner service once.
+/// Protects the `POST` and `PATCH` requests of an inner service: one request of each key reaches the inner service.
 ///
 /// # Order of layers
 /// The handler runs in a task of its own and is never cancelled. So every layer that may drop the handler must be
@@ -102,7 +102,9 @@ impl UnscopedLayer {
     ///
     /// // One tenant: all callers share their keys, and can get each other's answers.
     /// let layer = IdempotencyLayer::new(gate)
-    ///     .scope(|_: &http::request::Parts| Scope::untenanted("payments").map_err(|error| CallerUnknown(error.to_string())));
+    ///     .scope(|_: &http::request::Parts| {
+    ///         Scope::untenanted("payments").map_err(|error| CallerUnknown(error.to_string()))
+    ///     });
     /// # Ok(())
     /// # }
     /// ```
@@ -170,7 +172,8 @@ impl IdempotencyLayer {
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
     /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// # let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(scope);
     /// use bytes::Bytes;
     /// use hapax_core::Rule;
     /// use hapax_http::RawFingerprint;
@@ -222,7 +225,8 @@ impl IdempotencyLayer {
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
     /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// # let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(scope);
     /// use http::HeaderName;
     /// use http::header::SET_COOKIE;
     ///
@@ -253,6 +257,7 @@ impl IdempotencyLayer {
     }
 
     fn change(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {
+        // Copies the configuration if a service or a clone of the layer shares it, so those do not change.
         change(Arc::make_mut(&mut self.config));
         self
     }

@@ -1,14 +1,13 @@
 //! The HTTP contract of Hapax as a tower layer.
 //!
-//! A `POST` or `PATCH` that carries an `Idempotency-Key` reaches the inner service once. Every copy gets the same
-//! status, stored headers and body, marked `Idempotent-Replayed: true`. A refused request gets problem details (RFC
-//! 9457).
+//! A `POST` or `PATCH` with an `Idempotency-Key` reaches the inner service once. Every copy gets the same status,
+//! stored headers and body, marked `Idempotent-Replayed: true`. A refused request gets problem details (RFC 9457).
 //!
 //! ```text
-//! layer.rs      IdempotencyLayer: which requests are protected, where it looks, and its limits
-//! service.rs    the story of one request: key, scope, body, fingerprint, gate, response
+//! layer.rs      IdempotencyLayer and its configuration: protected methods, key, scope, fingerprint, outcomes, limits
+//! service.rs    one request through the layer: key, scope, body, fingerprint, gate, response
 //! answer.rs     from the response of the inner service to the response of the caller
-//! key.rs        where the key is, and its grammar
+//! key.rs        where a request has its key, and the syntax of keys
 //! call.rs       the scope of the caller and the fingerprint of the payload
 //! outcome.rs    what a response means: applied, final, not applied, denied, unknown
 //! stored.rs     the stored form of a response

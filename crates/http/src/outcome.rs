@@ -73,14 +73,14 @@ where
     }
 }
 
-/// The outcome of each status: the table of the contract, and exceptions of one route.
+/// Decides by the status: the table of the contract, and the exceptions of a route.
 ///
 /// | status | means |
 /// |---|---|
 /// | 2xx, 3xx | applied |
 /// | 401, 403 | denied |
 /// | 425, 429; 409 and 503 with Retry-After | not applied |
-/// | other 4xx, but for 408 | final |
+/// | other 4xx except 408 | final |
 /// | 408, other 5xx, anything else | unknown |
 ///
 /// A 503 without Retry-After means unknown, because a proxy may answer it after it has sent the request. A 408 means
@@ -141,15 +141,16 @@ impl JudgeOutcome for StatusOutcomes {
     }
 }
 
+/// The outcome of a status without exceptions. The clauses are those of `docs/http.md`.
 fn by_contract(status: StatusCode, retry_after: bool) -> Outcome {
     match status.as_u16() {
-        200..=399 => Outcome::Applied,
-        401 | 403 => Outcome::Denied,
-        425 | 429 => Outcome::NotApplied,
-        409 | 503 if retry_after => Outcome::NotApplied,
-        408 => Outcome::Unknown,
-        400..=499 => Outcome::Final,
-        _ => Outcome::Unknown,
+        200..=399 => Outcome::Applied,                   // H21
+        401 | 403 => Outcome::Denied,                    // H22
+        425 | 429 => Outcome::NotApplied,                // H22
+        409 | 503 if retry_after => Outcome::NotApplied, // H22
+        408 => Outcome::Unknown,                         // H24
+        400..=499 => Outcome::Final,                     // H23
+        _ => Outcome::Unknown,                           // H24
     }
 }
 

@@ -33,7 +33,8 @@ impl IdempotencyLayer {
     /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
     /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("payments", Tenant::Authorization, Identity::plain())?);
+    /// # let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
+    /// # let layer = IdempotencyLayer::new(gate).scope(scope);
     /// assert_eq!(layer.page().json()["retention"]["seconds"], 86_400);
     /// # Ok(())
     /// # }
@@ -45,15 +46,20 @@ impl IdempotencyLayer {
 
 impl PolicyPage {
     fn new(config: &LayerConfig) -> Self {
-        let problems = PROBLEM_TYPES
-            .iter()
-            .map(|problem| json!({ "name": problem.name, "status": problem.status, "title": problem.title, "retry": problem.retry }));
+        let problems = PROBLEM_TYPES.iter().map(|problem| {
+            json!({
+                "name": problem.name,
+                "status": problem.status,
+                "title": problem.title,
+                "retry": problem.retry,
+            })
+        });
         let policy = json!({
             "specification": "draft-ietf-httpapi-idempotency-key-header-07",
             "key": config.key.describe(),
             "keyRequired": config.key_required,
             "caller": config.scope.describe(),
-            "methods": names(&config.methods),
+            "methods": method_names(&config.methods),
             "retention": duration_json(config.gate.policy().retention),
             "limits": { "requestBody": config.max_request_body, "storedBody": config.max_stored_body },
             "problems": problems.collect::<Vec<_>>(),
@@ -67,7 +73,7 @@ impl PolicyPage {
     pub fn route(self, path: &str, layer: &IdempotencyLayer) -> Self {
         let config = &layer.config;
         self.add_route(json!({
-            "methods": names(&config.methods),
+            "methods": method_names(&config.methods),
             "path": path,
             "protected": true,
             "key": config.key.describe(),
@@ -79,7 +85,7 @@ impl PolicyPage {
     /// Adds an unprotected route to the member `routes`.
     #[must_use]
     pub fn unprotected_route(self, path: &str, methods: &[Method]) -> Self {
-        self.add_route(json!({ "methods": names(methods), "path": path, "protected": false }))
+        self.add_route(json!({ "methods": method_names(methods), "path": path, "protected": false }))
     }
 
     fn add_route(mut self, route: Value) -> Self {
@@ -122,13 +128,14 @@ impl PolicyPage {
             )
         });
         let policy = format!("{:#}", self.policy);
+        // The policy is last: its text could contain the name of another placeholder.
         include_str!("page.html")
             .replace("{problems}", &problems.collect::<String>())
             .replace("{policy}", &policy.replace('&', "&amp;").replace('<', "&lt;"))
     }
 }
 
-fn names(methods: &[Method]) -> Vec<&str> {
+fn method_names(methods: &[Method]) -> Vec<&str> {
     methods.iter().map(Method::as_str).collect()
 }
 
@@ -136,7 +143,7 @@ fn duration_json(retention: Duration) -> Value {
     json!({ "seconds": retention.as_secs(), "duration": iso_8601(retention) })
 }
 
-/// A duration in the format of ISO 8601, in whole seconds or days.
+/// A duration in the format of ISO 8601: whole days if possible, else seconds.
 fn iso_8601(duration: Duration) -> String {
     const DAY: u64 = 24 * 3600;
     match duration.as_secs() {

@@ -80,26 +80,30 @@ const SAME_KEY: &str = "same-key";
 const NEW_KEY: &str = "new-key";
 const NEVER: &str = "never";
 
+const fn problem_type(status: u16, name: &'static str, title: &'static str, retry: &'static str) -> ProblemType {
+    ProblemType { status, name, title, retry }
+}
+
 /// The table of the contract, in the order of [`Problem::index`].
 #[rustfmt::skip]
 pub(crate) const PROBLEM_TYPES: [ProblemType; 17] = [
-    ProblemType { status: 400, name: "key-missing", title: "Idempotency-Key is missing", retry: NEW_KEY },
-    ProblemType { status: 400, name: "key-malformed", title: "Idempotency-Key is malformed", retry: NEW_KEY },
-    ProblemType { status: 400, name: "caller-unknown", title: "The caller cannot be identified", retry: SAME_KEY },
-    ProblemType { status: 422, name: "key-reused", title: "Idempotency-Key is already used", retry: NEW_KEY },
-    ProblemType { status: 409, name: "in-progress", title: "A request is outstanding for this Idempotency-Key", retry: SAME_KEY },
-    ProblemType { status: 409, name: "outcome-unknown", title: "The outcome of this request is unknown", retry: SAME_KEY },
-    ProblemType { status: 409, name: "not-replayable", title: "The answer was not stored", retry: NEVER },
-    ProblemType { status: 502, name: "upstream-cut", title: "The connection to the service broke", retry: SAME_KEY },
-    ProblemType { status: 502, name: "upstream-unreachable", title: "The service cannot be reached", retry: SAME_KEY },
-    ProblemType { status: 504, name: "upstream-timeout", title: "The service did not answer in time", retry: SAME_KEY },
-    ProblemType { status: 503, name: "store-unavailable", title: "The record store cannot be used", retry: SAME_KEY },
-    ProblemType { status: 503, name: "overloaded", title: "Too many requests are running", retry: SAME_KEY },
-    ProblemType { status: 500, name: "record-damaged", title: "The record of this request cannot be read", retry: SAME_KEY },
-    ProblemType { status: 500, name: "outcome-unrecorded", title: "The outcome could not be recorded", retry: SAME_KEY },
-    ProblemType { status: 413, name: "body-too-large", title: "The request body is too large", retry: NEVER },
-    ProblemType { status: 400, name: "body-cut", title: "The request body is incomplete", retry: SAME_KEY },
-    ProblemType { status: 408, name: "body-timeout", title: "The request body arrived too slowly", retry: SAME_KEY },
+    problem_type(400, "key-missing", "Idempotency-Key is missing", NEW_KEY),
+    problem_type(400, "key-malformed", "Idempotency-Key is malformed", NEW_KEY),
+    problem_type(400, "caller-unknown", "The caller cannot be identified", SAME_KEY),
+    problem_type(422, "key-reused", "Idempotency-Key is already used", NEW_KEY),
+    problem_type(409, "in-progress", "A request is outstanding for this Idempotency-Key", SAME_KEY),
+    problem_type(409, "outcome-unknown", "The outcome of this request is unknown", SAME_KEY),
+    problem_type(409, "not-replayable", "The answer was not stored", NEVER),
+    problem_type(502, "upstream-cut", "The connection to the service broke", SAME_KEY),
+    problem_type(502, "upstream-unreachable", "The service cannot be reached", SAME_KEY),
+    problem_type(504, "upstream-timeout", "The service did not answer in time", SAME_KEY),
+    problem_type(503, "store-unavailable", "The record store cannot be used", SAME_KEY),
+    problem_type(503, "overloaded", "Too many requests are running", SAME_KEY),
+    problem_type(500, "record-damaged", "The record of this request cannot be read", SAME_KEY),
+    problem_type(500, "outcome-unrecorded", "The outcome could not be recorded", SAME_KEY),
+    problem_type(413, "body-too-large", "The request body is too large", NEVER),
+    problem_type(400, "body-cut", "The request body is incomplete", SAME_KEY),
+    problem_type(408, "body-timeout", "The request body arrived too slowly", SAME_KEY),
 ];
 
 impl Problem {
@@ -163,11 +167,12 @@ impl Problem {
                 "An earlier copy of this request is still running. Send this request again to get its answer."
             }
             Self::OutcomeUnknown => {
-                "An earlier copy of this request may or may not have had its effect. The request is not run again until \
-                 the outcome is known."
+                "An earlier copy of this request may or may not have had its effect. The request is not run again \
+                 until the outcome is known."
             }
             Self::NotReplayable => {
-                "An earlier copy of this request was answered, and that answer was not stored. The request is not run again."
+                "An earlier copy of this request was answered, and that answer was not stored. The request is not run \
+                 again."
             }
             Self::UpstreamCut => {
                 "The connection to the service behind this server broke. Whether the request had its effect is unknown."
@@ -181,7 +186,8 @@ impl Problem {
             Self::StoreUnavailable => "The record store cannot be used. The request was not run.",
             Self::Overloaded => "Too many requests are running, in total or for this caller. The request was not run.",
             Self::RecordDamaged => {
-                "The record of this request cannot be read. The request is not run until an operator has repaired the record."
+                "The record of this request cannot be read. The request is not run until an operator has repaired the \
+                 record."
             }
             Self::OutcomeUnrecorded => "The request was run, but its answer could not be recorded.",
             Self::BodyCut => "The body did not arrive completely. The request was not run.",

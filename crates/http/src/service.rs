@@ -22,8 +22,8 @@ use crate::key::KeyMalformed;
 use crate::layer::{IdempotencyLayer, LayerConfig};
 use crate::problem::Problem;
 
-/// A client that is still sending may not read a response. So the rest of a body that is too long is read and
-/// discarded, up to this many bytes and for this long, before the refusal is sent.
+/// A client that is still sending may not read a response. So the layer reads and discards the rest of a body that is
+/// too long before it returns the refusal: at most this many bytes, and at most for [`DISCARDED_FOR`].
 const DISCARDED_BYTES: usize = 4 << 20;
 const DISCARDED_FOR: Duration = Duration::from_secs(1);
 
@@ -139,6 +139,7 @@ where
     if config.key.is_in_body() {
         let body = read_whole(config, body).await?;
         return match require_key(config, config.key.key_in_body(&parts, &body))? {
+            // The scope is computed after the key: a request that may go without a key needs no known caller.
             Some(key) => Ok(protect(config, &scope_of(config, &parts)?, &key, Request::from_parts(parts, body))),
             None => Ok(Classified::Unprotected(Request::from_parts(parts, RequestBody::Whole(body)))),
         };
@@ -212,7 +213,7 @@ fn protect<B>(config: &LayerConfig, scope: &Scope, key: &Key, request: Request<B
     if let Some(older) = &config.older_fingerprint {
         call = call.or_older(older.fingerprint(&config.identity, &parts, &body));
     }
-    // The answer is stored for every later client, and some of them may not be able to decode another encoding.
+    // The recorded answer goes to every later client, also to one that cannot decode a compressed body (H38).
     parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     Classified::Protected(call, Request::from_parts(parts, RequestBody::Whole(body)))
 }

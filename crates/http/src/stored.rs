@@ -57,7 +57,9 @@ impl StoredResponse {
     pub(crate) fn replayable(head: &http::response::Parts, body: Bytes, more: &[HeaderName]) -> Self {
         let mut headers = HeaderMap::new();
         let encoded = head.headers.contains_key(CONTENT_ENCODING);
+        // Vary is stored only beside Content-Encoding: a cache must know that the body depends on Accept-Encoding.
         for name in STORED_BY_DEFAULT.iter().filter(|name| encoded || **name != VARY).chain(more) {
+            // A name in `more` may also be a default one. Its values are stored once.
             if headers.contains_key(name) {
                 continue;
             }
@@ -142,6 +144,7 @@ fn take_header(stored: &mut Bytes) -> Result<(HeaderName, HeaderValue), BoxError
     let name = if code == BY_NAME {
         let length = usize::from(stored.try_get_u8()?);
         let name = HeaderName::from_bytes(&take(stored, length)?)?;
+        // An edited record must not set a field of the connection, or one that only Hapax sets.
         if !is_storable(&name) {
             return Err("a stored header has a name that is never stored".into());
         }
@@ -245,11 +248,17 @@ mod tests {
         }
 
         #[test]
-        fn every_response_is_read_back_unchanged(status in 200..600_u16, index in 0..9_usize, value in "[ -~]{0,40}", body: Vec<u8>) {
+        fn every_response_is_read_back_unchanged(
+            status in 200..600_u16,
+            index in 0..9_usize,
+            value in "[ -~]{0,40}",
+            body: Vec<u8>,
+        ) {
             let mut headers = HeaderMap::new();
             headers.insert(STORED_BY_DEFAULT[index].clone(), HeaderValue::from_str(&value).unwrap());
             headers.append(HeaderName::from_static("x-own"), HeaderValue::from_static("1"));
-            let stored = StoredResponse::Replayable { status: StatusCode::from_u16(status).unwrap(), headers, body: body.into() };
+            let status = StatusCode::from_u16(status).unwrap();
+            let stored = StoredResponse::Replayable { status, headers, body: body.into() };
             prop_assert_eq!(StoredResponse::decode(stored.encode()).unwrap(), stored);
         }
     }

@@ -1,5 +1,6 @@
+//! First answers, replays, running requests, long and broken responses.
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use hapax_core::gate::Attempt;
@@ -48,11 +49,10 @@ async fn a_copy_of_a_running_request_gets_409_with_retry_after_h17() {
         };
         leader_world.send_to(post("k", "{}"), handler).await
     });
-    while world.runs.load(Ordering::SeqCst) == 0 {
-        tokio::task::yield_now().await;
-    }
+    world.wait_for_handler().await;
     let copy = world.send(post("k", "{}"), || created("2")).await;
     assert_eq!((copy.status.as_u16(), copy.problem().as_str()), (409, "in-progress"));
+    // The rest of the lease, but one second or two, depending on the record key.
     assert!(["1", "2"].contains(&copy.headers["retry-after"].to_str().unwrap()));
     let other = world.send(post("k", "{\"other\":1}"), || created("2")).await;
     assert_eq!(other.problem(), "key-reused", "the payload is compared while the first request runs");
@@ -73,12 +73,11 @@ async fn a_disconnected_caller_does_not_stop_the_handler_h13() {
         };
         leader_world.send_to(post("k", "{}"), handler).await
     });
-    while world.runs.load(Ordering::SeqCst) == 0 {
-        tokio::task::yield_now().await;
-    }
+    world.wait_for_handler().await;
     first.abort();
     assert!(first.await.is_err(), "the task of the caller was cancelled");
     permit.add_permits(1);
+    // Until the handler has ended, a copy gets 409.
     let retry = loop {
         let retry = world.send(post("k", "{}"), || created("2")).await;
         if retry.status != 409 {

@@ -26,6 +26,7 @@ struct PolledFirst {
 }
 
 impl Clone for PolledFirst {
+    /// A clone is not ready, as tower allows.
     fn clone(&self) -> Self {
         Self { is_ready: false }
     }
@@ -108,8 +109,8 @@ async fn the_problem_of_a_long_refusal_does_not_claim_an_effect_h19() {
 #[tokio::test]
 async fn four_mebibytes_of_a_long_body_are_discarded_h11() {
     const PIECE: usize = 1 << 16;
-    let given = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&given);
+    let sent_bytes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent_bytes);
     let piece = move || {
         counted.fetch_add(PIECE, Ordering::SeqCst);
         Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; PIECE]))), ()))
@@ -118,7 +119,8 @@ async fn four_mebibytes_of_a_long_body_are_discarded_h11() {
     let inner = service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, Infallible>(created("1")) });
     let response = World::new().layer.layer(inner).oneshot(post("k", "").map(|_| endless)).await.unwrap();
     assert_eq!(response.status(), 413);
-    let read = given.load(Ordering::SeqCst);
+    let read = sent_bytes.load(Ordering::SeqCst);
+    // The layer stops at the first piece after the limit of bodies, and again after 4 MiB more.
     assert!((4 << 20..(4 << 20) + 3 * PIECE).contains(&read), "{read} bytes");
 }
 

@@ -149,9 +149,7 @@ async fn a_hanging_handler_blocks_only_its_own_key_h17() {
     let world = World::new();
     let inside = world.clone();
     let hung = tokio::spawn(async move { inside.send_to(post("k", "{}"), |_| std::future::pending()).await });
-    while world.runs() == 0 {
-        tokio::task::yield_now().await;
-    }
+    world.wait_for_handler().await;
     assert_eq!(world.send(post("k", "{}"), || created("1")).await.problem(), "in-progress");
     assert_eq!(world.send(post("another", "{}"), || created("1")).await.status, 201);
     hung.abort();
@@ -180,6 +178,7 @@ async fn a_full_store_refuses_new_requests_and_accepts_answers_h28() {
             refused += 1;
         }
     }
+    // Only the bounds are certain: how many records fit depends on the size of a record in memory.
     assert!(refused > 0 && refused < 30 && world.runs() == 30 - refused, "{refused} of 30 refused");
     assert!(world.send(post("order-0", "{}"), || created("2")).await.is_replay());
 }
@@ -194,6 +193,7 @@ async fn a_store_that_exceeds_its_timeout_is_unavailable_h28() {
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (503, "store-unavailable", 0));
     store.heal();
+    // The breaker is open: it admits one begin a second, and all others get 503 until that one succeeds.
     let again = loop {
         let again = world.send(post("k", "{}"), || created("1")).await;
         if again.status != 503 {

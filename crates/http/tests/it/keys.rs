@@ -1,3 +1,5 @@
+//! Keys, callers and payloads: which request is a copy, and which is refused.
+
 use bytes::Bytes;
 use http::{HeaderValue, Request};
 use http_body_util::Full;

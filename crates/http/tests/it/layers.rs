@@ -36,8 +36,8 @@ fn request(key: &str) -> Request<Body> {
 /// The status of the response, whether it is a replay, and its body.
 async fn send(app: &Router, request: Request<Body>) -> (u16, bool, Bytes) {
     let response = app.clone().oneshot(request).await.unwrap();
-    let (status, replayed) = (response.status().as_u16(), response.headers().contains_key("idempotent-replayed"));
-    (status, replayed, response.into_body().collect().await.unwrap().to_bytes())
+    let (status, is_replay) = (response.status().as_u16(), response.headers().contains_key("idempotent-replayed"));
+    (status, is_replay, response.into_body().collect().await.unwrap().to_bytes())
 }
 
 #[tokio::test]
@@ -115,6 +115,7 @@ async fn a_plain_function_is_protected_h15() {
 
 #[tokio::test]
 async fn trace_timeout_and_compression_work_outside_of_the_layer_h38() {
+    // Long enough for the compression layer, which leaves short bodies alone.
     let long = "charged ".repeat(100);
     let app = Router::new().route("/charges", on_post(move || async move { long.clone() })).layer(
         ServiceBuilder::new()
@@ -144,7 +145,7 @@ async fn the_log_lines_of_a_handler_are_in_the_span_of_its_request() {
 }
 
 /// A handler that has its effect at once and then hangs.
-fn slow(effects: &Arc<AtomicUsize>) -> Router {
+fn hanging(effects: &Arc<AtomicUsize>) -> Router {
     let effects = Arc::clone(effects);
     let charge = move || {
         effects.fetch_add(1, Ordering::SeqCst);
@@ -153,6 +154,7 @@ fn slow(effects: &Arc<AtomicUsize>) -> Router {
     Router::new().route("/charges", on_post(charge))
 }
 
+/// A timeout that every run of [`hanging`] exceeds.
 fn timeout() -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_millis(20))
 }
@@ -160,7 +162,7 @@ fn timeout() -> TimeoutLayer {
 #[tokio::test]
 async fn an_inner_timeout_drops_the_handler_and_its_408_means_unknown_h24() {
     let effects = Arc::default();
-    let app = slow(&effects).layer(ServiceBuilder::new().layer(layer()).layer(timeout()));
+    let app = hanging(&effects).layer(ServiceBuilder::new().layer(layer()).layer(timeout()));
     assert_eq!(send(&app, request("k")).await.0, 408);
     let (status, _, body) = send(&app, request("k")).await;
     assert!(status == 409 && String::from_utf8_lossy(&body).contains("outcome-unknown"));
@@ -170,7 +172,7 @@ async fn an_inner_timeout_drops_the_handler_and_its_408_means_unknown_h24() {
 #[tokio::test]
 async fn an_outer_timeout_does_not_stop_the_handler_h13() {
     let effects = Arc::default();
-    let app = slow(&effects).layer(ServiceBuilder::new().layer(timeout()).layer(layer()));
+    let app = hanging(&effects).layer(ServiceBuilder::new().layer(timeout()).layer(layer()));
     assert_eq!(send(&app, request("k")).await.0, 408);
     let (status, _, body) = send(&app, request("k")).await;
     assert!(status == 409 && String::from_utf8_lossy(&body).contains("in-progress"));

@@ -1,3 +1,5 @@
+//! The outcome of each status, declared outcomes, and what a copy gets after each.
+
 use hapax_http::{Outcome, StatusOutcomes};
 use http::Response;
 

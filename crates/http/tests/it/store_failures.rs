@@ -15,7 +15,8 @@ use crate::world::{BodyEnd, InnerResponse, ReceivedResponse, ScriptedBody, World
 /// A body over the limit for stored bodies.
 const LONG: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0";
 
-/// A world whose store can fail. The first call to the store, for the handle of the heartbeat, is done.
+/// A world whose store can fail. The heartbeat has already made call 0, for a handle of its own, so the calls of the
+/// first request are [`BEGIN`] and [`COMPLETE`].
 async fn faulty(settings: Settings) -> (World, Arc<Faulty>) {
     let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
     let gate = Gate::builder(Arc::clone(&store) as _, settings).journal(Arc::new(MemoryJournal::new()));
@@ -26,6 +27,7 @@ async fn faulty(settings: Settings) -> (World, Arc<Faulty>) {
     (world, store)
 }
 
+/// The number of the store call that a request makes to begin, and of the one to complete.
 const BEGIN: usize = 1;
 const COMPLETE: usize = 2;
 
@@ -98,9 +100,8 @@ async fn a_follower_of_a_run_without_a_record_is_marked_unrecorded_h28() {
             };
             leader_world.send_to(post("k", "{}"), handler).await
         });
-        while world.runs() == 0 {
-            tokio::task::yield_now().await;
-        }
+        world.wait_for_handler().await;
+        // The copy is polled first, so it is a follower before the leader may end.
         let (copy, ()) = tokio::join!(world.send(post("k", "{}"), || created("a second run")), async {
             tokio::task::yield_now().await;
             released.add_permits(1);
@@ -131,9 +132,7 @@ async fn requests_over_the_limit_get_overloaded_h29() {
     let world = World::with_settings(memory(), settings);
     let inside = world.clone();
     let first = tokio::spawn(async move { inside.send_to(post("k", "{}"), |_| std::future::pending()).await });
-    while world.runs() == 0 {
-        tokio::task::yield_now().await;
-    }
+    world.wait_for_handler().await;
     let got = world.send(post("another", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str()), (503, "overloaded"));
     assert!(got.headers.contains_key("retry-after"));
@@ -153,6 +152,7 @@ async fn an_answer_with_a_pending_record_is_marked_h30() {
 async fn an_answer_without_record_and_journal_is_not_returned_h30() {
     let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
     let world = World::over(Arc::clone(&store) as _);
+    // The heartbeat's call must come first, otherwise the fault hits another call.
     while store.calls().is_empty() {
         tokio::task::yield_now().await;
     }

@@ -58,13 +58,14 @@ impl Body for ScriptedBody {
     }
 }
 
-/// A layer over a gate, and a counter of the runs of its inner service.
+/// A layer over a gate, and a counter of the calls of its inner service.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) layer: IdempotencyLayer,
     pub(crate) runs: Arc<AtomicUsize>,
 }
 
+/// A response as the client receives it, with its whole body.
 pub(crate) struct ReceivedResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -72,6 +73,7 @@ pub(crate) struct ReceivedResponse {
 }
 
 impl ReceivedResponse {
+    /// The name of the problem. Panics if the response is not a problem.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.headers["content-type"], "application/problem+json");
         let document: serde_json::Value = serde_json::from_slice(&self.body).expect("problem details are JSON");
@@ -93,6 +95,7 @@ impl World {
     pub(crate) fn over(store: Arc<dyn Store>) -> Self {
         Self::with_settings(store, Settings::default())
     }
+
     pub(crate) fn with_settings(store: Arc<dyn Store>, settings: Settings) -> Self {
         Self::with_gate(Gate::builder(store, settings).build().expect("the settings are valid"))
     }
@@ -146,6 +149,14 @@ impl World {
         self.layer.layer(inner).oneshot(request).await.expect("the layer never fails").into_parts().0
     }
 
+    /// Waits until a handler of this world has started, so that the next request meets a running one.
+    pub(crate) async fn wait_for_handler(&self) {
+        while self.runs() == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// How often the inner service was called by `send` and `send_to`.
     pub(crate) fn runs(&self) -> usize {
         self.runs.load(Ordering::SeqCst)
     }
@@ -168,6 +179,7 @@ pub(crate) fn post(key: &str, body: &'static str) -> Request<Full<Bytes>> {
     builder.header("content-type", "application/json").body(Full::from(body)).expect("a request")
 }
 
+/// 201 with one header that is recorded (`Location`) and one that is not (`Set-Cookie`).
 pub(crate) fn created(body: &'static str) -> InnerResponse {
     Response::builder()
         .status(201)
