@@ -62,6 +62,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        // A kill, not an orderly end: what the next process finds must already be on disk.
         self.child.kill().expect("the process is a child of the test");
         self.child.wait().expect("the process is a child of the test");
     }

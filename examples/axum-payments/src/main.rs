@@ -77,7 +77,7 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).with_graceful_shutdown(wait_for_interrupt()).await?;
-    // Attempts of disconnected clients are still running, and their charges must be recorded.
+    // Attempts of disconnected clients may still be running, and their charges must be recorded.
     gate.drain(Duration::from_secs(10)).await;
     Ok(())
 }

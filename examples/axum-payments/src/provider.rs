@@ -22,7 +22,7 @@ struct Books {
 pub(crate) struct Closed;
 
 impl Provider {
-    /// Charges this many cents. It charges a copy again, to show that no copy passes the layer.
+    /// Charges this many cents. It does not recognize copies, so a copy that passed the layer would be charged again.
     pub(crate) fn charge(&self, operation: OperationId, cents: u64) -> Result<String, Closed> {
         let mut books = self.books();
         if books.closed {

@@ -11,10 +11,10 @@ use hapax::gate::{Attempt, Failure, Reason, Refused};
 use hapax::store::Memory;
 use hapax::{Call, Gate, Identity, Key, Rule, Scope, Settings};
 
-/// What the card was charged, in this process.
+/// How often a card was charged in this process.
 static CHARGES: AtomicU32 = AtomicU32::new(0);
 
-/// The effect. `Ok` means that it happened; what else it may say is [`Failure`].
+/// The effect. `Ok` means that it happened. A [`Failure`] says that it did not happen, or that the outcome is unknown.
 async fn charge(attempt: Attempt, cents: u64) -> Result<String, Failure<String>> {
     if cents == 0 {
         return Err(Failure::finally("there is nothing to charge".into()));
@@ -23,7 +23,7 @@ async fn charge(attempt: Attempt, cents: u64) -> Result<String, Failure<String>>
     Ok(format!("charge {number}: {cents} cents for {}", attempt.operation()))
 }
 
-/// The operation: its tenant, the key that identifies a copy, and the payload that each copy must have.
+/// Identifies the operation by its tenant and key. The fingerprint covers the payload, which every copy must have.
 fn order(key: &str, cents: u64) -> hapax::Result<Call> {
     let identity = Identity::plain();
     let payload = identity.fingerprint(Rule(1), &[&cents.to_be_bytes()]);
@@ -37,11 +37,11 @@ async fn main() -> anyhow::Result<()> {
 
     for (key, cents) in [("order-7", 500), ("order-7", 500), ("order-7", 600)] {
         match gate.run(order(key, cents)?, move |attempt| charge(attempt, cents)).await {
-            Ok(ran) => println!("{key}: {} ({:?})", ran.answer, ran.provenance),
+            Ok(run) => println!("{key}: {} ({:?})", run.answer, run.provenance),
             Err(Refused { reason: Reason::Mismatch, .. }) => {
                 println!("{key}: not for {cents} cents, the key was used for another amount");
             }
-            // Each of the others is a different thing to tell the caller.
+            // A service handles each other reason in its own way: retry later, or find out the outcome.
             Err(refused) => return Err(refused.into()),
         }
     }
