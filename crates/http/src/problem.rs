@@ -157,7 +157,7 @@ impl Problem {
             }
             Self::KeyMissing => {
                 "This operation requires an idempotency key. Send a new random one, for instance a UUID, in an \
-                 Idempotency-Key field, unless the page names another place."
+                 Idempotency-Key field, unless the policy page names another place."
             }
             Self::KeyReused => {
                 "The key was used before for a request with another method, path, query, content type or body. This \

@@ -18,8 +18,7 @@ use crate::world::{World, post};
 /// The number of requests, unless the variable `HAPAX_DROPS` sets another.
 const DROPS: u64 = 2_000;
 
-/// A request is dropped after fewer steps than this. Most requests take about as many, so most are dropped while they
-/// run.
+/// A request is dropped after fewer steps than this, so that some requests finish and most are dropped while they run.
 const STEPS: u64 = 16;
 
 fn request(key: u64) -> Request<Full<Bytes>> {

@@ -193,7 +193,7 @@ async fn a_store_that_exceeds_its_timeout_is_unavailable_h28() {
     let got = world.send(post("k", "{}"), || created("1")).await;
     assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (503, "store-unavailable", 0));
     store.heal();
-    // The breaker is open: it admits one begin a second, and all others get 503 until that one succeeds.
+    // On a busy machine the healed store can exceed the timeout of 20 ms, too.
     let again = loop {
         let again = world.send(post("k", "{}"), || created("1")).await;
         if again.status != 503 {
