@@ -141,6 +141,7 @@ where
     R::Error: Into<BoxError>,
 {
     let rk = attempt.record_key();
+    // Handlers find their attempt here, and an inner idempotency layer sees that the request is protected (H39).
     request.extensions_mut().insert(attempt);
     let (mut head, body) = match inner.call(request).await {
         Ok(response) => response.into_parts(),

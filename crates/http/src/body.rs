@@ -118,6 +118,7 @@ impl<R: Body<Data = Bytes>> Body for ResponseBody<R> {
     }
 }
 
+/// The rest of a body in memory as one frame. `None` if nothing is left.
 fn take_frame(body: &mut Bytes) -> Option<Frame<Bytes>> {
     (!body.is_empty()).then(|| Frame::data(std::mem::take(body)))
 }
@@ -197,6 +198,7 @@ impl BodyBuffer {
         }
     }
 
+    /// Fills the last block, and adds blocks for what does not fit into it.
     fn append(&mut self, mut piece: &[u8]) {
         while !piece.is_empty() {
             match self.blocks.last_mut().filter(|block| block.len() < block.capacity()) {

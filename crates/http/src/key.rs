@@ -286,6 +286,7 @@ fn is_uuid(key: &[u8]) -> bool {
 fn parse_quoted(value: &[u8]) -> Result<Vec<u8>, KeyMalformed> {
     let malformed = || KeyMalformed::from("the field is not one quoted structured-field string");
     let item: Item = Parser::new(value).parse().map_err(|_| malformed())?;
+    // Parameters of the item are ignored (H2).
     let key = item.bare_item.as_string().ok_or_else(malformed)?;
     Ok(key.as_str().as_bytes().to_vec())
 }

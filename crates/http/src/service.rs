@@ -164,6 +164,7 @@ fn is_protected(config: &LayerConfig, parts: &Parts) -> bool {
     !has_attempt
 }
 
+/// Passes the request on with its body unread.
 fn stream_unprotected<B>(parts: Parts, body: B) -> Classified<B> {
     Classified::Unprotected(Request::from_parts(parts, RequestBody::Streaming(Box::pin(body))))
 }

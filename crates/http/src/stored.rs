@@ -134,6 +134,7 @@ fn put_header(fields: &mut BytesMut, name: &HeaderName, value: &HeaderValue) -> 
     Some(())
 }
 
+/// Splits off the first header. Fails on bytes that [`put_header`] never writes.
 fn take_header(stored: &mut Bytes) -> Result<(HeaderName, HeaderValue), BoxError> {
     let code = stored.try_get_u8()?;
     if code >= COMMON_TYPE {
@@ -156,6 +157,7 @@ fn take_header(stored: &mut Bytes) -> Result<(HeaderName, HeaderValue), BoxError
     Ok((name, HeaderValue::from_maybe_shared(take(stored, length)?)?))
 }
 
+/// Splits off this many bytes.
 fn take(stored: &mut Bytes, length: usize) -> Result<Bytes, BoxError> {
     if stored.len() < length {
         return Err("a stored header is shorter than its length says".into());
