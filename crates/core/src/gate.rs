@@ -278,6 +278,7 @@ impl Gate {
     {
         loop {
             // A follower whose leader applied nothing joins again: it may become the leader or follow the next one.
+            // A follower whose leader applied nothing joins again: as the next leader, or as its follower.
             let follower = match self.shared.coalescer.join(&call) {
                 CallRole::Leader(leader) => return self.lead(call, Some(leader), handler).await,
                 CallRole::Alone => return self.lead(call, None, handler).await,
@@ -294,6 +295,7 @@ impl Gate {
     /// Waits for the leader's outcome as long as the policy allows.
     async fn follow(&self, mut follower: Follower) -> LeaderOutcome {
         let busy = LeaderOutcome::Refused(self.busy());
+        // The begin does not count against the follower's budget: the leader's own limits end it.
         let stage = match (follower.wait_for_begin().await, self.terms.on_busy) {
             (LeaderStage::Granted, OnBusy::Wait(budget)) => {
                 let ended = timeout(&**self.shared.leases.runtime(), budget, follower.wait_for_end()).await;

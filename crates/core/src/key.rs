@@ -122,6 +122,7 @@ impl Scope {
     /// A number for the namespace and tenant, by which this process limits each tenant's share of its permits. Never
     /// stored.
     fn tenant_number(&self) -> u64 {
+        // Two tenants with one number share one limit; nothing else depends on it.
         let mut hash = DefaultHasher::new();
         (&self.namespace, &self.tenant).hash(&mut hash);
         hash.finish()
@@ -172,6 +173,7 @@ impl Identity {
     /// The record key of a key within its scope.
     pub fn record_key(&self, scope: &Scope, key: &Key) -> RecordKey {
         let tenant: &[u8] = if chaos::on("tenant_ignored") { b"" } else { &scope.tenant };
+        // An absent principal is an empty part: the number of parts never varies.
         let parts = [scope.namespace.as_bytes(), tenant, &scope.principal, &key.0];
         RecordKey::from_bytes(head(&self.digest("hapax/rk/v1", &parts)))
     }
@@ -200,6 +202,7 @@ impl Identity {
     /// A process with a keyed identity runs it before it serves requests, because under another secret every retry
     /// would look new.
     pub fn pin(&self, namespace: &str) -> Call {
+        // Plain, so that processes with different secrets meet in one record and notice it.
         let rk = RecordKey::from_bytes(head(&Self::plain().digest("hapax/identity", &[namespace.as_bytes()])));
         Call::new(rk).fingerprint(self.fingerprint(Self::PIN, &[b"hapax/identity"]))
     }

@@ -74,6 +74,7 @@ pub fn begin(seen: &Observed, ask: &Begin) -> Decision<Begun> {
         let (change, grant) = first_grant(ask, seen);
         return Write(change, Begun::Granted(grant)); // B1
     };
+    // Before all states: a caller with another payload must not learn the answer or the state.
     if !ask.call.accepts(record.fingerprint) {
         return Reply(Begun::Mismatch); // B2
     }
@@ -281,6 +282,7 @@ pub fn resolve(seen: &Observed, expected: Token, verdict: &Verdict) -> Decision<
         (State::Open(Phase::Indeterminate, holding), Verdict::NotDone { lifetime }) if is_expected => {
             Write(released(record, holding, *lifetime), Resolved::Yes) // V2
         }
+        // A larger token than expected: the same verdict may have been written before, and its reply was lost.
         (State::Completed(recorded), Verdict::Done { answer, .. })
             if record.token > expected && recorded.answer == *answer =>
         {

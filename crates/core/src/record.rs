@@ -280,6 +280,7 @@ impl Record {
                 value.put_u16(holding.attempt);
             }
         }
+        // Without the answer, so that a store can read and verify the header alone.
         let check = check(rk, &value);
         value.put_slice(&check);
         value.put_slice(answer);
@@ -299,6 +300,7 @@ impl Record {
         let phase = Phase::from_stored(*value.get(1).ok_or_else(|| damaged("a record is truncated"))?)?;
         let completed = phase.is_none();
         let header_len = if completed { COMPLETED_LEN } else { HELD_LEN };
+        // Only a completed record has an answer behind its header.
         if value.len() < header_len || (!completed && value.len() > HELD_LEN) {
             return Err(damaged("a record has the wrong length for its state"));
         }

@@ -70,6 +70,7 @@ fn altered_begin_in_progress(
         return Some(Decision::Reply(Begun::Busy(seen.lease_left)));
     }
     if on("twin_runs_too") {
+        // An expired lease under `Retry` is row B7: it grants a second run at once.
         let lapsed = Observed { lease_left: std::time::Duration::ZERO, ..seen.clone() };
         return Some(unaltered::begin(&lapsed, &Begin { on_lapse: Lapse::Retry, ..*ask }));
     }
@@ -135,6 +136,7 @@ fn altered_complete(seen: &Observed, ask: &Complete) -> Option<Decision<Complete
         return on("complete_needs_record").then_some(Decision::Reply(Completed::Gone));
     };
     if on("complete_unfenced") {
+        // Without a record, row C1 writes whatever the store has.
         let absent = Observed { record: None, ..seen.clone() };
         return match unaltered::complete(&absent, ask) {
             Decision::Change(change, _) => Some(Decision::Change(change, Completed::Done)),

@@ -77,6 +77,7 @@ impl Gate {
             Ok(BeginOutcome::Granted(granted)) => {
                 resources.set_granted();
                 let attempt = Attempt::granted(granted.grant);
+                // Created before the handler runs: a handler that is aborted must abandon its grant.
                 let guard = GrantGuard::new(self, granted, attempt.cancellation());
                 let returned = catch_panic(attempt, handler).await;
                 timer.end_phase(Meters::handled);

@@ -33,6 +33,7 @@ pub(super) enum BeginOutcome {
 impl Gate {
     /// Begins, and waits for another process if the policy says so.
     pub(super) async fn begin(&self, call: Call) -> Result<BeginOutcome> {
+        // One owner for all begins of this attempt, so that a repeated one finds its own grant (row B4).
         let request = Begin {
             call,
             owner: self.shared.leases.mint_owner(),
@@ -82,6 +83,7 @@ impl Gate {
             return true;
         };
         let found = probe.probe(rk.operation());
+        // Bounded, because the attempt keeps its permit while the probe runs.
         let verdict = match timeout(&**leases.runtime(), terms.lease.into(), found).await {
             Some(Ok(Found::Done(answer))) => Verdict::Done { answer, retention: terms.retention },
             Some(Ok(Found::NotDone)) => Verdict::NotDone { lifetime: terms.released_retention },
@@ -95,7 +97,8 @@ impl Gate {
                 return false;
             }
         };
-        // `Stale` counts as success: the record was resolved by somebody else, and the next begin shows the result.
+        // `Stale` counts as success: another process or an operator resolved the record, and the next begin returns the
+        // result.
         leases.call_store(|protocol| protocol.resolve(&rk, expected, &verdict)).await.is_ok()
     }
 

@@ -131,6 +131,7 @@ impl Coalescer {
         if followers >= self.max_followers_per_key || all_followers >= self.max_followers {
             return CallRole::TooManyFollowers;
         }
+        // The channel starts at the present stage, which it would otherwise never send.
         let stage = &leading.stage;
         let leader_stage = leading.stage_sender.get_or_insert_with(|| watch::Sender::new(stage.clone())).subscribe();
         in_flight.followers += 1;
@@ -161,6 +162,7 @@ impl Leader {
         self.is_granted = true;
         let mut in_flight = self.coalescer.in_flight.lock();
         if let Some(call) = in_flight.by_key.get_mut(&self.rk) {
+            // Kept here too: the channel may not exist before the first follower joins.
             call.stage = LeaderStage::Granted;
             if let Some(sender) = &call.stage_sender {
                 sender.send_replace(LeaderStage::Granted);

@@ -107,7 +107,7 @@ impl Reason {
     }
 }
 
-/// What is fixed for each reason: its metric label, its message, and whether such a call counts as a caught copy.
+/// The fixed facts of a reason: its metric label, its message, and whether the call counts as a caught copy.
 struct ReasonRow {
     name: &'static str,
     message: &'static str,

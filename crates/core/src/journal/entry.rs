@@ -133,6 +133,7 @@ impl Frames {
         self.bytes.extend_from_slice(&self.mark.0);
         self.bytes.extend_from_slice(&[VERSION, kind, 0, 0]);
         self.bytes.extend_from_slice(&len.to_be_bytes());
+        // A check of its own: the length can be trusted even if the body is cut short.
         let header_check = check(position, &self.bytes[start..]);
         self.bytes.extend_from_slice(&header_check);
         self.bytes.extend_from_slice(fields);

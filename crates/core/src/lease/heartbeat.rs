@@ -106,6 +106,7 @@ async fn run(engine: Weak<LeaseEngine>, runtime: Arc<dyn Runtime>) {
         }
         // The gate's own handle is used until the dedicated one is there: no renewal waits for a new connection.
         let store = handle.as_ref().unwrap_or(&engine.store);
+        // All in flight at once: a slow reply must not delay other renewals.
         for lease in engine.leases.start_due(runtime.boottime_now()) {
             requests.push(Box::pin(lease.renew(Arc::clone(store), Arc::clone(&runtime), limit)));
         }
@@ -212,6 +213,7 @@ impl RenewedLease {
             Some(Err(error)) => telemetry::renewal_failed(&self.grant, Some(&error)),
             None => telemetry::renewal_failed(&self.grant, None),
         }
+        // Cleared before the notification, so that a waiter that wakes up sees it.
         self.is_renewing.store(false, Ordering::Release);
         self.renewal_ended.notify_waiters();
         RequestResult::Renewal

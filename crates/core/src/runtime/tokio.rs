@@ -40,6 +40,7 @@ impl Tokio {
 }
 
 #[cfg(target_os = "macos")]
+// macOS has no CLOCK_BOOTTIME, but its CLOCK_MONOTONIC counts while the machine sleeps.
 const BOOT_CLOCK: ClockId = ClockId::Monotonic;
 #[cfg(not(target_os = "macos"))]
 const BOOT_CLOCK: ClockId = ClockId::Boottime;
@@ -54,6 +55,7 @@ impl Runtime for Tokio {
     }
 
     fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> io::Result<()> {
+        // Built on the calling thread, so that the caller gets its error.
         let executor = Builder::new_current_thread().enable_all().build()?;
         self.blocking(name, Box::new(move || executor.block_on(task)))
     }
@@ -68,6 +70,7 @@ impl Runtime for Tokio {
     }
 
     fn wall_now(&self) -> Timestamp {
+        // A clock before 1970 reads as 1970.
         Timestamp::default().plus(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())
     }
 

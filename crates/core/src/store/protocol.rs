@@ -200,6 +200,7 @@ impl<'a> Protocol<'a> {
     /// # }
     /// ```
     pub async fn pin(self, namespace: &str, identity: &Identity, owner: Owner) -> Result<Pinned> {
+        // The record key is the same for every identity; only the fingerprint depends on the secret.
         let call = identity.pin(namespace);
         if !identity.is_keyed() {
             let seen = self.read(call.record_key()).await?;

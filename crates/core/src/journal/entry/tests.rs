@@ -112,6 +112,7 @@ fn a_file_cut_short_loses_only_the_entry_it_is_cut_in() {
 fn zeros_after_the_last_frame_are_not_damage() {
     let (mut file, locations) = three();
     let end = file.len() as u64;
+    // After a power failure a file may have its new length without the data.
     file.resize(file.len() + 4096, 0);
     let scan = scan(&file);
     assert_eq!((undone(&scan), scan.end), (locations, end));
@@ -121,6 +122,7 @@ fn zeros_after_the_last_frame_are_not_damage() {
 /// The author of an answer may know the format, but not the mark of the file.
 #[test]
 fn an_answer_that_contains_a_frame_is_not_read_as_one_after_damage() {
+    // The position at which the answer of the first entry begins.
     let bait = frame(32 + 32 + 77, 1, 1, &[0; 77]);
     let mut frames = Frames::after(0, FileMark(*b"some other mark!"));
     let first = frames.push_entry(&spilled(&bait, 5));

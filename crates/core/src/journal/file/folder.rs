@@ -66,6 +66,7 @@ impl LockedFile {
                 if !is_journal(&entry.file_name()) {
                     continue;
                 }
+                // One file that cannot be adopted must not keep the answers in the others from the store.
                 match Self::adopt(entry.path(), owner) {
                     Ok(adopted) => left.extend(adopted),
                     Err(error) => report::not_adopted(&entry.path(), &error),
@@ -82,7 +83,7 @@ impl LockedFile {
         let Some(metadata) = if_exists(fs::symlink_metadata(&path))? else {
             return Ok(None);
         };
-        // The target of a symbolic link may be a file of somebody else, which must not be truncated or renamed.
+        // The target of a symbolic link may be another user's file, which must not be truncated or renamed.
         if !metadata.is_file() {
             let message = "not a regular file; remove it";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -135,6 +136,7 @@ impl LockedFile {
 
     /// Renames the file to `….damaged`, so that no process adopts it.
     pub(super) fn set_aside(&self) -> io::Result<PathBuf> {
+        // A file that was set aside earlier must not be overwritten.
         let free = |extension: String| {
             let path = self.path.with_extension(extension);
             (!path.exists()).then_some(path)

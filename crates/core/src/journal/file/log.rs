@@ -26,7 +26,7 @@ pub(super) struct JournalFile {
     undone: BTreeMap<Number, EntryLocation>,
 }
 
-/// What is done with a file when all readable entries are done.
+/// How a file ends when all of its readable entries are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndAction {
     Delete,
@@ -119,6 +119,7 @@ impl JournalFile {
             let message = format!("the journal file {path} was deleted; restart to create a new one");
             return Err(WriteFailure { kind: ErrorKind::NotApplied, message, source: None });
         }
+        // `fdatasync` also writes the length of the file, which reading the frames needs.
         self.write(frames, std::fs::File::sync_data)
     }
 
@@ -222,13 +223,14 @@ impl JournalFile {
     }
 }
 
-/// Reports what was found in a file, and chooses what is done with it at the end.
+/// Reports the findings of a scan, and chooses how the file ends.
 fn choose_end_action(locked: &LockedFile, scan: &FileScan) -> EndAction {
     let (path, left) = (&locked.path, scan.undone.len());
     report::adopted(path, left);
     if let Some(at) = scan.damage {
         report::damaged(path, at, left);
     }
+    // Before the damage: a later release must find the file under its name.
     if scan.has_unknown_frame {
         report::written_by_later_release(path);
         return EndAction::Leave;
