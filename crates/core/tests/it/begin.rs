@@ -37,6 +37,7 @@ async fn a_begin_whose_reply_is_lost_runs_once() {
 #[tokio::test]
 async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
     let world = GateWorld::new();
+    // Both begins of the attempt are carried out, and both replies are lost.
     world.store.lose_begins.store(2, Ordering::SeqCst);
     let result = world.run_with_answer("never").await;
     let Err(refused) = result else { panic!("a store error was expected, not {result:?}") };
@@ -50,6 +51,7 @@ async fn a_begin_that_stays_ambiguous_runs_nothing_and_is_cancelled() {
 #[tokio::test]
 async fn a_begin_carried_out_after_its_cancellation_is_cancelled_again() {
     let world = GateWorld::new();
+    // Both begins of the attempt are still on their way.
     world.store.delay_begins.store(2, Ordering::SeqCst);
     assert!(matches!(world.run_with_answer("never").await, Err(Refused { reason: Reason::Store(_), .. })));
     // The last request of a begin is sent up to one store timeout after the begin, and may arrive up to one lease
@@ -71,6 +73,7 @@ async fn a_store_that_never_answers_runs_nothing() {
     let runs = Arc::<AtomicU32>::default();
     let answer = |_| async { Ok(String::from("never")) };
     let run = run_on(gate, Arc::clone(&runs), answer);
+    // Two begins with a timeout of one second each, and a second to spare.
     let result = run_beside(run, time.pass(Duration::from_secs(3))).await;
     let Err(refused) = result else { panic!("a store error was expected, not {result:?}") };
     assert_eq!(refused.reason, Reason::Store(ErrorKind::Unknown));
@@ -115,6 +118,7 @@ async fn a_call_waits_for_another_process_and_gets_its_answer() {
     world.start_and_leave(&go, "the answer").await;
     let (store, time) = (Arc::clone(&world.store), Arc::clone(&world.time));
     let mut patient = settings(OnLapse::Hold);
+    // Longer than the first attempt, which ends after one lease.
     patient.policy.on_busy = OnBusy::Wait(LEASE * 3);
     let other = Gate::builder(store as _, patient).runtime(time as _).build().unwrap();
     let meanwhile = async {
@@ -140,6 +144,7 @@ async fn a_store_that_is_down_gets_one_begin_a_second() {
     // The stepped clock stands still, so no probe is due during the 20 calls.
     assert_eq!(count_begins(&world), 5, "after five failures the breaker must be open");
     world.store.down.store(false, Ordering::SeqCst);
+    // The store answers again, but no probe is due yet.
     assert!(world.run_with_answer("too early").await.is_err());
     world.time.pass(Duration::from_secs(1)).await;
     assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);

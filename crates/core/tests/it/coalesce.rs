@@ -31,6 +31,7 @@ async fn fifty_copies_run_the_handler_once() {
         settle().await;
         go.notify_one();
     };
+    // `release` waits until every copy is in flight, and only then lets the leader end.
     let (results, ()) = join(join_all(copies), release).await;
 
     assert_eq!(world.runs(), 1);
@@ -160,6 +161,7 @@ async fn a_follower_beyond_the_limit_gets_busy() {
         go.notify_one();
         third
     };
+    // The two that wait are polled first, so the third is the one beyond the limit.
     let (waiting, third) = join(waiting, third).await;
     assert!(matches!(third, Err(Refused { reason: Reason::Busy { .. }, .. })), "{third:?}");
     for follower in waiting {

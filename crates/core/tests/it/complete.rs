@@ -23,6 +23,7 @@ async fn an_answer_that_the_store_refuses_for_a_lease_is_unrecorded() {
     let world = GateWorld::new();
     world.store.refuse_all_after_begin(true);
     let run = world.run_with_answer("the answer");
+    // Completions are retried for one lease; the rest is for their pauses.
     let result = run_beside(run, world.time.pass(LEASE * 3)).await;
     let Err(refused) = result else { panic!("unrecorded was expected, not {result:?}") };
     assert_eq!(refused.reason, Reason::Unrecorded);
@@ -190,7 +191,9 @@ async fn a_spilled_answer_older_than_its_retention_is_discarded() {
     world.time.abort_all().await;
     let mut spilled = journal.replay().await.unwrap().remove(0).1;
     spilled.complete.retention = Seconds(1);
+    // Another record key stands for a record that the store forgot.
     spilled.rk = call_of("acme", "forgotten by the store").record_key();
+    // A new journal holds only this entry, as a crashed process would leave it.
     let left = Arc::new(MemoryJournal::new());
     left.append(&spilled).await.unwrap();
 

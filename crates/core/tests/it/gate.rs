@@ -27,6 +27,7 @@ async fn a_call_runs_once_and_is_replayed() {
 async fn every_copy_gets_the_same_expiry() {
     let world = GateWorld::new();
     let fresh = world.run_with_answer("the answer").await.expect("the call has an answer").expiry;
+    // The clock moves, so an expiry that is computed at the replay would differ.
     world.time.pass(LEASE).await;
     let replayed = world.run_with_answer("another").await.expect("the answer is replayed").expiry;
     assert!(fresh.is_some() && fresh == replayed, "{fresh:?} {replayed:?}");
@@ -60,6 +61,7 @@ async fn an_attempt_goes_on_when_its_caller_goes_away() {
     let world = GateWorld::new();
     let go = Arc::new(Notify::new());
     world.start_and_leave(&go, "the answer").await;
+    // A limit of zero asks without waiting.
     assert!(!world.gate.drain(Duration::ZERO).await, "drain must wait for the attempt");
     go.notify_one();
     settle().await;

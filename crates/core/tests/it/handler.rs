@@ -123,6 +123,7 @@ async fn a_final_failure_is_replayed() {
 async fn an_aborted_handler_is_abandoned_and_not_released() {
     let world = GateWorld::new();
     world.start_and_leave(&Arc::new(Notify::new()), "never").await;
+    // Drops the futures of all tasks, as a runtime that shuts down does.
     world.time.abort_all().await;
     let State::Open(Phase::InProgress, holding) = world.state().await else {
         panic!("a record in progress was expected")
@@ -137,6 +138,7 @@ async fn an_aborted_handler_is_abandoned_and_not_released() {
 fn a_runtime_that_shuts_down_releases_no_grant() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let outer = runtime();
+    // The clock of the store belongs to the outer runtime and outlives the inner one.
     let _in_outer = outer.enter();
     let time = Stepped::new();
     let store = Arc::new(Memory::with(Arc::clone(&time) as _, MemorySettings::default()));
@@ -151,6 +153,7 @@ fn a_runtime_that_shuts_down_releases_no_grant() {
         poll_once_and_drop(run_on(gate, Arc::default(), |_| pending())).await;
         settle().await;
     });
+    // Drops the running handler, as at the end of a process.
     drop(inner);
 
     outer.block_on(async {

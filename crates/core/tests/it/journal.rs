@@ -100,6 +100,7 @@ async fn concurrent_appends_survive_a_crash() {
     assert_eq!(numbers.len(), 50);
 
     let after = JournalFolder::new();
+    // A copy of the open file is what a crash would leave.
     after.write_file("spill-1.journal", &fs::read(folder.file()).unwrap());
     let undone = undone_in(&after.open()).await;
     assert_eq!(undone, (0..50).collect::<Vec<u8>>());
@@ -126,6 +127,7 @@ async fn an_append_cut_short_at_any_byte_loses_only_itself() {
 async fn a_damaged_file_is_reported_and_read_and_kept() {
     let entries = [1, 2, 3].map(|n| spilled(n, b"a secret"));
     let mut bytes = encode_file(&entries).await;
+    // The three entries have one length, so the middle of the file is in the second.
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     let folder = JournalFolder::new();
@@ -189,6 +191,7 @@ async fn a_full_journal_refuses_until_its_entries_are_done() {
 
     journal.append(&spilled(2, &[])).await.unwrap_err();
     journal.done(numbers[0]).await.unwrap();
+    // Not emptied, but longer by the frame that marks the entry: the other entry is not done.
     assert!(fs::metadata(folder.file()).unwrap().len() > 500);
     journal.done(numbers[1]).await.unwrap();
     journal.append(&spilled(3, &[0; 100])).await.unwrap();

@@ -47,6 +47,7 @@ async fn a_journal_that_is_dropped_deletes_its_file_soon() {
     let folder = JournalFolder::new();
     let runtime = Tokio::current();
     drop(folder.open());
+    // The thread takes milliseconds; the bound only ends a test that would hang.
     let deadline = runtime.boottime_now() + Duration::from_secs(10);
     while !folder.files().is_empty() {
         assert!(runtime.boottime_now() < deadline);
@@ -124,6 +125,7 @@ async fn concurrent_openers_adopt_each_file_exactly_once() {
         for (n, bytes) in files.iter().enumerate() {
             folder.write_file(&format!("spill-{n}.journal"), bytes);
         }
+        // All three start at once, to race for the same files.
         let barrier = Arc::new(Barrier::new(3));
         let openers = (0..3).map(|_| {
             let (folder, barrier) = (Arc::clone(&folder), Arc::clone(&barrier));
@@ -164,6 +166,7 @@ async fn the_file_of_a_killed_process_is_adopted() {
     let folder = JournalFolder::new();
     let mut other = OtherProcess::start("hold", &folder);
     assert_eq!(other.read_line(), "holds");
+    // The other process still holds its lock.
     let early = folder.open();
     assert_eq!(undone_in(&early).await, []);
     early.close().await;

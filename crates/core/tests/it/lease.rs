@@ -89,6 +89,7 @@ async fn a_handler_is_cancelled_at_max_execution_and_still_completes() {
     let stopped = Arc::<AtomicBool>::default();
     let run = world.run(wait_for_cancellation(&stopped));
     let wait = async {
+        // One lease of distance on either side, because the limit is noticed when a renewal is due.
         world.time.pass(MAX_EXECUTION - LEASE).await;
         assert!(!stopped.load(Ordering::SeqCst));
         world.time.pass(LEASE * 2).await;

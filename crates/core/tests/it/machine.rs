@@ -34,6 +34,7 @@ const DEAD: Seconds = Seconds(2_000);
 const NOW: Timestamp = Timestamp(5_000_000_000);
 const TOKEN: Token = Token(7);
 const OTHER: Token = Token(6);
+// The clock is above all tokens here, so a minted token is the clock.
 const NEXT: Token = Token(NOW.0);
 
 const PAYLOAD: Fingerprint = Fingerprint::from_parts(Rule(2), [2; 12]);
@@ -108,12 +109,12 @@ fn presences() -> Vec<Observed> {
     presences
 }
 
-fn is(observed: &Observed, phase: Phase) -> bool {
+fn is_in_phase(observed: &Observed, phase: Phase) -> bool {
     observed.record.as_ref().is_some_and(|record| record.state.phase() == Some(phase))
 }
 
 /// The change to this state under the same token.
-fn to(state: State, lifetime: Seconds) -> Change {
+fn change_to(state: State, lifetime: Seconds) -> Change {
     Change { record: record(state), lifetime }
 }
 

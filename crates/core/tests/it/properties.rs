@@ -267,8 +267,8 @@ impl World {
         reply
     }
 
-    /// Whether a swap of what was read still writes: a live record must be unchanged and live, an absent one must still
-    /// be absent.
+    /// Whether a swap that was decided on `seen` still writes: a live record must be unchanged and live, an absent one
+    /// must still be absent.
     fn is_unchanged(&self, seen: &Observed, slot: Option<&StoredSlot>) -> bool {
         if seen.live().is_some() {
             self.live() == slot

@@ -73,6 +73,7 @@ impl Stepped {
 
 /// Runs every task until it waits.
 pub(crate) async fn settle() {
+    // More rounds than the longest chain of wake-ups in these tests.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }

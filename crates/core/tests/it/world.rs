@@ -1,4 +1,4 @@
-//! A gate over a memory store that can fail, in a time that only the test moves.
+//! A gate over a memory store that can fail, with a clock that only the test moves.
 
 use std::future::{Future, poll_fn};
 use std::io;

@@ -6,7 +6,7 @@ use super::*;
 fn a1_ends_the_lease_for_good() {
     for holding in [HELD, TAKEN_OVER] {
         for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))] {
-            let change = to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..holding }), UNKNOWN);
+            let change = change_to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..holding }), UNKNOWN);
             assert_eq!(abandon(&seen, &ANNS), Decision::Change(change, Settled::Yes));
         }
     }

@@ -93,7 +93,7 @@ fn b4_returns_the_grant_of_the_same_owner_again_and_rearms_it() {
     for holding in [HELD, TAKEN_OVER] {
         for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))] {
             let mine = Decision::Change(
-                to(State::Open(Phase::InProgress, holding), UNKNOWN),
+                change_to(State::Open(Phase::InProgress, holding), UNKNOWN),
                 Begun::Mine(grant(&holding, TOKEN)),
             );
             assert_eq!(begin(&seen, &by(ANN)), mine);
@@ -107,7 +107,7 @@ fn b4_b7_b8_does_not_return_an_abandoned_grant_again() {
     let seen = lapsed(State::Open(Phase::InProgress, ABANDONED));
     let again = Holding { lease: LEASE, attempt: 2, takeover: true, ..HELD };
     assert_eq!(begin(&seen, &retry_by(ANN)), granted(again));
-    let held = to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
+    let held = change_to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
     assert_eq!(begin(&seen, &by(ANN)), Decision::Change(held, Begun::Indeterminate(NOW)));
 }
 
@@ -130,7 +130,7 @@ fn b6_rearms_a_record_with_more_lease_left_than_its_lease() {
     let lease_left = Duration::from(LEASE) + Duration::from_micros(1);
     let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, HELD)) };
     for ask in [by(BOB), retry_by(BOB)] {
-        let change = to(State::Open(Phase::InProgress, HELD), UNKNOWN);
+        let change = change_to(State::Open(Phase::InProgress, HELD), UNKNOWN);
         assert_eq!(begin(&seen, &ask), Decision::Change(change, Begun::Busy(LEASE.into())));
     }
 }
@@ -141,7 +141,7 @@ fn b7_b8_treats_an_abandoned_lease_as_expired_after_the_clock_stepped_back() {
     let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, ABANDONED)) };
     let next = Holding { owner: BOB, attempt: 2, takeover: true, ..HELD };
     assert_eq!(begin(&seen, &retry_by(BOB)), granted(next));
-    let held = to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
+    let held = change_to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
     assert_eq!(begin(&seen, &by(BOB)), Decision::Change(held, Begun::Indeterminate(NOW)));
 }
 
@@ -156,7 +156,8 @@ fn b7_takes_over_an_expired_lease_under_retry() {
 fn b8_makes_an_expired_lease_indeterminate_under_hold() {
     let ask = Begin { unknown_retention: Seconds(77), ..by(BOB) };
     for holding in [HELD, TAKEN_OVER, ABANDONED] {
-        let change = to(State::Open(Phase::Indeterminate, Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
+        let change =
+            change_to(State::Open(Phase::Indeterminate, Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
         let held = Decision::Change(change, Begun::Indeterminate(NOW));
         assert_eq!(begin(&lapsed(State::Open(Phase::InProgress, holding)), &ask), held);
     }
@@ -164,6 +165,7 @@ fn b8_makes_an_expired_lease_indeterminate_under_hold() {
 
 #[test]
 fn b9_reports_since_when_a_record_is_indeterminate_under_every_policy() {
+    // `live` leaves half of the life of 3,000 s.
     let since = Timestamp(NOW.0 - 1_500_000_000);
     for ask in [by(ANN), retry_by(ANN), by(BOB), retry_by(BOB)] {
         let seen = live(State::Open(Phase::Indeterminate, HELD));
@@ -212,7 +214,9 @@ fn b1_b11_mints_a_token_above_the_record_the_mark_and_the_clock() {
     assert_eq!(minted(40, 50, 10), 51);
     assert_eq!(minted(40, 50, 51), 51);
     assert_eq!(minted(40, 50, 99), 99);
+    // A token that a 64-bit float cannot hold exactly.
     assert_eq!(minted((1 << 53) + 1, 0, 0), (1 << 53) + 2);
+    // The mark and the clock are low, so only the expired record can raise the token.
     let unswept = Observed { token_high_water: Token(0), now: Timestamp(1), ..expired(answered("it")) };
     let Decision::Change(change, _) = begin(&unswept, &by(BOB)) else { panic!("a grant was expected") };
     assert!(change.record.token > TOKEN, "an expired record still counts");

@@ -3,7 +3,7 @@
 use super::*;
 
 fn buried(holding: Holding) -> Decision<Settled> {
-    Decision::Change(to(State::Open(Phase::Dead, Holding { lifetime: DEAD, ..holding }), DEAD), Settled::Yes)
+    Decision::Change(change_to(State::Open(Phase::Dead, Holding { lifetime: DEAD, ..holding }), DEAD), Settled::Yes)
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn x1_x2_is_a_release_under_the_token_of_the_record() {
 
 #[test]
 fn x1_releases_a_grant_and_an_indeterminate_record() {
-    let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
+    let change = change_to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
     for state in [State::Open(Phase::InProgress, HELD), State::Open(Phase::Indeterminate, HELD)] {
         assert_eq!(cancel(&live(state), ANN, RELEASED), Decision::Change(change.clone(), Cancelled::Yes));
     }
@@ -27,7 +27,7 @@ fn x1_releases_a_grant_and_an_indeterminate_record() {
 
 #[test]
 fn x1_keeps_the_outcome_of_a_takeover_unknown() {
-    let change = to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..TAKEN_OVER }), UNKNOWN);
+    let change = change_to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..TAKEN_OVER }), UNKNOWN);
     let seen = live(State::Open(Phase::InProgress, TAKEN_OVER));
     assert_eq!(cancel(&seen, ANN, RELEASED), Decision::Change(change, Cancelled::Yes));
     let seen = live(State::Open(Phase::Indeterminate, TAKEN_OVER));

@@ -5,7 +5,8 @@ use super::*;
 #[test]
 fn h1_makes_a_record_with_an_expired_lease_indeterminate() {
     for holding in [HELD, TAKEN_OVER, ABANDONED] {
-        let change = to(State::Open(Phase::Indeterminate, Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
+        let change =
+            change_to(State::Open(Phase::Indeterminate, Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
         let seen = lapsed(State::Open(Phase::InProgress, holding));
         assert_eq!(hold(&seen, TOKEN, Seconds(77)), Decision::Change(change, Resolved::Yes));
     }
@@ -15,7 +16,7 @@ fn h1_makes_a_record_with_an_expired_lease_indeterminate() {
 fn h1_makes_an_abandoned_record_indeterminate_after_the_clock_stepped_back() {
     let lease_left = Duration::from_secs(60);
     let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, ABANDONED)) };
-    let change = to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
+    let change = change_to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
     assert_eq!(hold(&seen, TOKEN, UNKNOWN), Decision::Change(change, Resolved::Yes));
 }
 

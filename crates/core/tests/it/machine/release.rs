@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn l1_releases_its_own_grant_also_after_the_lease() {
-    let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
+    let change = change_to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
     for seen in [live(State::Open(Phase::InProgress, HELD)), lapsed(State::Open(Phase::InProgress, HELD))] {
         assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change.clone(), Settled::Yes));
     }
@@ -12,14 +12,14 @@ fn l1_releases_its_own_grant_also_after_the_lease() {
 
 #[test]
 fn l1_releases_its_own_abandoned_grant() {
-    let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..ABANDONED }), RELEASED);
+    let change = change_to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..ABANDONED }), RELEASED);
     let seen = lapsed(State::Open(Phase::InProgress, ABANDONED));
     assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
 }
 
 #[test]
 fn l1_releases_its_own_indeterminate_record() {
-    let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
+    let change = change_to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..HELD }), RELEASED);
     let seen = live(State::Open(Phase::Indeterminate, HELD));
     assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
 }
@@ -27,7 +27,7 @@ fn l1_releases_its_own_indeterminate_record() {
 #[test]
 fn l2_abandons_a_grant_got_by_takeover() {
     let abandoned = Holding { lease: Millis(0), ..TAKEN_OVER };
-    let change = to(State::Open(Phase::InProgress, abandoned), UNKNOWN);
+    let change = change_to(State::Open(Phase::InProgress, abandoned), UNKNOWN);
     let seen = live(State::Open(Phase::InProgress, TAKEN_OVER));
     assert_eq!(release(&seen, &ANNS, RELEASED), Decision::Change(change, Settled::Yes));
     let seen = lapsed(State::Open(Phase::InProgress, abandoned));

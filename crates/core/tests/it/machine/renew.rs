@@ -6,7 +6,7 @@ use super::*;
 fn r2_rearms_its_own_grant_also_after_the_lease() {
     for holding in [HELD, TAKEN_OVER] {
         for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))] {
-            let change = to(State::Open(Phase::InProgress, holding), UNKNOWN);
+            let change = change_to(State::Open(Phase::InProgress, holding), UNKNOWN);
             assert_eq!(renew(&seen, &ANNS), Decision::Change(change, Renewed::Yes));
         }
     }
@@ -19,7 +19,7 @@ fn r3_loses_an_abandoned_grant() {
 
 #[test]
 fn r3_loses_a_record_in_another_state() {
-    for seen in presences().iter().filter(|seen| !is(seen, Phase::InProgress)) {
+    for seen in presences().iter().filter(|seen| !is_in_phase(seen, Phase::InProgress)) {
         assert_eq!(renew(seen, &ANNS), Decision::Reply(Renewed::Lost));
     }
 }

@@ -20,7 +20,7 @@ fn v1_completes_under_a_new_token_when_done() {
 #[test]
 fn v2_releases_and_keeps_token_and_owner_when_not_done() {
     for holding in [HELD, TAKEN_OVER] {
-        let change = to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..holding }), RELEASED);
+        let change = change_to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..holding }), RELEASED);
         let seen = live(State::Open(Phase::Indeterminate, holding));
         assert_eq!(resolve(&seen, TOKEN, &NOT_DONE), Decision::Change(change, Resolved::Yes));
     }
