@@ -9,12 +9,12 @@ use crate::causes::in_words;
 
 /// The error of a command, with its exit code.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CommandError {
     code: u8,
     error: anyhow::Error,
 }
 
-impl Failure {
+impl CommandError {
     /// The command ran and failed: exit code 1.
     pub(crate) fn failed(error: anyhow::Error) -> Self {
         Self { code: 1, error }

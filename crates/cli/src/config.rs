@@ -33,7 +33,7 @@ use reader::{parse, show};
 pub(crate) use policy::{KeySource, Rules};
 pub(crate) use reader::flags::{Flags, mistyped};
 pub(crate) use reader::parse::Protect;
-pub(crate) use route::Route;
+pub(crate) use route::ConfiguredRoute;
 pub(crate) use secrets::AdminToken;
 
 /// A configuration without contradictions.
@@ -60,7 +60,7 @@ pub(crate) struct Config {
     /// Whether a `POST` or `PATCH` without a route must have a key.
     pub(crate) protect: Protect,
     pub(crate) rules: Rules,
-    pub(crate) routes: Vec<Route>,
+    pub(crate) routes: Vec<ConfiguredRoute>,
     /// The values as they were given.
     values: Values,
 }

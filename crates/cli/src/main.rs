@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     logs::start();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return commands::Failure::cannot_start(anyhow::Error::new(error)).report(),
+        Err(error) => return commands::CommandError::cannot_start(anyhow::Error::new(error)).report(),
     };
     let ended = runtime.block_on(async {
         tokio::spawn(logs::report_omitted_errors());
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     });
     // The command has waited for its tasks. One that hangs must not keep the process alive.
     runtime.shutdown_background();
-    ended.unwrap_or_else(|failure| failure.report())
+    ended.unwrap_or_else(|error| error.report())
 }
 
 /// Huge pages keep freed connection memory resident, because a page of 2 MiB stays as long as any byte of it is used.

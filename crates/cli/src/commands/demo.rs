@@ -37,7 +37,7 @@ use gateway::GatewayProcess;
 use progress::Progress;
 use service::PaymentService;
 
-use super::Failure;
+use super::CommandError;
 use crate::store::wiring::StoreUrl;
 
 /// The arguments of `hapax demo`.
@@ -76,25 +76,25 @@ fn store_url(url: &str) -> Result<String> {
 }
 
 /// Runs the demo. The exit code is 0 if the audit finds no damage.
-pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, CommandError> {
     let keep = args.keep;
     let scenario = Scenario::from(args);
-    let folder = RunFolder::new().map_err(Failure::cannot_start)?;
+    let folder = RunFolder::new().map_err(CommandError::cannot_start)?;
     let end = tokio::select! {
         holds = play(&scenario, folder.path()) => holds.map(DemoEnd::Audited),
-        interrupted = interrupted() => interrupted.map(|()| DemoEnd::Interrupted).map_err(Failure::failed),
+        interrupted = interrupted() => interrupted.map(|()| DemoEnd::Interrupted).map_err(CommandError::failed),
     };
     // A failed audit of the gateway keeps its files, so that the failure can be analysed.
     let is_evidence = !scenario.direct && matches!(end, Ok(DemoEnd::Audited(false)));
-    folder.keep_or_remove(keep || is_evidence).map_err(Failure::failed)?;
+    folder.keep_or_remove(keep || is_evidence).map_err(CommandError::failed)?;
     Ok(end?.exit_code())
 }
 
 /// Runs the scenario and returns whether the audit holds.
-async fn play(scenario: &Scenario, folder: &Path) -> Result<bool, Failure> {
+async fn play(scenario: &Scenario, folder: &Path) -> Result<bool, CommandError> {
     report::introduce(scenario);
-    let setup = DemoSetup::start(scenario, folder).await.map_err(Failure::cannot_start)?;
-    perform(scenario, folder, setup).await.map_err(Failure::failed)
+    let setup = DemoSetup::start(scenario, folder).await.map_err(CommandError::cannot_start)?;
+    perform(scenario, folder, setup).await.map_err(CommandError::failed)
 }
 
 /// The running service and gateway.

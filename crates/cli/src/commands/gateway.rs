@@ -16,8 +16,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::commands::Failure;
-use crate::config::{self, Config, Flags, KeySource, Protect, Route, Rules};
+use crate::commands::CommandError;
+use crate::config::{self, Config, ConfiguredRoute, Flags, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::headers::ProtectedFields;
 use crate::gateway::ingress::request_body::ClientBody;
@@ -45,18 +45,18 @@ const SHORTEST_CHECK: Duration = Duration::from_secs(3);
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// Runs the gateway until a stop signal.
-pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
     for (name, meant) in config::mistyped(std::env::vars_os()) {
         tracing::warn!("{name} is not a setting and is ignored; did you mean {meant}?");
     }
-    let config = Config::load(&args).map_err(Failure::usage)?;
+    let config = Config::load(&args).map_err(CommandError::usage)?;
     if args.check {
         // The reader may have closed the pipe.
         let _ = std::io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
-    let stop = stop_signal().map_err(Failure::cannot_start)?;
-    let metrics = metrics::install().map_err(Failure::cannot_start)?;
+    let stop = stop_signal().map_err(CommandError::cannot_start)?;
+    let metrics = metrics::install().map_err(CommandError::cannot_start)?;
     let opened = wiring::open(&config.store, Arc::new(Tokio::current()))?;
     serve(&config, opened, metrics, CheckIntervals::default(), stop).await?;
     Ok(ExitCode::SUCCESS)
@@ -69,12 +69,12 @@ async fn serve(
     metrics: PrometheusHandle,
     pace: CheckIntervals,
     stop: impl Future<Output = ()>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let runtime = ExecutorRuntime::with_current_fallback();
     let start_up = start_up(config, &opened, &runtime);
     let passed = start_up.run().await;
     if let Err(CheckFailure::Refused(error)) = passed {
-        return Err(Failure::cannot_start(error));
+        return Err(CommandError::cannot_start(error));
     }
     // The store is unreachable: requests are handled as if it were down, and none begins before the checks have passed.
     let guard = passed.is_err().then(|| Arc::new(UnverifiedStore::new(Arc::clone(&opened.store))));
@@ -84,7 +84,7 @@ async fn serve(
     if let Some(journal) = &journal {
         gate = gate.journal(Arc::clone(journal) as _);
     }
-    let gate = gate.build().map_err(Failure::cannot_start)?;
+    let gate = gate.build().map_err(CommandError::cannot_start)?;
     let health = Arc::new(StoreHealth::new(start_up, gate.clone(), guard));
     health.record_start(passed);
     let repeated = Arc::clone(&health);
@@ -103,9 +103,9 @@ async fn listen(
     gate: &Gate,
     admin: AdminState,
     stop: impl Future<Output = ()>,
-) -> Result<Executors, Failure> {
-    let executors = Executors::start().context("the system has no thread left").map_err(Failure::cannot_start)?;
-    let routes = routes(config, gate).map_err(Failure::usage)?;
+) -> Result<Executors, CommandError> {
+    let executors = Executors::start().context("the system has no thread left").map_err(CommandError::cannot_start)?;
+    let routes = routes(config, gate).map_err(CommandError::usage)?;
     let forward = forward(config)?;
     let acceptor = acceptor(config)?;
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
@@ -144,17 +144,17 @@ fn start_up(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -
 }
 
 /// Returns a function that creates forwarders to the API, each with its own connections.
-fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, Failure> {
+fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, CommandError> {
     let is_secure = config.upstream.scheme == Scheme::HTTPS;
     let trust = if is_secure { tls::client_config(config.upstream_ca.as_deref()) } else { tls::unused_config() };
-    let trust = trust.map_err(Failure::cannot_start)?;
+    let trust = trust.map_err(CommandError::cannot_start)?;
     Ok(move || Forward::new(config.upstream.clone(), &trust, config.upstream_timeout))
 }
 
 /// Loads the server certificate, if TLS is on.
-fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {
+fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, CommandError> {
     let files = config.tls.as_ref();
-    files.map(|(cert, key)| tls::acceptor(cert, key)).transpose().map_err(Failure::cannot_start)
+    files.map(|(cert, key)| tls::acceptor(cert, key)).transpose().map_err(CommandError::cannot_start)
 }
 
 /// Returns the fields that identify the tenant or the key on some route.
@@ -177,12 +177,12 @@ fn tenant(tenant: &Tenant) -> Option<HeaderName> {
 }
 
 /// Opens the journal for answers that the store did not confirm.
-fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, Failure> {
+fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, CommandError> {
     let Some(directory) = &config.data_dir else {
         return Ok(None);
     };
     let journal = FileJournal::open(directory, Arc::clone(runtime), FileJournalSettings::default());
-    journal.map(|journal| Some(Arc::new(journal))).map_err(Failure::cannot_start)
+    journal.map(|journal| Some(Arc::new(journal))).map_err(CommandError::cannot_start)
 }
 
 /// Builds the layer of every route and of all other requests.
@@ -190,7 +190,7 @@ fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
     let others = layer(config, gate, &config.rules, config.protect)?;
     let routes = config.routes.iter().map(|route| {
         let layer = layer(config, &gate.with(&route.rules.policy)?, &route.rules, route.protect)?;
-        let Route { methods, pattern, outcomes, .. } = route.clone();
+        let ConfiguredRoute { methods, pattern, outcomes, .. } = route.clone();
         let is_protected = route.protect != Protect::Off;
         let layer = layer.outcome(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
         Ok(RouteLayer { methods, pattern, layer, is_protected })
@@ -216,9 +216,9 @@ fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Resul
     })
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+async fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
     let bound = TcpListener::bind(address).await;
-    bound.with_context(|| format!("cannot listen on {address}; is it taken?")).map_err(Failure::cannot_start)
+    bound.with_context(|| format!("cannot listen on {address}; is it taken?")).map_err(CommandError::cannot_start)
 }
 
 fn explain(config: &Config) {

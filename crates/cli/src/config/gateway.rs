@@ -8,53 +8,55 @@ use hapax::http::Tenant;
 
 use crate::config::policy::Rules;
 use crate::config::reader::parse;
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 
 pub(crate) const TABLE: &str = "gateway";
 
-pub(crate) const SETTINGS: &[Setting] = &[
-    Setting::new(TABLE, "upstream", "HAPAX_UPSTREAM")
+pub(crate) const SETTINGS: &[SettingSpec] = &[
+    SettingSpec::new(TABLE, "upstream", "HAPAX_UPSTREAM")
         .value("URL")
         .help("The API that requests are forwarded to: https://HOST:PORT, http://HOST:PORT or h2c://HOST:PORT")
         .details(
             "https:// uses HTTP/2 if the API offers it, else HTTP/1.1. http:// uses HTTP/1.1. \
              h2c:// uses HTTP/2 without TLS; the API must support it, since nothing is negotiated.",
         ),
-    Setting::new(TABLE, "upstream-ca", "HAPAX_UPSTREAM_CA")
+    SettingSpec::new(TABLE, "upstream-ca", "HAPAX_UPSTREAM_CA")
         .value("FILE")
         .help("PEM file with the certificate authorities that are trusted for an https:// API [default: the system's]"),
-    Setting::new(TABLE, "tls-cert", "HAPAX_TLS_CERT")
+    SettingSpec::new(TABLE, "tls-cert", "HAPAX_TLS_CERT")
         .value("FILE")
         .help("PEM file with the server certificate and its chain; turns on TLS and HTTP/2 for clients"),
-    Setting::new(TABLE, "tls-key", "HAPAX_TLS_KEY").value("FILE").help("PEM file with the private key of --tls-cert"),
-    Setting::new(TABLE, "listen", "HAPAX_LISTEN")
+    SettingSpec::new(TABLE, "tls-key", "HAPAX_TLS_KEY")
+        .value("FILE")
+        .help("PEM file with the private key of --tls-cert"),
+    SettingSpec::new(TABLE, "listen", "HAPAX_LISTEN")
         .value("ADDRESS")
         .default("127.0.0.1:8080")
         .help("Address on which clients connect"),
-    Setting::new(TABLE, "admin", "HAPAX_ADMIN")
+    SettingSpec::new(TABLE, "admin", "HAPAX_ADMIN")
         .value("ADDRESS")
         .default("127.0.0.1:8081")
         .help("Address that serves /healthz, /readyz and /metrics")
         .details("On an address that other hosts can reach, /metrics is served only with --admin-token-file."),
-    Setting::new(TABLE, "admin-token-file", "HAPAX_ADMIN_TOKEN_FILE")
+    SettingSpec::new(TABLE, "admin-token-file", "HAPAX_ADMIN_TOKEN_FILE")
         .value("FILE")
         .help("File with the token that the admin address requires: 16 or more visible characters")
         .details(
             "Every path but /healthz and /readyz then requires `Authorization: Bearer TOKEN`. \
              The file must not be readable by everybody.",
         ),
-    Setting::new(TABLE, "upstream-timeout", "HAPAX_UPSTREAM_TIMEOUT")
+    SettingSpec::new(TABLE, "upstream-timeout", "HAPAX_UPSTREAM_TIMEOUT")
         .value("DURATION")
         .default("60s")
         .help("How long the API may take to answer")
         .details("After the timeout the client gets 504, and the outcome of the request is unknown."),
-    Setting::new(TABLE, "request-body-timeout", "HAPAX_REQUEST_BODY_TIMEOUT")
+    SettingSpec::new(TABLE, "request-body-timeout", "HAPAX_REQUEST_BODY_TIMEOUT")
         .value("DURATION")
         .default("60s")
         .help("How long the whole body of a protected request may take to arrive")
         .details("After the timeout the client gets 408, and nothing is recorded."),
-    Setting::new(TABLE, "tenant", "HAPAX_TENANT")
+    SettingSpec::new(TABLE, "tenant", "HAPAX_TENANT")
         .value("RULE")
         .default("authorization")
         .help("How the owner of a key is identified: `authorization`, `header:NAME` or `none`")
@@ -63,11 +65,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
              header:NAME: by a header that only a trusted proxy may set. \
              none: not at all, so all callers share keys and answers.",
         ),
-    Setting::new(TABLE, "max-in-flight", "HAPAX_MAX_IN_FLIGHT")
+    SettingSpec::new(TABLE, "max-in-flight", "HAPAX_MAX_IN_FLIGHT")
         .value("N")
         .default("4096")
         .help("Number of protected requests that may run at once; further ones get 503"),
-    Setting::new(TABLE, "max-in-flight-per-tenant", "HAPAX_MAX_IN_FLIGHT_PER_TENANT")
+    SettingSpec::new(TABLE, "max-in-flight-per-tenant", "HAPAX_MAX_IN_FLIGHT_PER_TENANT")
         .value("N")
         .default("1024")
         .help("Number of protected requests of one tenant that may run at once; at most --max-in-flight")

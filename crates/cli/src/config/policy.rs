@@ -8,22 +8,22 @@ use http::HeaderName;
 use http::header::AUTHORIZATION;
 
 use crate::config::reader::parse::{self, KeyPlace};
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 
 pub(crate) const TABLE: &str = "policy";
 
-pub(crate) const SETTINGS: &[Setting] = &[
-    Setting::new(TABLE, "key", "HAPAX_KEY")
+pub(crate) const SETTINGS: &[SettingSpec] = &[
+    SettingSpec::new(TABLE, "key", "HAPAX_KEY")
         .value("RULE")
         .default("required")
         .help("Whether a POST or PATCH must have a key: `required` or `optional`")
         .details("required: a request without a key gets 400. optional: it is forwarded without protection."),
-    Setting::new(TABLE, "key-from", "HAPAX_KEY_FROM")
+    SettingSpec::new(TABLE, "key-from", "HAPAX_KEY_FROM")
         .value("PLACE")
         .default("header:Idempotency-Key")
         .help("Where the key of a request is: `header:NAME`, or `json:/POINTER` for a member of the body"),
-    Setting::new(TABLE, "key-grammar", "HAPAX_KEY_GRAMMAR")
+    SettingSpec::new(TABLE, "key-grammar", "HAPAX_KEY_GRAMMAR")
         .value("GRAMMAR")
         .default("lenient")
         .help("How a key in a header may be written: `lenient` or `strict`")
@@ -31,7 +31,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             "lenient: as a quoted string or as the bare value; both are the same key. \
              strict: only as a quoted string, as the IETF draft requires.",
         ),
-    Setting::new(TABLE, "lease", "HAPAX_LEASE")
+    SettingSpec::new(TABLE, "lease", "HAPAX_LEASE")
         .value("DURATION")
         .default("30s")
         .help("How long a running request holds its key without a renewal; at least 1s")
@@ -39,25 +39,25 @@ pub(crate) const SETTINGS: &[Setting] = &[
             "The gateway renews the lease every third of it. If the process dies, the lease expires, \
              and --on-lapse says what a retry gets.",
         ),
-    Setting::new(TABLE, "retention", "HAPAX_RETENTION")
+    SettingSpec::new(TABLE, "retention", "HAPAX_RETENTION")
         .value("DURATION")
         .default("24h")
         .help("How long an answer is replayed; at least --lease"),
-    Setting::new(TABLE, "unknown-retention", "HAPAX_UNKNOWN_RETENTION")
+    SettingSpec::new(TABLE, "unknown-retention", "HAPAX_UNKNOWN_RETENTION")
         .value("DURATION")
         .default("30days")
         .help("How long a request whose outcome is unknown is remembered; at least 1s longer than --lease"),
-    Setting::new(TABLE, "max-execution", "HAPAX_MAX_EXECUTION")
+    SettingSpec::new(TABLE, "max-execution", "HAPAX_MAX_EXECUTION")
         .value("DURATION")
         .default("15min")
         .help("How long a request may run; after that its lease is no longer renewed")
         .details("At least --upstream-timeout, or the lease would expire while the API may still answer."),
-    Setting::new(TABLE, "wait", "HAPAX_WAIT")
+    SettingSpec::new(TABLE, "wait", "HAPAX_WAIT")
         .value("DURATION")
         .default("0s")
         .help("How long a retry waits for the answer while the first attempt runs")
         .details("After that time it gets 409 in-progress with Retry-After. 0s: it gets that at once."),
-    Setting::new(TABLE, "on-lapse", "HAPAX_ON_LAPSE")
+    SettingSpec::new(TABLE, "on-lapse", "HAPAX_ON_LAPSE")
         .value("POLICY")
         .default("hold")
         .help("What a retry gets after an attempt whose outcome is unknown: `hold` or `retry`")
@@ -65,7 +65,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
             "hold: 409 outcome-unknown until an operator resolves it, so there is never a second effect. \
              retry: the request runs again; choose it only if a second effect does no harm.",
         ),
-    Setting::new(TABLE, "when-store-down", "HAPAX_WHEN_STORE_DOWN")
+    SettingSpec::new(TABLE, "when-store-down", "HAPAX_WHEN_STORE_DOWN")
         .value("POLICY")
         .default("reject")
         .help("What happens to protected requests while the store is down: `reject` or `pass`")
@@ -73,16 +73,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
             "reject: 503, and nothing runs. \
              pass: every copy runs without a record; choose it only if a second effect does no harm.",
         ),
-    Setting::new(TABLE, "max-request-body", "HAPAX_MAX_REQUEST_BODY")
+    SettingSpec::new(TABLE, "max-request-body", "HAPAX_MAX_REQUEST_BODY")
         .value("BYTES")
         .default("1MiB")
         .help("Largest body of a protected request; a larger one gets 413"),
-    Setting::new(TABLE, "max-stored-body", "HAPAX_MAX_STORED_BODY")
+    SettingSpec::new(TABLE, "max-stored-body", "HAPAX_MAX_STORED_BODY")
         .value("BYTES")
         .default("1MiB")
         .help("Largest body of an answer that is stored")
         .details("A larger answer is forwarded but not stored, so a retry gets 409 not-replayable."),
-    Setting::new(TABLE, "store-header", "HAPAX_STORE_HEADER")
+    SettingSpec::new(TABLE, "store-header", "HAPAX_STORE_HEADER")
         .value("NAME")
         .list()
         .help("Further response header to store and replay; may be given several times"),

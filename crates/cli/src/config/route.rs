@@ -13,7 +13,7 @@ use crate::gateway::routing::pattern::Pattern;
 
 /// Requests with a policy of their own.
 #[derive(Clone, Debug)]
-pub(crate) struct Route {
+pub(crate) struct ConfiguredRoute {
     pub(crate) methods: Vec<Method>,
     pub(crate) pattern: Pattern,
     pub(crate) protect: Protect,
@@ -23,7 +23,7 @@ pub(crate) struct Route {
     pub(crate) table: RouteTable,
 }
 
-impl Route {
+impl ConfiguredRoute {
     /// Reads a route. `protect` applies if the route has no `protect` of its own.
     fn read(table: RouteTable, values: &Values, protect: Protect) -> Result<Self, anyhow::Error> {
         let line = &table.line;
@@ -66,8 +66,12 @@ impl Route {
 }
 
 /// Reads all routes. The first route that matches a request applies, so a route that can never match is refused.
-pub(crate) fn routes(tables: Vec<RouteTable>, values: &Values, protect: Protect) -> Result<Vec<Route>, anyhow::Error> {
-    let mut routes: Vec<Route> = Vec::new();
+pub(crate) fn routes(
+    tables: Vec<RouteTable>,
+    values: &Values,
+    protect: Protect,
+) -> Result<Vec<ConfiguredRoute>, anyhow::Error> {
+    let mut routes: Vec<ConfiguredRoute> = Vec::new();
     for table in tables {
         let line = table.line.clone();
         // An error about a flag or a default does not name the route in which it appeared.
@@ -75,7 +79,7 @@ pub(crate) fn routes(tables: Vec<RouteTable>, values: &Values, protect: Protect)
             let has_line = error.to_string().starts_with(&*line.file);
             if has_line { error } else { anyhow!("{line}: {error:#}") }
         };
-        let route = Route::read(table, values, protect).map_err(with_line)?;
+        let route = ConfiguredRoute::read(table, values, protect).map_err(with_line)?;
         for earlier in &routes {
             refuse_hidden(earlier, &route)?;
         }
@@ -84,7 +88,7 @@ pub(crate) fn routes(tables: Vec<RouteTable>, values: &Values, protect: Protect)
     Ok(routes)
 }
 
-fn refuse_hidden(earlier: &Route, route: &Route) -> Result<(), anyhow::Error> {
+fn refuse_hidden(earlier: &ConfiguredRoute, route: &ConfiguredRoute) -> Result<(), anyhow::Error> {
     let hidden = route.methods.iter().find(|method| earlier.methods.contains(method));
     let Some(method) = hidden.filter(|_| earlier.pattern.covers(&route.pattern)) else { return Ok(()) };
     let (line, pattern, before) = (route.line(), &route.pattern, earlier.line());

@@ -8,11 +8,11 @@ use anyhow::{Context, bail};
 use hapax::Identity;
 use subtle::ConstantTimeEq;
 
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 
 pub(crate) const TABLE: &str = "secrets";
 
-pub(crate) const SETTINGS: &[Setting] = &[Setting::new(TABLE, "secrets", "HAPAX_SECRETS")
+pub(crate) const SETTINGS: &[SettingSpec] = &[SettingSpec::new(TABLE, "secrets", "HAPAX_SECRETS")
     .key("file")
     .value("FILE")
     .help("File with the secret of the namespace: 32 bytes or 64 hexadecimal digits")

@@ -1,6 +1,6 @@
 //! Every setting, in the order in which the help and `--check` list them.
 
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 use crate::config::{gateway, policy, secrets, store};
 
 /// The tables of the file that hold settings, and the headings above their flags in the help.
@@ -15,12 +15,12 @@ pub(crate) const TABLES: [(&str, &str); 4] = [
 pub(crate) const PER_ROUTE: &str = policy::TABLE;
 
 /// Returns every setting.
-pub(crate) fn all() -> impl Iterator<Item = &'static Setting> {
+pub(crate) fn all() -> impl Iterator<Item = &'static SettingSpec> {
     [gateway::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS].into_iter().flatten()
 }
 
 /// Returns the settings of one table.
-pub(crate) fn of_table(table: &str) -> impl Iterator<Item = &'static Setting> {
+pub(crate) fn of_table(table: &str) -> impl Iterator<Item = &'static SettingSpec> {
     all().filter(move |setting| setting.table == table)
 }
 
@@ -34,7 +34,7 @@ mod tests {
             let variable = format!("HAPAX_{}", setting.flag.to_uppercase().replace('-', "_"));
             assert_eq!(setting.variable, variable);
             assert!(TABLES.iter().any(|(table, _)| *table == setting.table), "{}", setting.flag);
-            let is_same_key = |other: &&Setting| (other.table, other.key) == (setting.table, setting.key);
+            let is_same_key = |other: &&SettingSpec| (other.table, other.key) == (setting.table, setting.key);
             assert_eq!(all().filter(is_same_key).count(), 1, "{}", setting.flag);
             // A user who knows the flag can guess the key, and the other way round.
             assert!(setting.flag.ends_with(setting.key) || setting.flag == setting.table, "{}", setting.flag);

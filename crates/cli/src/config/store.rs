@@ -5,14 +5,14 @@ mod state_directory;
 use std::path::PathBuf;
 
 use crate::config::reader::parse;
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::store::wiring::StoreUrl;
 
 pub(crate) const TABLE: &str = "store";
 
-pub(crate) const SETTINGS: &[Setting] = &[
-    Setting::new(TABLE, "store", "HAPAX_STORE")
+pub(crate) const SETTINGS: &[SettingSpec] = &[
+    SettingSpec::new(TABLE, "store", "HAPAX_STORE")
         .key("url")
         .value("URL")
         .default("sqlite://hapax.db")
@@ -21,16 +21,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
             "memory: loses all records when the process exits. Each record takes about 500 bytes and its answer; \
              from 1 GiB on, new keys get 503.",
         ),
-    Setting::new(TABLE, "store-timeout", "HAPAX_STORE_TIMEOUT")
+    SettingSpec::new(TABLE, "store-timeout", "HAPAX_STORE_TIMEOUT")
         .key("timeout")
         .value("DURATION")
         .default("1s")
         .help("Timeout of one call to the store; at most --lease"),
-    Setting::new(TABLE, "namespace", "HAPAX_NAMESPACE")
+    SettingSpec::new(TABLE, "namespace", "HAPAX_NAMESPACE")
         .value("NAME")
         .default("default")
         .help("Name of the service; services that share a store need different namespaces"),
-    Setting::new(TABLE, "data-dir", "HAPAX_DATA_DIR")
+    SettingSpec::new(TABLE, "data-dir", "HAPAX_DATA_DIR")
         .value("DIRECTORY")
         .help("Directory for answers that the store did not confirm; one for each store")
         .details(

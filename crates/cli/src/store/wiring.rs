@@ -10,7 +10,7 @@ use hapax::store::{Inspect, Memory, MemorySettings};
 #[cfg(feature = "redis")]
 use hapax::stores::RedisUrl;
 
-use crate::commands::Failure;
+use crate::commands::CommandError;
 
 /// An open store, with the interface for its maintenance.
 #[derive(Clone, Debug)]
@@ -98,18 +98,18 @@ impl StoreUrl {
 }
 
 /// Opens the store that a URL names.
-pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedStore, Failure> {
+pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedStore, CommandError> {
     match url {
         StoreUrl::Memory => Ok(OpenedStore::new(Memory::with(runtime, MemorySettings::default()))),
         #[cfg(feature = "redis")]
         #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Redis(url) => {
-            hapax::stores::Redis::open(url, runtime).map(OpenedStore::new).map_err(Failure::cannot_start)
+            hapax::stores::Redis::open(url, runtime).map(OpenedStore::new).map_err(CommandError::cannot_start)
         }
         #[cfg(feature = "sqlite")]
         #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Sqlite(path) => {
-            hapax::stores::Sqlite::open(path, runtime).map(OpenedStore::new).map_err(Failure::cannot_start)
+            hapax::stores::Sqlite::open(path, runtime).map(OpenedStore::new).map_err(CommandError::cannot_start)
         }
     }
 }

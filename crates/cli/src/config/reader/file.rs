@@ -7,7 +7,7 @@ use toml_span::value::{Key, Table, Value, ValueInner};
 
 use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{FileLine, GivenValue, Origin};
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
 use crate::config::settings::{PER_ROUTE, TABLES, all, of_table};
 
@@ -86,8 +86,8 @@ impl FileReader<'_> {
         value.as_table().ok_or_else(|| anyhow!("{}: {key} must be a table; write [{key}]", self.line(key.span.start)))
     }
 
-    fn setting(&self, table: &Key<'_>, key: &Key<'_>) -> Result<&'static Setting, anyhow::Error> {
-        let here = |setting: &&Setting| setting.table == table.name && setting.key == key.name;
+    fn setting(&self, table: &Key<'_>, key: &Key<'_>) -> Result<&'static SettingSpec, anyhow::Error> {
+        let here = |setting: &&SettingSpec| setting.table == table.name && setting.key == key.name;
         all().find(here).ok_or_else(|| {
             let known: Vec<_> = of_table(&table.name).map(|setting| setting.key).collect();
             self.unknown(key, &format!("key {key}"), &format!("in [{table}]"), &known)
@@ -153,7 +153,7 @@ impl FileReader<'_> {
         let elsewhere = all().find(|setting| setting.key == key.name || setting.flag == key.name);
         let meant = match (nearest(&key.name, known.iter().copied()), elsewhere) {
             (Some(near), _) => format!("did you mean {near}?"),
-            (None, Some(Setting { table, key, .. })) => format!("write {key} in [{table}]"),
+            (None, Some(SettingSpec { table, key, .. })) => format!("write {key} in [{table}]"),
             (None, None) => format!("known: {}", known.join(", ")),
         };
         anyhow!("{line}: unknown {shown} {place}; {meant}")

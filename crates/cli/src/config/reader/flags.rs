@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
 
 use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{GivenValue, Origin};
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
 use crate::config::settings::{TABLES, all};
 use crate::gateway::limits;
@@ -49,7 +49,7 @@ impl clap::Args for Flags {
 const CONFIG: &str = "config";
 const CHECK: &str = "check";
 
-fn flag(setting: &'static Setting) -> Arg {
+fn flag(setting: &'static SettingSpec) -> Arg {
     let action = if setting.is_list { ArgAction::Append } else { ArgAction::Set };
     let flag = Arg::new(setting.flag)
         .long(setting.flag)
@@ -65,17 +65,17 @@ fn flag(setting: &'static Setting) -> Arg {
     setting.default.into_iter().fold(flag, Arg::default_value)
 }
 
-fn help(setting: &Setting) -> String {
+fn help(setting: &SettingSpec) -> String {
     let help = setting.help.replace("{schemes}", SCHEMES);
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }
 
-fn long_help(setting: &Setting) -> String {
+fn long_help(setting: &SettingSpec) -> String {
     if setting.details.is_empty() { help(setting) } else { format!("{}\n\n{}", help(setting), setting.details) }
 }
 
 /// Groups the flags by the tables of the file.
-fn heading(setting: &Setting) -> Option<&'static str> {
+fn heading(setting: &SettingSpec) -> Option<&'static str> {
     TABLES.into_iter().find(|(table, _)| *table == setting.table).map(|(_, heading)| heading)
 }
 
@@ -109,7 +109,7 @@ const OTHERS: [&str; 2] = ["HAPAX_CONFIG", "HAPAX_LOG"];
 
 /// Returns the value of a flag or, without one, of its variable. The default of clap is ignored: the file goes before
 /// it.
-fn given(matches: &ArgMatches, setting: &'static Setting) -> Option<GivenValue> {
+fn given(matches: &ArgMatches, setting: &'static SettingSpec) -> Option<GivenValue> {
     let origin = matches.value_source(setting.flag)?;
     let origin = if origin == ValueSource::CommandLine {
         Origin::Flag(setting)

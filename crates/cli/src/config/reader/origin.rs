@@ -1,13 +1,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 
 /// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    Flag(&'static Setting),
-    Environment(&'static Setting),
+    Flag(&'static SettingSpec),
+    Environment(&'static SettingSpec),
     File(FileLine),
     /// The user did not give the value.
     Default,

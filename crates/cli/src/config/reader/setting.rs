@@ -2,7 +2,7 @@
 
 /// A value that can be given by flag, environment variable and file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Setting {
+pub(crate) struct SettingSpec {
     /// The flag without its dashes. The settings are looked up by it.
     pub(crate) flag: &'static str,
     /// The environment variable: `HAPAX_` and the flag in upper snake case.
@@ -21,7 +21,7 @@ pub(crate) struct Setting {
     pub(crate) details: &'static str,
 }
 
-impl Setting {
+impl SettingSpec {
     /// A setting without a default whose key in the file is the name of its flag.
     pub(crate) const fn new(table: &'static str, flag: &'static str, variable: &'static str) -> Self {
         Self { flag, variable, table, key: flag, value: "", default: None, is_list: false, help: "", details: "" }

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use crate::config::reader::file::ROUTE_FIELDS;
 use crate::config::reader::origin::GivenValue;
 use crate::config::reader::parse::Protect;
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
-use crate::config::route::Route;
+use crate::config::route::ConfiguredRoute;
 use crate::config::settings::all;
 
 /// Values that depend on other settings, by flag. They are shown in place of the defaults.
 pub(crate) type Derived = BTreeMap<&'static str, String>;
 
 /// Lists every setting with its value and origin, and every route.
-pub(crate) fn show(values: &Values, derived: &Derived, routes: &[Route], protect: Protect) -> String {
+pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute], protect: Protect) -> String {
     let mut shown = table("SETTING", all().map(|setting| setting_row(setting, values, derived)));
     if !routes.is_empty() {
         shown += "\nA route takes every value that it does not set from above. The first route that matches applies.\n";
@@ -29,7 +29,7 @@ pub(crate) fn show(values: &Values, derived: &Derived, routes: &[Route], protect
 
 type TableRow = (&'static str, String, String);
 
-fn setting_row(setting: &'static Setting, values: &Values, derived: &Derived) -> TableRow {
+fn setting_row(setting: &'static SettingSpec, values: &Values, derived: &Derived) -> TableRow {
     let (text, origin) = match values.given(setting.flag) {
         Some(given) => (given.texts.join(","), origin(given)),
         None => ("none".into(), "default".into()),
@@ -38,7 +38,7 @@ fn setting_row(setting: &'static Setting, values: &Values, derived: &Derived) ->
     (setting.flag, derived.get(setting.flag).cloned().unwrap_or(text), origin)
 }
 
-fn route_rows(route: &Route) -> impl Iterator<Item = TableRow> {
+fn route_rows(route: &ConfiguredRoute) -> impl Iterator<Item = TableRow> {
     let protect = route.table.fields.get("protect").map_or("as `key`".into(), origin);
     let fields = ROUTE_FIELDS.iter().filter(|name| !["method", "path", "protect"].contains(name));
     let fields = fields.filter_map(|name| Some((*name, route.table.fields.get(name)?)));

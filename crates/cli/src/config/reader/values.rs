@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use hapax::settings::InvalidSetting;
 
 use crate::config::reader::origin::{GivenValue, Origin};
-use crate::config::reader::setting::Setting;
+use crate::config::reader::setting::SettingSpec;
 
 /// The value of every setting, each from the first origin that has one: flag, environment variable, file, default.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Values {
 
 #[derive(Clone, Debug)]
 struct SettingValue {
-    setting: &'static Setting,
+    setting: &'static SettingSpec,
     given: Option<GivenValue>,
 }
 
@@ -25,8 +25,8 @@ pub(crate) type ByFlag = BTreeMap<&'static str, GivenValue>;
 
 impl Values {
     /// Merges what flags and variables give with what the file gives, and with the defaults.
-    pub(crate) fn new(settings: impl Iterator<Item = &'static Setting>, flags: &ByFlag, file: &ByFlag) -> Self {
-        let merge = |setting: &'static Setting| {
+    pub(crate) fn new(settings: impl Iterator<Item = &'static SettingSpec>, flags: &ByFlag, file: &ByFlag) -> Self {
+        let merge = |setting: &'static SettingSpec| {
             let default = || Some(GivenValue { texts: vec![setting.default?.to_owned()], origin: Origin::Default });
             let given = flags.get(setting.flag).or_else(|| file.get(setting.flag)).cloned().or_else(default);
             (setting.flag, SettingValue { setting, given })
@@ -117,7 +117,7 @@ impl Values {
 
     fn missing(&self, flag: &str) -> anyhow::Error {
         let Some(SettingValue { setting, .. }) = self.by_flag.get(flag) else { return anyhow!("{flag} is missing") };
-        let Setting { flag, variable, table, key, value, .. } = setting;
+        let SettingSpec { flag, variable, table, key, value, .. } = setting;
         anyhow!("{flag} is missing: give --{flag} {value}, {variable}, or `{key}` in [{table}] of the --config file")
     }
 }
