@@ -6,8 +6,8 @@
 //! defaults ─┘   (parse.rs)    (one file for each table)          show.rs prints it for --check
 //! ```
 //!
-//! The file of each table declares its settings, and `settings.rs` lists all of them. Nothing is opened here but the
-//! configuration file and the files with secrets.
+//! The file of each table declares its settings, and `settings.rs` lists all of them. The only files that are opened
+//! here are the configuration file and the files with secrets.
 
 mod gateway;
 mod policy;
@@ -61,7 +61,7 @@ pub(crate) struct Config {
     pub(crate) protect: Protect,
     pub(crate) rules: Rules,
     pub(crate) routes: Vec<ConfiguredRoute>,
-    /// The values as they were given.
+    /// Every value with its origin, for `--check`.
     values: Values,
 }
 
@@ -69,7 +69,7 @@ impl Config {
     /// Reads the file that the flags name, if they name one, and merges all values.
     ///
     /// # Errors
-    /// Where the wrong value was given, what is wrong, and the remedy.
+    /// The error names where the wrong value was given, what is wrong, and the remedy.
     pub(crate) fn load(flags: &Flags) -> Result<Self, anyhow::Error> {
         let file = flags.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
         Self::merge(flags, file)

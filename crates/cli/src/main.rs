@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             Command::Demo(args) => commands::demo::run(args).await,
         }
     });
-    // The command has waited for its tasks. One that hangs must not keep the process alive.
+    // The command has waited for its requests. A task that hangs must not keep the process alive.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| error.report())
 }

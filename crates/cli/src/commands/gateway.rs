@@ -38,7 +38,8 @@ use crate::upstream::forward::Forward;
 /// The arguments of `hapax gateway`.
 pub(crate) type GatewayArgs = Flags;
 
-/// The shortest timeout of a check of the store. The reason for a failed connection is known after a second.
+/// The shortest timeout of a check of the store. A store reports after a second why it cannot connect, and the check
+/// must not end before that.
 const SHORTEST_CHECK: Duration = Duration::from_secs(3);
 
 /// How long a shutdown waits for running requests.
@@ -46,12 +47,12 @@ const DRAIN: Duration = Duration::from_secs(30);
 
 /// Runs the gateway until a stop signal.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
-    for (name, meant) in config::mistyped(std::env::vars_os()) {
-        tracing::warn!("{name} is not a setting and is ignored; did you mean {meant}?");
+    for (name, guess) in config::mistyped(std::env::vars_os()) {
+        tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
     }
     let config = Config::load(&args).map_err(CommandError::usage)?;
     if args.check {
-        // The reader may have closed the pipe.
+        // An error means that the reader has closed the pipe, for instance `hapax gateway --check | head`.
         let _ = std::io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
@@ -67,33 +68,34 @@ async fn serve(
     config: &Config,
     opened: OpenedStore,
     metrics: PrometheusHandle,
-    pace: CheckIntervals,
+    intervals: CheckIntervals,
     stop: impl Future<Output = ()>,
 ) -> Result<(), CommandError> {
     let runtime = ExecutorRuntime::with_current_fallback();
-    let start_up = start_up(config, &opened, &runtime);
-    let passed = start_up.run().await;
-    if let Err(CheckFailure::Refused(error)) = passed {
+    let checks = store_checks(config, &opened, &runtime);
+    let checked = checks.run().await;
+    if let Err(CheckFailure::Refused(error)) = checked {
         return Err(CommandError::cannot_start(error));
     }
-    // The store is unreachable: requests are handled as if it were down, and none begins before the checks have passed.
-    let guard = passed.is_err().then(|| Arc::new(UnverifiedStore::new(Arc::clone(&opened.store))));
+    // An unreachable store does not prevent the start: until the checks pass, the gateway treats the store as down.
+    let unverified = checked.is_err().then(|| Arc::new(UnverifiedStore::new(Arc::clone(&opened.store))));
     let journal = open_journal(config, &runtime)?;
-    let store = guard.clone().map_or(opened.store, |guard| guard as _);
+    let store = unverified.clone().map_or(opened.store, |unverified| unverified as _);
     let mut gate = Gate::builder(store, config.settings.clone()).runtime(runtime);
     if let Some(journal) = &journal {
         gate = gate.journal(Arc::clone(journal) as _);
     }
     let gate = gate.build().map_err(CommandError::cannot_start)?;
-    let health = Arc::new(StoreHealth::new(start_up, gate.clone(), guard));
-    health.record_start(passed);
+    let health = Arc::new(StoreHealth::new(checks, gate.clone(), unverified));
+    health.record_start(checked);
     let repeated = Arc::clone(&health);
-    tokio::spawn(async move { repeated.run(pace).await });
+    tokio::spawn(async move { repeated.run(intervals).await });
     tokio::spawn(admin::sweep(opened.inspect));
     let access = AdminAccess::new(config.admin_token.as_ref(), config.admin);
-    let cores = listen(config, &gate, AdminState { health, metrics, access }, stop).await?;
-    end(&gate, journal).await;
-    drop(cores);
+    let executors = listen(config, &gate, AdminState { health, metrics, access }, stop).await?;
+    shut_down(&gate, journal).await;
+    // Requests run on the executors until the gate has drained.
+    drop(executors);
     Ok(())
 }
 
@@ -109,7 +111,7 @@ async fn listen(
     let forward = forward(config)?;
     let acceptor = acceptor(config)?;
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
-    explain(config);
+    log_configuration(config);
     let limits = Limits { body: config.request_body_timeout, ..Limits::default() };
     open_files::raise_limit(limits.connections);
     tokio::spawn(admin::serve(private, admin));
@@ -121,7 +123,7 @@ async fn listen(
 }
 
 /// Waits for running requests and closes the journal. The next process adopts what is left in it.
-async fn end(gate: &Gate, journal: Option<Arc<FileJournal>>) {
+async fn shut_down(gate: &Gate, journal: Option<Arc<FileJournal>>) {
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; no requests were running");
     } else {
@@ -132,7 +134,7 @@ async fn end(gate: &Gate, journal: Option<Arc<FileJournal>>) {
     }
 }
 
-fn start_up(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -> StoreChecks {
+fn store_checks(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -> StoreChecks {
     StoreChecks {
         store: Arc::clone(&opened.store),
         inspect: Arc::clone(&opened.inspect),
@@ -143,7 +145,7 @@ fn start_up(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -
     }
 }
 
-/// Returns a function that creates forwarders to the API, each with its own connections.
+/// Returns a function that creates a forwarder to the API. Each executor gets its own, with its own connections.
 fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, CommandError> {
     let is_secure = config.upstream.scheme == Scheme::HTTPS;
     let trust = if is_secure { tls::client_config(config.upstream_ca.as_deref()) } else { tls::unused_config() };
@@ -185,13 +187,14 @@ fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Ar
     journal.map(|journal| Some(Arc::new(journal))).map_err(CommandError::cannot_start)
 }
 
-/// Builds the layer of every route and of all other requests.
+/// Builds one layer for each route and one for all other requests.
 fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
     let others = layer(config, gate, &config.rules, config.protect)?;
     let routes = config.routes.iter().map(|route| {
         let layer = layer(config, &gate.with(&route.rules.policy)?, &route.rules, route.protect)?;
         let ConfiguredRoute { methods, pattern, outcomes, .. } = route.clone();
         let is_protected = route.protect != Protect::Off;
+        // A layer that protects no method lets the requests of an unprotected route stream through.
         let layer = layer.outcome(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
         Ok(RouteLayer { methods, pattern, layer, is_protected })
     });
@@ -221,7 +224,8 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
     bound.with_context(|| format!("cannot listen on {address}; is it taken?")).map_err(CommandError::cannot_start)
 }
 
-fn explain(config: &Config) {
+/// Logs the addresses and routes, and each setting that weakens the protection.
+fn log_configuration(config: &Config) {
     let Config { listen, admin, upstream, protect, .. } = config;
     for route in &config.routes {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());

@@ -1,4 +1,4 @@
-//! `[policy]`: what holds for every protected request. A `[[route]]` may override each setting.
+//! `[policy]`: the rules for every protected request. A `[[route]]` may override each setting.
 
 use std::time::Duration;
 
@@ -151,6 +151,7 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
                 Tenant::Header(name) => Some(name),
                 Tenant::None => None,
             };
+            // Each key would be its own tenant, so callers that send the same key would get each other's answers.
             if tenant.as_ref() == Some(&name) {
                 let tenant = values.quoted("tenant");
                 let what = format!("{name} already identifies the tenant ({tenant}); choose another header");

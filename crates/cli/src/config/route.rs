@@ -88,7 +88,9 @@ pub(crate) fn routes(
     Ok(routes)
 }
 
+/// Refuses a route that an earlier one hides.
 fn refuse_hidden(earlier: &ConfiguredRoute, route: &ConfiguredRoute) -> Result<(), anyhow::Error> {
+    // The earlier route may hide this one for some of its methods only; one is enough to refuse it.
     let hidden = route.methods.iter().find(|method| earlier.methods.contains(method));
     let Some(method) = hidden.filter(|_| earlier.pattern.covers(&route.pattern)) else { return Ok(()) };
     let (line, pattern, before) = (route.line(), &route.pattern, earlier.line());

@@ -71,6 +71,7 @@ where
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (activity, metrics) = (self.activity.open_request(), Arc::clone(&self.rules.metrics));
         let mut entry = AccessLogEntry::new(&request, activity, metrics);
+        // Takes the place in the queue now, in the order of arrival; the future is awaited later.
         let turn = self.queue.wait_turn(self.caller(&request));
         let mut request = self.with_limits(request);
         match self.route(&mut request, &mut entry) {

@@ -22,7 +22,7 @@ pub(crate) struct Routes {
 pub(crate) struct RouteLayer {
     pub(crate) methods: Vec<Method>,
     pub(crate) pattern: Pattern,
-    /// Of an unprotected route: a layer that protects no method, so that requests stream through it.
+    /// The layer of an unprotected route protects no method, so that requests stream through it.
     pub(crate) layer: IdempotencyLayer,
     pub(crate) is_protected: bool,
 }
@@ -57,7 +57,8 @@ impl Routes {
         self.layer(request.method(), path).map_or_else(|| Routed::Response(ambiguous_path()), Routed::Layer)
     }
 
-    /// None if the path can be read in two ways and the readings lead to different routes.
+    /// Returns the layer of the first route that matches, or the default layer. None if the path is ambiguous: it has
+    /// two readings, and at least one of them matches a route.
     fn layer(&self, method: &Method, path: &str) -> Option<&IdempotencyLayer> {
         let mut routes = self.routes.iter().filter(|route| route.methods.contains(method)).peekable();
         if routes.peek().is_some() {

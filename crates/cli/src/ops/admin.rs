@@ -42,9 +42,10 @@ pub(crate) struct AdminState {
     pub(crate) access: AdminAccess,
 }
 
-/// Who may read the pages other than /healthz and /readyz.
+/// The clients that may read the pages other than /healthz and /readyz.
 #[derive(Clone, Debug)]
 pub(crate) enum AdminAccess {
+    /// Every client: only this host can connect.
     Everyone,
     /// Only clients that send this token.
     WithToken(AdminToken),

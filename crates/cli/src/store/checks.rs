@@ -29,9 +29,9 @@ pub(crate) struct StoreChecks {
 /// Why a store cannot be used.
 #[derive(Debug)]
 pub(crate) enum CheckFailure {
-    /// It must not be used until an operator has changed something.
+    /// The store must not be used until an operator has changed something.
     Refused(anyhow::Error),
-    /// It does not reply now.
+    /// The store cannot be used now, but that may change without an operator.
     Unreachable(anyhow::Error),
 }
 
@@ -46,7 +46,7 @@ impl CheckFailure {
 
 impl From<Error> for CheckFailure {
     fn from(error: Error) -> Self {
-        // Errors of these kinds can disappear without an operator.
+        // Errors of these kinds can go away by themselves.
         if matches!(error.kind(), ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full) {
             Self::Unreachable(error.into())
         } else {
@@ -58,6 +58,7 @@ impl From<Error> for CheckFailure {
 impl StoreChecks {
     /// Runs all checks. Returns the warnings if the store can be used.
     pub(crate) async fn run(&self) -> Result<Vec<Finding>, CheckFailure> {
+        // Comes first, because nothing must be written to a store that must not be used.
         let findings = self.findings().await?;
         if let Some(refusal) = findings.iter().find(|finding| finding.severity == Severity::Refuse) {
             return Err(CheckFailure::Refused(anyhow!("{}", refusal.message)));
@@ -118,7 +119,7 @@ impl StoreChecks {
     }
 
     async fn begin(&self, call: Call) -> Result<Begun, Error> {
-        // A trial record can be written twice, so an attempt that lapsed is repeated.
+        // The trial has no effect outside the store, so a lapsed attempt may be repeated.
         let (owner, on_lapse) = (self.new_owner(), Lapse::Retry);
         let ask = Begin { call, owner, lease: TRIAL_LEASE, unknown_retention: TRIAL_RETENTION, on_lapse };
         self.with_timeout(Protocol::over(&*self.store).begin(&ask)).await

@@ -1,4 +1,4 @@
-//! The checks of the store while the process runs, and whether requests can be taken.
+//! Repeats the checks of the store while the process runs, and reports whether the process is ready for requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::store::unverified::UnverifiedStore;
 /// How often the store is checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckIntervals {
-    /// While it cannot be used.
+    /// The interval while the store cannot be used.
     pub(crate) retry: Duration,
-    /// While it can be used.
+    /// The interval while the store can be used.
     pub(crate) check: Duration,
 }
 
@@ -63,8 +63,10 @@ impl StoreHealth {
         Self { checks, unverified, gate, trial, last: Mutex::default() }
     }
 
+    /// Whether requests should be sent to this process now.
+    ///
     /// # Errors
-    /// Why no requests should be sent to this process now.
+    /// The reason why not, for `/readyz`.
     pub(crate) async fn readiness(&self) -> Result<(), String> {
         if !self.is_verified() {
             return Err(self.last.lock().failure.clone());
@@ -91,9 +93,9 @@ impl StoreHealth {
         loop {
             sleep(intervals.retry).await;
             if !self.is_verified() {
-                self.repeat_start().await;
+                self.repeat_start_up_checks().await;
             } else if self.gate.is_store_down() {
-                self.try_call().await;
+                self.probe_store().await;
             }
             if self.is_verified() && checked_at.elapsed() >= intervals.check {
                 checked_at = Instant::now();
@@ -110,7 +112,7 @@ impl StoreHealth {
         }
     }
 
-    async fn repeat_start(&self) {
+    async fn repeat_start_up_checks(&self) {
         let passed = self.checks.run().await;
         if passed.is_ok() {
             tracing::info!("the store has passed its checks; requests that need it are accepted from now on");
@@ -134,14 +136,15 @@ impl StoreHealth {
         }
     }
 
-    /// Readiness is refused while the store is down, so no request would detect its return. A trial call does.
-    async fn try_call(&self) {
-        if let Err(error) = self.call().await {
+    /// Makes a trial call, which closes the breaker of the gate if the store is back. While the store is down, the
+    /// process is not ready and may get no requests that would do that.
+    async fn probe_store(&self) {
+        if let Err(error) = self.make_trial_call().await {
             tracing::debug!(?error, "the store is still down");
         }
     }
 
-    async fn call(&self) -> Result<(), Error> {
+    async fn make_trial_call(&self) -> Result<(), Error> {
         let call = trial_call(&*self.checks.runtime, &self.checks.namespace)?;
         // The outcome is not needed: the gate closes its breaker if the call succeeds.
         drop(self.gate.with(&self.trial)?.run(call, |_| async { Ok(String::new()) }).await);

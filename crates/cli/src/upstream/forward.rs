@@ -30,8 +30,8 @@ use crate::upstream::SendError;
 use crate::upstream::http1::{Http1, ResponseConnection};
 use crate::upstream::http2::{self, Http2, StreamSlot};
 
-/// Limit for a connection to the API. At most half of the API's time limit applies, so that "nothing was sent" is known
-/// in time.
+/// Time limit for opening a connection to the API, or half of the API's time limit if that is shorter. A connection
+/// must fail before the API's time limit ends: then it is certain that nothing was sent.
 pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
 /// The API: its scheme, its authority, and whether it speaks HTTP/2 without TLS.
@@ -49,9 +49,9 @@ impl Upstream {
     }
 }
 
-/// A body that can tell when its last frame arrived, so that a stalled client and a silent API can be told apart.
+/// A body that records when its last frame arrived, because the API's time limit counts from there.
 pub(crate) trait StreamedBody: Body<Data = Bytes, Error = BoxError> + Send + Unpin + 'static {
-    /// From now on the body is passed on frame by frame, and its progress can be watched.
+    /// Lets the body pass on each frame as it arrives, and returns the record of its progress.
     fn start_streaming(&mut self) -> Arc<StreamProgress>;
 }
 
@@ -102,7 +102,7 @@ where
             let mut connector = HttpConnector::new();
             connector.set_nodelay(true);
             connector.set_connect_timeout(Some(connect_timeout));
-            // The connector around this one handles https.
+            // Without this, the connector would refuse https URLs. The connector around it adds TLS.
             connector.enforce_http(false);
             connector
         };
@@ -118,7 +118,7 @@ where
         Self { http1, http2, upstream, host }
     }
 
-    /// Sends a request with the target in origin form. The response arrives without its time limit.
+    /// Sends a request with the target in origin form. The frames of the response have no time limit yet.
     pub(crate) async fn send(
         &self,
         mut request: Request<RequestBody<B>>,
@@ -199,7 +199,7 @@ impl<B: StreamedBody> Forwarder<B> {
     async fn forward(&self, mut request: Request<RequestBody<B>>) -> Response<UpstreamBody<B>> {
         let attempt = request.extensions_mut().remove::<Attempt>();
         let rk = attempt.as_ref().map(Attempt::record_key);
-        // They contain the memory reservation of the body, which lasts until the API has answered.
+        // The extensions hold the memory reservation of the body. It must last until the API has answered.
         let _extensions = std::mem::take(request.extensions_mut());
         if let Some(attempt) = &attempt {
             add_attempt_fields(request.headers_mut(), attempt);
@@ -211,6 +211,7 @@ impl<B: StreamedBody> Forwarder<B> {
         }
         let time_limit = self.time_limit(&mut request);
         let sent = tokio::select! {
+            // A response that arrives together with the timeout is used.
             biased;
             sent = self.client.send(request) => sent,
             () = time_limit => {
@@ -228,6 +229,7 @@ impl<B: StreamedBody> Forwarder<B> {
         rk: Option<RecordKey>,
     ) -> Response<UpstreamBody<B>> {
         match sent {
+            // No forwarded request has an Upgrade field, so this response is invalid. The API may have run the request.
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 tracing::warn!(?rk, "the API switched protocols without being asked to");
                 problem(Problem::UpstreamCut, Outcome::Unknown, rk)
@@ -244,7 +246,8 @@ impl<B: StreamedBody> Forwarder<B> {
         }
     }
 
-    /// Ends when the API's time is up. It counts from now, or from the last frame of a body that streams.
+    /// Completes when the API has not answered in time. The time counts from now, or from the last frame of a streamed
+    /// request body.
     fn time_limit(&self, request: &mut Request<RequestBody<B>>) -> impl Future<Output = ()> + use<B> {
         let progress = match request.body_mut() {
             RequestBody::Whole(_) => None,
@@ -262,14 +265,14 @@ impl<B: StreamedBody> Forwarder<B> {
     fn pass_on(&self, mut response: Response<UpstreamBody<B>>, is_protected: bool) -> Response<UpstreamBody<B>> {
         remove_unforwardable(response.headers_mut(), is_reserved);
         *response.version_mut() = Version::HTTP_11;
-        // The response to a protected request is awaited as a whole. Any other streams at the pace of the API.
+        // The response to a protected request is read into memory before the client gets it, so a silent API must not
+        // block it forever. Any other response streams at the pace of the API.
         response.body_mut().frame_limit = is_protected.then_some(self.timeout);
         response
     }
 }
 
-/// Tells the API which attempt this is. A stored answer must be readable for every later client, so it must not be
-/// encoded.
+/// Adds the fields that tell the API which attempt this is.
 fn add_attempt_fields(headers: &mut HeaderMap, attempt: &Attempt) {
     let text = |text: String| HeaderValue::try_from(text).expect("digits and hyphens are a valid field value");
     headers.insert(HAPAX_OPERATION, text(attempt.operation().to_string()));
@@ -278,6 +281,7 @@ fn add_attempt_fields(headers: &mut HeaderMap, attempt: &Attempt) {
         headers.insert(HAPAX_TOKEN, grant.token.0.into());
         headers.insert(HAPAX_FINGERPRINT, text(fingerprint_digits(&grant.fingerprint)));
     }
+    // The answer may be replayed to a client that does not accept the encodings of this one.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
 }
 
@@ -296,7 +300,7 @@ fn problem<B>(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Resp
     response
 }
 
-/// Removes the fields that belong to one connection, and those that only Hapax sets in this direction.
+/// Removes the fields that belong to one connection, and those that only Hapax may set in this direction.
 pub(crate) fn remove_unforwardable(headers: &mut HeaderMap, is_reserved: impl Fn(&HeaderName) -> bool) {
     let named = named_by_connection(headers).filter_map(|name| name.parse().ok());
     let others = headers.keys().filter(|name| HOP_BY_HOP.contains(name) || is_reserved(name));
@@ -312,7 +316,8 @@ pub(crate) fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = &
     fields.flat_map(|field| field.split(',')).map(str::trim)
 }
 
-/// The body of a response: from the API, or of a problem. Each frame from the API may have a time limit.
+/// The body of a response: from the API over either version of HTTP, or of a problem. Each frame from the API may have
+/// a time limit.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody<B> {
     content: UpstreamContent<B>,
@@ -364,6 +369,7 @@ where
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = self.poll_content(cx) {
+            // Each frame has the whole limit.
             self.timer = None;
             return Poll::Ready(frame);
         }

@@ -96,7 +96,7 @@ where
     }
 
     /// Sends a request. If its connection closes before the request is written, another connection is tried. The body
-    /// of the response must be read through the returned connection, which nothing else drives.
+    /// of the response must be read with [`ResponseConnection::poll_frame`], since no other task drives the connection.
     pub(crate) async fn send(
         &self,
         mut request: Request<RequestBody<B>>,
@@ -119,6 +119,7 @@ where
                     let connection = ResponseConnection::new(response.body(), connection, Arc::clone(&self.idle));
                     return Ok((response, connection));
                 }
+                // hyper returns the request only if it has not begun to send it.
                 Err(mut error) => match (error.take_message(), error.into_error()) {
                     (Some(unsent), error) => (request, reason) = (unsent, error.into()),
                     (None, error) => return Err(SendError::Cut(error.into())),
@@ -158,12 +159,14 @@ where
         .await
     }
 
-    /// Whether it can carry a request. The API may have closed it meanwhile: a poll without a waker notices that.
+    /// Whether the connection can carry a request. An idle connection is not driven, so this polls it once to notice
+    /// that the API has closed it.
     fn is_usable(&mut self) -> bool {
         self.driver.poll_connection(&mut Context::from_waker(Waker::noop()));
         !matches!(self.driver, ConnectionDriver::Ended) && self.sender.is_ready()
     }
 
+    /// Moves the connection to a task of its own, so that it makes progress while no caller polls it.
     fn drive_by_task(&mut self) {
         self.driver = match std::mem::replace(&mut self.driver, ConnectionDriver::Ended) {
             ConnectionDriver::Caller(connection) => {
@@ -220,6 +223,7 @@ where
 {
     fn take(&self) -> Option<Http1Connection<B>> {
         loop {
+            // The connection that was used last is the least likely to have been closed by the API.
             let (mut connection, idle_since) = self.0.lock().connections.pop()?;
             if idle_since.elapsed() < IDLE_TIMEOUT && connection.is_usable() {
                 return Some(connection);
@@ -232,6 +236,7 @@ where
         let mut idle = self.0.lock();
         idle.connections.push((connection, Instant::now()));
         if !std::mem::replace(&mut idle.has_cleaner, true) {
+            // Weak, so that the task does not keep the connections of a dropped client open.
             tokio::spawn(close_idle(Arc::downgrade(self)));
         }
     }
@@ -287,8 +292,10 @@ where
         let Some(Http1Connection { driver, .. }) = &mut self.connection else {
             return Pin::new(body).poll_frame(context);
         };
+        // An earlier poll of the connection may have delivered a frame already.
         let mut frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
         if frame.is_pending() {
+            // Frames arrive only while the connection is polled, and no other task polls it.
             driver.poll_connection(context);
             frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
         }

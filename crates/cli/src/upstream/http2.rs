@@ -46,7 +46,7 @@ pub(crate) struct Http2<B> {
     /// The API has negotiated HTTP/1.1.
     is_unsupported: AtomicBool,
     connections: Mutex<Vec<Http2Connection<B>>>,
-    /// Locked while a connection is opened. The tasks that wait for the lock meanwhile share its failure.
+    /// Locked while a connection is opened. If that fails, the tasks that waited for the lock return the same failure.
     last_failure: tokio::sync::Mutex<Option<FailedConnect>>,
 }
 
@@ -134,6 +134,7 @@ where
                 Err(mut error) => {
                     let unsent = error.take_message();
                     let error = error.into_error();
+                    // hyper returns the request only if it has not begun to send it.
                     match unsent {
                         Some(unsent) => (request, reason) = (unsent, error.into()),
                         None if was_not_processed(&error) => return Ok(Err(SendError::Unsent(error.into()))),
@@ -145,7 +146,7 @@ where
         Ok(Err(SendError::Unsent(reason)))
     }
 
-    /// A stream on an open connection or on a new one; none if the API does not speak HTTP/2.
+    /// Reserves a stream on an open connection or on a new one. None if the API does not speak HTTP/2.
     async fn reserve_stream(&self) -> Result<Option<ReservedStream<B>>, BoxError> {
         if self.is_unsupported.load(Ordering::Acquire) {
             return Ok(None);
@@ -159,6 +160,7 @@ where
         if let Some(reserved) = self.reserve_open_stream() {
             return Ok(Some(reserved));
         }
+        // An older failure may be resolved by now, so only one that happened while this task waited is shared.
         if let Some(failure) = last_failure.as_ref().filter(|failure| failure.at >= asked_at) {
             return Err(failure.reason.clone().into());
         }
@@ -182,7 +184,7 @@ where
 
     fn reserve_open_stream(&self) -> Option<ReservedStream<B>> {
         let mut connections = self.connections.lock();
-        // A connection without a sender ends after its last response.
+        // Drops the sender of an unusable connection; the connection then closes after its last response.
         connections.retain(Http2Connection::is_usable);
         connections.iter().find_map(Http2Connection::reserve_stream)
     }

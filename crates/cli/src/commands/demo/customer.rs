@@ -122,6 +122,7 @@ impl Customer {
                 self.settle(OrderVersion::Original).await;
             }
         }
+        // The audit can only compare responses of a payment that was requested several times.
         while self.requests() < FIRST_REQUESTS {
             self.settle(OrderVersion::Original).await;
         }

@@ -32,14 +32,15 @@ impl GatewayProcess {
     /// Starts a gateway in front of `upstream` that keeps its files in `folder`.
     pub(super) async fn start(scenario: &Scenario, upstream: SocketAddr, folder: &Path) -> Result<Self> {
         let [listen, admin] = free_addresses()?;
-        let own = || format!("sqlite://{}", folder.join("hapax.db").display());
-        let store = scenario.store.clone().unwrap_or_else(own);
+        let default_store = || format!("sqlite://{}", folder.join("hapax.db").display());
+        let store = scenario.store.clone().unwrap_or_else(default_store);
         // A store that outlives the run may still have records of another run, so each run has its own namespace.
         let namespace = format!("demo-{:016x}", fresh_seed());
         let setup = GatewaySetup { upstream, listen, admin, store, namespace, folder: folder.to_owned() };
         let child = setup.spawn()?;
         let mut gateway = Self { setup, child };
-        // The file of the run is created now, which may take a moment. A named store should already work.
+        // The gateway creates the file of the run now, which may take a moment. A store that the user names should
+        // already work.
         let when_not_ready = if scenario.store.is_some() { WhenNotReady::Fail } else { WhenNotReady::Wait };
         gateway.wait_until_ready(when_not_ready).await?;
         Ok(gateway)
@@ -74,7 +75,7 @@ impl GatewayProcess {
 
     async fn crash(&mut self, outage: Duration, progress: &Progress) -> Result<()> {
         // A crash should interrupt many requests. Near the end of the run there may be only a few.
-        let _ = timeout(Duration::from_millis(500), progress.wait_for_running(WORTH_A_CRASH)).await;
+        let _ = timeout(Duration::from_millis(500), progress.wait_for_running(RUNNING_BEFORE_CRASH)).await;
         let interrupted = progress.running();
         self.child.kill().await.context("cannot kill the gateway")?;
         sleep(outage).await;
@@ -97,6 +98,7 @@ impl GatewayProcess {
                 }
                 Ok(Ok(Readiness::NotReady(_)) | Err(_)) | Err(_) => {}
             }
+            // A gateway that has exited never becomes ready: report its exit instead of waiting for the timeout.
             if self.child.try_wait()?.is_some() {
                 return Err(self.wait_for_exit().await);
             }
@@ -117,8 +119,8 @@ impl GatewayProcess {
     }
 }
 
-/// The number of running requests that a crash waits for: half of the clients.
-const WORTH_A_CRASH: u64 = 16;
+/// A crash waits until this many requests are running: half of the concurrent clients.
+const RUNNING_BEFORE_CRASH: u64 = 16;
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -214,11 +216,12 @@ fn remove_settings(command: &mut Command) {
 fn free_addresses() -> Result<[SocketAddr; 2]> {
     // Demos that start at the same time begin at different ports.
     let first = process::id().wrapping_mul(7919) % PORTS.len() as u32;
-    let mut held = Vec::new();
+    // A port is free if it can be bound; a failed bind adds nothing.
+    let mut listeners = Vec::new();
     for step in 0..PORTS.len() as u32 {
         let port = PORTS.start + ((first + step) % PORTS.len() as u32) as u16;
-        held.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
-        if let [listen, admin] = held.as_slice() {
+        listeners.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+        if let [listen, admin] = listeners.as_slice() {
             return Ok([listen.local_addr()?, admin.local_addr()?]);
         }
     }

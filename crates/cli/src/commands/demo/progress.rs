@@ -162,12 +162,12 @@ impl ProgressDisplay {
         }
     }
 
-    fn draw(&self, board: &Progress) {
+    fn draw(&self, progress: &Progress) {
         let mut stderr = io::stderr().lock();
         // The run goes on if standard error is closed.
         let _ = match self {
-            Self::Terminal => write!(stderr, "\r{board}\x1b[K"),
-            Self::Lines => writeln!(stderr, "{board}"),
+            Self::Terminal => write!(stderr, "\r{progress}\x1b[K"),
+            Self::Lines => writeln!(stderr, "{progress}"),
         };
     }
 }

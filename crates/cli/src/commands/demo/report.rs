@@ -75,7 +75,7 @@ fn show_payments(audit: &Audit) {
 
 fn show_damage(audit: &Audit) {
     println!();
-    for (damage, name, meaning) in KINDS {
+    for (damage, name, meaning) in DAMAGE_ROWS {
         row(name, audit.findings_of(damage).count() as u64, meaning);
         for finding in audit.findings_of(damage).take(SHOWN) {
             println!("      payment {}: {}", finding.payment, finding.description);
@@ -83,7 +83,7 @@ fn show_damage(audit: &Audit) {
     }
 }
 
-const KINDS: [(Damage, &str, &str); 5] = [
+const DAMAGE_ROWS: [(Damage, &str, &str); 5] = [
     (Damage::Duplicate, "duplicates", "payments charged more than once"),
     (Damage::Lost, "lost", "payments confirmed, but never charged"),
     (Damage::Wrong, "wrong", "responses or charges of another payment or amount"),

@@ -186,6 +186,7 @@ impl ServiceBehavior {
     /// Returns what happens to a request for a payment. `arrival` counts the requests for that payment from 0.
     pub(super) fn new(seed: u64, payment: u32, arrival: u32) -> Self {
         let mut random = RandomStream::new(seed, RandomTopic::ServiceBehavior, &[payment.into()]);
+        // Only the first request is busy or fails, so that a retry can succeed.
         match (random.in_range(0, 99), arrival) {
             (0..=1, 0) => Self::Busy,
             (2..=3, _) => Self::Decline,

@@ -125,6 +125,7 @@ async fn api() -> (SocketAddr, Arc<AtomicUsize>) {
 struct RunningGateway {
     public: SocketAddr,
     admin: SocketAddr,
+    /// How many requests the API has received.
     runs: Arc<AtomicUsize>,
 }
 
@@ -139,21 +140,23 @@ async fn free_address() -> SocketAddr {
 const OFTEN: CheckIntervals = CheckIntervals { retry: Duration::from_millis(5), check: Duration::from_millis(20) };
 
 impl RunningGateway {
-    async fn over(store: &Arc<FailingStore>, secret: Option<Identity>) -> Self {
+    /// Starts a gateway over this store, and an API for it. Returns once both listeners accept connections.
+    async fn start(store: &Arc<FailingStore>, secret: Option<Identity>) -> Self {
         let ((upstream, runs), public, admin) = (api().await, free_address().await, free_address().await);
         let config = config(upstream, public, admin, secret);
         let opened = opened(store);
         let metrics = PrometheusBuilder::new().build_recorder().handle();
         tokio::spawn(async move { serve(&config, opened, metrics, OFTEN, std::future::pending()).await });
-        let served = Self { public, admin, runs };
-        served.until("it listens", async || is_listened_at(public).await && is_listened_at(admin).await).await;
-        served
+        let gateway = Self { public, admin, runs };
+        gateway.wait_for("it listens", async || is_listened_at(public).await && is_listened_at(admin).await).await;
+        gateway
     }
 
-    async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {
-        let began = Instant::now();
+    /// Polls a condition. The limit of 60 s only turns a hang into a failure.
+    async fn wait_for(&self, description: &str, mut holds: impl AsyncFnMut() -> bool) {
+        let started_at = Instant::now();
         while !holds().await {
-            assert!(began.elapsed() < Duration::from_secs(60), "timed out: {what}");
+            assert!(started_at.elapsed() < Duration::from_secs(60), "timed out: {description}");
             tokio::task::yield_now().await;
         }
     }
@@ -168,14 +171,14 @@ impl RunningGateway {
     }
 
     async fn wait_until_ready(&self) {
-        self.until("it is ready", async || self.readiness().await.starts_with("HTTP/1.1 200")).await;
+        self.wait_for("it is ready", async || self.readiness().await.starts_with("HTTP/1.1 200")).await;
     }
 
     /// Waits until the gateway is not ready for this reason.
     async fn wait_until_not_ready(&self, why: &str) {
-        self.until(why, async || {
-            let said = self.readiness().await;
-            said.starts_with("HTTP/1.1 503") && said.contains(why)
+        self.wait_for(why, async || {
+            let response = self.readiness().await;
+            response.starts_with("HTTP/1.1 503") && response.contains(why)
         })
         .await;
     }
@@ -200,7 +203,8 @@ fn config(upstream: SocketAddr, public: SocketAddr, admin: SocketAddr, secret: O
     config
 }
 
-/// A connection to a free port may get that very port as its own; then nobody listens yet.
+/// Whether a server accepts connections at this address. While none listens, the system may give that very port to the
+/// client, and the client connects to itself.
 async fn is_listened_at(address: SocketAddr) -> bool {
     TcpStream::connect(address).await.is_ok_and(|stream| stream.local_addr().is_ok_and(|own| own != address))
 }
@@ -209,9 +213,9 @@ async fn is_listened_at(address: SocketAddr) -> bool {
 async fn exchange(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("{head}\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).await.unwrap();
-    said
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,7 +224,7 @@ async fn a_gateway_starts_without_its_store_and_recovers_h28() {
         [(StoreState::Down, "the connection was refused"), (StoreState::Silent, "the store does not reply")]
     {
         let store = FailingStore::new(state);
-        let gateway = RunningGateway::over(&store, None).await;
+        let gateway = RunningGateway::start(&store, None).await;
         gateway.wait_until_not_ready(why).await;
         assert!(exchange(gateway.admin, "GET /healthz HTTP/1.1").await.starts_with("HTTP/1.1 200"), "it must be alive");
         let refused = gateway.post("/charges", "k").await;
@@ -233,9 +237,13 @@ async fn a_gateway_starts_without_its_store_and_recovers_h28() {
         store.set(StoreState::Works);
         gateway.wait_until_ready().await;
         for replayed in [false, true] {
-            let got = gateway.post("/charges", "k").await;
-            assert!(got.starts_with("HTTP/1.1 201") && got.contains("idempotent-replayed") == replayed, "{got}");
+            let answer = gateway.post("/charges", "k").await;
+            assert!(
+                answer.starts_with("HTTP/1.1 201") && answer.contains("idempotent-replayed") == replayed,
+                "{answer}"
+            );
         }
+        // The one that passed, the GET and the first of the two copies.
         assert_eq!(gateway.runs(), 3);
     }
 }
@@ -255,7 +263,7 @@ async fn an_unsafe_store_prevents_the_start() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unsafe_store_is_not_used_after_it_comes_back() {
     let store = FailingStore::new(StoreState::Down);
-    let gateway = RunningGateway::over(&store, None).await;
+    let gateway = RunningGateway::start(&store, None).await;
     store.add_finding(Severity::Refuse, "it evicts records; set noeviction");
     store.set(StoreState::Works);
     gateway.wait_until_not_ready("it evicts records").await;
@@ -269,13 +277,13 @@ async fn an_unsafe_store_is_not_used_after_it_comes_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_secret_is_detected_when_the_store_comes_back() {
     let store = FailingStore::new(StoreState::Works);
-    let first = RunningGateway::over(&store, Some(Identity::keyed([1; 32]))).await;
+    let first = RunningGateway::start(&store, Some(Identity::keyed([1; 32]))).await;
     first.wait_until_ready().await;
     store.set(StoreState::Down);
     let (same, other) = (Identity::keyed([1; 32]), Identity::keyed([2; 32]));
     let (same, other) =
-        (RunningGateway::over(&store, Some(same)).await, RunningGateway::over(&store, Some(other)).await);
-    let none = RunningGateway::over(&store, None).await;
+        (RunningGateway::start(&store, Some(same)).await, RunningGateway::start(&store, Some(other)).await);
+    let none = RunningGateway::start(&store, None).await;
     store.set(StoreState::Works);
     same.wait_until_ready().await;
     other.wait_until_not_ready("has another secret").await;
@@ -290,17 +298,18 @@ async fn a_wrong_secret_is_detected_when_the_store_comes_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_gateway_becomes_ready_again_without_a_request() {
     let store = FailingStore::new(StoreState::Works);
-    let gateway = RunningGateway::over(&store, None).await;
+    let gateway = RunningGateway::start(&store, None).await;
     gateway.wait_until_ready().await;
     store.set(StoreState::Silent);
     gateway.wait_until_not_ready("the store does not reply").await;
     store.set(StoreState::Down);
+    // Enough failures to open the breaker, which then refuses begins until a trial call succeeds.
     for number in 0..6 {
         assert!(gateway.post("/charges", &format!("k{number}")).await.contains("#store-unavailable"));
     }
     gateway.wait_until_not_ready("the connection was refused").await;
     store.set(StoreState::Works);
-    // No request is sent meanwhile, so the checks alone must notice it.
+    // No request is sent in the meantime, so the trial calls alone must notice that the store is back.
     gateway.wait_until_ready().await;
     assert!(gateway.post("/charges", "k0").await.starts_with("HTTP/1.1 201"));
     store.add_finding(Severity::Refuse, "it evicts records; set noeviction");

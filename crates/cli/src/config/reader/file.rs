@@ -116,6 +116,7 @@ impl FileReader<'_> {
             } else if let Some(setting) = setting {
                 route.overrides.insert(setting.flag, self.given(key, value, setting.is_list)?);
             } else if let Some(name) = field {
+                // The fields of a route are lists, except `path` and `protect`.
                 route.fields.insert(name, self.given(key, value, name != "path" && name != "protect")?);
             } else {
                 let settings = of_table(PER_ROUTE).map(|setting| setting.key).filter(|key| *key != KEY);

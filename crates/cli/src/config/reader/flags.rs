@@ -107,8 +107,8 @@ pub(crate) fn mistyped(variables: impl Iterator<Item = (OsString, OsString)>) ->
 const PREFIX: &str = "HAPAX_";
 const OTHERS: [&str; 2] = ["HAPAX_CONFIG", "HAPAX_LOG"];
 
-/// Returns the value of a flag or, without one, of its variable. The default of clap is ignored: the file goes before
-/// it.
+/// Returns the value of a flag or, without one, of its variable. A default from clap is ignored, because a value in the
+/// file takes precedence over it.
 fn given(matches: &ArgMatches, setting: &'static SettingSpec) -> Option<GivenValue> {
     let origin = matches.value_source(setting.flag)?;
     let origin = if origin == ValueSource::CommandLine {

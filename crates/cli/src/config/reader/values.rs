@@ -24,7 +24,7 @@ struct SettingValue {
 pub(crate) type ByFlag = BTreeMap<&'static str, GivenValue>;
 
 impl Values {
-    /// Merges what flags and variables give with what the file gives, and with the defaults.
+    /// Merges the values from flags and variables with those from the file, and with the defaults.
     pub(crate) fn new(settings: impl Iterator<Item = &'static SettingSpec>, flags: &ByFlag, file: &ByFlag) -> Self {
         let merge = |setting: &'static SettingSpec| {
             let default = || Some(GivenValue { texts: vec![setting.default?.to_owned()], origin: Origin::Default });
@@ -34,7 +34,7 @@ impl Values {
         Self { by_flag: settings.map(merge).collect() }
     }
 
-    /// Returns these values with those that a route overrides.
+    /// Returns a copy in which the overrides of a route replace the values.
     pub(crate) fn with(&self, overrides: &ByFlag) -> Self {
         let mut by_flag = self.by_flag.clone();
         for (flag, given) in overrides {
@@ -45,7 +45,7 @@ impl Values {
         Self { by_flag }
     }
 
-    /// Returns what was given for the setting of this flag, if anything was.
+    /// Returns the value of the setting with this flag. None if it has neither a given value nor a default.
     pub(crate) fn given(&self, flag: &str) -> Option<&GivenValue> {
         let value = self.by_flag.get(flag);
         debug_assert!(value.is_some(), "{flag} is not a setting");
@@ -77,7 +77,7 @@ impl Values {
         }
     }
 
-    /// Returns the error for a limit of core that a value breaks.
+    /// Returns the error for a value that breaks a limit that core states.
     pub(crate) fn invalid(&self, invalid: &InvalidSetting) -> anyhow::Error {
         // The settings of core have the names of their flags, in snake case.
         let flag = |name: hapax::settings::SettingName| name.as_str().replace('_', "-");
@@ -106,7 +106,7 @@ impl Values {
         }
     }
 
-    /// Whether the user gave the value, so that it is not the default.
+    /// Whether the user gave the value. It is the default otherwise.
     pub(crate) fn is_chosen(&self, flag: &str) -> bool {
         self.given(flag).is_some_and(|given| given.origin != Origin::Default)
     }

@@ -55,7 +55,7 @@ impl AccessLogEntry {
         }
     }
 
-    /// The last byte of the response was handed to the connection.
+    /// Notes that the last byte of the response was handed to the connection.
     pub(crate) fn set_complete(&mut self) {
         self.is_complete = true;
     }
@@ -99,7 +99,7 @@ struct RequestCount {
     last_ended_at: Instant,
 }
 
-/// An open request. It ends when this is dropped.
+/// Counts as an open request of its connection until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenRequest(ConnectionActivity);
 

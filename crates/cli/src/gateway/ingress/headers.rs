@@ -64,11 +64,12 @@ pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, pe
     if let Some(name) = named_by_connection(request.headers()).find(|name| protected.contains(name)) {
         return Err(Refusal::bad_request(format!("a Connection field must not name {}", name.to_ascii_lowercase())));
     }
+    // Reads the authority of the target, which the next line removes.
     let host = host(request)?;
     *request.uri_mut() = origin_form(request)?;
     let headers = request.headers_mut();
     remove_unforwardable(headers, |name| name.as_str().starts_with(RESERVED_PREFIX));
-    // hyper answers `Expect: 100-continue` itself.
+    // hyper has already answered `Expect: 100-continue`, so the API must not answer it again.
     headers.remove(EXPECT);
     append(headers, FORWARDED_FOR, &peer.ip);
     append(headers, FORWARDED_PROTO, &peer.scheme);
@@ -82,6 +83,7 @@ pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, pe
 /// Roughly the length of the head on the wire. hyper's own limit depends on how much it reads at once; this one does
 /// not.
 fn head_bytes<B>(request: &Request<B>) -> usize {
+    // Each field has four more bytes on the wire: a colon, a space and the line end.
     let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() + target
 }
@@ -107,6 +109,7 @@ fn host<B>(request: &Request<B>) -> Result<Option<HeaderValue>, Refusal> {
 
 /// An empty Host field is valid (RFC 9112, 3.2).
 fn valid_host(field: &HeaderValue) -> Result<HeaderValue, Refusal> {
+    // A field that is not ASCII text counts as malformed, as does one with credentials (`user@host`).
     let text = field.to_str().unwrap_or("@");
     if text.contains('@') || !(text.is_empty() || text.parse::<Authority>().is_ok()) {
         return Err(Refusal::bad_request("the Host field is malformed"));

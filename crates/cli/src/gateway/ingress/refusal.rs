@@ -1,4 +1,4 @@
-//! Responses to requests that are refused before a key is looked at.
+//! Responses to requests that are refused before their key is read.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,8 @@ impl Refusal {
     }
 }
 
-/// For a path that matches a route in one of two readings. The `retry` member is that of the contract's own problems.
+/// The response to a path that has two readings of which at least one matches a route. The `retry` member means the
+/// same as in the problems of the contract.
 pub(crate) fn ambiguous_path() -> Response<Bytes> {
     let status = StatusCode::BAD_REQUEST;
     let document = json!({

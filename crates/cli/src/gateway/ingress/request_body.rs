@@ -68,6 +68,7 @@ impl StreamedBody for ClientBody {
     fn start_streaming(&mut self) -> Arc<StreamProgress> {
         let progress = Arc::<StreamProgress>::default();
         self.timer = None;
+        // A streamed body does not stay in memory.
         self.reservation.free();
         self.progress = Some(Arc::clone(&progress));
         progress
@@ -79,6 +80,7 @@ impl Body for ClientBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        // Without streaming, the timer keeps running over all frames: it limits the arrival of the whole body.
         if let Poll::Ready(frame) = self.poll_received(cx) {
             return Poll::Ready(frame.map(|frame| self.account(frame?)));
         }

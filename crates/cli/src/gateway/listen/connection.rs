@@ -147,6 +147,7 @@ where
     let mut ends: FuturesUnordered<BoxFuture<'_, ()>> =
         [Box::pin(stop.cancelled()) as BoxFuture<'_, ()>, Box::pin(idle)].into_iter().collect();
     let ended = tokio::select! {
+        // The connection is polled first, so that it takes a request that has arrived before it is closed as idle.
         biased;
         ended = connection.as_mut() => ended,
         _ = ends.next() => {

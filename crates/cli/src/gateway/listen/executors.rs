@@ -55,10 +55,11 @@ fn start(number: usize, stop: CancellationToken) -> io::Result<Handle> {
             executor.block_on(stop.cancelled());
         }
     })?;
+    // Waits until the executor is built, so that a failure prevents the start.
     Ok(receiver.recv().map_err(io::Error::other)??)
 }
 
-/// The runtime of the gateway's gate: a task that is spawned on an executor stays there. All else is done by [`Tokio`].
+/// The runtime of the gateway's gate: a task that is spawned on an executor stays there. [`Tokio`] does all else.
 #[derive(Debug)]
 pub(crate) struct ExecutorRuntime(Tokio);
 

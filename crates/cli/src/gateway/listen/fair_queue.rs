@@ -45,7 +45,7 @@ type CallerHash = u64;
 struct QueueState {
     started_in_tick: usize,
     is_ticking: bool,
-    /// The callers with something queued, each once, in the order of their turns.
+    /// The callers that have queued entries, each once, in the order of their turns.
     callers: VecDeque<CallerHash>,
     waiting: HashMap<CallerHash, VecDeque<oneshot::Sender<()>>>,
 }
@@ -84,6 +84,7 @@ impl FairQueue {
 impl QueueState {
     /// None if the caller may start at once.
     fn enqueue(&mut self, caller: CallerHash) -> Option<oneshot::Receiver<()>> {
+        // A newcomer must not overtake callers that are queued already.
         if self.started_in_tick < STARTS && self.callers.is_empty() {
             self.started_in_tick += 1;
             return None;
@@ -99,7 +100,7 @@ impl QueueState {
         Some(receiver)
     }
 
-    /// Begins a tick and starts the next ones. Returns whether there were any.
+    /// Begins a tick and starts the next queued entries. Returns whether there were any.
     fn start_next(&mut self) -> bool {
         self.started_in_tick = 0;
         let starts = self.callers.len().clamp(STARTS, MAX_STARTS);
@@ -111,11 +112,12 @@ impl QueueState {
         self.is_ticking
     }
 
-    /// Starts the first of a caller that still waits. Returns whether there was one.
+    /// Starts the oldest entry of a caller that has not been dropped. Returns whether there was one.
     fn start_one(&mut self, caller: CallerHash) -> bool {
         let Some(waiting) = self.waiting.get_mut(&caller) else {
             return false;
         };
+        // `send` fails if the waiting future was dropped; then the next entry of the caller gets the turn.
         let is_started = std::iter::from_fn(|| waiting.pop_front()).any(|sender| sender.send(()).is_ok());
         if waiting.is_empty() {
             self.waiting.remove(&caller);

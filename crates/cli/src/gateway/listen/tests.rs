@@ -1,4 +1,4 @@
-//! The listener with short time limits, before a service that reads every body to its end.
+//! The listener with short time limits, in front of a service that reads every body to its end.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -18,6 +18,7 @@ use crate::gateway::routing::Routes;
 use crate::upstream::forward::StreamedBody;
 
 const SHORT: Duration = Duration::from_millis(200);
+/// Longer than any test: a limit of this length never ends.
 const LONG: Duration = Duration::from_secs(600);
 
 const PATIENT: Limits = Limits { connections: 100, idle: LONG, handshake: LONG, body: LONG, stall: LONG };
@@ -31,7 +32,8 @@ fn rules(limits: Limits) -> IngressRules {
     IngressRules::new(routes, ProtectedFields::with(None), limits)
 }
 
-async fn served(limits: Limits) -> SocketAddr {
+/// Starts a server with these limits and returns its address.
+async fn start_server(limits: Limits) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = GatewayServer::new([(Handle::current(), tower::service_fn(read_all))], rules(limits));
@@ -77,7 +79,7 @@ const POST: &str = "POST / HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_with_a_slow_head_is_closed() {
-    let address = served(Limits { idle: SHORT, ..PATIENT }).await;
+    let address = start_server(Limits { idle: SHORT, ..PATIENT }).await;
     for start in ["", "POST / HTTP/1.1\r\nhost: a\r\nx-slow: "] {
         send_slowly(address, start, b"x").await;
     }
@@ -85,7 +87,7 @@ async fn a_connection_with_a_slow_head_is_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed() {
-    let address = served(Limits { idle: SHORT, ..PATIENT }).await;
+    let address = start_server(Limits { idle: SHORT, ..PATIENT }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     let mut received = String::new();
@@ -95,7 +97,7 @@ async fn an_idle_connection_is_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_body_is_408_and_nothing_is_recorded_h11() {
-    let address = served(Limits { body: SHORT, ..PATIENT }).await;
+    let address = start_server(Limits { body: SHORT, ..PATIENT }).await;
     let received = send_slowly(address, POST, b"x").await;
     assert!(received.starts_with("HTTP/1.1 408") && received.contains("#body-timeout"), "{received}");
     let received =
@@ -106,26 +108,26 @@ async fn a_slow_body_is_408_and_nothing_is_recorded_h11() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_streamed_body_may_be_slow_but_must_not_stall() {
-    let address = served(Limits { body: SHORT, stall: SHORT, ..PATIENT }).await;
-    let began = Instant::now();
+    let address = start_server(Limits { body: SHORT, stall: SHORT, ..PATIENT }).await;
+    let started_at = Instant::now();
     let put = "PUT / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 60\r\n\r\n";
     let received = send_slowly(address, put, b"x").await;
-    assert!(received.starts_with("HTTP/1.1 200") && began.elapsed() > SHORT * 2, "{}", &received[..80]);
+    assert!(received.starts_with("HTTP/1.1 200") && started_at.elapsed() > SHORT * 2, "{}", &received[..80]);
     let received = send_slowly(address, put, b"").await;
     assert!(received.starts_with("HTTP/1.1 400") && received.contains("timed out"), "{received}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_its_response_is_disconnected() {
-    let address = served(Limits { stall: SHORT, connections: 1, ..PATIENT }).await;
+    let address = start_server(Limits { stall: SHORT, connections: 1, ..PATIENT }).await;
     let mut slow = TcpStream::connect(address).await.unwrap();
     slow.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     // One connection is allowed: the second one is served after the first was closed.
     let received = send_slowly(address, "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", b"").await;
     assert!(received.starts_with("HTTP/1.1 200"), "{}", &received[..80]);
-    let mut taken = Vec::new();
-    drop(slow.read_to_end(&mut taken).await);
-    assert!(taken.len() < 16 << 20, "the first response was cut off: {}", taken.len());
+    let mut received = Vec::new();
+    drop(slow.read_to_end(&mut received).await);
+    assert!(received.len() < 16 << 20, "the first response must be cut off: {} bytes", received.len());
 }
 
 #[tokio::test]
@@ -155,7 +157,7 @@ async fn connections_are_spread_evenly_over_the_executors() {
 const FIELD: HeaderName = HeaderName::from_static("x-tenant");
 
 /// Sends `count` requests at once on a new connection from this address.
-async fn at_once(address: SocketAddr, from: [u8; 4], tenant: &str, count: usize) -> TcpStream {
+async fn send_at_once(address: SocketAddr, from: [u8; 4], tenant: &str, count: usize) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
     let mut stream = socket.connect(address).await.unwrap();
@@ -177,9 +179,9 @@ async fn started_before_other(field: Option<HeaderName>, from: [u8; 4]) -> usize
     let address = listener.local_addr().unwrap();
     let mut flood = Vec::new();
     for _ in 0..50 {
-        flood.push(at_once(address, [127, 0, 0, 1], "one", 20).await);
+        flood.push(send_at_once(address, [127, 0, 0, 1], "one", 20).await);
     }
-    let mut other = at_once(address, from, "other", 1).await;
+    let mut other = send_at_once(address, from, "other", 1).await;
     let mut rules = rules(PATIENT);
     rules.tenant = field;
     let server = GatewayServer::new([(Handle::current(), service)], rules);

@@ -73,6 +73,7 @@ impl Segment {
 impl Pattern {
     /// Whether a path matches, given as its decoded segments.
     fn matches(&self, path: &[Cow<'_, [u8]>]) -> bool {
+        // A slash at the end leaves an empty last segment; `start` is the path without it.
         let (end, start) = path.split_last().unwrap_or((&Cow::Borrowed(b""), path));
         self.matches_exactly(path) || (end.is_empty() && self.matches_exactly(start))
     }
@@ -151,7 +152,7 @@ fn decode(text: &str) -> Cow<'_, [u8]> {
     percent_decode_str(text).into()
 }
 
-/// The segments as a server sees them that decodes first. Some servers read a backslash as a slash.
+/// Splits a path as a server does that decodes first. Some servers read a backslash as a slash.
 fn normalize(path: &[u8]) -> Vec<Cow<'static, [u8]>> {
     let mut segments: Vec<&[u8]> = Vec::new();
     let mut ends_in_slash = true;
