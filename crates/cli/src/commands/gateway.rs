@@ -110,6 +110,7 @@ async fn listen(
     let routes = routes(config, gate).map_err(CommandError::usage)?;
     let forward = forward(config)?;
     let acceptor = acceptor(config)?;
+    // Bound before anything is served, so that a taken port prevents the start.
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     log_configuration(config);
     let limits = Limits { body: config.request_body_timeout, ..Limits::default() };
@@ -122,7 +123,7 @@ async fn listen(
     Ok(executors)
 }
 
-/// Waits for running requests and closes the journal. The next process adopts what is left in it.
+/// Waits for running requests and closes the journal. The next process adopts the answers that are left in it.
 async fn shut_down(gate: &Gate, journal: Option<Arc<FileJournal>>) {
     if gate.drain(DRAIN).await {
         tracing::info!("stopped; no requests were running");

@@ -84,8 +84,8 @@ pub(crate) fn addresses(values: &Values) -> Result<(SocketAddr, SocketAddr), any
     let (listen, admin) = (values.one("listen", parse::address)?, values.one("admin", parse::address)?);
     // Port 0 asks the system for a free port, so two of them do not collide.
     if listen == admin && listen.port() != 0 {
-        let what = format!("clients connect to the same address, {}; choose another port", values.quoted("listen"));
-        return Err(values.wrong("admin", what));
+        let reason = format!("clients connect to the same address, {}; choose another port", values.quoted("listen"));
+        return Err(values.wrong("admin", reason));
     }
     Ok((listen, admin))
 }
@@ -112,8 +112,8 @@ pub(crate) fn gate_settings(values: &Values, rules: &Rules) -> Result<Settings, 
     let is_one_tenant = values.one("tenant", parse::tenant)? == Tenant::None;
     let is_over = settings.max_in_flight_per_tenant > settings.max_in_flight;
     if is_over && is_chosen {
-        let what = format!("must not be larger than {}", values.quoted("max-in-flight"));
-        return Err(values.wrong("max-in-flight-per-tenant", what));
+        let reason = format!("must not be larger than {}", values.quoted("max-in-flight"));
+        return Err(values.wrong("max-in-flight-per-tenant", reason));
     }
     // A default never contradicts a choice. If all callers are one tenant, its limit is the limit of all.
     if !is_chosen && (is_over || is_one_tenant) {

@@ -154,18 +154,18 @@ fn key(values: &Values) -> Result<KeySource, anyhow::Error> {
             // Each key would be its own tenant, so callers that send the same key would get each other's answers.
             if tenant.as_ref() == Some(&name) {
                 let tenant = values.quoted("tenant");
-                let what = format!("{name} already identifies the tenant ({tenant}); choose another header");
-                return Err(values.wrong("key-from", what));
+                let reason = format!("{name} already identifies the tenant ({tenant}); choose another header");
+                return Err(values.wrong("key-from", reason));
             }
             let grammar = if is_strict { Grammar::Strict } else { Grammar::Lenient };
             Ok(KeySource::Field(KeyField::default().in_field(name).grammar(grammar)))
         }
         KeyPlace::Body(_) if is_strict => {
-            let what = format!(
+            let reason = format!(
                 "strict is a grammar for headers, but the key is in the body, {}; remove key-grammar",
                 values.quoted("key-from")
             );
-            Err(values.wrong("key-grammar", what))
+            Err(values.wrong("key-grammar", reason))
         }
         KeyPlace::Body(key) => Ok(KeySource::Body(key)),
     }

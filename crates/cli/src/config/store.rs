@@ -1,4 +1,4 @@
-//! `[store]`: where records are kept, and where completions are kept that the store does not confirm.
+//! `[store]`: where records are kept, and where answers wait that the store has not confirmed.
 
 mod state_directory;
 

@@ -33,7 +33,7 @@ use crate::ops::metrics::ListenerMetrics;
 pub(crate) struct IngressRules {
     pub(crate) routes: Routes,
     pub(crate) protected_fields: ProtectedFields,
-    /// The field that names the tenant in the fair queue. Without it, callers are told apart by their address.
+    /// The field that names the tenant in the fair queue. Without it, the address identifies the caller.
     pub(crate) tenant: Option<HeaderName>,
     pub(crate) limits: Limits,
     body_memory: BodyMemory,

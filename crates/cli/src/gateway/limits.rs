@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Request line and header fields together, in bytes; a longer head is 431. The same as nginx: enough for large cookies
-/// and tokens.
+/// Request line and header fields together, in bytes; a longer head gets 431. The same as nginx: enough for large
+/// cookies and tokens.
 pub(crate) const HEAD_BYTES: usize = 32 << 10;
 
-/// Header fields of one request; more fields are 431. Browsers and proxies stay far below.
+/// Header fields of one request; more fields get 431. Browsers and proxies stay far below.
 pub(crate) const HEAD_FIELDS: usize = 100;
 
 /// The most bytes that one read takes from an HTTP/1 connection: less than hyper's first buffer of 8 KiB, so that it
@@ -26,7 +26,7 @@ pub(crate) const RESET_STREAMS: usize = 20;
 /// Bodies of protected requests up to this size are always admitted. At the limit of connections they occupy 32 MiB.
 pub(crate) const SMALL_BODY: usize = 8 << 10;
 
-/// The memory that larger bodies share, in bytes; a body beyond it is 503 `overloaded`. A body stays in memory until
+/// The memory that larger bodies share, in bytes; a body beyond it gets 503 `overloaded`. A body stays in memory until
 /// the API has answered.
 pub(crate) const BODY_MEMORY: usize = 16 << 20;
 

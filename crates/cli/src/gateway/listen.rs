@@ -71,10 +71,12 @@ where
     /// Serves clients until `stop` ends, then waits for the open requests, at most for `drain`.
     pub(crate) async fn serve_until(&self, stop: impl Future<Output = ()>, listener: TcpListener, drain: Duration) {
         tokio::select! {
+            // `stop` is polled first, so that a flood of connections cannot delay it.
             biased;
             () = stop => {}
             () = self.accept(&listener) => {}
         }
+        // Closes the port, so that new connections are refused while open requests finish.
         drop(listener);
         tracing::info!(
             drain_s = drain.as_secs(),
@@ -99,6 +101,7 @@ where
             if permits.available_permits() == 0 {
                 tracing::warn!(limit, "the limit of connections is reached; no more are accepted until one ends");
             }
+            // Acquired before the accept, so that further connections wait in the system's backlog.
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
                 return;
             };

@@ -116,6 +116,7 @@ pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
 async fn respond(request: Request<Incoming>, admin: AdminState) -> Result<Response<Full<Bytes>>, Infallible> {
     let (mut format, mut status) = (TEXT, StatusCode::OK);
     let text = match request.uri().path() {
+        // The first two need no token, because load balancers and probes send none.
         "/healthz" => "ok\n".into(),
         "/readyz" => match admin.health.readiness().await {
             Ok(()) => "ready\n".into(),

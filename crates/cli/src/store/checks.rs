@@ -90,6 +90,7 @@ impl StoreChecks {
     /// Records the secret of the namespace, or compares it with the recorded one. Under another secret every retry
     /// would look new.
     async fn pin_secret(&self) -> Result<(), CheckFailure> {
+        // For the identity without a secret, `pin` records nothing and only checks that no secret is recorded.
         let identity = self.secret.clone().unwrap_or_default();
         let (protocol, owner) = (Protocol::over(&*self.store), self.new_owner());
         let pinned = self.with_timeout(protocol.pin(&self.namespace, &identity, owner)).await?;

@@ -201,8 +201,8 @@ impl ConnectionDriver {
         }
     }
 
-    /// The waker for what the connection delivers. A driving caller polls again after each poll of the connection, so
-    /// it needs no waker.
+    /// The context in which the response is polled. A caller that drives the connection polls the response again after
+    /// each poll of the connection, so the response needs no waker.
     fn context<'a>(&self, context: &Context<'a>) -> Context<'a> {
         match self {
             Self::Caller(_) | Self::Ended => Context::from_waker(Waker::noop()),

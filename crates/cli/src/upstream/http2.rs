@@ -191,6 +191,7 @@ where
 
     async fn connect(&self) -> Result<Option<Http2Connection<B>>, BoxError> {
         let stream = self.connector.clone().call(self.target.clone()).await?;
+        // Without TLS nothing is negotiated: with h2c:// the user has declared that the API speaks HTTP/2.
         let is_negotiated = self.target.scheme() == Some(&http::uri::Scheme::HTTPS);
         if is_negotiated && !stream.connected().is_negotiated_h2() {
             return Ok(None);

@@ -53,6 +53,7 @@ impl PaymentClient {
         let outcome = async {
             match self.client.request(request).await {
                 Ok(response) => read(response).await,
+                // Without a connection nothing was sent, so the audit must not count a request.
                 Err(error) if error.is_connect() => RequestOutcome::without_delay(ReceivedResponse::NotSent),
                 Err(_) => RequestOutcome::without_delay(ReceivedResponse::Broken),
             }

@@ -5,7 +5,7 @@ use super::audit::{Audit, Damage};
 use super::number_format::{grouped, money};
 use super::progress::Progress;
 
-/// Prints what the run does.
+/// Prints the plan of the run.
 pub(super) fn introduce(scenario: &Scenario) {
     let payments = grouped(scenario.payments);
     let path = if scenario.direct { "directly" } else { "through the gateway" };

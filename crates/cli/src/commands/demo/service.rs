@@ -128,6 +128,7 @@ impl ServiceState {
         let arrival = self.count_arrival(order.payment);
         let position = [order.payment.into(), arrival.into()];
         let mut pace = RandomStream::new(self.seed, RandomTopic::Pace, &position);
+        // The pauses let crashes and closed connections happen both before and after the charge.
         sleep(Duration::from_millis(pace.in_range(0, 8))).await;
         let number = format!("{:06}", self.numbers.fetch_add(1, Ordering::Relaxed));
         let behavior = ServiceBehavior::new(self.seed, order.payment, arrival);

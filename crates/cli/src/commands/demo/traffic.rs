@@ -183,7 +183,7 @@ pub(super) enum ServiceBehavior {
 }
 
 impl ServiceBehavior {
-    /// Returns what happens to a request for a payment. `arrival` counts the requests for that payment from 0.
+    /// Returns the behaviour for one request for a payment. `arrival` counts the requests for that payment from 0.
     pub(super) fn new(seed: u64, payment: u32, arrival: u32) -> Self {
         let mut random = RandomStream::new(seed, RandomTopic::ServiceBehavior, &[payment.into()]);
         // Only the first request is busy or fails, so that a retry can succeed.

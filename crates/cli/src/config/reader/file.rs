@@ -142,6 +142,7 @@ impl FileReader<'_> {
             | ValueInner::Table(_)) => {
                 let text =
                     scalar(value).with_context(|| format!("{line}: {key} must be a string or a whole number"))?;
+                // A list may also be one text with commas, as in a flag or a variable.
                 if is_list { text.split(',').map(|text| text.trim().to_owned()).collect() } else { vec![text] }
             }
         };

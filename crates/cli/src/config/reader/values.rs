@@ -68,12 +68,12 @@ impl Values {
         texts.iter().map(|text| parse(text).map_err(|error| self.wrong(flag, format!("{error:#}")))).collect()
     }
 
-    /// Returns the error for a wrong value: where the value was given, and what is wrong.
-    pub(crate) fn wrong(&self, flag: &str, what: impl fmt::Display) -> anyhow::Error {
+    /// Returns the error for a wrong value: where the value was given, and why it is wrong.
+    pub(crate) fn wrong(&self, flag: &str, reason: impl fmt::Display) -> anyhow::Error {
         match self.given(flag).map_or(&Origin::Default, |given| &given.origin) {
-            Origin::File(line) => anyhow!("{line}: {}: {what}", self.key(flag)),
-            origin @ (Origin::Flag(_) | Origin::Environment(_)) => anyhow!("{origin}: {what}"),
-            Origin::Default => anyhow!("{flag} (default): {what}"),
+            Origin::File(line) => anyhow!("{line}: {}: {reason}", self.key(flag)),
+            origin @ (Origin::Flag(_) | Origin::Environment(_)) => anyhow!("{origin}: {reason}"),
+            Origin::Default => anyhow!("{flag} (default): {reason}"),
         }
     }
 

@@ -92,6 +92,7 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
 fn host<B>(request: &Request<B>) -> Result<Option<HeaderValue>, Refusal> {
     let mut fields = request.headers().get_all(HOST).iter();
     let field = match (fields.next(), fields.next()) {
+        // HTTP/2 names the host in the target, and HTTP/1.0 may name none.
         (None, _) if request.version() == Version::HTTP_11 => {
             return Err(Refusal::bad_request("a Host field is missing"));
         }

@@ -60,6 +60,7 @@ async fn send_slowly(address: SocketAddr, start: &str, drip: &[u8]) -> String {
     let mut received = Vec::new();
     let drips = async {
         for piece in drip.iter().cycle() {
+            // Often enough that no pause is a stall, but too slow for a whole body within `SHORT`.
             tokio::time::sleep(SHORT / 20).await;
             if writer.write_all(&[*piece]).await.is_err() {
                 break;
@@ -195,12 +196,14 @@ async fn started_before_other(field: Option<HeaderName>, from: [u8; 4]) -> usize
 #[tokio::test]
 async fn a_flood_of_one_tenant_does_not_delay_other_tenants() {
     let before = started_before_other(Some(FIELD), [127, 0, 0, 1]).await;
+    // Less than a quarter: its connection waits behind the 50 of the flood, and their first requests start meanwhile.
     assert!(before < 250, "{before}");
 }
 
 #[tokio::test]
 async fn a_flood_from_one_address_does_not_delay_other_addresses() {
     let before = started_before_other(None, [127, 0, 0, 2]).await;
+    // Its connection takes turns with those of the other address, so it does not wait behind all of them.
     assert!(before < 20, "{before}");
     let same = started_before_other(None, [127, 0, 0, 1]).await;
     assert!(same > before, "{same} and {before}: requests from one address share its turns");

@@ -167,6 +167,7 @@ fn normalize(path: &[u8]) -> Vec<Cow<'static, [u8]>> {
             }
         }
     }
+    // As in `literal`, an empty last segment stands for a slash at the end.
     if ends_in_slash {
         segments.push(b"");
     }

@@ -31,7 +31,7 @@ impl PaymentCase<'_> {
             .any(|exchange| exchange.response == ReceivedResponse::OutcomeUnknown)
     }
 
-    /// Returns what is wrong with a response to the original order, if anything is.
+    /// Returns the damage that a response to the original order shows, if it shows any.
     pub(super) fn find_wrong(&self, exchange: &Exchange) -> Option<(Damage, String)> {
         let response = &exchange.response;
         match response {
