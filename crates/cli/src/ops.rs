@@ -1,4 +1,4 @@
-//! What an operator uses: the admin listener, the metrics and the stop signal.
+//! The tools of an operator: the admin listener, the metrics and the stop signal.
 
 pub(crate) mod admin;
 pub(crate) mod metrics;

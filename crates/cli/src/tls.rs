@@ -17,7 +17,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Accepts client connections with this certificate chain and private key, both PEM.
+/// Returns an acceptor of client connections with this certificate chain and private key, both PEM.
 pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, anyhow::Error> {
     let chain = certificates(certificate)?;
     let private = PrivateKeyDer::from_pem_file(key)
@@ -33,7 +33,7 @@ pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, an
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Trusts only the authorities in this file, or those of the system if there is none.
+/// Returns a configuration that trusts only the authorities in this file, or those of the system without a file.
 pub(crate) fn client_config(authorities: Option<&Path>) -> Result<ClientConfig, anyhow::Error> {
     let mut roots = RootCertStore::empty();
     let found = match authorities {
@@ -48,7 +48,7 @@ pub(crate) fn client_config(authorities: Option<&Path>) -> Result<ClientConfig, 
     }
 }
 
-/// For an API without TLS.
+/// Returns a configuration for an API without TLS. The connector requires one but never uses it.
 pub(crate) fn unused_config() -> Result<ClientConfig, anyhow::Error> {
     client_that_trusts(RootCertStore::empty())
 }

@@ -16,8 +16,8 @@ pub(crate) const READ_CAP: u64 = (8 << 10) - 1;
 /// Concurrent requests on one HTTP/2 connection: the least that RFC 9113 recommends.
 pub(crate) const STREAMS: u32 = 100;
 
-/// What a client may send on an HTTP/2 connection ahead of the reader, in bytes: the initial window of RFC 9113. It
-/// stays in memory.
+/// The bytes that a client may send on an HTTP/2 connection before the gateway reads them: the initial window of RFC
+/// 9113. They stay in memory.
 pub(crate) const WINDOW: u32 = (64 << 10) - 1;
 
 /// Streams that a client may open and reset before they are accepted; more end the connection.
@@ -33,17 +33,17 @@ pub(crate) const BODY_MEMORY: usize = 16 << 20;
 /// Client connections at once. Further ones wait in the system's backlog.
 const CONNECTIONS: usize = 4096;
 
-/// From the end of one request to the end of the head of the next. Longer than the 60 s of common load balancers: they
-/// close an idle connection first, and never send a request into a connection that the gateway is closing.
+/// Time from the end of one request to the end of the head of the next. Longer than the 60 s of common load balancers:
+/// they close an idle connection first, and never send a request into a connection that the gateway is closing.
 const IDLE: Duration = Duration::from_secs(75);
 
-/// A TLS handshake takes a few round trips.
+/// Time for a TLS handshake, which takes a few round trips.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The whole body of a protected request, which has at most a few MiB and stays in memory while it arrives.
+/// Time for the whole body of a protected request, which has at most a few MiB and stays in memory while it arrives.
 const BODY: Duration = Duration::from_secs(60);
 
-/// Between two frames of a body that streams, and for a client to read a part of a response.
+/// Time between two frames of a streamed body, and time for a client to read a part of a response.
 const STALL: Duration = Duration::from_secs(60);
 
 /// The limits that tests shorten.

@@ -34,7 +34,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections at once: probes and scrapers are few.
 const CONNECTIONS: usize = 64;
 
-/// What the pages of this listener show.
+/// The data that the pages of this listener show.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminState {
     pub(crate) health: Arc<StoreHealth>,

@@ -40,7 +40,7 @@ pub(crate) struct StoreHealth {
     last: Mutex<LastCheck>,
 }
 
-/// What the last check found.
+/// The result of the last check.
 #[derive(Debug, Default)]
 struct LastCheck {
     /// Why the start-up checks failed.

@@ -160,7 +160,7 @@ fn with_tls(tls: &ClientConfig) -> HttpsConnectorBuilder<WantsProtocols1> {
 #[derive(Debug)]
 pub(crate) struct Forward<B>(Arc<Forwarder<B>>);
 
-/// What all clones of [`Forward`] share.
+/// The state that all clones of [`Forward`] share.
 #[derive(Debug)]
 struct Forwarder<B> {
     client: UpstreamClient<B>,

@@ -66,13 +66,13 @@ struct Http1Connection<B> {
     driver: ConnectionDriver,
 }
 
-/// Where the input and output of a connection happen.
+/// The task that does the input and output of a connection.
 enum ConnectionDriver {
-    /// In the task that waits for a response.
+    /// The task that waits for a response.
     Caller(BoxFuture<'static, hyper::Result<()>>),
-    /// In a task of its own.
+    /// A task of its own.
     Task,
-    /// The connection has ended.
+    /// No task, because the connection has ended.
     Ended,
 }
 

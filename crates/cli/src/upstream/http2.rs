@@ -26,7 +26,7 @@ use crate::upstream::{CONNECT_TIMEOUT, CONNECTIONS_CLOSE, IDLE_TIMEOUT, SendErro
 /// more connections.
 pub(crate) const API_STREAMS: usize = 100;
 
-/// How many bytes of one response may wait for its client. The window of the connection has room for as much of each
+/// The bytes of one response that may wait for its client. The window of the connection has room for as much of each
 /// stream, so that a client that reads slowly does not block the others.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * 100;

@@ -1,4 +1,4 @@
-//! What the clients sent and received. The audit compares it with the log of the payment service.
+//! The requests and responses of the clients. The audit compares them with the log of the payment service.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

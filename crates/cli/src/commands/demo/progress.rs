@@ -113,7 +113,7 @@ impl Progress {
 }
 
 async fn wait_until<N: PartialOrd + 'static>(counter: &watch::Sender<N>, count: N) {
-    // It cannot fail, since the sender is alive here.
+    // `wait_for` fails only if the sender is dropped, and it is borrowed here.
     let _ = counter.subscribe().wait_for(|seen| *seen >= count).await;
 }
 

@@ -27,9 +27,9 @@ pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute
     shown + &format!("\n{others}: protected, key {protect}. Every other request is forwarded unprotected.\nok\n")
 }
 
-type TableRow = (&'static str, String, String);
+type ShownRow = (&'static str, String, String);
 
-fn setting_row(setting: &'static SettingSpec, values: &Values, derived: &Derived) -> TableRow {
+fn setting_row(setting: &'static SettingSpec, values: &Values, derived: &Derived) -> ShownRow {
     let (text, origin) = match values.given(setting.flag) {
         Some(given) => (given.texts.join(","), origin(given)),
         None => ("none".into(), "default".into()),
@@ -38,7 +38,7 @@ fn setting_row(setting: &'static SettingSpec, values: &Values, derived: &Derived
     (setting.flag, derived.get(setting.flag).cloned().unwrap_or(text), origin)
 }
 
-fn route_rows(route: &ConfiguredRoute) -> impl Iterator<Item = TableRow> {
+fn route_rows(route: &ConfiguredRoute) -> impl Iterator<Item = ShownRow> {
     let protect = route.table.fields.get("protect").map_or("as `key`".into(), origin);
     let fields = ROUTE_FIELDS.iter().filter(|name| !["method", "path", "protect"].contains(name));
     let fields = fields.filter_map(|name| Some((*name, route.table.fields.get(name)?)));
@@ -66,9 +66,9 @@ pub(in crate::config) fn without_credentials(url: &str) -> String {
 }
 
 /// Aligns rows in three columns.
-fn table(title: &'static str, rows: impl Iterator<Item = TableRow>) -> String {
+fn table(title: &'static str, rows: impl Iterator<Item = ShownRow>) -> String {
     let titles = (!title.is_empty()).then(|| (title, "VALUE".into(), "FROM".into()));
-    let rows: Vec<TableRow> = titles.into_iter().chain(rows).collect();
+    let rows: Vec<ShownRow> = titles.into_iter().chain(rows).collect();
     let names = rows.iter().map(|(name, _, _)| name.chars().count()).max().unwrap_or_default();
     let values = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or_default();
     rows.iter().map(|(name, value, origin)| format!("{name:names$}  {value:values$}  {origin}\n")).collect()

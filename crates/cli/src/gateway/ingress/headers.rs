@@ -21,7 +21,7 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) struct ProtectedFields(Vec<HeaderName>);
 
 impl ProtectedFields {
-    /// These fields in addition to the ones that every gateway protects.
+    /// The given fields, in addition to the ones that every gateway protects.
     pub(crate) fn with(more: impl IntoIterator<Item = HeaderName>) -> Self {
         let always = [AUTHORIZATION, COOKIE, HOST, IDEMPOTENCY_KEY];
         Self(always.into_iter().chain(more).collect())

@@ -33,7 +33,7 @@ use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::ops::metrics::ConnectionGauge;
 use crate::tls::H2;
 
-/// What all connections share.
+/// The settings that all connections share.
 #[derive(Clone)]
 pub(crate) struct ConnectionSettings {
     pub(crate) rules: Arc<IngressRules>,

@@ -1,6 +1,6 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For the store, the journal, the logs and the admin listener.
+/// Files for the store, the journal, the logs and the admin listener.
 const OTHERS: u64 = 128;
 
 /// Raises the limit of open files to the number that this many connections need: one file for the client and one for
