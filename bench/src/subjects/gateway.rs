@@ -23,14 +23,8 @@ const CONNECTIONS: u32 = 64;
 /// cores.
 pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let tools = Rc::new(UnpackedTools::unpacked()?);
-    let api = Rc::new(ServerProcess::start("api", |command, address| {
-        command.arg("api").arg(address.to_string());
-        Ok(())
-    })?);
-    let forwarder = Rc::new(ServerProcess::start("forwarder", |command, address| {
-        command.args(["forwarder", &address.to_string(), &api.address.to_string()]);
-        Ok(())
-    })?);
+    let api = Rc::new(api()?);
+    let forwarder = Rc::new(forwarder(&api)?);
     let memory = Rc::new(gateway(&api, "memory:".into())?);
     let sqlite = Rc::new(gateway(&api, format!("sqlite://{}", tools.folder.path().join("hapax.db").display()))?);
     let nginx = Rc::new(tools.nginx(&api)?);
@@ -59,6 +53,23 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
         subject("nginx, new keys", "the same POST through nginx as a plain proxy", &nginx, NEW_KEYS, None),
         subject("nginx, unprotected", "the same GET through nginx as a plain proxy", &nginx, UNPROTECTED, None),
     ])
+}
+
+/// The server behind each proxy.
+fn api() -> anyhow::Result<ServerProcess> {
+    ServerProcess::start("api", |command, address| {
+        command.arg("api").arg(address.to_string());
+        Ok(())
+    })
+}
+
+/// A proxy that only passes bytes on: the limit of each subject.
+fn forwarder(api: &ServerProcess) -> anyhow::Result<ServerProcess> {
+    let upstream = api.address.to_string();
+    ServerProcess::start("forwarder", move |command, address| {
+        command.args(["forwarder", &address.to_string(), &upstream]);
+        Ok(())
+    })
 }
 
 fn gateway(api: &Rc<ServerProcess>, store: String) -> anyhow::Result<ServerProcess> {

@@ -47,52 +47,54 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     Ok(subjects)
 }
 
+/// The subjects that are measured against the driver alone.
 fn beside_the_driver(server: &Rc<BenchServer>) -> Vec<Subject> {
-    let beside =
-        |operation, what, at_least| Some(Limit { what, run: bare(server, operation, RateBasis::Second), at_least });
-    let same = "the same two commands by the driver alone";
-    let subject = |name, what, run, limit| Subject { name, what, run, limit };
+    let mut subjects = full_cycles(server);
+    subjects.extend(single_steps(server));
+    subjects
+}
+
+/// A begin and a completion of a new key, by the clock, by CPU and through the gate.
+fn full_cycles(server: &Rc<BenchServer>) -> Vec<Subject> {
+    let beside = |basis, at_least| {
+        let run = bare(server, StoreOperation::Cycle, basis);
+        Some(Limit { what: "the same two commands by the driver alone", run, at_least })
+    };
     vec![
-        subject(
-            "Redis, full cycle",
-            "begin + complete of a new key, 256 in flight, one connection, one thread",
-            steps(server, StoreOperation::Cycle, RateBasis::Second),
-            beside(StoreOperation::Cycle, same, Some(0.85)),
-        ),
-        subject(
-            "Redis, full cycle, by CPU",
-            "the same, for each second that this process spends on a core",
-            steps(server, StoreOperation::Cycle, RateBasis::SecondOfCpu),
-            Some(Limit {
-                what: same,
-                run: bare(server, StoreOperation::Cycle, RateBasis::SecondOfCpu),
-                at_least: None,
-            }),
-        ),
-        subject(
-            "Redis, gate.run",
-            "a new key through the gate: ids, own task, kernel-drawn owner, begin, complete",
-            gated(server),
-            beside(StoreOperation::Cycle, same, None),
-        ),
-        subject(
-            "Redis, replays",
-            "begin of a key that was answered",
-            steps(server, StoreOperation::Replay, RateBasis::Second),
-            beside(StoreOperation::Replay, "the same command by the driver alone", None),
-        ),
-        subject(
-            "Redis, renew",
-            "a renewal of a grant that is held",
-            steps(server, StoreOperation::Renew, RateBasis::Second),
-            beside(StoreOperation::Renew, "the same script by the driver alone", None),
-        ),
-        subject(
-            "Redis, read",
-            "a look at a record that was answered",
-            steps(server, StoreOperation::Read, RateBasis::Second),
-            beside(StoreOperation::Read, "the same script by the driver alone", None),
-        ),
+        Subject {
+            name: "Redis, full cycle",
+            what: "begin + complete of a new key, 256 in flight, one connection, one thread",
+            run: steps(server, StoreOperation::Cycle, RateBasis::Second),
+            limit: beside(RateBasis::Second, Some(0.85)),
+        },
+        Subject {
+            name: "Redis, full cycle, by CPU",
+            what: "the same, for each second that this process spends on a core",
+            run: steps(server, StoreOperation::Cycle, RateBasis::SecondOfCpu),
+            limit: beside(RateBasis::SecondOfCpu, None),
+        },
+        Subject {
+            name: "Redis, gate.run",
+            what: "a new key through the gate: ids, own task, kernel-drawn owner, begin, complete",
+            run: gated(server),
+            limit: beside(RateBasis::Second, None),
+        },
+    ]
+}
+
+/// The operations that send one command or script.
+fn single_steps(server: &Rc<BenchServer>) -> Vec<Subject> {
+    let subject = |name, what, operation, limit| Subject {
+        name,
+        what,
+        run: steps(server, operation, RateBasis::Second),
+        limit: Some(Limit { what: limit, run: bare(server, operation, RateBasis::Second), at_least: None }),
+    };
+    let (command, script) = ("the same command by the driver alone", "the same script by the driver alone");
+    vec![
+        subject("Redis, replays", "begin of a key that was answered", StoreOperation::Replay, command),
+        subject("Redis, renew", "a renewal of a grant that is held", StoreOperation::Renew, script),
+        subject("Redis, read", "a look at a record that was answered", StoreOperation::Read, script),
     ]
 }
 

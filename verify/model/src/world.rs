@@ -122,9 +122,8 @@ impl World {
 
     fn stale(&mut self, space: &StateSpace, at: usize, armed: ModelRecord) {
         let mark = |sender: Sender, request: &mut ProtocolRequest| {
-            if let Some(swap) =
-                request.swap.as_mut().filter(|swap| swap.seen == Some(armed) && space.slot_of(sender) == at)
-            {
+            let is_seen = |swap: &&mut PendingSwap| swap.seen == Some(armed) && space.slot_of(sender) == at;
+            if let Some(swap) = request.swap.as_mut().filter(is_seen) {
                 swap.renewed = true;
             }
         };

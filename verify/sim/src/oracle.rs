@@ -8,6 +8,7 @@
 //! attempts.rs   which handlers may run
 //! leases.rs     for how long they may run
 //! records.rs    how records may change
+//! changes.rs    which state of a record may follow which
 //! received.rs   which outcomes callers may receive
 //! ending.rs     how each key must end
 //! ```
@@ -16,6 +17,7 @@
 //! expired.
 
 mod attempts;
+mod changes;
 mod ending;
 mod history;
 mod leases;

@@ -59,40 +59,40 @@ fn target<'m>(
     segments: &[&str],
     followed: usize,
 ) -> Option<&'m ModulePath> {
-    let mut names = from.names.clone();
-    let mut rest = segments;
-    match *segments.first()? {
-        "crate" => names.clear(),
-        "self" => {}
-        "super" => drop(names.pop()),
-        _ => rest = &[],
-    }
-    if rest.is_empty() {
-        // A path without a prefix names a child module, or another crate.
-        rest = segments;
-        names.push(rest.first()?.to_string());
-        let child = ModulePath { package: from.package.clone(), names: names.clone() };
-        modules.contains_key(&child).then_some(())?;
-    }
-    rest = &rest[1..];
+    let mut path = first_module(modules, from, segments.first()?)?;
+    let mut rest = &segments[1..];
     while let [name, after @ ..] = rest {
-        let mut deeper = names.clone();
-        if *name == "super" {
-            deeper.pop();
-        } else {
-            deeper.push((*name).to_owned());
-            let is_module = modules.keys().any(|key| key.package == from.package && key.names == deeper);
-            if !is_module {
-                break;
-            }
+        let names = match (*name, path.names.split_last()) {
+            ("super", Some((_, up))) => up.to_vec(),
+            _ => [path.names.as_slice(), &[(*name).to_owned()]].concat(),
+        };
+        let next = ModulePath { package: path.package.clone(), names };
+        // The rest of the path names an item of this module.
+        if *name != "super" && !modules.contains_key(&next) {
+            break;
         }
-        (names, rest) = (deeper, after);
+        (path, rest) = (next, after);
     }
-    let (module, source) = modules.get_key_value(&ModulePath { package: from.package.clone(), names })?;
+    let (module, source) = modules.get_key_value(&path)?;
     let re_exported = |path: &RustPath<'_>| path.segments.last() == rest.first() && path.segments.len() > 1;
     let onward =
         imports(&source.tokens).into_iter().filter(|_| !rest.is_empty() && followed < RE_EXPORTS).find(re_exported);
     onward.and_then(|path| target(modules, module, &path.segments, followed + 1)).or(Some(module))
+}
+
+/// The module that the first segment of a `use` path names.
+fn first_module(modules: &BTreeMap<ModulePath, &Source<'_>>, from: &ModulePath, first: &str) -> Option<ModulePath> {
+    let mut names = from.names.clone();
+    match first {
+        "crate" => names.clear(),
+        "self" => {}
+        "super" => drop(names.pop()),
+        child => names.push(child.to_owned()),
+    }
+    let module = ModulePath { package: from.package.clone(), names };
+    // Without a prefix the path names a child module or another crate, and other crates are not followed.
+    let has_prefix = ["crate", "self", "super"].contains(&first);
+    (has_prefix || modules.contains_key(&module)).then_some(module)
 }
 
 /// The strongly connected sets of two or more. The graphs are small, so reachability is computed for each file.

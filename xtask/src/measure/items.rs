@@ -77,6 +77,21 @@ fn ends(item: &Item<'_>, token: &RustToken<'_>) -> bool {
 
 /// The item that starts here and the number of tokens up to its name; nothing when no item starts here.
 fn header<'a>(tokens: &[RustToken<'a>]) -> Option<(Item<'a>, usize)> {
+    let (mut at, is_test) = attributes(tokens)?;
+    let first = tokens.get(at)?;
+    let is_public = first.text == "pub" && tokens.get(at + 1).is_some_and(|next| next.text != "(");
+    at += modifiers(&tokens[at..]);
+    let keyword = tokens.get(at).filter(|token| KEYWORDS.contains(&token.text))?;
+    let name = match keyword.text {
+        "impl" => implemented(&tokens[at + 1..]),
+        _ => tokens.get(at + 1).filter(|token| token.kind == TokenKind::Word)?.text.to_owned(),
+    };
+    let lines = (first.line, first.line);
+    Some((Item { keyword: keyword.text, name, lines, parent: "", has_body: false, is_public, is_test }, at + 1))
+}
+
+/// The number of tokens in the attributes, and whether one of them is `#[cfg(test)]`.
+fn attributes(tokens: &[RustToken<'_>]) -> Option<(usize, bool)> {
     let mut at = 0;
     let mut is_test = false;
     while let [hash, bracket, ..] = &tokens[at..]
@@ -88,16 +103,7 @@ fn header<'a>(tokens: &[RustToken<'a>]) -> Option<(Item<'a>, usize)> {
         is_test |= words.windows(3).any(|words| words == ["cfg", "(", "test"]);
         at = end + 1;
     }
-    let first = tokens.get(at)?;
-    let is_public = first.text == "pub" && tokens.get(at + 1).is_some_and(|next| next.text != "(");
-    at += modifiers(&tokens[at..]);
-    let keyword = tokens.get(at).filter(|token| KEYWORDS.contains(&token.text))?;
-    let name = match keyword.text {
-        "impl" => implemented(&tokens[at + 1..]),
-        _ => tokens.get(at + 1).filter(|token| token.kind == TokenKind::Word)?.text.to_owned(),
-    };
-    let lines = (first.line, first.line);
-    Some((Item { keyword: keyword.text, name, lines, parent: "", has_body: false, is_public, is_test }, at + 1))
+    Some((at, is_test))
 }
 
 /// The place of the bracket that closes the first one.

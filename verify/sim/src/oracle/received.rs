@@ -54,14 +54,20 @@ impl Oracle {
         {
             known.keys[key].excuse("its answer may stay in a journal for longer than its record lives");
         }
-        let rule = match outcome {
+        if let Some(rule) = self.broken_rule(&mut known, call, outcome) {
+            known.check(key, false, rule);
+        }
+    }
+
+    /// The rule that an outcome breaks. Remembers an answer, so that later ones are compared with it.
+    fn broken_rule(&self, known: &mut OracleState, call: usize, outcome: &CallerOutcome) -> Option<&'static str> {
+        let route = self.plan.route(known.calls[call].key);
+        match outcome {
             CallerOutcome::Answer { answer, provenance, recorded } => known
                 .check_answer(call, answer, *provenance)
                 .or_else(|| known.check_recorded(call, answer, *recorded))
                 .or_else(|| known.check_same_answer(call, answer, *recorded)),
-            CallerOutcome::Busy(after) if *after > self.plan.route(key).lease => {
-                Some("a caller must retry after more than a lease")
-            }
+            CallerOutcome::Busy(after) if *after > route.lease => Some("a caller must retry after more than a lease"),
             CallerOutcome::Mismatch => known.check_mismatch(call),
             CallerOutcome::Indeterminate => known.check_indeterminate(call),
             CallerOutcome::Dead => Some("a caller was refused because of a dead key, and no attempt buried it"),
@@ -69,16 +75,13 @@ impl Oracle {
                 Some("a caller was refused as overloaded although few attempts run")
             }
             CallerOutcome::NotApplied => known.check_not_applied(call),
-            CallerOutcome::Unknown => known.check_unknown(call, self.plan.route(key).retention),
+            CallerOutcome::Unknown => known.check_unknown(call, route.retention),
             CallerOutcome::Unrecorded => known.check_unrecorded(call),
             CallerOutcome::Busy(_) => known.check_not_started(call).or_else(|| known.check_other_call(call)),
             CallerOutcome::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | CallerOutcome::Overloaded => {
                 known.check_not_started(call)
             }
             CallerOutcome::Store(_) => Some("a caller received a store error that no fault causes"),
-        };
-        if let Some(rule) = rule {
-            known.check(key, false, rule);
         }
     }
 }

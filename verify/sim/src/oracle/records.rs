@@ -18,9 +18,10 @@ use std::time::Duration;
 use hapax_core::machine::Observed;
 use hapax_core::{Holding, Phase, Record, RecordKey, State, Token};
 
+use super::changes::{ENDED_EARLY, change_name, may_follow};
 use super::history::{AttemptHistory, GrantHistory};
 use super::{Oracle, OracleState};
-use crate::outcome::{EffectPolicy, state_name};
+use crate::outcome::state_name;
 use crate::plan::{FaultClass, Route};
 use crate::rules;
 use crate::store::{Arrival, StoreCall};
@@ -43,7 +44,23 @@ impl Oracle {
             return;
         }
         known.trace_change(key, (request, when), before, after);
-        if let Some(rule) = known.broken_rule(key, &request, before, after) {
+        self.check_change(&mut known, key, &request, (before, after));
+        known.check_free_key(key, after.live());
+        let route = self.plan.route(key);
+        known.keys[key].stands =
+            after.live().map(|record| (after.now.plus(lifetime(route, &record.state)), record.state.phase()));
+        known.remember(key, when == Arrival::Late, after);
+    }
+
+    /// Checks a change against the record before it and against the other attempts.
+    fn check_change(
+        &self,
+        known: &mut OracleState,
+        key: usize,
+        request: &StoreCall,
+        (before, after): (&Observed, &Observed),
+    ) {
+        if let Some(rule) = known.broken_rule(key, request, before, after) {
             let stands_still = self.plan.allows(FaultClass::Pause) || self.plan.allows(FaultClass::ExecutorLate);
             let is_soon = |at| known.trace.now() <= at + self.plan.store_timeout + self.plan.route(key).lease;
             let judged_before_a_step = known.store_clock_stepped.is_some_and(|at| stands_still || is_soon(at));
@@ -53,16 +70,11 @@ impl Oracle {
             (Some(State::Open(Phase::InProgress, was)), Some(record))
                 if !was.is_abandoned() && ends_another(was, record) =>
             {
-                self.check_lease_had_expired(&mut known, key, was.owner);
+                self.check_lease_had_expired(known, key, was.owner);
             }
-            (None, Some(record)) => self.check_recreated(&mut known, key, record),
+            (None, Some(record)) => self.check_recreated(known, key, record),
             (Some(_), Some(_)) | (_, None) => {}
         }
-        known.check_free_key(key, after.live());
-        let route = self.plan.route(key);
-        known.keys[key].stands =
-            after.live().map(|record| (after.now.plus(lifetime(route, &record.state)), record.state.phase()));
-        known.remember(key, when == Arrival::Late, after);
     }
 
     /// Call this just before the store forgets everything.
@@ -99,26 +111,7 @@ impl OracleState {
         }
         let (name, token) = (state_name(&record.state), record.token.0);
         self.trace.line(format_args!("key {key}: {request}{when} makes it {name}, token {token}"));
-        self.trace.count(match (before.live().map(|record| &record.state), &record.state) {
-            (None, State::Open(Phase::InProgress, _)) => "granted",
-            (None, State::Completed(_)) => "recreated",
-            (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::Indeterminate, _)) => "held",
-            (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::InProgress, holding))
-                if holding.is_abandoned() =>
-            {
-                "abandoned"
-            }
-            (Some(State::Open(Phase::InProgress, _)), State::Open(Phase::InProgress, _)) => "granted by takeover",
-            (Some(State::Open(Phase::Released, _)), State::Open(Phase::InProgress, _)) => "granted after a release",
-            (Some(State::Open(Phase::Indeterminate, _)), State::Completed(_)) => "healed or resolved",
-            (Some(State::Open(Phase::Indeterminate, _)), State::Open(Phase::Released, _)) => {
-                "indeterminate, then released"
-            }
-            (Some(_), State::Completed(_)) => "completed",
-            (Some(_), State::Open(Phase::Released, _)) => "released",
-            (Some(_) | None, State::Open(Phase::Dead | Phase::Indeterminate | Phase::Released, _))
-            | (Some(_), State::Open(Phase::InProgress, _)) => "another change",
-        });
+        self.trace.count(change_name(before.live().map(|record| &record.state), &record.state));
         self.trace_cancellation(key, record);
     }
 
@@ -257,78 +250,5 @@ fn lifetime(route: Route, state: &State) -> Duration {
         State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _) => route.unknown_retention,
         State::Completed(_) => route.retention,
         State::Open(Phase::Released, _) => route.released_retention,
-    }
-}
-
-/// The rule that a change from one record to another breaks.
-fn may_follow(effect: EffectPolicy, was: &Record, record: &Record, before: &Observed) -> Option<&'static str> {
-    if was.fingerprint != record.fingerprint {
-        return Some("a record changed its fingerprint");
-    }
-    if matches!(was.state, State::Completed(_)) {
-        return (was != record).then_some("a recorded answer was overwritten");
-    }
-    if was.token == record.token && rank(&record.state) < rank(&was.state) {
-        return Some("a record went back to what it was under the same token");
-    }
-    let holder = |state: &State| state.holding().map(|holding: &Holding| holding.owner);
-    let another = holder(&was.state) != holder(&record.state);
-    match (&was.state, &record.state) {
-        (_, State::Open(Phase::Dead, _)) => Some("a record is dead, and no attempt buried it"),
-        (_, State::Open(Phase::Indeterminate, _)) if !effect.is_at_most_once() => {
-            Some("a record is indeterminate under Retry")
-        }
-        (State::Open(Phase::InProgress, held), State::Open(Phase::InProgress | Phase::Indeterminate, _))
-            if is_live(held, before) && (another || matches!(record.state, State::Open(Phase::Indeterminate, _))) =>
-        {
-            Some(ENDED_EARLY)
-        }
-        (State::Open(Phase::InProgress, _), State::Open(Phase::InProgress, _)) if another => {
-            takes_over(effect, was, record)
-        }
-        (State::Open(Phase::Released, _), State::Open(Phase::InProgress, holding)) => grants_anew(holding, was, record),
-        (State::Open(Phase::Indeterminate, _), State::Open(Phase::InProgress, _)) => {
-            Some("a record with an unknown outcome was granted")
-        }
-        (
-            State::Completed(_) | State::Open(..),
-            State::Completed(_) | State::Open(Phase::InProgress | Phase::Released | Phase::Indeterminate, _),
-        ) => None,
-    }
-}
-
-const ENDED_EARLY: &str = "a lease was ended before it expired";
-
-fn is_live(held: &Holding, before: &Observed) -> bool {
-    !held.is_abandoned() && !before.lease_left.is_zero()
-}
-
-fn takes_over(effect: EffectPolicy, was: &Record, record: &Record) -> Option<&'static str> {
-    let shown = record.state.holding().is_some_and(|holding| holding.takeover);
-    match (effect.is_at_most_once(), shown, record.token > was.token) {
-        (true, _, _) => Some("a lapsed record was granted, and the policy is not Retry"),
-        (false, false, _) => Some("a takeover is not marked in the record"),
-        (false, true, false) => Some("the token of a takeover does not grow"),
-        (false, true, true) => None,
-    }
-}
-
-fn grants_anew(holding: &Holding, was: &Record, record: &Record) -> Option<&'static str> {
-    let counts = was.state.holding().is_some_and(|before| before.attempt.checked_add(1) == Some(holding.attempt));
-    match (counts, record.token > was.token) {
-        (true, true) => None,
-        (false, _) => Some("a grant does not increase the attempt number"),
-        (true, false) => Some(rules::TOKEN_DID_NOT_GROW),
-    }
-}
-
-/// The position of a state in the order that records follow under one token.
-fn rank(state: &State) -> usize {
-    match state {
-        State::Open(Phase::InProgress, holding) if !holding.is_abandoned() => 0,
-        State::Open(Phase::InProgress, _) => 1,
-        State::Open(Phase::Indeterminate, _) => 2,
-        State::Open(Phase::Released, _) => 3,
-        State::Completed(_) | State::Open(Phase::Dead, _) => 4,
     }
 }
