@@ -33,20 +33,36 @@ pub(crate) struct BatchResult {
     pub(crate) note: String,
 }
 
-/// The result of a subject: medians over its batches.
+/// The result of a subject over its batches.
 pub(crate) struct SubjectResult {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    pub(crate) rate: f64,
+    pub(crate) rate: PairSpread,
     pub(crate) note: String,
     pub(crate) against: Option<LimitResult>,
 }
 
 pub(crate) struct LimitResult {
     pub(crate) what: &'static str,
-    pub(crate) rate: f64,
-    pub(crate) ratio: f64,
+    pub(crate) rate: PairSpread,
+    /// Each pair has its own ratio, because the machine is faster in some pairs than in others.
+    pub(crate) ratio: PairSpread,
     pub(crate) at_least: Option<f64>,
+}
+
+/// The median, the lowest and the highest of the values that the pairs measured.
+#[derive(Debug, PartialEq)]
+pub(crate) struct PairSpread {
+    pub(crate) median: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
+}
+
+impl PairSpread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self { median: values[values.len() / 2], lowest: values[0], highest: values[values.len() - 1] }
+    }
 }
 
 /// Times a batch.
@@ -72,16 +88,22 @@ pub(crate) fn measure(mut subject: Subject) -> anyhow::Result<SubjectResult> {
     }
     let against = subject.limit.map(|limit| LimitResult {
         what: limit.what,
-        rate: median(&mut limits),
-        ratio: median(&mut ratios),
+        rate: PairSpread::of(limits),
+        ratio: PairSpread::of(ratios),
         at_least: limit.at_least,
     });
-    let measured = SubjectResult { name: subject.name, what: subject.what, rate: median(&mut rates), note, against };
+    let measured = SubjectResult { name: subject.name, what: subject.what, rate: PairSpread::of(rates), note, against };
     println!("  {}", crate::report::line(&measured));
     Ok(measured)
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_has_the_median_and_both_ends() {
+        let spread = PairSpread::of(vec![3.0, 1.0, 5.0, 4.0, 2.0]);
+        assert_eq!(spread, PairSpread { median: 3.0, lowest: 1.0, highest: 5.0 });
+    }
 }

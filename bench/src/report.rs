@@ -4,15 +4,16 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-use crate::harness::SubjectResult;
+use crate::harness::{LimitResult, PairSpread, SubjectResult};
 
-/// Formats a result in one line.
+/// Formats a result in one line. The figures in brackets are the lowest and the highest of the five pairs.
 pub(crate) fn line(measured: &SubjectResult) -> String {
-    let mut line = format!("{:>12}", rounded(measured.rate));
-    if let Some(against) = &measured.against {
-        let _ = write!(line, ", {:.2} of {} ({})", against.ratio, rounded(against.rate), against.what);
-        if let Some(at_least) = against.at_least {
-            let verdict = if against.ratio >= at_least { "reached" } else { "MISSED" };
+    let mut line = format!("{:>12} ({})", rounded(measured.rate.median), range(&measured.rate, rounded));
+    if let Some(LimitResult { what, rate, ratio, at_least }) = &measured.against {
+        let _ = write!(line, ", {} ({})", two_places(ratio.median), range(ratio, two_places));
+        let _ = write!(line, " of {} ({}; {what})", rounded(rate.median), range(rate, rounded));
+        if let Some(at_least) = at_least {
+            let verdict = if ratio.median >= *at_least { "reached" } else { "MISSED" };
             let _ = write!(line, "; {at_least} required: {verdict}");
         }
     }
@@ -20,6 +21,15 @@ pub(crate) fn line(measured: &SubjectResult) -> String {
         let _ = write!(line, "; {}", measured.note);
     }
     line
+}
+
+/// The lowest and the highest value, `0.61 to 0.64`.
+fn range(spread: &PairSpread, format: fn(f64) -> String) -> String {
+    format!("{} to {}", format(spread.lowest), format(spread.highest))
+}
+
+fn two_places(ratio: f64) -> String {
+    format!("{ratio:.2}")
 }
 
 /// Rounds to three digits, because a noisy machine gives no more.
@@ -35,8 +45,9 @@ const PAGE: &str = "docs/performance.md";
 
 const PREFACE: &str = "# Performance
 
-Each subject and its limit are measured in turn, five times. The ratio is the median of the five pairs. Absolute
-figures are for orientation only: all processes of a run share two cores.
+Each subject and its limit are measured in turn, five times. The ratio is the median of the five pairs; the range has
+the lowest and the highest rate, then the lowest and the highest ratio. Absolute figures are for orientation only: all
+processes of a run share two cores.
 ";
 
 /// Writes the section of this set of subjects, and keeps the other sections.
@@ -56,29 +67,28 @@ pub(crate) fn write(set: &str, all: &[SubjectResult], more: &str) -> anyhow::Res
 
 fn section(heading: &str, all: &[SubjectResult], more: &str) -> String {
     let mut page = format!("{heading}\nOn {}.\n\n", machine());
-    page.push_str(
-        "| subject | one operation | per second | limit | ratio | required |\n|---|---|---:|---|---:|---:|\n",
-    );
-    for measured in all {
-        let against = measured.against.as_ref();
-        let limit = against.map_or("–".into(), |against| format!("{}: {}", against.what, rounded(against.rate)));
-        let ratio = against.map_or("–".into(), |against| format!("{:.2}", against.ratio));
-        let required =
-            against.and_then(|against| against.at_least).map_or("–".into(), |required| format!("{required:.2}"));
-        let _ = writeln!(
-            page,
-            "| {} | {} | {} | {limit} | {ratio} | {required} |",
-            measured.name,
-            measured.what,
-            rounded(measured.rate)
-        );
-    }
+    page.push_str("| subject | one operation | per second | limit | ratio | range of the five pairs | required |\n");
+    page.push_str("|---|---|---:|---|---:|---:|---:|\n");
+    all.iter().for_each(|measured| page.push_str(&row(measured)));
     page.push_str("\nOther results:\n\n");
     for measured in all.iter().filter(|measured| !measured.note.is_empty()) {
         let _ = writeln!(page, "- {}: {}", measured.name, measured.note);
     }
     page.extend(more.lines().map(|line| format!("- {line}\n")));
     page
+}
+
+/// A row of the table.
+fn row(measured: &SubjectResult) -> String {
+    let SubjectResult { name, what, rate, against, .. } = measured;
+    let none = || "–".to_owned();
+    let against = against.as_ref();
+    let limit = against.map_or_else(none, |against| format!("{}: {}", against.what, rounded(against.rate.median)));
+    let ratio = against.map_or_else(none, |against| two_places(against.ratio.median));
+    let ratios = against.map_or_else(none, |against| range(&against.ratio, two_places));
+    let required = against.and_then(|against| against.at_least).map_or_else(none, two_places);
+    let (median, rates) = (rounded(rate.median), range(rate, rounded));
+    format!("| {name} | {what} | {median} | {limit} | {ratio} | {rates}; {ratios} | {required} |\n")
 }
 
 fn machine() -> String {
