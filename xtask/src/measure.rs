@@ -4,6 +4,7 @@ mod callgrind;
 mod counts;
 mod cycles;
 mod items;
+mod upstream;
 mod walk;
 
 use std::path::Path;

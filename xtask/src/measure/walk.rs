@@ -1,10 +1,12 @@
 //! Follows one POST through the gateway: which files it enters, and how often its body is wrapped.
 //!
 //! The gateway runs under callgrind on SQLite, in a development build, so that a function keeps its file. A first POST
-//! warms it up. Callgrind counts only while the second POST, with a key and a connection of its own, is under way.
+//! warms it up. Then callgrind counts while the gateway is idle, and after that while a second POST, with a key and a
+//! connection of its own, is under way. Files that the idle gateway enters too belong to its background loops. The API
+//! holds its response until callgrind has written what it counted, so that the two directions are known apart.
 
 use std::collections::BTreeSet;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,9 +14,25 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use super::callgrind::CallgrindProfile;
+use super::upstream::HeldUpstream;
 
 /// The longest time that a step under callgrind may take.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The shortest time for which the idle gateway is observed. Loops that run every few seconds run at least once.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// The time after which nothing of a finished step still runs.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// The profiles of an idle gateway and of the two directions of a POST.
+struct WalkProfiles {
+    idle: CallgrindProfile,
+    /// Until the API has the whole request.
+    request: CallgrindProfile,
+    /// From there until the client has the whole response.
+    response: CallgrindProfile,
+}
 
 /// Prints the two figures; without valgrind it prints that they were not measured.
 pub(super) fn report(checkout: &Path) -> bool {
@@ -23,11 +41,10 @@ pub(super) fn report(checkout: &Path) -> bool {
         return true;
     }
     match profile_of_a_post(checkout) {
-        Ok(profile) => {
-            print_files(checkout, &profile);
-            let bodies: Vec<_> = profile.functions.iter().filter_map(|function| body_type(function)).collect();
-            println!("wrappings of its request body and response body: {}", bodies.len());
-            bodies.iter().for_each(|body| println!("  {body}"));
+        Ok(profiles) => {
+            print_files(checkout, &profiles);
+            print_wrappings("request body", &profiles.request);
+            print_wrappings("response body", &profiles.response);
             true
         }
         Err(error) => {
@@ -39,15 +56,30 @@ pub(super) fn report(checkout: &Path) -> bool {
 
 /// Prints the files of the workspace's crates. A file with an asterisk calls a function of another one; the others are
 /// leaves.
-fn print_files(checkout: &Path, profile: &CallgrindProfile) {
+fn print_files(checkout: &Path, WalkProfiles { idle, request, response }: &WalkProfiles) {
     let file = |path: &str| workspace_file(checkout, path);
-    let calls = profile.calls.iter().filter_map(|(from, to)| Some((file(from)?, file(to)?)));
-    let callers: BTreeSet<String> = calls.map(|(from, _)| from).collect();
-    let files: BTreeSet<String> = profile.files.iter().filter_map(|path| file(path)).collect();
-    println!("files entered by one POST: {}; of these, {} call into another one (*)", files.len(), callers.len());
+    let entered = |profile: &CallgrindProfile| -> BTreeSet<String> {
+        profile.files.iter().filter_map(|path| file(path)).collect()
+    };
+    let calls = request.calls.iter().chain(&response.calls);
+    let callers: BTreeSet<String> = calls.filter_map(|(from, to)| file(to).and(file(from))).collect();
+    let idle = entered(idle);
+    let (left_out, files): (Vec<String>, Vec<String>) =
+        (&entered(request) | &entered(response)).into_iter().partition(|file| idle.contains(file));
+    let calling = files.iter().filter(|file| callers.contains(*file)).count();
+    print!("files entered by one POST: {} (of these, {calling} call into another one, *)", files.len());
+    println!("; entered by an idle gateway as well and left out: {}", left_out.len());
     for file in &files {
         println!("  {}{file}", if callers.contains(file) { "* " } else { "  " });
     }
+    left_out.iter().for_each(|file| println!("  left out: {file}"));
+}
+
+/// Prints the body types through which a body passes. `Incoming`, hyper's own type, is in both directions.
+fn print_wrappings(name: &str, profile: &CallgrindProfile) {
+    let bodies: Vec<_> = profile.functions.iter().filter_map(|function| body_type(function)).collect();
+    println!("wrappings of its {name}: {}", bodies.len());
+    bodies.iter().for_each(|body| println!("  {body}"));
 }
 
 /// The path from the root of the checkout, for a file of its crates.
@@ -65,21 +97,32 @@ fn body_type(function: &str) -> Option<&str> {
     (!method.contains("{{closure}}") && !is_pointer).then(|| body.trim_start_matches('<'))
 }
 
-fn profile_of_a_post(checkout: &Path) -> io::Result<CallgrindProfile> {
+fn profile_of_a_post(checkout: &Path) -> io::Result<WalkProfiles> {
     let binary = build(checkout)?;
     let folder = env::temp_dir().join(format!("hapax-measure-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
-    let upstream = serve_upstream()?;
+    let upstream = HeldUpstream::start()?;
     let listen = free_address()?;
-    let mut gateway = start(&binary, &folder, upstream, listen)?;
-    let measured = measure(&mut gateway, listen);
+    let mut gateway = start(&binary, &folder, upstream.address, listen)?;
+    let measured = measure(&mut gateway, &upstream, listen);
     if measured.is_err() {
         let _ = gateway.kill();
     }
     let _ = gateway.wait();
-    let output = measured.and_then(|()| fs::read_to_string(folder.join("callgrind.out")));
+    let profiles = measured.and_then(|()| read_profiles(&folder));
     fs::remove_dir_all(&folder)?;
-    Ok(CallgrindProfile::read(&output?))
+    profiles
+}
+
+/// Callgrind numbers what it writes on demand. The first file is the warm-up; the last one, written when the process
+/// ends, has no number.
+fn read_profiles(folder: &Path) -> io::Result<WalkProfiles> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).map(|output| CallgrindProfile::read(&output));
+    Ok(WalkProfiles {
+        idle: read("callgrind.out.2")?,
+        request: read("callgrind.out.3")?,
+        response: read("callgrind.out")?,
+    })
 }
 
 fn build(checkout: &Path) -> io::Result<PathBuf> {
@@ -101,21 +144,48 @@ fn start(binary: &Path, folder: &Path, upstream: SocketAddr, listen: SocketAddr)
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-fn measure(gateway: &mut Child, listen: SocketAddr) -> io::Result<()> {
+fn measure(gateway: &mut Child, upstream: &HeldUpstream, listen: SocketAddr) -> io::Result<()> {
     wait_until_it_listens(gateway, listen)?;
-    post(listen, "warm-up")?;
-    instrument(gateway, "on")?;
-    post(listen, "measured")?;
-    instrument(gateway, "off")?;
-    // Callgrind writes its output when the process ends.
+    // The warm-up is instrumented too, so that it takes longer than the POST after it.
+    control(gateway, &["-i", "on"])?;
+    let begun = Instant::now();
+    let warm_up = thread::spawn(move || post(listen, "warm-up"));
+    upstream.wait_for_request(LIMIT)?;
+    upstream.release_response()?;
+    join(warm_up)?;
+    let idle = IDLE.max(2 * begun.elapsed());
+    thread::sleep(QUIET);
+    control(gateway, &["--dump"])?;
+    thread::sleep(idle);
+    control(gateway, &["--dump"])?;
+    let begun = Instant::now();
+    let measured = thread::spawn(move || post(listen, "measured"));
+    upstream.wait_for_request(LIMIT)?;
+    thread::sleep(QUIET);
+    control(gateway, &["--dump"])?;
+    upstream.release_response()?;
+    join(measured)?;
+    control(gateway, &["-i", "off"])?;
+    if begun.elapsed() > idle {
+        return Err(io::Error::other("the POST took longer than the idle time before it"));
+    }
+    end(gateway)
+}
+
+fn join(post: thread::JoinHandle<io::Result<()>>) -> io::Result<()> {
+    post.join().unwrap_or_else(|_| Err(io::Error::other("the client panicked")))
+}
+
+/// Ends the gateway. Callgrind writes its last output then.
+fn end(gateway: &mut Child) -> io::Result<()> {
     let ended = Command::new("kill").arg(gateway.id().to_string()).status()?;
     if ended.success() { gateway.wait().map(drop) } else { Err(io::Error::other("cannot end the gateway")) }
 }
 
-fn instrument(gateway: &Child, state: &str) -> io::Result<()> {
-    let pid = gateway.id().to_string();
-    let switched = Command::new("callgrind_control").args(["-i", state, &pid]).output()?;
-    if switched.status.success() { Ok(()) } else { Err(io::Error::other("callgrind_control failed")) }
+/// Switches the counting on or off, or writes what was counted and starts at zero.
+fn control(gateway: &Child, arguments: &[&str]) -> io::Result<()> {
+    let done = Command::new("callgrind_control").args(arguments).arg(gateway.id().to_string()).output()?;
+    if done.status.success() { Ok(()) } else { Err(io::Error::other("callgrind_control failed")) }
 }
 
 fn wait_until_it_listens(gateway: &mut Child, listen: SocketAddr) -> io::Result<()> {
@@ -139,39 +209,6 @@ fn post(listen: SocketAddr, key: &str) -> io::Result<()> {
     connection.read_to_string(&mut response)?;
     let is_created = response.starts_with("HTTP/1.1 201");
     if is_created { Ok(()) } else { Err(io::Error::other(format!("the gateway returned: {response}"))) }
-}
-
-/// An API that answers each request with 201 and a short body, until this process ends.
-fn serve_upstream() -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    thread::spawn(move || {
-        for connection in listener.incoming().flatten() {
-            thread::spawn(move || answer_requests(&connection));
-        }
-    });
-    Ok(address)
-}
-
-fn answer_requests(mut connection: &TcpStream) -> io::Result<()> {
-    let mut reader = BufReader::new(connection);
-    loop {
-        let mut length = 0;
-        let mut line = String::new();
-        while line.trim_end() != "" || line.is_empty() {
-            line.clear();
-            if reader.read_line(&mut line)? == 0 {
-                return Ok(());
-            }
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
-                length = value.trim().parse().unwrap_or(0);
-            }
-        }
-        io::copy(&mut reader.by_ref().take(length), &mut io::sink())?;
-        connection.write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 8\r\n\r\ncharge 1")?;
-    }
 }
 
 fn free_address() -> io::Result<SocketAddr> {
