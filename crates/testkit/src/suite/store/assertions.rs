@@ -11,35 +11,35 @@ use hapax_core::{Completion, Holding, Phase, Record, State, Timestamp};
 /// How far a server's clock may run on while a case runs.
 const SLACK: Duration = Duration::from_secs(5);
 
-pub(super) fn granted(begun: Begun) -> Grant {
+pub(super) fn expect_grant(begun: Begun) -> Grant {
     let Begun::Granted(grant) = begun else {
         panic!("expected granted, got {begun:?}");
     };
     grant
 }
 
-pub(super) fn mine(begun: Begun) -> Grant {
+pub(super) fn expect_mine(begun: Begun) -> Grant {
     let Begun::Mine(grant) = begun else {
         panic!("expected mine, got {begun:?}");
     };
     grant
 }
 
-pub(super) fn busy(begun: Begun) -> Duration {
+pub(super) fn expect_busy(begun: Begun) -> Duration {
     let Begun::Busy(left) = begun else {
         panic!("expected busy, got {begun:?}");
     };
     left
 }
 
-pub(super) fn replayed(begun: Begun) -> Completion {
+pub(super) fn expect_replay(begun: Begun) -> Completion {
     let Begun::Replay(completion) = begun else {
         panic!("expected a replay, got {begun:?}");
     };
     completion
 }
 
-pub(super) fn indeterminate(begun: Begun) -> Timestamp {
+pub(super) fn expect_indeterminate(begun: Begun) -> Timestamp {
     let Begun::Indeterminate(since) = begun else {
         panic!("expected indeterminate, got {begun:?}");
     };
@@ -47,7 +47,7 @@ pub(super) fn indeterminate(begun: Begun) -> Timestamp {
 }
 
 /// The recorded answer in the reply to a lost completion.
-pub(super) fn canonical(completed: Completed) -> Bytes {
+pub(super) fn expect_recorded_answer(completed: Completed) -> Bytes {
     let Completed::Lost(record) = completed else {
         panic!("expected lost, got {completed:?}");
     };
@@ -58,7 +58,7 @@ pub(super) fn canonical(completed: Completed) -> Bytes {
 }
 
 /// The holding of a record in progress.
-pub(super) fn in_progress(record: &Record) -> Holding {
+pub(super) fn expect_in_progress(record: &Record) -> Holding {
     let State::Open(Phase::InProgress, holding) = &record.state else {
         panic!("expected a record in progress, got {record:?}");
     };

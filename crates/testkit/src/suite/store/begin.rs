@@ -17,7 +17,7 @@ pub(super) async fn begin_grants_absent(setup: &dyn Setup) {
 
     let seen = operation.read().await;
     let record = seen.live().expect("the record lives");
-    let holding = in_progress(record);
+    let holding = expect_in_progress(record);
     assert_eq!((holding.lease, holding.lifetime), (LEASE, UNKNOWN));
     assert_eq!((holding.owner, grant.owner), (FIRST, FIRST));
     assert_eq!((holding.attempt, grant.attempt), (1, 1));
@@ -38,7 +38,7 @@ pub(super) async fn begin_busy_live(setup: &dyn Setup) {
     let before = operation.read().await;
 
     for ask in [operation.hold_begin(SECOND), operation.retry_begin(SECOND)] {
-        busy(operation.begin_as(&ask).await);
+        expect_busy(operation.begin_as(&ask).await);
         let inserted = operation.store().begin(&ask).await;
         let Ok(Inserted::Found(found)) = inserted else {
             panic!("expected the stored record, got {inserted:?}");
@@ -51,9 +51,9 @@ pub(super) async fn begin_busy_live(setup: &dyn Setup) {
 pub(super) async fn begin_busy_reports_remaining_lease(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     operation.grant(FIRST).await;
-    assert_left(busy(operation.begin(SECOND).await), LEASE);
+    assert_left(expect_busy(operation.begin(SECOND).await), LEASE);
     forward(setup, WHILE).await;
-    let left = busy(operation.begin(SECOND).await);
+    let left = expect_busy(operation.begin(SECOND).await);
     assert_left(left, std::time::Duration::from(LEASE) - WHILE);
     assert_left(operation.read().await.lease_left, left);
 }
@@ -63,10 +63,10 @@ pub(super) async fn begin_same_owner_is_mine(setup: &dyn Setup) {
     let grant = operation.grant(FIRST).await;
     let record = operation.record().await;
 
-    assert_eq!(mine(operation.begin(FIRST).await), grant);
-    assert_eq!(mine(operation.retry(FIRST).await), grant);
+    assert_eq!(expect_mine(operation.begin(FIRST).await), grant);
+    assert_eq!(expect_mine(operation.retry(FIRST).await), grant);
     setup.lapse(&operation.rk()).await;
-    assert_eq!(mine(operation.retry(FIRST).await), grant);
+    assert_eq!(expect_mine(operation.retry(FIRST).await), grant);
     assert_eq!(operation.record().await, record);
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn begin_mine_rearms_lease(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     operation.grant(FIRST).await;
     forward(setup, WHILE).await;
-    mine(operation.begin(FIRST).await);
+    expect_mine(operation.begin(FIRST).await);
     let seen = operation.read().await;
     assert_left(seen.lease_left, LEASE);
     assert_left(seen.life_left, UNKNOWN);
@@ -87,8 +87,8 @@ pub(super) async fn begin_replays_completed_bytes_exact(setup: &dyn Setup) {
     let completion = operation.completion(&grant, answer.clone());
     assert_eq!(operation.complete_as(&completion).await, Completed::Done);
     for owner in [FIRST, SECOND] {
-        assert_eq!(replayed(operation.begin(owner).await).answer, answer);
-        assert_eq!(replayed(operation.retry(owner).await).answer, answer);
+        assert_eq!(expect_replay(operation.begin(owner).await).answer, answer);
+        assert_eq!(expect_replay(operation.retry(owner).await).answer, answer);
     }
 }
 
@@ -124,12 +124,12 @@ async fn assert_mismatches(setup: &dyn Setup, operation: &SuiteOperation) {
 pub(super) async fn begin_mismatch_beats_busy(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     operation.grant(FIRST).await;
-    busy(operation.begin(SECOND).await);
+    expect_busy(operation.begin(SECOND).await);
     assert_eq!(operation.other_payload(SECOND).await, Begun::Mismatch);
 
     setup.lapse(&operation.rk()).await;
     assert_mismatches(setup, &operation).await;
-    indeterminate(operation.begin(SECOND).await);
+    expect_indeterminate(operation.begin(SECOND).await);
     assert_mismatches(setup, &operation).await;
 }
 
@@ -137,13 +137,13 @@ pub(super) async fn begin_lapsed_retry_takes_over(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     let first = operation.grant(FIRST).await;
     setup.lapse(&operation.rk()).await;
-    let second = granted(operation.retry(SECOND).await);
+    let second = expect_grant(operation.retry(SECOND).await);
 
     assert!(second.takeover && second.token > first.token, "{second:?}");
     assert_eq!((second.owner, second.attempt, second.fingerprint), (SECOND, 2, first.fingerprint));
     let seen = operation.read().await;
     let record = seen.live().expect("the record lives");
-    let holding = in_progress(record);
+    let holding = expect_in_progress(record);
     assert_eq!((record.token, holding.owner), (second.token, SECOND));
     assert!(holding.takeover && holding.attempt == 2, "{holding:?}");
     assert_left(seen.lease_left, LEASE);
@@ -154,7 +154,7 @@ pub(super) async fn begin_lapsed_indeterminate_marks(setup: &dyn Setup) {
     let first = operation.grant(FIRST).await;
     setup.lapse(&operation.rk()).await;
     let lapsed = operation.read().await;
-    let since = indeterminate(operation.begin(SECOND).await);
+    let since = expect_indeterminate(operation.begin(SECOND).await);
     assert_same_time(since, lapsed.now);
 
     let record = operation.record().await;
@@ -166,8 +166,8 @@ pub(super) async fn begin_lapsed_indeterminate_marks(setup: &dyn Setup) {
     forward(setup, WHILE).await;
     let before = operation.read().await;
     for owner in [FIRST, SECOND] {
-        assert_same_time(indeterminate(operation.begin(owner).await), since);
-        assert_same_time(indeterminate(operation.retry(owner).await), since);
+        assert_same_time(expect_indeterminate(operation.begin(owner).await), since);
+        assert_same_time(expect_indeterminate(operation.retry(owner).await), since);
     }
     operation.assert_unchanged(&before).await;
 }
@@ -187,7 +187,7 @@ pub(super) async fn begin_expired_ignores_old_fp(setup: &dyn Setup) {
     operations[1].grant_and_complete(FIRST, "the answer").await;
     expire_all(setup, &operations).await;
     for operation in operations {
-        let grant = granted(operation.other_payload(SECOND).await);
+        let grant = expect_grant(operation.other_payload(SECOND).await);
         assert_eq!((grant.attempt, grant.takeover, grant.fingerprint), (1, false, payload("another payload")));
         assert_eq!(operation.begin(FIRST).await, Begun::Mismatch);
     }
@@ -198,7 +198,7 @@ pub(super) async fn begin_100_racers_one_grant(setup: &dyn Setup) {
         let begun = race(&operation, 100, |operation, owner| async move { operation.begin(owner).await });
         let grant = only_grant(begun.await);
         assert_eq!((grant.attempt, grant.takeover), (1, false));
-        assert_eq!(in_progress(&operation.record().await).owner, grant.owner);
+        assert_eq!(expect_in_progress(&operation.record().await).owner, grant.owner);
     }
 }
 
@@ -210,7 +210,7 @@ pub(super) async fn begin_takeover_100_racers_one_winner(setup: &dyn Setup) {
         let grant = only_grant(begun.await);
         assert!(grant.takeover && grant.token > first.token, "{grant:?}");
         assert_eq!(grant.attempt, 2);
-        assert_eq!(in_progress(&operation.record().await).owner, grant.owner);
+        assert_eq!(expect_in_progress(&operation.record().await).owner, grant.owner);
     }
 }
 
@@ -221,7 +221,7 @@ fn only_grant(begun: Vec<Begun>) -> Grant {
         if let Begun::Granted(grant) = begun {
             grants.push(grant);
         } else {
-            busy(begun);
+            expect_busy(begun);
         }
     }
     assert_eq!(grants.len(), 1, "{grants:?}");
@@ -289,7 +289,7 @@ pub(super) async fn begin_batch_duplicate_keys_in_batch(setup: &dyn Setup) {
             }
             Inserted::Found(seen) => {
                 let record = seen.live().expect("a found record is live");
-                assert_ne!(in_progress(record).owner, begin.owner);
+                assert_ne!(expect_in_progress(record).owner, begin.owner);
             }
         }
     }
@@ -348,9 +348,9 @@ pub(super) async fn begin_own_abandoned_is_not_mine(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     let first = operation.grant(FIRST).await;
     assert_eq!(operation.abandon(&first).await, Settled::Yes);
-    let again = granted(operation.retry(FIRST).await);
+    let again = expect_grant(operation.retry(FIRST).await);
     assert!(again.takeover && again.token > first.token, "{again:?}");
 
     assert_eq!(operation.abandon(&again).await, Settled::Yes);
-    indeterminate(operation.begin(FIRST).await);
+    expect_indeterminate(operation.begin(FIRST).await);
 }

@@ -54,7 +54,7 @@ pub(super) async fn complete_twice_other_lost_returns_canonical(setup: &dyn Setu
     forward(setup, WHILE).await;
     let before = operation.read().await;
     let later = operation.complete(&second, "the second answer").await;
-    assert_eq!(canonical(later), "the first answer");
+    assert_eq!(expect_recorded_answer(later), "the first answer");
     operation.assert_unchanged(&before).await;
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn complete_after_takeover_lost(setup: &dyn Setup) {
     let earlier = operation.complete(&second, "the second answer").await;
     assert_eq!(earlier, Completed::Done);
     let late = operation.complete(&first, "the first answer").await;
-    assert_eq!(canonical(late), "the second answer");
+    assert_eq!(expect_recorded_answer(late), "the second answer");
     operation.assert_replays("the second answer").await;
 }
 
@@ -140,7 +140,7 @@ pub(super) async fn complete_never_downgrades(setup: &dyn Setup) {
         assert_eq!(operation.reopen(token).await, stale);
     }
     let late = operation.complete(&first, "another answer").await;
-    assert_eq!(canonical(late), "the answer");
+    assert_eq!(expect_recorded_answer(late), "the answer");
     operation.assert_unchanged(&before).await;
 }
 
@@ -169,7 +169,7 @@ pub(super) async fn complete_sets_result_retention(setup: &dyn Setup) {
         assert_eq!(operation.complete_as(&completion).await, Completed::Done);
         let seen = operation.read().await;
         assert_left(seen.life_left, retention);
-        let expiry = replayed(operation.begin(SECOND).await).expiry;
+        let expiry = expect_replay(operation.begin(SECOND).await).expiry;
         let expected = seen.now.plus(retention.into()).seconds();
         assert!(expiry.abs_diff(expected) <= 5, "{expiry}, not {expected}");
     }
@@ -189,7 +189,7 @@ pub(super) async fn complete_when_store_full_succeeds(setup: &dyn Setup) {
     for (operation, grant) in early.iter().zip(&grants) {
         let completion = operation.completion(grant, filler.slice(..4096));
         assert_eq!(operation.complete_as(&completion).await, Completed::Done);
-        let answer = replayed(operation.begin(SECOND).await).answer;
+        let answer = expect_replay(operation.begin(SECOND).await).answer;
         assert_eq!(answer.len(), 4096);
     }
 }
@@ -229,7 +229,7 @@ async fn assert_round_trip(setup: &dyn Setup, answer: Bytes) {
     let grant = operation.grant(FIRST).await;
     let completion = operation.completion(&grant, answer.clone());
     assert_eq!(operation.complete_as(&completion).await, Completed::Done);
-    let replay = replayed(operation.begin(SECOND).await).answer;
+    let replay = expect_replay(operation.begin(SECOND).await).answer;
     assert!(replay == answer, "{} replayed bytes differ from the answer", replay.len());
     let State::Completed(read) = operation.record().await.state else {
         panic!("expected a completed record");
@@ -287,7 +287,7 @@ pub(super) async fn complete_beats_running(setup: &dyn Setup) {
     let operation = SuiteOperation::nth(setup, 1);
     let first = operation.grant(FIRST).await;
     setup.expire(&operation.rk()).await;
-    granted(operation.other_payload(SECOND).await);
+    expect_grant(operation.other_payload(SECOND).await);
     let before = operation.record().await;
     let late = operation.complete(&first, "the answer").await;
     assert_eq!(late, Completed::Lost(before.clone()));

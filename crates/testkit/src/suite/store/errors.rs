@@ -71,7 +71,7 @@ async fn drop_every_call(operation: SuiteOperation, polls: u32) {
     let (Begun::Granted(first) | Begun::Mine(first)) = begun else {
         panic!("expected the grant of this attempt, got {begun:?}");
     };
-    busy(operation.begin(SECOND).await);
+    expect_busy(operation.begin(SECOND).await);
 
     drop_after_polls(polls, store.renew(&rk, &Claim::from(&first))).await;
     assert_eq!(operation.renew(&first).await, Renewed::Yes);
@@ -102,7 +102,7 @@ pub(super) async fn golden_v1_readable(setup: &dyn Setup) {
     setup.put_golden().await;
     let operation = SuiteOperation::with_key(setup, golden_call().record_key());
     let golden = Begin { call: golden_call(), ..operation.hold_begin(FIRST) };
-    let replay = replayed(operation.begin_as(&golden).await);
+    let replay = expect_replay(operation.begin_as(&golden).await);
     assert_eq!(replay.answer, GOLDEN_ANSWER);
     assert_eq!(operation.other_payload(FIRST).await, Begun::Mismatch);
     let record = operation.record().await;

@@ -13,7 +13,7 @@ use hapax_core::{
     Call, Fingerprint, Identity, Key, Millis, Owner, Record, RecordKey, Rule, Scope, Seconds, Store, Timestamp, Token,
 };
 
-use super::assertions::{assert_same_time, granted, indeterminate, replayed};
+use super::assertions::{assert_same_time, expect_grant, expect_indeterminate, expect_replay};
 use crate::setup::Setup;
 
 pub(super) const LEASE: Millis = Millis(30_000);
@@ -136,13 +136,13 @@ impl SuiteOperation {
 
     /// Begins under the policy Hold. The begin must be granted.
     pub(super) async fn grant(&self, owner: Owner) -> Grant {
-        granted(self.begin(owner).await)
+        expect_grant(self.begin(owner).await)
     }
 
     /// Makes the lease expire and begins under the policy Retry. The begin must be granted as a takeover.
     pub(super) async fn take_over(&self, setup: &dyn Setup, owner: Owner) -> Grant {
         setup.lapse(&self.rk()).await;
-        let grant = granted(self.retry(owner).await);
+        let grant = expect_grant(self.retry(owner).await);
         assert!(grant.takeover, "{grant:?}");
         grant
     }
@@ -151,7 +151,7 @@ impl SuiteOperation {
     /// when it is.
     pub(super) async fn lapse_and_hold(&self, setup: &dyn Setup, by: Owner) -> Timestamp {
         setup.lapse(&self.rk()).await;
-        indeterminate(self.begin(by).await)
+        expect_indeterminate(self.begin(by).await)
     }
 
     /// Begins and completes with this answer.
@@ -276,7 +276,7 @@ impl SuiteOperation {
     /// A begin by any owner replays this answer.
     pub(super) async fn assert_replays(&self, answer: &str) {
         for owner in [FIRST, SECOND, THIRD] {
-            let replayed = replayed(self.begin(owner).await);
+            let replayed = expect_replay(self.begin(owner).await);
             assert_eq!(replayed.answer, answer);
         }
     }

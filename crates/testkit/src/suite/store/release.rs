@@ -74,17 +74,17 @@ pub(super) async fn abandon_is_not_release(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     let grant = operation.grant(FIRST).await;
     assert_eq!(operation.abandon(&grant).await, Settled::Yes);
-    let holding = in_progress(&operation.record().await);
+    let holding = expect_in_progress(&operation.record().await);
     assert!(holding.is_abandoned(), "{holding:?}");
     let before = operation.read().await;
     assert_eq!(operation.abandon(&grant).await, Settled::Yes);
     operation.assert_unchanged(&before).await;
-    indeterminate(operation.begin(SECOND).await);
+    expect_indeterminate(operation.begin(SECOND).await);
 
     let operation = SuiteOperation::nth(setup, 1);
     let grant = operation.grant(FIRST).await;
     assert_eq!(operation.abandon(&grant).await, Settled::Yes);
-    assert!(granted(operation.retry(SECOND).await).takeover);
+    assert!(expect_grant(operation.retry(SECOND).await).takeover);
 }
 
 pub(super) async fn release_of_takeover_is_abandon(setup: &dyn Setup) {
@@ -92,17 +92,17 @@ pub(super) async fn release_of_takeover_is_abandon(setup: &dyn Setup) {
     operation.grant(FIRST).await;
     let second = operation.take_over(setup, SECOND).await;
     assert_eq!(operation.release(&second).await, Settled::Yes);
-    let holding = in_progress(&operation.record().await);
+    let holding = expect_in_progress(&operation.record().await);
     assert!(holding.is_abandoned() && holding.takeover, "{holding:?}");
     assert_eq!(operation.release(&second).await, Settled::Yes);
 
     // The outcome of the earlier attempt is still unknown, before and after the record becomes indeterminate.
-    indeterminate(operation.begin(THIRD).await);
+    expect_indeterminate(operation.begin(THIRD).await);
     let before = operation.read().await;
     assert_eq!(operation.release(&second).await, Settled::Yes);
     assert_eq!(operation.cancel(SECOND).await, Cancelled::Yes);
     operation.assert_unchanged(&before).await;
-    indeterminate(operation.begin(THIRD).await);
+    expect_indeterminate(operation.begin(THIRD).await);
 }
 
 pub(super) async fn cancel_heals_marked_unknown(setup: &dyn Setup) {
@@ -141,7 +141,7 @@ pub(super) async fn bury_from_indeterminate(setup: &dyn Setup) {
     let second = operation.take_over(setup, SECOND).await;
     operation.lapse_and_hold(setup, THIRD).await;
     assert_eq!(operation.bury(&second).await, Settled::Lost);
-    indeterminate(operation.begin(THIRD).await);
+    expect_indeterminate(operation.begin(THIRD).await);
 }
 
 pub(super) async fn bury_repeated_is_yes(setup: &dyn Setup) {

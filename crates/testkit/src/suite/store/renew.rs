@@ -23,7 +23,7 @@ pub(super) async fn renew_extends(setup: &dyn Setup) {
     // The lease has expired, but no other attempt has begun since.
     setup.lapse(&operation.rk()).await;
     assert_eq!(operation.renew(&grant).await, Renewed::Yes);
-    assert_left(busy(operation.retry(SECOND).await), LEASE);
+    assert_left(expect_busy(operation.retry(SECOND).await), LEASE);
     assert_eq!(operation.record().await, record);
 }
 

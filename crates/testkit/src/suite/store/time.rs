@@ -80,7 +80,7 @@ async fn assert_runs_once(setup: &dyn Setup, skew: impl FnOnce(&ManualClock)) {
     assert_eq!((again.answer, again.provenance), (ran.answer, Provenance::Replayed));
     let seen = operation.read().await;
     assert_left(seen.life_left, RETENTION);
-    let expiry = replayed(operation.begin(SECOND).await).expiry;
+    let expiry = expect_replay(operation.begin(SECOND).await).expiry;
     let expected = seen.now.plus(RETENTION.into()).seconds();
     assert!(expiry.abs_diff(expected) <= 5, "the expiry must follow the store's clock");
 }
@@ -99,10 +99,10 @@ pub(super) async fn store_clock_back_unsticks_within_one_lease(setup: &dyn Setup
     let operation = SuiteOperation::new(setup);
     let first = operation.grant(FIRST).await;
     back(setup, HOUR).await;
-    assert_left(busy(operation.retry(SECOND).await), LEASE);
+    assert_left(expect_busy(operation.retry(SECOND).await), LEASE);
     assert_left(operation.read().await.lease_left, LEASE);
     forward(setup, LEASE.into()).await;
-    let second = granted(operation.retry(SECOND).await);
+    let second = expect_grant(operation.retry(SECOND).await);
     assert!(second.takeover && second.token > first.token, "{second:?}");
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn store_clock_forward_fences_old_holder(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     let first = operation.grant(FIRST).await;
     forward(setup, HOUR).await;
-    let second = granted(operation.retry(SECOND).await);
+    let second = expect_grant(operation.retry(SECOND).await);
     assert!(second.takeover && second.token > first.token, "{second:?}");
 
     forward(setup, WHILE).await;
@@ -120,7 +120,7 @@ pub(super) async fn store_clock_forward_fences_old_holder(setup: &dyn Setup) {
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Gone);
     assert_eq!(operation.abandon(&first).await, Settled::Lost);
     assert_eq!(operation.bury(&first).await, Settled::Lost);
-    busy(operation.begin(FIRST).await);
+    expect_busy(operation.begin(FIRST).await);
     operation.assert_unchanged(&before).await;
 }
 
@@ -132,7 +132,7 @@ pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
     forward(setup, Duration::from(RETENTION) - HOUR).await;
     // An hour before the retention ends, every answer is still replayed.
     let early = each(&operations, |operation| async move {
-        replayed(operation.begin(SECOND).await);
+        expect_replay(operation.begin(SECOND).await);
     });
     early.await;
 
@@ -145,7 +145,7 @@ pub(super) async fn retention_boundary_no_double_grant(setup: &dyn Setup) {
                 assert!(grant.token > old.token, "{grant:?} after {old:?}");
                 grants += 1;
             } else {
-                busy(begun);
+                expect_busy(begun);
             }
         }
         assert_eq!(grants, 1);
@@ -163,13 +163,13 @@ pub(super) async fn retention_config_change_does_not_bend_age(setup: &dyn Setup)
     let (short, long) = (under(1_000, 2), under(3_600_000, 365 * 24 * 3600));
     forward(setup, WHILE).await;
     let left = Duration::from(LEASE) - WHILE;
-    assert_left(busy(operation.begin_as(&short).await), left);
-    assert_left(busy(operation.begin_as(&long).await), left);
+    assert_left(expect_busy(operation.begin_as(&short).await), left);
+    assert_left(expect_busy(operation.begin_as(&long).await), left);
     let life_left = Duration::from(UNKNOWN) - WHILE;
     assert_left(operation.read().await.life_left, life_left);
 
     forward(setup, left).await;
-    let grant = granted(operation.begin_as(&long).await);
+    let grant = expect_grant(operation.begin_as(&long).await);
     assert!(grant.takeover, "the record's own lease has expired: {grant:?}");
     assert_left(operation.read().await.lease_left, Duration::from_secs(3600));
 
@@ -178,7 +178,7 @@ pub(super) async fn retention_config_change_does_not_bend_age(setup: &dyn Setup)
     let since = other.lapse_and_hold(setup, SECOND).await;
     forward(setup, HOUR).await;
     let ask = Begin { unknown_retention: Seconds(120), ..other.hold_begin(THIRD) };
-    assert_same_time(indeterminate(other.begin_as(&ask).await), since);
+    assert_same_time(expect_indeterminate(other.begin_as(&ask).await), since);
     let life_left = Duration::from(UNKNOWN) - HOUR;
     assert_left(other.read().await.life_left, life_left);
 }
@@ -188,7 +188,7 @@ pub(super) async fn cancel_by_owner_after_ambiguous_begin(setup: &dyn Setup) {
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Gone);
     let first = operation.grant(FIRST).await;
     assert_eq!(operation.cancel(SECOND).await, Cancelled::Gone);
-    busy(operation.begin(SECOND).await);
+    expect_busy(operation.begin(SECOND).await);
 
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Yes);
     assert_eq!(operation.cancel(FIRST).await, Cancelled::Yes);
@@ -203,5 +203,5 @@ pub(super) async fn cancel_by_owner_after_ambiguous_begin(setup: &dyn Setup) {
     let third = operation.take_over(setup, THIRD).await;
     assert_eq!(operation.cancel(THIRD).await, Cancelled::Yes);
     assert_eq!(operation.renew(&third).await, Renewed::Lost);
-    indeterminate(operation.begin(FIRST).await);
+    expect_indeterminate(operation.begin(FIRST).await);
 }

@@ -67,12 +67,12 @@ pub(super) async fn token_grows_when_clock_steps_back(setup: &dyn Setup) {
     let first = operation.grant(FIRST).await;
     back(setup, LONG).await;
     // This begin renews the lease under the new clock, so that it can expire.
-    busy(operation.begin(SECOND).await);
+    expect_busy(operation.begin(SECOND).await);
     let second = operation.take_over(setup, SECOND).await;
     assert!(second.token > first.token, "{second:?} after {first:?}");
 
     back(setup, LONG).await;
-    busy(operation.begin(THIRD).await);
+    expect_busy(operation.begin(THIRD).await);
     let third = operation.take_over(setup, THIRD).await;
     assert!(third.token > second.token, "{third:?} after {second:?}");
 }
