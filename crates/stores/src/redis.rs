@@ -121,13 +121,13 @@ impl Store for Redis {
         let rk = ask.call.record_key();
         for _ in 0..TRIES {
             let now = self.token_time(self.link(&rk)).await?;
-            let (change, grant) = machine::first_grant(ask, &value::absent(now));
+            let (change, grant) = machine::first_grant(ask, &value::observe_absent(now));
             let write_refusal = match self.insert(&rk, &change).await {
                 Ok(None) => return Ok(Inserted::Granted(grant)),
                 Ok(Some(stored)) => match Record::decode(&rk, &stored) {
                     // A completed record has no lease, so it needs no second round trip.
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
-                        return Ok(Inserted::Found(value::completed(record, now)));
+                        return Ok(Inserted::Found(value::observe_completed(record, now)));
                     }
                     // An open record needs its remaining lease. A value that cannot be decoded may be a misrouted
                     // reply: the script's reply names its record.
@@ -162,7 +162,7 @@ impl Store for Redis {
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
         let (link, name) = (self.link(rk), RedisKey::of(rk));
-        let absent = value::absent(self.monitor.wall_now());
+        let absent = value::observe_absent(self.monitor.wall_now());
         // The completed record is the same whatever is stored now, so the machine derives it for an absent record. An
         // age of zero keeps the machine from refusing it as too old, and the server accepts no lifetime of zero.
         let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };

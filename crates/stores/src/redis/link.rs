@@ -73,7 +73,7 @@ impl Link {
         command: &Cmd,
         judge: impl FnOnce(Value) -> Result<T> + Send,
     ) -> Result<T, RedisCallError> {
-        let connection = self.connected().await?;
+        let connection = self.connection().await?;
         let mut sender = connection.sender.clone();
         let reply = async { sender.send_packed_command(command).await?.extract_error() };
         let judged = judge(self.wait_for_reply(&connection, reply).await?);
@@ -86,12 +86,12 @@ impl Link {
 
     /// Connects if there is no connection. A new connection reads the server's clock.
     pub(super) async fn connect(&self) -> Result<(), RedisCallError> {
-        self.connected().await.map(drop)
+        self.connection().await.map(drop)
     }
 
     /// Compares the server's sentinel, process and clock with the last observation.
     pub(super) async fn observe_server(&self) -> Result<(), RedisCallError> {
-        let connection = self.connected().await?;
+        let connection = self.connection().await?;
         let mut sender = connection.sender.clone();
         self.wait_for_reply(&connection, self.monitor.observe(&mut sender)).await
     }
@@ -130,7 +130,8 @@ impl Link {
         error
     }
 
-    async fn connected(&self) -> Result<Arc<LinkConnection>, RedisCallError> {
+    /// Returns the current connection, or opens one.
+    async fn connection(&self) -> Result<Arc<LinkConnection>, RedisCallError> {
         if let Some(connection) = self.current() {
             return Ok(connection);
         }

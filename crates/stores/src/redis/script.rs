@@ -35,16 +35,16 @@ impl RecordScript {
         judge: impl Fn(ScriptReply) -> Result<T> + Send + Sync,
     ) -> Result<T> {
         let judge = |reply| judge(parse(reply, name)?);
-        Ok(match link.call(&call("EVALSHA", &self.digest, name, arguments), &judge).await {
+        Ok(match link.call(&script_command("EVALSHA", &self.digest, name, arguments), &judge).await {
             Err(error) if error.is_unknown_script() => {
-                link.call(&call("EVAL", self.text, name, arguments), &judge).await?
+                link.call(&script_command("EVAL", self.text, name, arguments), &judge).await?
             }
             replied => replied?,
         })
     }
 }
 
-fn call(verb: &str, script: &str, name: &RedisKey, arguments: &[&[u8]]) -> Cmd {
+fn script_command(verb: &str, script: &str, name: &RedisKey, arguments: &[&[u8]]) -> Cmd {
     let mut command = cmd(verb);
     command.arg(script).arg(1).arg(name.as_bytes());
     for argument in arguments {

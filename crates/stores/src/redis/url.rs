@@ -80,7 +80,7 @@ impl FromStr for RedisUrl {
                 "ca" => this.ca = Some(value.into()),
                 "cert" => cert = Some(value.into_owned()),
                 "key" => key = Some(value.into_owned()),
-                "connections" => this.connections = connections(&value)?,
+                "connections" => this.connections = parse_connections(&value)?,
                 "user" | "pass" | "db" if is_socket => driver_parameters.push((name, value)),
                 // The end of a password that is not encoded.
                 _ if name.contains('@') => return Err(invalid(ENCODE)),
@@ -105,7 +105,7 @@ impl FromStr for RedisUrl {
     }
 }
 
-fn connections(value: &str) -> Result<usize> {
+fn parse_connections(value: &str) -> Result<usize> {
     let count = value.parse().ok().filter(|count| (1..=MAX_CONNECTIONS).contains(count));
     count.ok_or_else(|| invalid(format!("connections must be a number from 1 to {MAX_CONNECTIONS}, not `{value}`")))
 }
@@ -138,7 +138,7 @@ impl RedisUrl {
         }
         let database = info.redis_settings().db();
         let handshake = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        let info = info.set_redis_settings(handshake.set_db(0)).set_tcp_settings(tcp());
+        let info = info.set_redis_settings(handshake.set_db(0)).set_tcp_settings(tcp_settings());
         let client = match self.certificates()? {
             Some(certificates) => Client::build_with_tls(info, certificates),
             None => Client::open(info),
@@ -152,7 +152,7 @@ impl RedisUrl {
         if !self.uses_tls() {
             return Ok(None);
         }
-        let root_cert = self.ca.as_deref().map(authority).transpose()?;
+        let root_cert = self.ca.as_deref().map(read_authority).transpose()?;
         let client_tls = match &self.identity {
             Some((cert, key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
             None => None,
@@ -167,7 +167,7 @@ fn read(path: &str) -> Result<Vec<u8>> {
 }
 
 /// Reads the authority's file. Refuses a file without certificates: the driver accepts it and then trusts no server.
-fn authority(path: &str) -> Result<Vec<u8>> {
+fn read_authority(path: &str) -> Result<Vec<u8>> {
     let pem = read(path)?;
     if !CertificateDer::pem_slice_iter(&pem).any(|certificate| certificate.is_ok()) {
         return Err(unusable(format!("there is no certificate in {path}, which is named in the server's URL")));
@@ -175,7 +175,7 @@ fn authority(path: &str) -> Result<Vec<u8>> {
     Ok(pem)
 }
 
-fn tcp() -> TcpSettings {
+fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(MAX_SILENCE).with_interval(MAX_SILENCE / 5);
     let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
     #[cfg(target_os = "linux")]

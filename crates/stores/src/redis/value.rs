@@ -66,10 +66,10 @@ impl ScriptReply {
 /// Reads the reply of `read.lua`: the record, its expiry in milliseconds and the server's clock.
 pub(super) fn parse_read(rk: &RecordKey, reply: &ScriptReply) -> Result<Observed> {
     let [expires, seconds, micros] = reply.rest.as_slice() else { return Err(unexpected_reply()) };
-    let now = instant(seconds, micros)?;
+    let now = parse_instant(seconds, micros)?;
     match &reply.outcome[..] {
-        b"ABSENT" => Ok(absent(now)),
-        b"FOUND" => Ok(observed(reply.record(rk)?, life_left(number(expires)?, now), now)),
+        b"ABSENT" => Ok(observe_absent(now)),
+        b"FOUND" => Ok(observe(reply.record(rk)?, life_left(parse_number(expires)?, now), now)),
         _ => Err(unexpected_reply()),
     }
 }
@@ -84,7 +84,7 @@ fn life_left(expires: i64, now: Timestamp) -> Duration {
 }
 
 /// An observation of a record. Redis keeps no mark across keys, so the record's own token stands in for it.
-fn observed(record: Record, life_left: Duration, now: Timestamp) -> Observed {
+fn observe(record: Record, life_left: Duration, now: Timestamp) -> Observed {
     let lease_left = match &record.state {
         State::Open(Phase::InProgress, holding) => lease_left(holding, life_left),
         State::Completed(_) | State::Open(Phase::Released | Phase::Indeterminate | Phase::Dead, _) => Duration::ZERO,
@@ -101,12 +101,12 @@ fn lease_left(holding: &Holding, life_left: Duration) -> Duration {
 
 /// An observation of a completed record in the reply to `SET … GET`. The reply does not contain the remaining lifetime,
 /// so one second stands in for it: the record was live, and a replay does not depend on how long it still lives.
-pub(super) fn completed(record: Record, now: Timestamp) -> Observed {
-    observed(record, Duration::from_secs(1), now)
+pub(super) fn observe_completed(record: Record, now: Timestamp) -> Observed {
+    observe(record, Duration::from_secs(1), now)
 }
 
 /// An observation that there is no record.
-pub(super) fn absent(now: Timestamp) -> Observed {
+pub(super) fn observe_absent(now: Timestamp) -> Observed {
     Observed { record: None, lease_left: Duration::ZERO, life_left: Duration::ZERO, now, token_high_water: Token(0) }
 }
 
@@ -114,17 +114,17 @@ pub(super) fn absent(now: Timestamp) -> Observed {
 pub(super) fn parse_time(reply: Value) -> Result<Timestamp> {
     let Value::Array(parts) = reply else { return Err(unexpected_reply()) };
     match parts.into_iter().map(reply_bytes).collect::<Result<Vec<_>>>()?.as_slice() {
-        [Some(seconds), Some(micros)] => instant(seconds, micros),
+        [Some(seconds), Some(micros)] => parse_instant(seconds, micros),
         [..] => Err(unexpected_reply()),
     }
 }
 
-fn instant(seconds: &[u8], micros: &[u8]) -> Result<Timestamp> {
-    let seconds = Timestamp::default().plus(Duration::from_secs(number(seconds)?));
-    Ok(seconds.plus(Duration::from_micros(number(micros)?)))
+fn parse_instant(seconds: &[u8], micros: &[u8]) -> Result<Timestamp> {
+    let seconds = Timestamp::default().plus(Duration::from_secs(parse_number(seconds)?));
+    Ok(seconds.plus(Duration::from_micros(parse_number(micros)?)))
 }
 
-fn number<N: FromStr>(digits: &[u8]) -> Result<N> {
+fn parse_number<N: FromStr>(digits: &[u8]) -> Result<N> {
     str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or_else(unexpected_reply)
 }
 
