@@ -30,7 +30,7 @@ async fn socket() {
     let server = start(RedisKind::Redis, &[]).await;
     let path = server.socket_path().display().to_string();
     Operation::new("one").cycle(&*store(&format!("unix://{path}"))).await;
-    Operation::new("one").replays(&*store(&server.url()), "done").await;
+    Operation::new("one").assert_replays(&*store(&server.url()), "done").await;
     Operation::new("one").cycle(&*store(&format!("unix://{path}?db=3"))).await;
 }
 
@@ -119,7 +119,7 @@ async fn tls() {
     assert_refused(operation.begin(&*named, FIRST).await, Unusable, "the server's certificate is not trusted");
     assert_eq!(ask(&server, &["DBSIZE"]).await, RespValue::Integer(0));
     operation.cycle(&*store(&format!("rediss://{secure}?ca={ca}"))).await;
-    operation.replays(&*store(&server.url()), "done").await;
+    operation.assert_replays(&*store(&server.url()), "done").await;
     // A file that contains a key but no certificate.
     let none = expect_error(open(&format!("rediss://{secure}?ca={}", authority.path("server-key"))).map(drop));
     assert_eq!(none.kind(), Unusable, "{none:?}");

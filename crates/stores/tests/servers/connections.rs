@@ -82,6 +82,7 @@ async fn slow_connect() {
 async fn silent_handshake() {
     let server = start(RedisKind::Redis, &[]).await;
     let (proxy, store) = store_behind_proxy(&server).await;
+    // The observation of the sentinel is the last step of a connect: its loss leaves the connect without a reply.
     proxy.inject(NetworkFault::cut(CutPoint::Silently, "hx:amnesia").times(1));
     let operation = Operation::new("one");
     let error = expect_error(operation.begin(&*store, FIRST).await);
@@ -103,17 +104,17 @@ async fn cancelled_calls() {
                 let _ = with_timeout(Duration::from_micros(u64::from(n)), begin).await;
                 return;
             }
-            let grant = operation.granted(&*store, FIRST).await;
+            let grant = operation.grant(&*store, FIRST).await;
             let answer = format!("the answer {n}");
             operation.complete(&*store, &grant, &answer).await.unwrap();
-            operation.replays(&*store, &answer).await;
+            operation.assert_replays(&*store, &answer).await;
         }
     });
     join_all(calls).await;
     // Calls that are cancelled before any reply arrives look like a stuck connection, which is replaced.
     assert!(proxy.counts().connections <= 20, "{:?}", proxy.counts());
     for n in (0..400).step_by(2) {
-        Operation::new(&format!("{n}")).granted(&*store, FIRST).await;
+        Operation::new(&format!("{n}")).grant(&*store, FIRST).await;
     }
 }
 
@@ -126,7 +127,7 @@ async fn shared_writes(kind: RedisKind) {
     let before = reads().await;
     let calls = (0..CALLS).map(|n| {
         let (store, operation) = (Arc::clone(&store), Operation::new(&format!("{n}")));
-        async move { operation.granted(&*store, FIRST).await }
+        async move { operation.grant(&*store, FIRST).await }
     });
     join_all(calls).await;
     let reads = reads().await - before;
@@ -145,6 +146,7 @@ async fn sent_once() {
         let operations: Vec<_> = (0..25).map(|n| Operation::new(&format!("{round} {n}"))).collect();
         let asks: Vec<_> = operations.iter().map(|operation| operation.ask(FIRST)).collect();
         let begins = join_all(asks.iter().map(|ask| store.begin(ask)));
+        // `join!` polls the begins first, so calls are in flight at the reset.
         let (begun, ()) = tokio::join!(begins, async { proxy.reset() });
         for begun in begun {
             match begun {
@@ -172,7 +174,7 @@ async fn cut_while_idle(kind: RedisKind) {
     let server = start(kind, &[]).await;
     let store = store(&server.url());
     let operation = Operation::new("one");
-    let grant = operation.granted(&*store, FIRST).await;
+    let grant = operation.grant(&*store, FIRST).await;
     ask(&server, &["CLIENT", "KILL", "TYPE", "normal"]).await;
     // The driver's error does not show whether the call was sent, so the caller repeats the call.
     if let Err(error) = operation.complete(&*store, &grant, "done").await {
@@ -180,7 +182,7 @@ async fn cut_while_idle(kind: RedisKind) {
     }
     let completed = operation.complete(&*store, &grant, "done").await.unwrap();
     assert!(matches!(completed, Completed::Done | Completed::Already), "{completed:?}");
-    operation.replays(&*store, "done").await;
+    operation.assert_replays(&*store, "done").await;
 }
 
 /// A call with a timeout: a call that is queued while its connection breaks may never get a reply.
@@ -250,7 +252,7 @@ async fn killed_under_load(kind: RedisKind) {
     assert!(killed >= 50, "only {killed} connections were killed");
 }
 
-async fn connections(server: &RedisServer) -> usize {
+async fn count_connections(server: &RedisServer) -> usize {
     ask(server, &["CLIENT", "LIST", "TYPE", "normal"])
         .await
         .text()
@@ -263,8 +265,8 @@ async fn dedicated() {
     let server = start(RedisKind::Redis, &[]).await;
     let (proxy, store) = store_behind_proxy(&server).await;
     let operation = Operation::new("one");
-    let grant = operation.granted(&*store, FIRST).await;
-    assert_eq!(connections(&server).await, 1);
+    let grant = operation.grant(&*store, FIRST).await;
+    assert_eq!(count_connections(&server).await, 1);
     let dedicated = (Arc::clone(&store) as Arc<dyn Store>).dedicated().await.unwrap();
     proxy.inject(NetworkFault::HalfOpen(Direction::ToServer).times(1));
     let rk = operation.0.record_key();
@@ -273,8 +275,8 @@ async fn dedicated() {
     assert!(with_timeout(CALL_TIMEOUT, stuck.as_mut()).await.is_none());
     let completed = with_timeout(10 * CALL_TIMEOUT, operation.complete(&*dedicated, &grant, "done")).await;
     completed.expect("the dedicated store is not stuck").unwrap();
-    operation.replays(&*dedicated, "done").await;
-    assert_eq!(connections(&server).await, 2);
+    operation.assert_replays(&*dedicated, "done").await;
+    assert_eq!(count_connections(&server).await, 2);
     assert!(with_timeout(CALL_TIMEOUT / 10, stuck).await.is_none(), "the shared connection must be stuck");
 }
 

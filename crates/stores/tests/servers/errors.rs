@@ -98,27 +98,27 @@ async fn replica_that_cannot_save(kind: RedisKind) {
     let (store, done) = (store(&server.url()), Operation::new("done"));
     done.cycle(&*store).await;
     break_saving(&server).await;
-    done.replays(&*store, "done").await;
+    done.assert_replays(&*store, "done").await;
     ask(&server, &["REPLICAOF", "127.0.0.1", "1"]).await;
     assert_refused(done.begin(&*store, FIRST).await, NotApplied, "the server is a replica; use the URL of the primary");
     ask(&server, &["REPLICAOF", "NO", "ONE"]).await;
-    done.replays(&*store, "done").await;
+    done.assert_replays(&*store, "done").await;
 }
 
 async fn full(kind: RedisKind) {
     let server = start(kind, &[]).await;
     let store = store(&server.url());
     let (in_progress, done, absent) = (Operation::new("in progress"), Operation::new("done"), Operation::new("absent"));
-    let grant = in_progress.granted(&*store, FIRST).await;
+    let grant = in_progress.grant(&*store, FIRST).await;
     done.cycle(&*store).await;
     config(&server, "maxmemory", "1").await;
     assert_refused(absent.begin(&*store, FIRST).await, Full, "memory is full");
     assert_eq!(ask(&server, &[b"EXISTS", &absent.name()[..]]).await, RespValue::Integer(0));
-    done.replays(&*store, "done").await;
+    done.assert_replays(&*store, "done").await;
     let busy = in_progress.begin(&*store, SECOND).await.unwrap();
     assert!(matches!(busy, Begun::Busy(_)), "{busy:?}");
     in_progress.complete(&*store, &grant, "done").await.unwrap();
-    in_progress.replays(&*store, "done").await;
+    in_progress.assert_replays(&*store, "done").await;
     config(&server, "maxmemory", "0").await;
     absent.cycle(&*store).await;
 }
@@ -198,7 +198,7 @@ async fn renamed(kind: RedisKind) {
     let server = start(kind, &["--rename-command", "EVALSHA", "HIDDEN"]).await;
     let store = store(&server.url());
     let operation = Operation::new("in progress");
-    let grant = operation.granted(&*store, FIRST).await;
+    let grant = operation.grant(&*store, FIRST).await;
     let before = operation.stored_value(&server).await;
     // The server's error repeats the raw bytes of the call, which the driver cannot parse.
     assert_refused(operation.complete(&*store, &grant, "done").await, Unknown, "it may lack SET, EVAL or EVALSHA");
@@ -267,7 +267,7 @@ async fn lost_connection() {
         cut(&proxy, cut_point, "SET");
         assert_unknown(operation.begin(&*store, FIRST).await);
         wait_for_record(&server, operation, is_applied).await;
-        let grant = operation.granted(&*store, FIRST).await;
+        let grant = operation.grant(&*store, FIRST).await;
 
         cut(&proxy, cut_point, "EVALSHA");
         let before = operation.stored_value(&server).await;
@@ -279,7 +279,7 @@ async fn lost_connection() {
             assert_eq!(operation.stored_value(&server).await, before);
         }
         operation.complete(&*store, &grant, "done").await.unwrap();
-        operation.replays(&*store, "done").await;
+        operation.assert_replays(&*store, "done").await;
     }
     assert_eq!(proxy.counts().cuts, 6);
 }

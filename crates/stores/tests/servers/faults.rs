@@ -55,7 +55,7 @@ async fn killed_with_a_log(kind: RedisKind) {
         restarted.unwrap();
     }
     audit.race(true).await;
-    audit.assert_answers_kept().await;
+    audit.assert_answers_stand().await;
     assert!(audit.unknown() > 0, "no call was in flight during a kill");
     let findings = store.check().await.unwrap();
     assert!(has_finding(&findings, "another process") && !has_finding(&findings, "has lost records"), "{findings:?}");
@@ -79,7 +79,7 @@ async fn killed_without_a_log(kind: RedisKind) {
     // The restart broke the connection; the next connection detects the loss.
     audit.expect_data_loss();
     assert_eq!(audit.race(true).await, KEYS as u64);
-    audit.assert_answers_kept().await;
+    audit.assert_answers_stand().await;
     assert!(has_lost_data(&store).await);
     assert!(!has_lost_data(&store).await, "each event is reported once");
     server.restart().await.unwrap();
@@ -103,17 +103,17 @@ async fn emptied(kind: RedisKind) {
     let store = store(&server.url());
     let audit = audit(&store);
     let in_progress = Operation::new("in progress");
-    let grant = in_progress.granted(&*store, FIRST).await;
+    let grant = in_progress.grant(&*store, FIRST).await;
     audit.race(true).await;
     ask(&server, &["FLUSHALL"]).await;
     assert!(has_lost_data(&store).await);
     assert!(!has_lost_data(&store).await, "each event is reported once");
     let completed = in_progress.complete(&*store, &grant, "done").await.unwrap();
     assert_eq!(completed, Completed::Recreated);
-    in_progress.replays(&*store, "done").await;
+    in_progress.assert_replays(&*store, "done").await;
     audit.expect_data_loss();
     assert_eq!(audit.race(true).await, KEYS as u64);
-    audit.assert_answers_kept().await;
+    audit.assert_answers_stand().await;
 }
 
 async fn scripts_forgotten(kind: RedisKind) {
@@ -122,7 +122,7 @@ async fn scripts_forgotten(kind: RedisKind) {
     let audit = audit(&store);
     let mut race = Box::pin(async {
         let granted = audit.race(true).await;
-        audit.assert_answers_kept().await;
+        audit.assert_answers_stand().await;
         granted
     });
     let mut flushed = 0;
@@ -150,7 +150,7 @@ async fn stopped(kind: RedisKind) {
     };
     let (granted, ()) = tokio::join!(audit.race(true), resume);
     assert_eq!(granted, KEYS as u64);
-    audit.assert_answers_kept().await;
+    audit.assert_answers_stand().await;
     assert!(!has_lost_data(&store).await);
 }
 
@@ -170,11 +170,11 @@ async fn clock_steps(kind: RedisKind) {
         assert!(matches!(begun, Begun::Indeterminate(_)), "{begun:?}");
     }
     let later = Operation::new("later");
-    let grant = later.granted(&*store, FIRST).await;
+    let grant = later.grant(&*store, FIRST).await;
     server.step_clock(ClockStep::Forward(7 * HOUR)).unwrap();
     // No other attempt took over the lapsed record, so its owner can still complete it.
     assert_eq!(later.complete(&*store, &grant, "done").await.unwrap(), Completed::Done);
-    later.replays(&*store, "done").await;
+    later.assert_replays(&*store, "done").await;
     store.check().await.unwrap();
     let apart = store.check().await.unwrap();
     assert!(has_finding(&apart, "more than a second apart"), "{apart:?}");
@@ -189,15 +189,15 @@ async fn full() {
     let mut grants = Vec::new();
     for n in 0..KEYS {
         let operation = Operation::new(&format!("in progress {n}"));
-        grants.push((operation, operation.granted(&*store, FIRST).await));
+        grants.push((operation, operation.grant(&*store, FIRST).await));
     }
     config(&server, "maxmemory", "1").await;
     assert_refused(Operation::new("new").begin(&*store, FIRST).await, Full, "memory is full");
     for (operation, grant) in &grants {
         assert_eq!(operation.complete(&*store, grant, "done").await.unwrap(), Completed::Done);
-        operation.replays(&*store, "done").await;
+        operation.assert_replays(&*store, "done").await;
     }
-    audit.assert_answers_kept().await;
+    audit.assert_answers_stand().await;
     let findings = store.check().await.unwrap();
     assert!(has_finding(&findings, "more than 80 % of the server's memory"), "{findings:?}");
 }
@@ -218,7 +218,7 @@ async fn foreign_values() {
         }
         assert_refused(store.read(&ours.0.record_key()).await, Damaged, "");
         assert_eq!(ours.stored_value(&server).await, before, "the foreign value was overwritten");
-        theirs.replays(&*store, "done").await;
+        theirs.assert_replays(&*store, "done").await;
     }
 }
 
@@ -255,7 +255,7 @@ async fn promoted_replica() {
     assert!(has_finding(&findings, "another process"), "{findings:?}");
     assert!(!has_finding(&findings, "has lost records"), "the sentinel was replicated before the loss");
     assert!(!has_finding(&store.check().await.unwrap(), "another process"), "each event is reported once");
-    kept.replays(&*store, "done").await;
+    kept.assert_replays(&*store, "done").await;
     audit.expect_data_loss();
     assert_eq!(audit.race(true).await, KEYS as u64, "each key is granted again");
 }

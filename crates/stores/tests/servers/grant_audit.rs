@@ -141,10 +141,10 @@ impl GrantAudit {
     }
 
     /// Every key replays its recorded answer.
-    pub(crate) async fn assert_answers_kept(&self) {
+    pub(crate) async fn assert_answers_stand(&self) {
         for (key, operation) in self.keys.iter().enumerate() {
             let answer = self.results.lock().unwrap().answers[key].clone().expect("the key was completed");
-            operation.replays(&*self.store, &answer).await;
+            operation.assert_replays(&*self.store, &answer).await;
         }
     }
 }

@@ -107,7 +107,7 @@ async fn rotated_password(kind: RedisKind) {
     std::fs::write(&file, "old\n").unwrap();
     let store = store(&format!("redis://payments@{}?password-file={}", server.address(), file.display()));
     let operation = Operation::new("one");
-    let grant = operation.granted(&*store, FIRST).await;
+    let grant = operation.grant(&*store, FIRST).await;
     std::fs::write(&file, "new\n").unwrap();
     ask(&server, &["ACL", "SETUSER", "payments", ">new", "<old"]).await;
     store.read(&operation.0.record_key()).await.unwrap();

@@ -41,8 +41,8 @@ async fn fails_all_calls() {
     assert_refused(read, Unknown, "another form");
     assert_refused(begun, Unknown, "");
     assert_refused(copy, Unknown, "");
-    done.replays(&*store, "done").await;
-    absent.granted(&*store, FIRST).await;
+    done.assert_replays(&*store, "done").await;
+    absent.grant(&*store, FIRST).await;
     assert_eq!(proxy.counts().connections, 2);
 }
 
@@ -65,7 +65,7 @@ async fn leaves_new_connection_open() {
     assert_eq!(proxy.counts().connections, 2);
     proxy.inject(stray().times(1));
     assert_refused(late.await, Unknown, "another form");
-    operation.replays(&*store, "done").await;
+    operation.assert_replays(&*store, "done").await;
     assert_eq!(proxy.counts().connections, 2, "the new connection was discarded");
 }
 
@@ -79,6 +79,6 @@ async fn single_call() {
     store.read(&rk).await.unwrap();
     proxy.inject(stray().times(1));
     assert_refused(store.read(&rk).await, Unknown, "another form");
-    operation.replays(&*store, "done").await;
+    operation.assert_replays(&*store, "done").await;
     assert_eq!(proxy.counts().connections, 2);
 }

@@ -27,11 +27,11 @@ async fn listed_permissions(kind: RedisKind) {
     let server = start(kind, &[]).await;
     let permissions = list_permissions(&server).await;
     let with_all = user(&server, "all", &permissions).await;
-    uses_everything(&server, &with_all, "all").await.unwrap();
+    call_every_operation(&server, &with_all, "all").await.unwrap();
     for missing in &permissions {
         let others: Vec<_> = permissions.iter().filter(|permission| *permission != missing).cloned().collect();
         let store = user(&server, "some", &others).await;
-        let used = uses_everything(&server, &store, missing).await;
+        let used = call_every_operation(&server, &store, missing).await;
         assert!(used.is_err(), "{missing} is not needed");
         assert_refused(used, Unusable, "the user lacks a permission");
     }
@@ -73,7 +73,7 @@ async fn user(server: &RedisServer, name: &str, permissions: &[String]) -> Arc<R
 }
 
 /// Calls every store operation, with scripts that the server has cached and scripts that it has not.
-async fn uses_everything(server: &RedisServer, store: &Arc<Redis>, key: &str) -> Result<()> {
+async fn call_every_operation(server: &RedisServer, store: &Arc<Redis>, key: &str) -> Result<()> {
     ask(server, &["SCRIPT", "FLUSH"]).await;
     let operation = Operation::new(key);
     let rk = operation.0.record_key();

@@ -29,7 +29,7 @@ impl<'a> RefusalCheck<'a> {
         let (in_progress, done, absent) =
             (Operation::new("in progress"), Operation::new("done"), Operation::new("absent"));
         done.cycle(&*store).await;
-        let grant = in_progress.granted(&*store, FIRST).await;
+        let grant = in_progress.grant(&*store, FIRST).await;
         let seen = store.read(&in_progress.0.record_key()).await.unwrap();
         let Decision::Change(change, _) = release(&seen, &Claim::from(&grant), Seconds(600)) else {
             panic!("the grant can be released");
@@ -62,7 +62,7 @@ impl<'a> RefusalCheck<'a> {
         assert_eq!(seen.record, self.seen.record);
         assert_eq!(store.read(&rk).await.unwrap().record, self.seen.record);
         assert_eq!(store.read(&self.absent.0.record_key()).await.unwrap().record, None);
-        self.done.replays(store, "done").await;
+        self.done.assert_replays(store, "done").await;
     }
 
     /// As [`Self::assert_refuses`], for another store on the server.
@@ -92,7 +92,7 @@ impl<'a> RefusalCheck<'a> {
         self.absent.cycle(&*self.store).await;
         let completed = self.in_progress.complete(&*self.store, &self.grant, "done").await;
         assert!(completed.is_ok(), "{completed:?}");
-        self.in_progress.replays(&*self.store, "done").await;
+        self.in_progress.assert_replays(&*self.store, "done").await;
     }
 }
 

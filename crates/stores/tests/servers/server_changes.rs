@@ -126,7 +126,7 @@ async fn renewal_before_swap(kind: RedisKind) {
     let server = start(kind, &[]).await;
     let (store, other) = (store(&server.url()), store(&server.url()));
     let operation = Operation::new("one");
-    let grant = operation.granted(&*store, FIRST).await;
+    let grant = operation.grant(&*store, FIRST).await;
     let rk = operation.0.record_key();
     let seen = store.read(&rk).await.unwrap();
     let claim = Claim::from(&grant);

@@ -127,7 +127,7 @@ impl Operation {
     }
 
     /// Begins. This begin must be granted, or an earlier one of this owner whose reply was lost.
-    pub(crate) async fn granted(self, store: &dyn Store, owner: Owner) -> Grant {
+    pub(crate) async fn grant(self, store: &dyn Store, owner: Owner) -> Grant {
         match self.begin(store, owner).await {
             Ok(Begun::Granted(grant) | Begun::Mine(grant)) => grant,
             other => panic!("expected a grant, got {other:?}"),
@@ -139,7 +139,7 @@ impl Operation {
     }
 
     /// A begin by another owner must replay this answer.
-    pub(crate) async fn replays(self, store: &dyn Store, answer: &str) {
+    pub(crate) async fn assert_replays(self, store: &dyn Store, answer: &str) {
         match self.begin(store, Owner([9; 16])).await {
             Ok(Begun::Replay(completion)) => assert_eq!(completion.answer, answer),
             other => panic!("expected a replay, got {other:?}"),
@@ -148,9 +148,9 @@ impl Operation {
 
     /// Begins, completes and replays.
     pub(crate) async fn cycle(self, store: &dyn Store) {
-        let grant = self.granted(store, FIRST).await;
+        let grant = self.grant(store, FIRST).await;
         assert!(matches!(self.complete(store, &grant, "done").await, Ok(Completed::Done)));
-        self.replays(store, "done").await;
+        self.assert_replays(store, "done").await;
     }
 
     /// The stored value and its expiry.

@@ -86,7 +86,7 @@ async fn race_rounds(kind: RedisKind, disruption: Disruption) {
     let operations: Vec<_> = (0..KEYS).map(|key| Operation::new(&format!("{disruption:?} {key}"))).collect();
     let mut holders = Vec::new();
     for operation in &operations {
-        holders.push(Some(operation.granted(&*race.stores[0], Owner([0xff; 16])).await));
+        holders.push(Some(operation.grant(&*race.stores[0], Owner([0xff; 16])).await));
     }
     let mut tokens: Vec<BTreeSet<u64>> = holders.iter().flatten().map(|grant| [grant.token.0].into()).collect();
     let (mut taken, mut former_kept) = (0, 0);
@@ -158,11 +158,11 @@ impl TakeoverRace {
     /// The late completion's answer is recorded, and a completion of the attempt that took over is lost.
     async fn assert_late_answer_stands(&self, operation: Operation, takeover: Option<&Grant>) {
         let store = &*self.stores[0];
-        operation.replays(store, LATE_ANSWER).await;
+        operation.assert_replays(store, LATE_ANSWER).await;
         if let Some(grant) = takeover {
             let completed = operation.complete(store, grant, "the takeover's answer").await.unwrap();
             assert!(matches!(completed, Completed::Lost(_)), "{completed:?}");
-            operation.replays(store, LATE_ANSWER).await;
+            operation.assert_replays(store, LATE_ANSWER).await;
         }
     }
 
