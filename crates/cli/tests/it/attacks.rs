@@ -142,7 +142,7 @@ impl Display for AttackResult {
 
 /// Sends requests of another tenant at a steady pace and measures their waiting times. A slow response does not delay
 /// the next request.
-async fn others(target: &GatewayClient, name: &str, count: usize) -> WaitTimes {
+async fn send_others(target: &GatewayClient, name: &str, count: usize) -> WaitTimes {
     let name = &name.replace(' ', "-");
     let ask = |number: usize| async move {
         let began = Instant::now();
@@ -207,15 +207,15 @@ impl AttackSetup {
         target: &GatewayClient,
         resident: impl Fn() -> u64,
     ) -> AttackResult {
-        others(target, "warm", self.count).await;
-        let calm = others(target, "calm", self.count).await;
+        send_others(target, "warm", self.count).await;
+        let calm = send_others(target, "calm", self.count).await;
         let (base, ran) = (resident(), self.api.count());
         let (address, attackers) = (target.public, self.attackers);
         let attacking = self.attacking.spawn(join_all((0..attackers).map(move |number| attack(address, number))));
         let (mut attacked, mut most) = (Vec::new(), 0);
         for check in 0..MAX_CHECKS {
             let (has_ended, before) = (attacking.is_finished(), self.api.count());
-            attacked.extend(others(target, &format!("{name}-{check}"), OTHERS).await);
+            attacked.extend(send_others(target, &format!("{name}-{check}"), OTHERS).await);
             most = most.max(resident());
             // The API ran only the requests of the other tenant, so none of the attack is left in the gateway.
             let is_quiet = has_ended && self.api.count() == before + OTHERS;
@@ -224,14 +224,14 @@ impl AttackSetup {
             }
         }
         let wires = attacking.await.unwrap();
-        let held = others(target, &format!("{name}-held"), self.count).await;
+        let held = send_others(target, &format!("{name}-held"), self.count).await;
         let (grown, ran) = (resident().max(most).saturating_sub(base), self.api.count() - ran);
         drop(wires);
         AttackResult { calm, attacked, held, ran, grown }
     }
 
     /// Runs the same attack on a bare forwarder.
-    fn forwarded(&self, name: &str, attack: Attack) -> AttackResult {
+    fn attack_forwarder(&self, name: &str, attack: Attack) -> AttackResult {
         let listener = self.forwarding.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let target = GatewayClient::of(listener.local_addr().unwrap());
         let forwarding = self.forwarding.spawn(forwarder::serve(listener, self.api.address));
@@ -265,7 +265,7 @@ fn assert_withstands(attacks: &[(&str, Attack)], store: fn(&Path) -> String, rec
         let seen = setup.others.block_on(setup.attack(name, *attack, &target, || gateway.resident()));
         println!("| {name} | {seen} |");
         if setup.is_recorded {
-            let forwarded = setup.forwarded(name, *attack);
+            let forwarded = setup.attack_forwarder(name, *attack);
             println!("| {name}, a forwarder | {forwarded} |");
         }
         assert_eq!(seen.lost(), 0, "{name}: a request of another tenant got no response");

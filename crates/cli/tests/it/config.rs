@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::harness::{Api, Gateway, hapax, sqlite};
 
 /// Creates a directory with this `hapax.toml`.
-pub(crate) fn configured(file: &str) -> TempDir {
+pub(crate) fn directory_with(file: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("hapax.toml"), file).unwrap();
     directory
@@ -25,7 +25,7 @@ pub(crate) fn check(directory: &Path, variables: &[(&str, &str)], flags: &[&str]
 
 /// Returns the error for a file that is refused with exit code 2.
 fn refusal(file: &str, flags: &[&str]) -> String {
-    let directory = configured(file);
+    let directory = directory_with(file);
     let (code, _, error) = check(directory.path(), &[], &[&["--config", "hapax.toml"], flags].concat());
     assert_eq!(code, 2, "{file}\n{error}");
     error
@@ -46,7 +46,7 @@ fn a_flag_wins_over_a_variable_over_the_file_over_the_default() {
         ("key-from", ("policy", "key-from"), "header:Idempotency-Key", ["json:/a", "header:b", "json:/c"]),
         ("store-header", ("policy", "store-header"), "none", ["x-a,x-b", "x-c", "x-d,x-e"]),
     ] {
-        let directory = configured(&format!("# one\n[{table}]\n{key} = '{in_file}'\n"));
+        let directory = directory_with(&format!("# one\n[{table}]\n{key} = '{in_file}'\n"));
         let variable = format!("HAPAX_{}", flag.to_uppercase().replace('-', "_"));
         let (variables, flags) = ([(&*variable, in_variable)], [format!("--{flag}"), in_flag.into()]);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
@@ -68,7 +68,7 @@ fn a_flag_wins_over_a_variable_over_the_file_over_the_default() {
 #[test]
 fn check_prints_every_value_with_its_origin_and_opens_nothing() {
     let example = include_str!("../../examples/hapax.toml").replace("http://127.0.0.1:9000", "http://127.0.0.1:9");
-    let directory = configured(&example);
+    let directory = directory_with(&example);
     let (code, shown, error) = check(
         directory.path(),
         &[("HAPAX_CONFIG", "hapax.toml"), ("HAPAX_UPSTREAM", "http://127.0.0.1:7")],
@@ -107,10 +107,11 @@ fn an_error_names_its_line_and_the_remedy() {
         ("\n[[route]]\nmethod = 'POST'\n", "hapax.toml:2: the route has no path"),
         ("[[route]]\npath = '/a'\nlease = 'x'\n", "hapax.toml:3: lease: write a duration"),
     ] {
-        let upstream_is_free = if file.contains("upstream") { "HAPAX_UNUSED" } else { "HAPAX_UPSTREAM" };
-        let directory = configured(file);
+        // A variable wins over the file, so it must not be set where the file's upstream is tested.
+        let variable = if file.contains("upstream") { "HAPAX_UNUSED" } else { "HAPAX_UPSTREAM" };
+        let directory = directory_with(file);
         let mut command = hapax();
-        command.current_dir(directory.path()).env(upstream_is_free, "http://127.0.0.1:9");
+        command.current_dir(directory.path()).env(variable, "http://127.0.0.1:9");
         let output = command.args(["gateway", "--config", "hapax.toml"]).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.starts_with(&format!("hapax: {remedy}")), "{file}: {error}");
@@ -233,7 +234,7 @@ fn a_route_that_never_matches_is_refused_with_both_lines() {
         assert!(error.contains(remedy), "{error}");
     }
     for beside in [route("'DELETE'", "/charges/{id}"), route("'POST'", "/charges"), route("'POST'", "/{*all}")] {
-        let directory = configured(&format!("{general}{beside}"));
+        let directory = directory_with(&format!("{general}{beside}"));
         let (code, _, error) = check(directory.path(), &[], &["--config", "hapax.toml"]);
         assert_eq!((code, error.as_str()), (0, ""), "{beside}");
     }

@@ -8,7 +8,7 @@ use http::Request;
 use http_body_util::Full;
 use rusqlite::Connection;
 
-use crate::config::configured;
+use crate::config::directory_with;
 use crate::harness::{Api, ClientResponse, Gateway, free_address, sqlite, until};
 use crate::lifecycle::{kill_during_request, lock_database};
 use crate::raw_http::{RawConnection, ScriptedApi};
@@ -134,7 +134,7 @@ async fn a_route_changes_the_outcome_of_statuses_h25() {
         ("/404/own", "404", UNKNOWN, 1),
         ("/502/own", "502 expires", "502 replayed expires", 1),
     ];
-    let directory = configured(
+    let directory = directory_with(
         "[[route]]\npath = '/503/own'\nnot-applied = [503]\n[[route]]\npath = '/500/own'\nfinal = [500]\n\
          [[route]]\npath = '/404/own'\nunknown = [404]\n[[route]]\npath = '/502/own'\napplied = [502]\n\
          [[route]]\npath = '/200/short'\nlease = '1s'\nretention = '1s'\n",
@@ -377,7 +377,7 @@ async fn an_answer_in_the_journal_is_marked_pending_and_recorded_later_h30() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30() {
     let name = "contract::an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30";
-    let Some(disk) = crate::disk::on_a_small_disk(name) else { return };
+    let Some(disk) = crate::disk::run_on_small_disk(name) else { return };
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, &sqlite(&disk), &["--lease", "1s"]).await;
     let break_both = || (lock_database(&disk), crate::disk::fill(&disk));

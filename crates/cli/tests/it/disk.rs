@@ -15,7 +15,7 @@ const DISK: &str = "HAPAX_TEST_DISK";
 
 /// Returns the disk of this test. The first run gets None: it runs the test a second time in a mount namespace with the
 /// disk and waits until that passed.
-pub(crate) fn on_a_small_disk(test: &str) -> Option<PathBuf> {
+pub(crate) fn run_on_small_disk(test: &str) -> Option<PathBuf> {
     if let Some(disk) = env::var_os(DISK) {
         return Some(disk.into());
     }
@@ -113,7 +113,7 @@ fn keys(api: &Api) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_new_keys_and_loses_nothing_h28() {
     let name = "disk::a_full_disk_refuses_new_keys_and_loses_nothing_h28";
-    let Some(disk) = on_a_small_disk(name) else { return };
+    let Some(disk) = run_on_small_disk(name) else { return };
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, &sqlite(&disk), &["--lease", "1s"]).await;
     let ballast = disk.join("ballast");
@@ -123,7 +123,7 @@ async fn a_full_disk_refuses_new_keys_and_loses_nothing_h28() {
 #[tokio::test(flavor = "multi_thread")]
 async fn completions_go_to_another_disk_while_the_store_is_full_h30() {
     let name = "disk::completions_go_to_another_disk_while_the_store_is_full_h30";
-    let Some(disk) = on_a_small_disk(name) else { return };
+    let Some(disk) = run_on_small_disk(name) else { return };
     let (api, other) = (Api::start().await, tempfile::tempdir().unwrap());
     let flags = ["--lease", "1s", "--data-dir", other.path().to_str().unwrap()];
     let gateway = Gateway::start(api.address, &sqlite(&disk), &flags).await;
@@ -155,7 +155,7 @@ async fn completions_go_to_the_journal_while_the_database_is_read_only_h30() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_disk_refuses_new_keys_and_keeps_all_records() {
     let name = "disk::a_read_only_disk_refuses_new_keys_and_keeps_all_records";
-    let Some(disk) = on_a_small_disk(name) else { return };
+    let Some(disk) = run_on_small_disk(name) else { return };
     let (api, store) = (Api::start().await, sqlite(&disk));
     let upstream = format!("http://{}", api.address);
     let upstream = ["--upstream", &upstream];
@@ -165,8 +165,8 @@ async fn a_read_only_disk_refuses_new_keys_and_keeps_all_records() {
     assert_eq!(gateway.wait_for_exit().0, Some(0));
     let remount = |how: &str| Command::new("mount").args(["-o", how]).arg(&disk).status().unwrap().success();
     assert!(remount("remount,ro"));
-    // If the journal is read-only as well, the gateway does not start. Otherwise it starts and reports why it is not
-    // ready.
+    // With its journal on the read-only disk the gateway does not start. With the journal on another disk it starts, and
+    // reports why it is not ready.
     let gateway = Gateway::spawn(hapax(), &store, &upstream, free_address());
     let (code, logs) = gateway.wait_for_exit();
     assert!(code == Some(3) && logs.contains("hapax: the journal cannot use"), "{logs}");

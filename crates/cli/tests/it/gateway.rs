@@ -54,9 +54,9 @@ async fn a_retry_during_the_first_attempt_gets_in_progress() {
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let (first, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
         api.wait_for_requests(1).await;
-        let twin = gateway.post("/slow", "key-1", "{}").await.unwrap();
-        assert_eq!((twin.status.as_u16(), twin.problem()), (409, "in-progress"));
-        assert!(twin.headers.contains_key("retry-after"));
+        let copy = gateway.post("/slow", "key-1", "{}").await.unwrap();
+        assert_eq!((copy.status.as_u16(), copy.problem()), (409, "in-progress"));
+        assert!(copy.headers.contains_key("retry-after"));
         api.release_slow();
     });
     assert_eq!(first.unwrap().status, 201);
@@ -245,13 +245,13 @@ async fn every_option_of_the_contract_has_a_flag() {
     assert_eq!((retry.is_replayed(), &retry.headers["x-cost"]), (true, &HeaderValue::from_static("7")));
     let without = Request::post(format!("http://{}/charges", gateway.public)).body(Full::from("{}")).unwrap();
     assert_eq!(gateway.send(without).await.unwrap().status, 201);
-    let (first, twin) = tokio::join!(gateway.post("/slow", "\"s\"", "{}"), async {
+    let (first, copy) = tokio::join!(gateway.post("/slow", "\"s\"", "{}"), async {
         api.wait_for_requests(3).await;
-        let twin = gateway.post("/slow", "\"s\"", "{}");
+        let copy = gateway.post("/slow", "\"s\"", "{}");
         api.release_slow();
-        twin.await
+        copy.await
     });
-    assert_eq!((first.unwrap().body, twin.unwrap().body), ("answer 3".into(), "answer 3".into()));
+    assert_eq!((first.unwrap().body, copy.unwrap().body), ("answer 3".into(), "answer 3".into()));
     let large = gateway.post("/large", "\"l\"", "{}").await.unwrap();
     assert_eq!(large.body.len(), 64);
     assert_eq!(gateway.post("/large", "\"l\"", "{}").await.unwrap().problem(), "not-replayable");

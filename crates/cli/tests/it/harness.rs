@@ -112,6 +112,7 @@ impl Api {
         Ok(answer.header("x-cost", "7").body(Either::Left(Full::from(text))).unwrap())
     }
 
+    /// Returns the received requests, in the order in which their bodies ended.
     pub(crate) fn seen(&self) -> Vec<ApiRequest> {
         self.seen.lock().unwrap().clone()
     }
@@ -126,6 +127,7 @@ impl Api {
         until("the API has received the request", async || self.seen().len() >= count).await;
     }
 
+    /// Lets one request to `/slow` go on, now or when it arrives.
     pub(crate) fn release_slow(&self) {
         self.released.add_permits(1);
     }
@@ -210,15 +212,15 @@ impl Gateway {
 
     pub(crate) async fn start_at(upstream: SocketAddr, store: &str, more: &[&str], public: SocketAddr) -> Self {
         let upstream = format!("http://{upstream}");
-        Self::started(store, &[&["--upstream", &upstream], more].concat(), public).await
+        Self::start_process(store, &[&["--upstream", &upstream], more].concat(), public).await
     }
 
     /// Starts a gateway with these flags, which include the upstream, and waits until it is ready.
     pub(crate) async fn start_with(store: &str, flags: &[&str]) -> Self {
-        Self::started(store, flags, free_address()).await
+        Self::start_process(store, flags, free_address()).await
     }
 
-    async fn started(store: &str, more: &[&str], public: SocketAddr) -> Self {
+    async fn start_process(store: &str, more: &[&str], public: SocketAddr) -> Self {
         Self::run(hapax(), store, more, public).await
     }
 
@@ -250,7 +252,7 @@ impl Gateway {
     }
 
     /// Kills the process and returns its address.
-    pub(crate) fn kill_and_free_address(&mut self) -> SocketAddr {
+    pub(crate) fn kill_and_return_address(&mut self) -> SocketAddr {
         self.kill();
         self.public
     }

@@ -27,13 +27,13 @@ use crate::http2_frames::{
     SETTINGS, field,
 };
 use crate::raw_http::RawConnection;
-use crate::tls::{Pki, presenting, secure_gateway, trusting};
+use crate::tls::{Pki, client_config, secure_gateway, tls_acceptor};
 
 /// Serves the API in HTTP/2 only, over TLS with this certificate or in plain text.
 async fn serve_api(api: &Api, pki: Option<&Pki>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (api, address) = (api.clone(), listener.local_addr().unwrap());
-    let acceptor = pki.map(|pki| presenting(pki, &["h2"]));
+    let acceptor = pki.map(|pki| tls_acceptor(pki, &["h2"]));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (api, acceptor) = (api.clone(), acceptor.clone());
@@ -83,6 +83,7 @@ async fn further_requests_open_further_connections() {
     let api = Api::start().await;
     let plain = format!("h2c://{}", serve_api(&api, None).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain]).await;
+    // More requests at once than one connection has streams.
     let keys: Vec<_> = (0..250).map(|number| format!("key-{number}")).collect();
     let (got, ()) = tokio::join!(join_all(keys.iter().map(|key| gateway.post("/slow", key, "{}"))), async {
         api.wait_for_requests(keys.len()).await;
@@ -139,7 +140,7 @@ impl Body for Endless {
 }
 
 /// Starts an API with an endless response to GET and a short one to everything else.
-async fn endless(taken: &Arc<AtomicUsize>) -> SocketAddr {
+async fn start_endless_api(taken: &Arc<AtomicUsize>) -> SocketAddr {
     let taken = Arc::clone(taken);
     serve_with(move |request| {
         let is_get = request.method() == Method::GET;
@@ -152,11 +153,11 @@ async fn endless(taken: &Arc<AtomicUsize>) -> SocketAddr {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_do_not_read_do_not_block_others() {
     let taken = Arc::<AtomicUsize>::default();
-    let plain = format!("h2c://{}", endless(&taken).await);
+    let plain = format!("h2c://{}", start_endless_api(&taken).await);
     let gateway = Gateway::start_with("memory:", &["--upstream", &plain, "--upstream-timeout", "10s"]).await;
     let mut held = Vec::new();
     for _ in 0..30 {
-        let mut wire = RawConnection::with_little_room(gateway.public).await;
+        let mut wire = RawConnection::with_small_buffer(gateway.public).await;
         wire.send_bytes(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
         held.push(wire);
     }
@@ -303,7 +304,7 @@ async fn every_end_of_a_stream_has_at_most_one_effect_h27() {
 async fn a_reset_during_the_request_body_records_nothing_h11() {
     let (api, pki) = (Api::start().await, Pki::new());
     let gateway = secure_gateway(api.address, &pki).await;
-    let mut config = trusting(&pki);
+    let mut config = client_config(&pki);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let plain = TcpStream::connect(gateway.public).await.unwrap();

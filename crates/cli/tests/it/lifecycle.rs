@@ -16,6 +16,7 @@ pub(crate) async fn kill_during_request(api: &Api, store: &str, on_lapse: &str) 
         rustix::process::kill_process(gateway.pid(), rustix::process::Signal::KILL).unwrap();
     });
     gateway.kill();
+    // The API's first run must not wait for ever, and must not take the permit of a later run.
     api.release_slow();
     Gateway::start(api.address, store, &flags).await
 }
@@ -161,7 +162,7 @@ async fn the_admin_listener_reports_health_and_readiness() {
 }
 
 /// Starts a gateway with these soft and hard limits of open files.
-async fn with_files(api: &Api, soft: u64, hard: u64) -> Gateway {
+async fn start_with_file_limits(api: &Api, soft: u64, hard: u64) -> Gateway {
     let mut command = Command::new("sh");
     let limits = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
     command.args(["-c", &limits, hapax().get_program().to_str().unwrap()]).env_clear().env("HAPAX_LOG", "info");
@@ -176,7 +177,7 @@ async fn the_limit_of_open_files_is_raised_as_far_as_needed_or_a_warning_is_logg
     let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     assert!(most >= NEEDED, "this test needs a limit of {NEEDED} open files, and the limit is {most}");
     for (soft, hard, expected, is_logged) in [(256, NEEDED, NEEDED, false), (256, 512, 512, true)] {
-        let gateway = with_files(&api, soft, hard).await;
+        let gateway = start_with_file_limits(&api, soft, hard).await;
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.pid().as_raw_nonzero())).unwrap();
         let row = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
         assert_eq!(row.split_whitespace().next(), Some(&*expected.to_string()), "{row}");

@@ -41,7 +41,7 @@ impl RawConnection {
     }
 
     /// Connects with a small receive buffer, so that unread data blocks the sender soon.
-    pub(crate) async fn with_little_room(address: SocketAddr) -> Self {
+    pub(crate) async fn with_small_buffer(address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         Self(BufReader::new(socket.connect(address).await.unwrap()))

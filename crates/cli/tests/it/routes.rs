@@ -5,12 +5,12 @@ use http::Request;
 use http_body_util::Full;
 use tempfile::TempDir;
 
-use crate::config::configured;
+use crate::config::directory_with;
 use crate::harness::{Api, ClientResponse, Gateway, until};
 
 /// Starts a gateway with these routes.
 async fn start_with_routes(api: &Api, file: &str) -> (Gateway, TempDir) {
-    let directory = configured(file);
+    let directory = directory_with(file);
     let config = directory.path().join("hapax.toml").display().to_string();
     (Gateway::start(api.address, "memory:", &["--config", &config]).await, directory)
 }

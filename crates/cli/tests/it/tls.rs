@@ -61,14 +61,14 @@ type Tls = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// Creates a client that trusts this authority and uses this HTTP version.
 fn client(pki: &Pki, version: Version) -> Tls {
-    let builder = HttpsConnectorBuilder::new().with_tls_config(trusting(pki)).https_only();
+    let builder = HttpsConnectorBuilder::new().with_tls_config(client_config(pki)).https_only();
     let connector =
         if version == Version::HTTP_2 { builder.enable_http2().build() } else { builder.enable_http1().build() };
     Client::builder(TokioExecutor::new()).build(connector)
 }
 
 /// Returns a configuration that trusts only this authority.
-pub(crate) fn trusting(pki: &Pki) -> ClientConfig {
+pub(crate) fn client_config(pki: &Pki) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(pki.certificate("ca")).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
@@ -166,9 +166,9 @@ async fn a_flood_of_resets_does_not_block_others() {
 }
 
 /// Starts a TLS proxy with this certificate in front of the API.
-async fn behind_tls(api: SocketAddr, pki: &Pki) -> SocketAddr {
+async fn start_tls_proxy(api: SocketAddr, pki: &Pki) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (acceptor, address) = (presenting(pki, &[]), listener.local_addr().unwrap());
+    let (acceptor, address) = (tls_acceptor(pki, &[]), listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
@@ -183,7 +183,7 @@ async fn behind_tls(api: SocketAddr, pki: &Pki) -> SocketAddr {
 }
 
 /// Returns an acceptor with this certificate that offers these protocols.
-pub(crate) fn presenting(pki: &Pki, protocols: &[&str]) -> TlsAcceptor {
+pub(crate) fn tls_acceptor(pki: &Pki, protocols: &[&str]) -> TlsAcceptor {
     let key = PrivateKeyDer::from_pem_file(pki.file("key")).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
@@ -195,7 +195,7 @@ pub(crate) fn presenting(pki: &Pki, protocols: &[&str]) -> TlsAcceptor {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_https_api_needs_a_trusted_certificate() {
     let (api, pki, stranger) = (Api::start().await, Pki::new(), Pki::new());
-    let secure = format!("https://{}", behind_tls(api.address, &pki).await);
+    let secure = format!("https://{}", start_tls_proxy(api.address, &pki).await);
     for (authority, status) in [(&stranger, 502), (&pki, 201)] {
         let flags = ["--upstream", &secure, "--upstream-ca", &authority.path("ca")];
         let gateway = Gateway::start_with("memory:", &flags).await;

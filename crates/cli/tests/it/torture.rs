@@ -13,7 +13,7 @@ const KEYS: usize = 200;
 const RACERS: usize = 24;
 const KILLS: usize = 20;
 
-/// The final outcome of one request for its client.
+/// The final outcome that a client got for its request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum FinalOutcome {
     Answer(String),
@@ -41,7 +41,7 @@ pub(crate) async fn assert_one_effect_per_key(store: &str, data: &Path) {
             while settled.load(Ordering::SeqCst) < kill * KEYS * RACERS / (KILLS + 2) {
                 tokio::task::yield_now().await;
             }
-            let address = victim.lock().unwrap().kill_and_free_address();
+            let address = victim.lock().unwrap().kill_and_return_address();
             let next = Gateway::start_at(api.address, store, &flags, address).await;
             *victim.lock().unwrap() = next;
         }
