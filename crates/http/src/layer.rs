@@ -136,7 +136,8 @@ impl IdempotencyLayer {
         UnscopedLayer { gate }
     }
 
-    /// Derives ids under this identity instead of the plain one.
+    /// Derives record keys and fingerprints under this identity instead of [`Identity::plain`]. A
+    /// [`TenantScope`](crate::TenantScope) takes an identity of its own; pass the same one to both.
     #[must_use]
     pub fn identity(self, identity: Identity) -> Self {
         self.change(|config| config.identity = identity)
