@@ -57,7 +57,7 @@ pub(crate) async fn report_omitted_errors() {
         sleep(SECOND).await;
         let more = STORE_ERRORS.swap(0, Ordering::Relaxed).saturating_sub(1);
         if more > 0 {
-            tracing::error!(more, "the store cannot be used: more requests failed");
+            tracing::error!(more, "the store cannot be used; this many further requests failed in the last second");
         }
     }
 }

@@ -90,7 +90,7 @@ where
             }
         };
         if tokio::time::timeout(drain, all_ended).await.is_err() {
-            tracing::warn!("connections were still open at the end of the wait");
+            tracing::warn!("connections are still open after the wait; they are closed when the process exits");
         }
     }
 
@@ -108,7 +108,7 @@ where
             match listener.accept().await {
                 Ok((stream, address)) => self.serve(stream, address.ip().to_canonical(), permit),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tracing::warn!(%error, "a connection could not be accepted; is the limit of open files reached?");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -156,7 +156,7 @@ pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
                 Ok(0) => break,
                 Ok(swept) => tracing::debug!(swept, "expired records were removed"),
                 Err(error) => {
-                    tracing::warn!(?error, "expired records could not be removed; it is tried again");
+                    tracing::warn!(?error, "expired records could not be removed; the next attempt is in a minute");
                     break;
                 }
             }

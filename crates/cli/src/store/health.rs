@@ -78,7 +78,7 @@ impl StoreHealth {
             return Err(refusal.message);
         }
         if self.gate.is_store_down() {
-            return Err("the store does not take records; it is tried again every second".into());
+            return Err("the store does not take records; a trial call tests it every second".into());
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ impl StoreHealth {
         if is_permanent {
             tracing::error!("the store must not be used: {reason}");
         } else {
-            tracing::warn!("the store cannot be used yet; it is tried again every second: {reason}");
+            tracing::warn!("the store cannot be used yet; the checks are repeated every second: {reason}");
         }
     }
 
@@ -154,7 +154,7 @@ impl StoreHealth {
     async fn check(&self) {
         match self.checks.findings().await {
             Ok(findings) => self.record_check(&findings),
-            Err(error) => tracing::warn!(?error, "the store could not be checked; it is tried again in a minute"),
+            Err(error) => tracing::warn!(?error, "the store could not be checked; the next check is in a minute"),
         }
     }
 

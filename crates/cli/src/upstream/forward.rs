@@ -215,7 +215,7 @@ impl<B: StreamedBody> Forwarder<B> {
             biased;
             sent = self.client.send(request) => sent,
             () = time_limit => {
-                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API did not answer in time");
+                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API timed out; outcome unknown");
                 return problem(Problem::UpstreamTimeout, Outcome::Unknown, rk);
             }
         };
@@ -231,16 +231,16 @@ impl<B: StreamedBody> Forwarder<B> {
         match sent {
             // No forwarded request has an Upgrade field, so this response is invalid. The API may have run the request.
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                tracing::warn!(?rk, "the API switched protocols without being asked to");
+                tracing::warn!(?rk, "the API switched protocols unasked; outcome unknown");
                 problem(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
             Ok(response) => self.pass_on(response, is_protected),
             Err(SendError::Unsent(error)) => {
-                tracing::warn!(?rk, %error, "the API cannot be reached");
+                tracing::warn!(?rk, %error, "the API has not processed the request: unreachable, or stream refused");
                 problem(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
             }
             Err(SendError::Cut(error)) => {
-                tracing::warn!(?rk, %error, "the connection to the API failed during the request");
+                tracing::warn!(?rk, %error, "the connection to the API failed during the request; outcome unknown");
                 problem(Problem::UpstreamCut, Outcome::Unknown, rk)
             }
         }
