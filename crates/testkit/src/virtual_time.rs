@@ -27,16 +27,16 @@ pub struct VirtualTime(Arc<Scheduler>);
 impl VirtualTime {
     /// A scheduler with random bytes from the seed, which polls tasks in the order in which they were woken.
     pub fn new(seed: u64) -> Self {
-        Self::ordered(seed, TaskOrder::Woken)
+        Self::ordered(seed, PollOrder::Woken)
     }
 
     /// A scheduler that polls tasks in the order of `choose`. That order does not depend on the order of wake-ups,
     /// which some synchronisation primitives leave open.
     pub fn choosing(seed: u64, choose: ChooseTask) -> Self {
-        Self::ordered(seed, TaskOrder::Chosen(choose))
+        Self::ordered(seed, PollOrder::Chosen(choose))
     }
 
-    fn ordered(seed: u64, order: TaskOrder) -> Self {
+    fn ordered(seed: u64, order: PollOrder) -> Self {
         Self(Arc::new(Scheduler(Mutex::new(SchedulerState {
             now: Duration::ZERO,
             tasks: BTreeMap::new(),
@@ -140,11 +140,11 @@ struct SchedulerState {
     paused: BTreeSet<(u64, bool)>,
     last_number: u64,
     random: u64,
-    order: TaskOrder,
+    order: PollOrder,
 }
 
 /// Which task is polled next.
-enum TaskOrder {
+enum PollOrder {
     /// The one that was woken first.
     Woken,
     /// The one that the function returns.
@@ -222,9 +222,9 @@ impl SchedulerState {
 
     fn make_runnable(&mut self, number: u64) {
         let position = match &self.order {
-            TaskOrder::Woken if self.runnable.contains(&number) => return,
-            TaskOrder::Woken => self.runnable.len(),
-            TaskOrder::Chosen(_) => match self.runnable.binary_search(&number) {
+            PollOrder::Woken if self.runnable.contains(&number) => return,
+            PollOrder::Woken => self.runnable.len(),
+            PollOrder::Chosen(_) => match self.runnable.binary_search(&number) {
                 Ok(_) => return,
                 Err(position) => position,
             },
@@ -253,9 +253,9 @@ impl SchedulerState {
             |number: &u64| tasks.get(number).is_some_and(|task| !paused.contains(&(task.process, task.is_thread)));
         let ready: Vec<usize> = (0..self.runnable.len()).filter(|at| is_ready(&self.runnable[*at])).collect();
         match &mut self.order {
-            TaskOrder::Woken => ready.first().copied(),
-            TaskOrder::Chosen(_) if ready.is_empty() => None,
-            TaskOrder::Chosen(choose) => Some(ready[choose(ready.len())]),
+            PollOrder::Woken => ready.first().copied(),
+            PollOrder::Chosen(_) if ready.is_empty() => None,
+            PollOrder::Chosen(choose) => Some(ready[choose(ready.len())]),
         }
     }
 
