@@ -26,7 +26,7 @@ const ANN: Owner = Owner([0xA; 16]);
 const BOB: Owner = Owner([0xB; 16]);
 
 const LEASE: Millis = Millis(30_000);
-const UNKNOWN: Seconds = Seconds(3_000);
+const UNKNOWN_RETENTION: Seconds = Seconds(3_000);
 const RETENTION: Seconds = Seconds(1_000);
 const RELEASED: Seconds = Seconds(600);
 const DEAD: Seconds = Seconds(2_000);
@@ -42,13 +42,14 @@ const OTHER_PAYLOAD: Fingerprint = Fingerprint::from_parts(Rule(2), [3; 12]);
 const RK: RecordKey = RecordKey::from_bytes([9; 16]);
 
 /// Ann's first attempt.
-const HELD: Holding = Holding { owner: ANN, attempt: 1, takeover: false, lease: LEASE, lifetime: UNKNOWN };
-const TAKEN_OVER: Holding = Holding { attempt: 2, takeover: true, ..HELD };
-const ABANDONED: Holding = Holding { lease: Millis(0), ..HELD };
+const FIRST_ATTEMPT: Holding =
+    Holding { owner: ANN, attempt: 1, takeover: false, lease: LEASE, lifetime: UNKNOWN_RETENTION };
+const TAKEN_OVER: Holding = Holding { attempt: 2, takeover: true, ..FIRST_ATTEMPT };
+const ABANDONED: Holding = Holding { lease: Millis(0), ..FIRST_ATTEMPT };
 
-const ANNS: Claim = Claim { owner: ANN, token: TOKEN };
+const CLAIM_OF_ANN: Claim = Claim { owner: ANN, token: TOKEN };
 /// Claims that differ from the record's in the owner, in the token, or in both.
-const NOT_ANNS: [Claim; 3] =
+const OTHER_CLAIMS: [Claim; 3] =
     [Claim { owner: BOB, token: TOKEN }, Claim { owner: ANN, token: OTHER }, Claim { owner: BOB, token: OTHER }];
 
 fn record(state: State) -> Record {
@@ -84,7 +85,7 @@ fn absent() -> Observed {
 
 /// Every observation that counts as absent.
 fn absences() -> Vec<Observed> {
-    let mut absences: Vec<_> = states(HELD).into_iter().map(expired).collect();
+    let mut absences: Vec<_> = states(FIRST_ATTEMPT).into_iter().map(expired).collect();
     absences.push(absent());
     absences
 }
@@ -102,7 +103,7 @@ fn states(holding: Holding) -> [State; 5] {
 /// Every state of a live record, with and without lease left.
 fn presences() -> Vec<Observed> {
     let mut presences = Vec::new();
-    for holding in [HELD, TAKEN_OVER, ABANDONED] {
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER, ABANDONED] {
         presences.extend(states(holding).map(live));
         presences.extend(states(holding).map(lapsed));
     }

@@ -4,10 +4,11 @@ use super::*;
 
 #[test]
 fn a1_ends_the_lease_for_good() {
-    for holding in [HELD, TAKEN_OVER] {
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER] {
         for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))] {
-            let change = change_to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..holding }), UNKNOWN);
-            assert_eq!(abandon(&seen, &ANNS), Decision::Change(change, Settled::Yes));
+            let change =
+                change_to(State::Open(Phase::InProgress, Holding { lease: Millis(0), ..holding }), UNKNOWN_RETENTION);
+            assert_eq!(abandon(&seen, &CLAIM_OF_ANN), Decision::Change(change, Settled::Yes));
         }
     }
 }
@@ -16,32 +17,33 @@ fn a1_ends_the_lease_for_good() {
 fn a2_a3_can_be_repeated_also_after_a_hold() {
     for state in [
         State::Open(Phase::InProgress, ABANDONED),
-        State::Open(Phase::Indeterminate, HELD),
+        State::Open(Phase::Indeterminate, FIRST_ATTEMPT),
         State::Open(Phase::Indeterminate, TAKEN_OVER),
     ] {
-        assert_eq!(abandon(&lapsed(state), &ANNS), Decision::Reply(Settled::Yes));
+        assert_eq!(abandon(&lapsed(state), &CLAIM_OF_ANN), Decision::Reply(Settled::Yes));
     }
 }
 
 #[test]
-fn a4_loses_a_completed_released_or_dead_record() {
-    for state in [answered("it"), State::Open(Phase::Released, HELD), State::Open(Phase::Dead, HELD)] {
-        assert_eq!(abandon(&live(state), &ANNS), Decision::Reply(Settled::Lost));
+fn a4_replies_lost_for_a_completed_released_or_dead_record() {
+    for state in [answered("it"), State::Open(Phase::Released, FIRST_ATTEMPT), State::Open(Phase::Dead, FIRST_ATTEMPT)]
+    {
+        assert_eq!(abandon(&live(state), &CLAIM_OF_ANN), Decision::Reply(Settled::Lost));
     }
 }
 
 #[test]
-fn a4_loses_the_record_of_another_attempt() {
+fn a4_replies_lost_to_another_attempt() {
     for seen in presences() {
-        for claim in NOT_ANNS {
+        for claim in OTHER_CLAIMS {
             assert_eq!(abandon(&seen, &claim), Decision::Reply(Settled::Lost));
         }
     }
 }
 
 #[test]
-fn a4_loses_an_absent_record() {
+fn a4_replies_lost_for_an_absent_record() {
     for seen in absences() {
-        assert_eq!(abandon(&seen, &ANNS), Decision::Reply(Settled::Lost));
+        assert_eq!(abandon(&seen, &CLAIM_OF_ANN), Decision::Reply(Settled::Lost));
     }
 }

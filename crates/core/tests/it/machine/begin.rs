@@ -4,7 +4,7 @@ use super::*;
 
 fn by(owner: Owner) -> Begin {
     let call = hapax_core::Call::new(RK).fingerprint(PAYLOAD);
-    Begin { call, owner, lease: LEASE, unknown_retention: UNKNOWN, on_lapse: Lapse::Hold }
+    Begin { call, owner, lease: LEASE, unknown_retention: UNKNOWN_RETENTION, on_lapse: Lapse::Hold }
 }
 
 fn retry_by(owner: Owner) -> Begin {
@@ -30,8 +30,8 @@ fn granted(holding: Holding) -> Decision<Begun> {
 
 #[test]
 fn b1_grants_an_absent_record() {
-    assert_eq!(begin(&absent(), &by(ANN)), granted(HELD));
-    assert_eq!(begin(&absent(), &retry_by(ANN)), granted(HELD));
+    assert_eq!(begin(&absent(), &by(ANN)), granted(FIRST_ATTEMPT));
+    assert_eq!(begin(&absent(), &retry_by(ANN)), granted(FIRST_ATTEMPT));
 }
 
 #[test]
@@ -39,14 +39,14 @@ fn b1_grants_an_expired_record_like_an_absent_one() {
     for state in states(TAKEN_OVER) {
         let mut seen = expired(state);
         seen.record.as_mut().unwrap().fingerprint = OTHER_PAYLOAD;
-        assert_eq!(begin(&seen, &by(ANN)), granted(HELD));
+        assert_eq!(begin(&seen, &by(ANN)), granted(FIRST_ATTEMPT));
     }
 }
 
 #[test]
 fn b1_takes_lease_and_lifetime_from_the_request() {
     let ask = Begin { lease: Millis(1), unknown_retention: Seconds(2), ..by(ANN) };
-    assert_eq!(begin(&absent(), &ask), granted(Holding { lease: Millis(1), lifetime: Seconds(2), ..HELD }));
+    assert_eq!(begin(&absent(), &ask), granted(Holding { lease: Millis(1), lifetime: Seconds(2), ..FIRST_ATTEMPT }));
 }
 
 #[test]
@@ -63,17 +63,17 @@ fn b2_refuses_another_payload_in_every_state() {
 fn b2_refuses_a_fingerprint_under_a_rule_other_than_the_records() {
     let newer = Fingerprint::from_parts(Rule(3), *PAYLOAD.as_bytes());
     let ask = Begin { call: by(BOB).call.fingerprint(newer), ..by(BOB) };
-    assert_eq!(begin(&live(State::Open(Phase::Released, HELD)), &ask), Decision::Reply(Begun::Mismatch));
+    assert_eq!(begin(&live(State::Open(Phase::Released, FIRST_ATTEMPT)), &ask), Decision::Reply(Begun::Mismatch));
     let ask = Begin { call: by(BOB).call.fingerprint(Fingerprint::NONE), ..by(BOB) };
-    assert_eq!(begin(&live(State::Open(Phase::Released, HELD)), &ask), Decision::Reply(Begun::Mismatch));
+    assert_eq!(begin(&live(State::Open(Phase::Released, FIRST_ATTEMPT)), &ask), Decision::Reply(Begun::Mismatch));
 }
 
 #[test]
 fn b2_b11_accepts_the_older_rule_and_keeps_its_fingerprint() {
     let newer = Fingerprint::from_parts(Rule(3), [8; 12]);
     let call = by(BOB).call.fingerprint(newer).or_older(PAYLOAD);
-    let decision = begin(&live(State::Open(Phase::Released, HELD)), &Begin { call, ..by(BOB) });
-    assert_eq!(decision, granted(Holding { owner: BOB, attempt: 2, ..HELD }));
+    let decision = begin(&live(State::Open(Phase::Released, FIRST_ATTEMPT)), &Begin { call, ..by(BOB) });
+    assert_eq!(decision, granted(Holding { owner: BOB, attempt: 2, ..FIRST_ATTEMPT }));
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn b3_replays_a_completed_record() {
 
 #[test]
 fn b4_returns_the_grant_of_the_same_owner_again_and_rearms_it() {
-    for holding in [HELD, TAKEN_OVER] {
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER] {
         for seen in [live(State::Open(Phase::InProgress, holding)), lapsed(State::Open(Phase::InProgress, holding))] {
             let mine = Decision::Change(
-                change_to(State::Open(Phase::InProgress, holding), UNKNOWN),
+                change_to(State::Open(Phase::InProgress, holding), UNKNOWN_RETENTION),
                 Begun::Mine(grant(&holding, TOKEN)),
             );
             assert_eq!(begin(&seen, &by(ANN)), mine);
@@ -105,15 +105,15 @@ fn b4_returns_the_grant_of_the_same_owner_again_and_rearms_it() {
 #[test]
 fn b4_b7_b8_does_not_return_an_abandoned_grant_again() {
     let seen = lapsed(State::Open(Phase::InProgress, ABANDONED));
-    let again = Holding { lease: LEASE, attempt: 2, takeover: true, ..HELD };
+    let again = Holding { lease: LEASE, attempt: 2, takeover: true, ..FIRST_ATTEMPT };
     assert_eq!(begin(&seen, &retry_by(ANN)), granted(again));
-    let held = change_to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
+    let held = change_to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN_RETENTION);
     assert_eq!(begin(&seen, &by(ANN)), Decision::Change(held, Begun::Indeterminate(NOW)));
 }
 
 #[test]
 fn b5_is_busy_for_the_rest_of_a_live_lease() {
-    let seen = live(State::Open(Phase::InProgress, HELD));
+    let seen = live(State::Open(Phase::InProgress, FIRST_ATTEMPT));
     for ask in [by(BOB), retry_by(BOB)] {
         assert_eq!(begin(&seen, &ask), Decision::Reply(Begun::Busy(Duration::from_secs(15))));
     }
@@ -121,16 +121,16 @@ fn b5_is_busy_for_the_rest_of_a_live_lease() {
 
 #[test]
 fn b5_writes_nothing_when_the_whole_lease_is_left() {
-    let seen = Observed { lease_left: LEASE.into(), ..live(State::Open(Phase::InProgress, HELD)) };
+    let seen = Observed { lease_left: LEASE.into(), ..live(State::Open(Phase::InProgress, FIRST_ATTEMPT)) };
     assert_eq!(begin(&seen, &by(BOB)), Decision::Reply(Begun::Busy(LEASE.into())));
 }
 
 #[test]
 fn b6_rearms_a_record_with_more_lease_left_than_its_lease() {
     let lease_left = Duration::from(LEASE) + Duration::from_micros(1);
-    let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, HELD)) };
+    let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, FIRST_ATTEMPT)) };
     for ask in [by(BOB), retry_by(BOB)] {
-        let change = change_to(State::Open(Phase::InProgress, HELD), UNKNOWN);
+        let change = change_to(State::Open(Phase::InProgress, FIRST_ATTEMPT), UNKNOWN_RETENTION);
         assert_eq!(begin(&seen, &ask), Decision::Change(change, Begun::Busy(LEASE.into())));
     }
 }
@@ -139,23 +139,23 @@ fn b6_rearms_a_record_with_more_lease_left_than_its_lease() {
 fn b7_b8_treats_an_abandoned_lease_as_expired_after_the_clock_stepped_back() {
     let lease_left = Duration::from_secs(60);
     let seen = Observed { lease_left, ..live(State::Open(Phase::InProgress, ABANDONED)) };
-    let next = Holding { owner: BOB, attempt: 2, takeover: true, ..HELD };
+    let next = Holding { owner: BOB, attempt: 2, takeover: true, ..FIRST_ATTEMPT };
     assert_eq!(begin(&seen, &retry_by(BOB)), granted(next));
-    let held = change_to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN);
+    let held = change_to(State::Open(Phase::Indeterminate, ABANDONED), UNKNOWN_RETENTION);
     assert_eq!(begin(&seen, &by(BOB)), Decision::Change(held, Begun::Indeterminate(NOW)));
 }
 
 #[test]
 fn b7_takes_over_an_expired_lease_under_retry() {
-    let next = Holding { owner: BOB, attempt: 2, takeover: true, ..HELD };
-    assert_eq!(begin(&lapsed(State::Open(Phase::InProgress, HELD)), &retry_by(BOB)), granted(next));
+    let next = Holding { owner: BOB, attempt: 2, takeover: true, ..FIRST_ATTEMPT };
+    assert_eq!(begin(&lapsed(State::Open(Phase::InProgress, FIRST_ATTEMPT)), &retry_by(BOB)), granted(next));
     assert_eq!(begin(&lapsed(State::Open(Phase::InProgress, ABANDONED)), &retry_by(BOB)), granted(next));
 }
 
 #[test]
 fn b8_makes_an_expired_lease_indeterminate_under_hold() {
     let ask = Begin { unknown_retention: Seconds(77), ..by(BOB) };
-    for holding in [HELD, TAKEN_OVER, ABANDONED] {
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER, ABANDONED] {
         let change =
             change_to(State::Open(Phase::Indeterminate, Holding { lifetime: Seconds(77), ..holding }), Seconds(77));
         let held = Decision::Change(change, Begun::Indeterminate(NOW));
@@ -168,7 +168,7 @@ fn b9_reports_since_when_a_record_is_indeterminate_under_every_policy() {
     // `live` leaves half of the life of 3,000 s.
     let since = Timestamp(NOW.0 - 1_500_000_000);
     for ask in [by(ANN), retry_by(ANN), by(BOB), retry_by(BOB)] {
-        let seen = live(State::Open(Phase::Indeterminate, HELD));
+        let seen = live(State::Open(Phase::Indeterminate, FIRST_ATTEMPT));
         assert_eq!(begin(&seen, &ask), Decision::Reply(Begun::Indeterminate(since)));
     }
 }
@@ -176,16 +176,16 @@ fn b9_reports_since_when_a_record_is_indeterminate_under_every_policy() {
 #[test]
 fn b10_reports_a_dead_record() {
     for ask in [by(ANN), retry_by(ANN), by(BOB), retry_by(BOB)] {
-        assert_eq!(begin(&live(State::Open(Phase::Dead, HELD)), &ask), Decision::Reply(Begun::Dead));
+        assert_eq!(begin(&live(State::Open(Phase::Dead, FIRST_ATTEMPT)), &ask), Decision::Reply(Begun::Dead));
     }
 }
 
 #[test]
 fn b11_grants_a_released_record() {
-    let last = Holding { takeover: true, ..HELD };
-    for holding in [HELD, last] {
+    let last = Holding { takeover: true, ..FIRST_ATTEMPT };
+    for holding in [FIRST_ATTEMPT, last] {
         for (owner, ask) in [(ANN, by(ANN)), (BOB, by(BOB)), (BOB, retry_by(BOB))] {
-            let next = Holding { owner, attempt: 2, ..HELD };
+            let next = Holding { owner, attempt: 2, ..FIRST_ATTEMPT };
             assert_eq!(begin(&live(State::Open(Phase::Released, holding)), &ask), granted(next));
         }
     }
@@ -193,7 +193,7 @@ fn b11_grants_a_released_record() {
 
 #[test]
 fn b11_stops_counting_attempts_at_the_largest_number() {
-    let holding = Holding { attempt: u16::MAX, ..HELD };
+    let holding = Holding { attempt: u16::MAX, ..FIRST_ATTEMPT };
     let next = Holding { owner: BOB, ..holding };
     assert_eq!(begin(&live(State::Open(Phase::Released, holding)), &by(BOB)), granted(next));
 }
@@ -201,8 +201,11 @@ fn b11_stops_counting_attempts_at_the_largest_number() {
 #[test]
 fn b1_b11_mints_a_token_above_the_record_the_mark_and_the_clock() {
     let minted = |record: u64, mark: u64, now: u64| {
-        let mut seen =
-            Observed { token_high_water: Token(mark), now: Timestamp(now), ..live(State::Open(Phase::Released, HELD)) };
+        let mut seen = Observed {
+            token_high_water: Token(mark),
+            now: Timestamp(now),
+            ..live(State::Open(Phase::Released, FIRST_ATTEMPT))
+        };
         seen.record.as_mut().unwrap().token = Token(record);
         let Decision::Change(change, Begun::Granted(grant)) = begin(&seen, &by(BOB)) else {
             panic!("a grant was expected");
@@ -226,7 +229,7 @@ fn b1_b11_mints_a_token_above_the_record_the_mark_and_the_clock() {
 #[test]
 fn b1_grants_what_first_grant_builds() {
     let call = hapax_core::Call::new(RK).fingerprint(PAYLOAD);
-    let ask = Begin { call, owner: ANN, lease: LEASE, unknown_retention: UNKNOWN, on_lapse: Lapse::Hold };
+    let ask = Begin { call, owner: ANN, lease: LEASE, unknown_retention: UNKNOWN_RETENTION, on_lapse: Lapse::Hold };
     for seen in absences() {
         let (change, grant) = first_grant(&ask, &seen);
         assert_eq!(begin(&seen, &ask), Decision::Change(change, Begun::Granted(grant)));

@@ -17,17 +17,17 @@ fn lost(seen: &Observed) -> Decision<Completed> {
 
 #[test]
 fn c6_completes_its_own_record_in_progress_also_after_the_lease() {
-    for holding in [HELD, TAKEN_OVER, ABANDONED] {
-        assert_eq!(complete(&live(State::Open(Phase::InProgress, holding)), &by(ANNS)), done(TOKEN));
-        assert_eq!(complete(&lapsed(State::Open(Phase::InProgress, holding)), &by(ANNS)), done(TOKEN));
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER, ABANDONED] {
+        assert_eq!(complete(&live(State::Open(Phase::InProgress, holding)), &by(CLAIM_OF_ANN)), done(TOKEN));
+        assert_eq!(complete(&lapsed(State::Open(Phase::InProgress, holding)), &by(CLAIM_OF_ANN)), done(TOKEN));
     }
 }
 
 #[test]
 fn c6_completes_its_own_indeterminate_or_released_record() {
-    for holding in [HELD, TAKEN_OVER] {
-        assert_eq!(complete(&live(State::Open(Phase::Indeterminate, holding)), &by(ANNS)), done(TOKEN));
-        assert_eq!(complete(&live(State::Open(Phase::Released, holding)), &by(ANNS)), done(TOKEN));
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER] {
+        assert_eq!(complete(&live(State::Open(Phase::Indeterminate, holding)), &by(CLAIM_OF_ANN)), done(TOKEN));
+        assert_eq!(complete(&live(State::Open(Phase::Released, holding)), &by(CLAIM_OF_ANN)), done(TOKEN));
     }
 }
 
@@ -36,7 +36,7 @@ fn c1_recreates_an_absent_record_for_a_young_answer() {
     let age = Duration::from(RETENTION) - Duration::from_micros(1);
     for seen in absences() {
         let recreated = Decision::Change(completed_under(TOKEN, "the answer"), Completed::Recreated);
-        assert_eq!(complete(&seen, &Complete { age, ..by(ANNS) }), recreated);
+        assert_eq!(complete(&seen, &Complete { age, ..by(CLAIM_OF_ANN) }), recreated);
     }
 }
 
@@ -44,20 +44,20 @@ fn c1_recreates_an_absent_record_for_a_young_answer() {
 fn c2_discards_an_old_answer_when_the_record_is_absent() {
     for age in [Duration::from(RETENTION), 2 * Duration::from(RETENTION)] {
         for seen in absences() {
-            assert_eq!(complete(&seen, &Complete { age, ..by(ANNS) }), Decision::Reply(Completed::Gone));
+            assert_eq!(complete(&seen, &Complete { age, ..by(CLAIM_OF_ANN) }), Decision::Reply(Completed::Gone));
         }
     }
 }
 
 #[test]
 fn c6_ignores_the_age_when_the_record_exists() {
-    let old = Complete { age: Duration::MAX, ..by(ANNS) };
-    assert_eq!(complete(&live(State::Open(Phase::InProgress, HELD)), &old), done(TOKEN));
+    let old = Complete { age: Duration::MAX, ..by(CLAIM_OF_ANN) };
+    assert_eq!(complete(&live(State::Open(Phase::InProgress, FIRST_ATTEMPT)), &old), done(TOKEN));
 }
 
 #[test]
 fn c3_is_already_recorded_under_the_token_of_the_recorded_answer() {
-    for claim in [ANNS, Claim { owner: BOB, ..ANNS }] {
+    for claim in [CLAIM_OF_ANN, Claim { owner: BOB, ..CLAIM_OF_ANN }] {
         assert_eq!(complete(&live(answered("another")), &by(claim)), Decision::Reply(Completed::Already));
     }
 }
@@ -73,7 +73,7 @@ fn c8_overrides_every_open_record_under_another_token() {
 }
 
 #[test]
-fn c9_loses_to_another_payload_under_another_token() {
+fn c9_replies_lost_to_another_payload_under_another_token() {
     for seen in presences() {
         let other = Complete { fingerprint: OTHER_PAYLOAD, ..by(Claim { owner: BOB, token: OTHER }) };
         assert_eq!(complete(&seen, &other), lost(&seen));
@@ -81,20 +81,20 @@ fn c9_loses_to_another_payload_under_another_token() {
 }
 
 #[test]
-fn c4_loses_to_an_answer_recorded_under_another_token() {
+fn c4_replies_lost_if_an_answer_is_recorded_under_another_token() {
     let seen = live(answered("another"));
     assert_eq!(complete(&seen, &by(Claim { owner: BOB, token: OTHER })), lost(&seen));
     assert_eq!(complete(&seen, &by(Claim { owner: ANN, token: Token(99) })), lost(&seen));
 }
 
 #[test]
-fn c5_loses_to_its_own_dead_record() {
-    let seen = live(State::Open(Phase::Dead, HELD));
-    assert_eq!(complete(&seen, &by(ANNS)), lost(&seen));
+fn c5_replies_lost_if_its_own_record_is_dead() {
+    let seen = live(State::Open(Phase::Dead, FIRST_ATTEMPT));
+    assert_eq!(complete(&seen, &by(CLAIM_OF_ANN)), lost(&seen));
 }
 
 #[test]
-fn c7_loses_to_another_owner_under_the_same_token() {
+fn c7_replies_lost_to_another_owner_under_the_same_token() {
     for seen in presences().iter().filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some()) {
         assert_eq!(complete(seen, &by(Claim { owner: BOB, token: TOKEN })), lost(seen));
     }

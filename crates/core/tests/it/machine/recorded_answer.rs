@@ -18,6 +18,6 @@ fn g2_is_none_for_another_payload() {
 #[test]
 fn g3_is_none_while_the_record_is_open() {
     for phase in [Phase::InProgress, Phase::Released, Phase::Indeterminate, Phase::Dead] {
-        assert_eq!(recorded_answer(&record(State::Open(phase, HELD)), PAYLOAD), None);
+        assert_eq!(recorded_answer(&record(State::Open(phase, FIRST_ATTEMPT)), PAYLOAD), None);
     }
 }

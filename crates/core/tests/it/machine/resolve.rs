@@ -10,7 +10,7 @@ const NOT_DONE: Verdict = Verdict::NotDone { lifetime: RELEASED };
 
 #[test]
 fn v1_completes_under_a_new_token_when_done() {
-    for holding in [HELD, TAKEN_OVER, ABANDONED] {
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER, ABANDONED] {
         let change = completed_under(NEXT, "the answer");
         let seen = live(State::Open(Phase::Indeterminate, holding));
         assert_eq!(resolve(&seen, TOKEN, &done("the answer")), Decision::Change(change, Resolved::Yes));
@@ -19,7 +19,7 @@ fn v1_completes_under_a_new_token_when_done() {
 
 #[test]
 fn v2_releases_and_keeps_token_and_owner_when_not_done() {
-    for holding in [HELD, TAKEN_OVER] {
+    for holding in [FIRST_ATTEMPT, TAKEN_OVER] {
         let change = change_to(State::Open(Phase::Released, Holding { lifetime: RELEASED, ..holding }), RELEASED);
         let seen = live(State::Open(Phase::Indeterminate, holding));
         assert_eq!(resolve(&seen, TOKEN, &NOT_DONE), Decision::Change(change, Resolved::Yes));
@@ -30,7 +30,7 @@ fn v2_releases_and_keeps_token_and_owner_when_not_done() {
 fn v5_refuses_another_token() {
     for token in [OTHER, Token(TOKEN.0 + 1)] {
         for verdict in [done("the answer"), NOT_DONE] {
-            let seen = live(State::Open(Phase::Indeterminate, HELD));
+            let seen = live(State::Open(Phase::Indeterminate, FIRST_ATTEMPT));
             assert_eq!(resolve(&seen, token, &verdict), Decision::Reply(Resolved::Stale));
         }
     }
@@ -39,7 +39,10 @@ fn v5_refuses_another_token() {
 #[test]
 fn v3_v4_can_be_repeated() {
     assert_eq!(resolve(&live(answered("it")), OTHER, &done("it")), Decision::Reply(Resolved::Yes));
-    assert_eq!(resolve(&live(State::Open(Phase::Released, HELD)), TOKEN, &NOT_DONE), Decision::Reply(Resolved::Yes));
+    assert_eq!(
+        resolve(&live(State::Open(Phase::Released, FIRST_ATTEMPT)), TOKEN, &NOT_DONE),
+        Decision::Reply(Resolved::Yes)
+    );
 }
 
 #[test]
@@ -60,9 +63,9 @@ fn v5_refuses_a_record_that_is_not_indeterminate() {
     let mut others = absences();
     others.extend(
         [
-            State::Open(Phase::InProgress, HELD),
+            State::Open(Phase::InProgress, FIRST_ATTEMPT),
             State::Open(Phase::InProgress, ABANDONED),
-            State::Open(Phase::Dead, HELD),
+            State::Open(Phase::Dead, FIRST_ATTEMPT),
         ]
         .map(lapsed),
     );
@@ -71,7 +74,7 @@ fn v5_refuses_a_record_that_is_not_indeterminate() {
             assert_eq!(resolve(&seen, TOKEN, &verdict), Decision::Reply(Resolved::Stale));
         }
     }
-    let released = live(State::Open(Phase::Released, HELD));
+    let released = live(State::Open(Phase::Released, FIRST_ATTEMPT));
     assert_eq!(resolve(&released, TOKEN, &done("the answer")), Decision::Reply(Resolved::Stale));
     assert_eq!(resolve(&released, OTHER, &NOT_DONE), Decision::Reply(Resolved::Stale));
 }
