@@ -36,34 +36,37 @@ pub trait Journal: fmt::Debug + Send + Sync + 'static {
     /// Appends an entry. When this returns, the entry survives a crash.
     ///
     /// # Errors
-    /// `NotApplied` if there is no room, `Unknown` if the entry may or may not be stored.
+    /// `NotApplied` if the entry is certainly not stored: the journal is full or closed, or the write failed. `Unknown`
+    /// if the entry may or may not be stored.
     ///
     /// # Cancel safety
     /// If dropped, the entry may or may not be stored. Storing an entry twice does no harm.
-    async fn append(&self, entry: &Spilled) -> Result<Number>;
+    async fn append(&self, entry: &Spilled) -> Result<EntryNumber>;
 
     /// Marks an entry as done: the store gave a definite answer to its completion, or the record has expired.
     ///
     /// # Errors
-    /// As [`Journal::append`]. An entry that stays is completed again after a restart, which changes nothing.
+    /// `NotApplied` or `Unknown` if the entry may not be marked. An entry that is not marked is completed again after a
+    /// restart, which changes nothing.
     ///
     /// # Cancel safety
     /// If dropped, the entry may or may not be marked.
-    async fn done(&self, number: Number) -> Result<()>;
+    async fn done(&self, number: EntryNumber) -> Result<()>;
 
-    /// Returns the entries that are not done, oldest first.
+    /// Returns the entries that are not done, ordered by `ended`, earliest first. A damaged entry is reported and left out.
     ///
     /// # Errors
-    /// `Damaged` if nothing in the journal can be read.
+    /// `NotApplied` if the journal is closed, `Unknown` if its thread panicked.
     ///
     /// # Cancel safety
     /// Safe to drop.
-    async fn replay(&self) -> Result<Vec<(Number, Spilled)>>;
+    async fn replay(&self) -> Result<Vec<(EntryNumber, Spilled)>>;
 }
 
-/// Identifies an entry of a journal. Later entries have larger numbers.
+/// Identifies an entry of an open journal. An entry that is appended later has a larger number. Entries of adopted files
+/// get new numbers at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Number(pub u64);
+pub struct EntryNumber(pub u64);
 
 /// A completion that a store has not confirmed.
 #[derive(Clone, Debug)]
@@ -72,7 +75,8 @@ pub struct Spilled {
     pub rk: RecordKey,
     /// The completion. Before each try the gate computes its age from `ended`.
     pub complete: Complete,
-    /// How long the gate retries. After that the record of the unknown outcome has expired.
+    /// How long the gate retries while the store does not answer, counted from `ended`: the lifetime of a record whose
+    /// outcome is unknown. After this time the record has expired.
     pub unknown_retention: Seconds,
     /// When the handler ended, by the wall clock.
     pub ended: Timestamp,

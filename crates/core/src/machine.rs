@@ -226,7 +226,8 @@ pub fn abandon(seen: &Observed, claim: &Claim) -> Decision<Settled> {
     }
 }
 
-/// Decides a burial: rows D1 to D4. The attempt was the last one. `lifetime` is that of the dead record.
+/// Decides a burial: rows D1 to D4. The key has had its last permitted attempt.
+/// `lifetime` is that of the dead record.
 pub fn bury(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
     let Some((record, phase, holding)) = open_for(seen, claim) else {
         return Reply(Settled::Lost); // D4

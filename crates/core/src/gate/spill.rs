@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::gate::GateCore;
-use crate::journal::{Journal, Number, Spilled};
+use crate::journal::{EntryNumber, Journal, Spilled};
 use crate::lease::Heartbeat;
 use crate::machine::Completed;
 use crate::runtime::Runtime;
@@ -26,7 +26,7 @@ pub(super) struct SpillQueue {
 }
 
 struct PendingCompletion {
-    number: Number,
+    number: EntryNumber,
     spilled: Spilled,
     /// Set for completions of this process, not for those that an earlier process left.
     _attempt: Option<KeptAttempt>,

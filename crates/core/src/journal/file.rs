@@ -22,7 +22,7 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::{Journal, Number, Spilled};
+use crate::journal::{EntryNumber, Journal, Spilled};
 use crate::runtime::Runtime;
 use thread::{JobReply, JournalFiles, JournalJob};
 
@@ -150,16 +150,16 @@ impl FileJournal {
 
 #[async_trait]
 impl Journal for FileJournal {
-    async fn append(&self, entry: &Spilled) -> Result<Number> {
+    async fn append(&self, entry: &Spilled) -> Result<EntryNumber> {
         let entry = Box::new(entry.clone());
         self.send_job(|reply| JournalJob::Append(entry, reply)).await
     }
 
-    async fn done(&self, number: Number) -> Result<()> {
+    async fn done(&self, number: EntryNumber) -> Result<()> {
         self.run_unsynced(move |files| files.done(number)).await
     }
 
-    async fn replay(&self) -> Result<Vec<(Number, Spilled)>> {
+    async fn replay(&self) -> Result<Vec<(EntryNumber, Spilled)>> {
         self.run_unsynced(|files| Ok(files.replay())).await
     }
 }

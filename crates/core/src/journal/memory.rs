@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::journal::{Journal, Number, Spilled};
+use crate::journal::{EntryNumber, Journal, Spilled};
 
 /// A journal in memory, for tests. A second gate over the same journal stands for a restarted process.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ pub struct MemoryJournal {
 #[derive(Debug, Default)]
 struct Entries {
     next: u64,
-    undone: BTreeMap<Number, Spilled>,
+    undone: BTreeMap<EntryNumber, Spilled>,
 }
 
 impl MemoryJournal {
@@ -27,20 +27,20 @@ impl MemoryJournal {
 
 #[async_trait]
 impl Journal for MemoryJournal {
-    async fn append(&self, entry: &Spilled) -> Result<Number> {
+    async fn append(&self, entry: &Spilled) -> Result<EntryNumber> {
         let mut entries = self.entries.lock();
-        let number = Number(entries.next);
+        let number = EntryNumber(entries.next);
         entries.next += 1;
         entries.undone.insert(number, entry.clone());
         Ok(number)
     }
 
-    async fn done(&self, number: Number) -> Result<()> {
+    async fn done(&self, number: EntryNumber) -> Result<()> {
         self.entries.lock().undone.remove(&number);
         Ok(())
     }
 
-    async fn replay(&self) -> Result<Vec<(Number, Spilled)>> {
+    async fn replay(&self) -> Result<Vec<(EntryNumber, Spilled)>> {
         let entries = self.entries.lock();
         let mut undone: Vec<_> = entries.undone.iter().map(|(number, spilled)| (*number, spilled.clone())).collect();
         undone.sort_by_key(|(_, spilled)| spilled.ended);

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::fs;
 
 use futures_util::future::{join_all, try_join_all};
-use hapax_core::journal::{FileJournalSettings, MemoryJournal, Number, Spilled};
+use hapax_core::journal::{EntryNumber, FileJournalSettings, MemoryJournal, Spilled};
 use hapax_core::{ErrorKind, Journal};
 
 use crate::journal_folder::{JournalFolder, collect_errors, encode_file, finish_and_close, name, spilled, undone_in};
@@ -61,7 +61,7 @@ async fn marking_an_entry_twice_or_an_unknown_entry_succeeds() {
     let folder = JournalFolder::new();
     let journal = folder.open();
     let number = journal.append(&spilled(1, b"")).await.unwrap();
-    for number in [number, number, Number(12345)] {
+    for number in [number, number, EntryNumber(12345)] {
         journal.done(number).await.unwrap();
     }
 }
@@ -96,7 +96,7 @@ async fn concurrent_appends_survive_a_crash() {
     let folder = JournalFolder::new();
     let journal = &folder.open();
     let appends = (0..50).map(|n| async move { journal.append(&spilled(n, &[n; 1000])).await.unwrap() });
-    let numbers: BTreeSet<Number> = join_all(appends).await.into_iter().collect();
+    let numbers: BTreeSet<EntryNumber> = join_all(appends).await.into_iter().collect();
     assert_eq!(numbers.len(), 50);
 
     let after = JournalFolder::new();

@@ -13,8 +13,8 @@ use super::report;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 
-/// Creates the directory if it is missing, and syncs it. Returns its absolute path, because the process may change its
-/// working directory.
+/// Creates the directory if it is missing, and syncs the parent of each new directory. Returns its absolute path,
+/// because the process may change its working directory.
 pub(super) fn prepare(directory: &Path) -> Result<PathBuf> {
     let prepared = || -> io::Result<PathBuf> {
         let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).count();
@@ -36,7 +36,7 @@ pub(super) struct LockedFile {
     pub(super) path: PathBuf,
 }
 
-/// How many new files are tried: a process that starts at the same time may adopt a new file before it is locked.
+/// How often `create` tries. Another process that starts may adopt a new file before this process has locked it.
 const TRIES: usize = 100;
 
 impl LockedFile {
@@ -58,9 +58,9 @@ impl LockedFile {
     }
 
     /// Locks and returns the files that earlier processes left.
-    pub(super) fn left_in(directory: &Path, owner: u32) -> Result<Vec<Self>> {
+    pub(super) fn adopt_all(directory: &Path, owner: u32) -> Result<Vec<Self>> {
         let list = || -> io::Result<Vec<Self>> {
-            let mut left: Vec<Self> = Vec::new();
+            let mut adopted: Vec<Self> = Vec::new();
             for entry in fs::read_dir(directory)? {
                 let entry = entry?;
                 if !is_journal(&entry.file_name()) {
@@ -68,13 +68,13 @@ impl LockedFile {
                 }
                 // One file that cannot be adopted must not keep the answers in the others from the store.
                 match Self::adopt(entry.path(), owner) {
-                    Ok(adopted) => left.extend(adopted),
+                    Ok(file) => adopted.extend(file),
                     Err(error) => report::not_adopted(&entry.path(), &error),
                 }
             }
-            // A directory is listed in any order. Sorted, the entries get the same numbers every time.
-            left.sort_by(|one, other| one.path.cmp(&other.path));
-            Ok(left)
+            // `read_dir` has no fixed order. Sorted by path, the files give their entries the same numbers at each start.
+            adopted.sort_by(|one, other| one.path.cmp(&other.path));
+            Ok(adopted)
         };
         list().map_err(|source| unusable(directory, source))
     }
@@ -83,7 +83,7 @@ impl LockedFile {
         let Some(metadata) = if_exists(fs::symlink_metadata(&path))? else {
             return Ok(None);
         };
-        // The target of a symbolic link may be another user's file, which must not be truncated or renamed.
+        // The target of a symbolic link may be another user's file, which must not be read or truncated.
         if !metadata.is_file() {
             let message = "not a regular file; remove it";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -99,7 +99,7 @@ impl LockedFile {
         Self::lock(file, path)
     }
 
-    /// None if another process has locked the file, or had locked and deleted it.
+    /// None if the file is locked already, or is no longer the file at its path.
     fn lock(file: File, path: PathBuf) -> io::Result<Option<Self>> {
         match file.try_lock() {
             Ok(()) => {}

@@ -11,7 +11,7 @@ use super::folder::LockedFile;
 use super::report;
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::entry::{self, EntryLocation, FileMark, FileScan, Frames};
-use crate::journal::{Number, Spilled};
+use crate::journal::{EntryNumber, Spilled};
 use crate::runtime::Runtime;
 
 /// A file that this process has locked, and its entries that are not done.
@@ -23,7 +23,7 @@ pub(super) struct JournalFile {
     /// Whether a failed write may have left bytes after `end`.
     has_garbage: bool,
     end_action: EndAction,
-    undone: BTreeMap<Number, EntryLocation>,
+    undone: BTreeMap<EntryNumber, EntryLocation>,
 }
 
 /// How a file ends when all of its readable entries are done.
@@ -74,7 +74,7 @@ impl JournalFile {
         let end_action = choose_end_action(&locked, &scan);
         let undone = scan.undone.into_values().map(|location| {
             *next += 1;
-            (Number(*next), location)
+            (EntryNumber(*next), location)
         });
         let mut log = Self {
             locked,
@@ -123,12 +123,12 @@ impl JournalFile {
         self.write(frames, std::fs::File::sync_data)
     }
 
-    pub(super) fn keep(&mut self, number: Number, location: EntryLocation) {
+    pub(super) fn keep(&mut self, number: EntryNumber, location: EntryLocation) {
         self.undone.insert(number, location);
     }
 
     /// Marks an entry of this file as done. Needs no sync: completing the entry again does no harm.
-    pub(super) fn done(&mut self, number: Number) -> Option<Result<(), WriteFailure>> {
+    pub(super) fn done(&mut self, number: EntryNumber) -> Option<Result<(), WriteFailure>> {
         let location = self.undone.remove(&number)?;
         if self.undone.is_empty() && self.end_action != EndAction::Leave {
             // Not written: the file is emptied, deleted or renamed next, which works on a full disk, too.
@@ -178,8 +178,8 @@ impl JournalFile {
     }
 
     /// Reads the entries that are not done. A damaged entry is reported and stays in the file.
-    pub(super) fn replay(&self) -> Vec<(Number, Spilled)> {
-        let read = |(number, location): (&Number, &EntryLocation)| match self.read(location) {
+    pub(super) fn replay(&self) -> Vec<(EntryNumber, Spilled)> {
+        let read = |(number, location): (&EntryNumber, &EntryLocation)| match self.read(location) {
             Ok(spilled) => Some((*number, spilled)),
             Err(error) => {
                 report::entry_damaged(&self.locked.path, *number, &error);

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind};
-use crate::journal::Number;
+use crate::journal::EntryNumber;
 
 pub(super) fn adopted(path: &Path, left: usize) {
     tracing::info!(path = %path.display(), left, "adopted a journal file of an earlier process");
@@ -25,7 +25,7 @@ pub(super) fn damaged(path: &Path, at: u64, left: usize) {
     );
 }
 
-pub(super) fn entry_damaged(path: &Path, number: Number, error: &Error) {
+pub(super) fn entry_damaged(path: &Path, number: EntryNumber, error: &Error) {
     let path = path.display();
     tracing::error!(%path, number = number.0, ?error, "an answer in the journal is damaged; it stays in its file");
 }

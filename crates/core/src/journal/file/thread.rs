@@ -11,7 +11,7 @@ use super::log::JournalFile;
 use super::report;
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::entry::{EntryLocation, Frames};
-use crate::journal::{Number, Spilled};
+use crate::journal::{EntryNumber, Spilled};
 use crate::runtime::Runtime;
 
 /// Sends the result of a job. If the caller has gone away, the job is done all the same.
@@ -19,7 +19,7 @@ pub(super) type JobReply<T> = oneshot::Sender<Result<T>>;
 
 /// What callers send to the thread.
 pub(super) enum JournalJob {
-    Append(Box<Spilled>, JobReply<Number>),
+    Append(Box<Spilled>, JobReply<EntryNumber>),
     Unsynced(UnsyncedJob),
     Close(oneshot::Sender<()>),
 }
@@ -57,7 +57,7 @@ pub(super) fn run(mut files: JournalFiles, mut jobs: mpsc::Receiver<JournalJob>)
 /// Jobs that share one write.
 #[derive(Default)]
 struct JobGroup {
-    appends: Vec<(Box<Spilled>, JobReply<Number>)>,
+    appends: Vec<(Box<Spilled>, JobReply<EntryNumber>)>,
     bytes: usize,
     unsynced: Vec<UnsyncedJob>,
     closing: Vec<oneshot::Sender<()>>,
@@ -99,7 +99,7 @@ impl JournalFiles {
         let own = LockedFile::create(directory, runtime)?;
         let owner = own.owner()?;
         let mut files = Self { own: JournalFile::new(own, runtime), adopted: Vec::new(), last: 0, settings };
-        for locked in LockedFile::left_in(directory, owner)? {
+        for locked in LockedFile::adopt_all(directory, owner)? {
             let path = locked.path.clone();
             match JournalFile::adopt(locked, &mut files.last) {
                 Ok(adopted) => files.adopted.extend(adopted),
@@ -110,7 +110,7 @@ impl JournalFiles {
     }
 
     /// Writes all entries with one write and one sync. Replies are sent after the sync.
-    fn append(&mut self, appends: Vec<(Box<Spilled>, JobReply<Number>)>) {
+    fn append(&mut self, appends: Vec<(Box<Spilled>, JobReply<EntryNumber>)>) {
         let mut frames = self.own.frames();
         let mut staged = Vec::new();
         for (spilled, reply) in appends {
@@ -145,15 +145,15 @@ impl JournalFiles {
         }
     }
 
-    fn assign_number(&mut self, location: EntryLocation) -> Number {
+    fn assign_number(&mut self, location: EntryLocation) -> EntryNumber {
         self.last += 1;
-        let number = Number(self.last);
+        let number = EntryNumber(self.last);
         self.own.keep(number, location);
         number
     }
 
     /// Marks an entry as done. A missing entry counts as done.
-    pub(super) fn done(&mut self, number: Number) -> Result<()> {
+    pub(super) fn done(&mut self, number: EntryNumber) -> Result<()> {
         if let Some(result) = self.own.done(number) {
             // Emptied rather than marked, so that a journal in use does not grow without end.
             let result = if self.own.is_done() { self.own.clear() } else { result };
@@ -170,7 +170,7 @@ impl JournalFiles {
         result.map_err(|failure| failure.error())
     }
 
-    pub(super) fn replay(&self) -> Vec<(Number, Spilled)> {
+    pub(super) fn replay(&self) -> Vec<(EntryNumber, Spilled)> {
         let logs = iter::once(&self.own).chain(&self.adopted);
         let mut undone: Vec<_> = logs.flat_map(JournalFile::replay).collect();
         undone.sort_by_key(|(number, spilled)| (spilled.ended, *number));

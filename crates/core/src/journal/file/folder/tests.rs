@@ -1,16 +1,16 @@
 use super::*;
 
 /// A directory with one unlocked file of a journal.
-struct AbandonedFile(PathBuf);
+struct AbandonedDirectory(PathBuf);
 
-impl AbandonedFile {
+impl AbandonedDirectory {
     fn new(test: &str) -> Self {
         let name = format!("hapax-folder-{test}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).unwrap();
-        let left = Self(directory);
-        fs::write(left.path(), b"").unwrap();
-        left
+        let abandoned = Self(directory);
+        fs::write(abandoned.path(), b"").unwrap();
+        abandoned
     }
 
     fn path(&self) -> PathBuf {
@@ -26,7 +26,7 @@ impl AbandonedFile {
     }
 }
 
-impl Drop for AbandonedFile {
+impl Drop for AbandonedDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -34,39 +34,40 @@ impl Drop for AbandonedFile {
 
 #[test]
 fn a_locked_file_cannot_be_locked_again() {
-    let left = AbandonedFile::new("once");
-    let locked = left.lock().unwrap();
-    assert!(left.lock().is_none());
+    let abandoned = AbandonedDirectory::new("once");
+    let locked = abandoned.lock().unwrap();
+    assert!(abandoned.lock().is_none());
     drop(locked);
-    assert!(left.lock().is_some());
+    assert!(abandoned.lock().is_some());
 }
 
-/// Another process adopts and deletes the file after it is opened here and before it is locked.
+/// Another process adopts and deletes the file after it is opened here and before it is locked. Then a third process
+/// creates a new file at the same path.
 #[test]
 fn a_file_that_was_deleted_or_replaced_is_not_locked() {
-    let left = AbandonedFile::new("deleted");
-    let (gone, replaced) = (left.open(), left.open());
-    fs::remove_file(left.path()).unwrap();
-    assert!(LockedFile::lock(gone, left.path()).unwrap().is_none());
-    fs::write(left.path(), b"").unwrap();
-    assert!(LockedFile::lock(replaced, left.path()).unwrap().is_none());
-    assert!(left.lock().is_some());
+    let abandoned = AbandonedDirectory::new("deleted");
+    let (gone, replaced) = (abandoned.open(), abandoned.open());
+    fs::remove_file(abandoned.path()).unwrap();
+    assert!(LockedFile::lock(gone, abandoned.path()).unwrap().is_none());
+    fs::write(abandoned.path(), b"").unwrap();
+    assert!(LockedFile::lock(replaced, abandoned.path()).unwrap().is_none());
+    assert!(abandoned.lock().is_some());
 }
 
 /// A forked child has a second handle of the same open file.
 #[test]
 fn the_lock_ends_while_a_child_still_has_the_file_open() {
-    let left = AbandonedFile::new("forked");
-    let locked = left.lock().unwrap();
+    let abandoned = AbandonedDirectory::new("forked");
+    let locked = abandoned.lock().unwrap();
     let _child_handle = locked.file.try_clone().unwrap();
     drop(locked);
-    assert!(left.lock().is_some());
+    assert!(abandoned.lock().is_some());
 }
 
 #[test]
 fn a_file_of_another_user_is_not_adopted() {
-    let left = AbandonedFile::new("foreign");
-    let owner = left.open().metadata().unwrap().uid();
-    assert_eq!(LockedFile::left_in(&left.0, owner + 1).unwrap().len(), 0);
-    assert_eq!(LockedFile::left_in(&left.0, owner).unwrap().len(), 1);
+    let abandoned = AbandonedDirectory::new("foreign");
+    let owner = abandoned.open().metadata().unwrap().uid();
+    assert_eq!(LockedFile::adopt_all(&abandoned.0, owner + 1).unwrap().len(), 0);
+    assert_eq!(LockedFile::adopt_all(&abandoned.0, owner).unwrap().len(), 1);
 }
