@@ -8,7 +8,7 @@ use hapax_core::Policy;
 use crate::dice::Dice;
 use crate::outcome::EffectPolicy;
 
-/// A class of faults. Each class is possible in about half of the worlds.
+/// A class of faults. Each class is possible in about a third of the worlds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultClass {
     /// A request or a reply takes long, perhaps longer than the gate waits.
@@ -140,7 +140,7 @@ pub(crate) struct Plan {
     pub(crate) store_timeout: Duration,
     /// How long faults happen.
     pub(crate) window: Duration,
-    pub(crate) turns: TaskOrder,
+    pub(crate) order: TaskOrder,
     /// The classes of faults that are possible.
     pub(crate) swarm: Vec<FaultClass>,
     /// The percentage of store calls that meet a fault.
@@ -182,7 +182,7 @@ impl Plan {
             max_in_flight: dice.pick(&[2, 100, 100]),
             max_twins: dice.pick(&[1, 100, 100]),
             store_timeout,
-            turns: dice.pick(&[TaskOrder::Even, TaskOrder::Even, TaskOrder::OldestFirst, TaskOrder::NewestFirst]),
+            order: dice.pick(&[TaskOrder::Even, TaskOrder::Even, TaskOrder::OldestFirst, TaskOrder::NewestFirst]),
             swarm,
             fault_percent: dice.pick(&[2, 20, 40]),
             latency: latency.min(store_timeout / 4),
