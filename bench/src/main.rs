@@ -1,7 +1,7 @@
 //! Measures each subject and its limit in alternating pairs of one run, and writes `docs/performance.md`.
 //!
 //! ```text
-//! cargo xtask bench core      every subject of the library
+//! cargo xtask bench core      the gate, the memory store and SQLite
 //! cargo xtask bench core gate only those whose name contains "gate"
 //! cargo xtask bench http      the HTTP layer
 //! cargo xtask bench redis     the store on Redis, beside the driver alone
@@ -36,7 +36,7 @@ fn main() -> anyhow::Result<()> {
         return run_proxy(verb, &filter, words.next());
     }
     let (set, subjects) = match set.as_deref() {
-        Some("core") => ("core", subjects::core()),
+        Some("core") => ("core", subjects::library()),
         Some("http") => ("http", subjects::http()),
         Some("redis") => ("redis", subjects::redis()?),
         Some("gateway") => ("gateway", subjects::gateway()?),

@@ -1,4 +1,4 @@
-//! The subjects.
+//! The benchmarks: each function builds one subject or one set of subjects.
 
 mod coalesce;
 mod gate;
@@ -20,8 +20,8 @@ use crate::harness::Subject;
 
 pub(crate) use coalesce::resident_bytes;
 
-/// Every subject of the library.
-pub(crate) fn core() -> Vec<Subject> {
+/// The subjects of the gate, the memory store and the SQLite store.
+pub(crate) fn library() -> Vec<Subject> {
     vec![
         memory::store_alone(),
         gate::run(),
@@ -50,7 +50,8 @@ pub(crate) fn redis() -> anyhow::Result<Vec<Subject>> {
 /// An answer of 55 bytes.
 const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
 
-/// Makes calls whose keys no earlier batch used.
+/// Makes calls with different keys, numbered from 1. Two generators make the same keys, so each batch needs an empty
+/// store or the generator of the batch before it.
 struct FreshCalls {
     identity: Identity,
     scope: Scope,
@@ -80,9 +81,9 @@ fn call(identity: &Identity, scope: &Scope, number: u64) -> Call {
         .fingerprint(identity.fingerprint(Rule(1), &[b"POST", b"/charges", b"", b"", b"{\"amount\":500}"]))
 }
 
-/// The two store calls of a new key.
+/// Sends the two store calls of a new key: begin and complete.
 async fn full_cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
-    let grant = begun(store, call).await?;
+    let grant = begin_new(store, call).await?;
     let complete = Complete {
         claim: Claim::from(&grant),
         fingerprint: grant.fingerprint,
@@ -94,15 +95,15 @@ async fn full_cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The begin of a new key.
-async fn begun(store: &dyn Store, call: Call) -> anyhow::Result<Grant> {
-    match store.begin(&beginning(call)).await? {
+/// Begins a new key.
+async fn begin_new(store: &dyn Store, call: Call) -> anyhow::Result<Grant> {
+    match store.begin(&begin_request(call)).await? {
         Inserted::Granted(grant) => Ok(grant),
-        Inserted::Found(_) => bail!("a new key is granted"),
+        Inserted::Found(_) => bail!("the store has a record of a new key"),
     }
 }
 
-fn beginning(call: Call) -> Begin {
+fn begin_request(call: Call) -> Begin {
     Begin {
         call,
         owner: Owner([7; 16]),

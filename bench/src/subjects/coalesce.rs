@@ -16,19 +16,18 @@ use tokio::sync::Semaphore;
 use crate::harness::{BatchResult, Subject, per_second};
 use crate::subjects::FreshCalls;
 
-const FOLLOWERS: usize = 10_000;
+const CALLS: usize = 10_000;
 
 /// Concurrent calls with one key: the leader calls the store, its followers share the answer.
 pub(crate) fn one_key() -> Subject {
     let run = || {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
-        let mut figures = per_second(FOLLOWERS, move || {
-            Builder::new_current_thread().enable_all().build()?.block_on(answered(counted))
-        })?;
+        let mut figures =
+            per_second(CALLS, move || Builder::new_current_thread().enable_all().build()?.block_on(answered(counted)))?;
         let begins = calls.load(Ordering::SeqCst);
         ensure!(begins == 1, "{begins} begins for one key");
-        figures.note = format!("{FOLLOWERS} calls with one key cost {begins} begin");
+        figures.note = format!("{CALLS} calls with one key cost {begins} begin");
         Ok(figures)
     };
     Subject {
@@ -43,7 +42,9 @@ pub(crate) fn one_key() -> Subject {
 pub(crate) fn memory_per_call() -> Subject {
     let run = || {
         let (waiting, running) = (in_a_fresh_process("waiting")?, in_a_fresh_process("running")?);
-        let note = format!("{waiting:.0} bytes a waiting call, {running:.0} a running one, with the caller's own task");
+        let note = format!(
+            "{waiting:.0} bytes for each waiting call, {running:.0} for each running call; both include the caller's tokio task"
+        );
         Ok(BatchResult { rate: waiting, note })
     };
     let what = "bytes, not a rate: resident memory per waiting call";
@@ -56,7 +57,7 @@ fn in_a_fresh_process(which: &str) -> anyhow::Result<f64> {
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-/// The bytes per call that the new process prints.
+/// Measures the bytes per call. Runs in the child process of `in_a_fresh_process`, and `main` prints the result.
 pub(crate) fn resident_bytes(which: Option<&str>) -> anyhow::Result<f64> {
     let one_key = match which {
         Some("waiting") => true,
@@ -68,9 +69,9 @@ pub(crate) fn resident_bytes(which: Option<&str>) -> anyhow::Result<f64> {
 
 fn gate(store: Arc<dyn Store>) -> anyhow::Result<Gate> {
     let mut settings = Settings::default();
-    settings.max_followers_per_key = FOLLOWERS;
-    settings.max_in_flight = FOLLOWERS;
-    settings.max_in_flight_per_tenant = FOLLOWERS;
+    settings.max_followers_per_key = CALLS;
+    settings.max_in_flight = CALLS;
+    settings.max_in_flight_per_tenant = CALLS;
     settings.policy.on_busy = OnBusy::Wait(Duration::from_secs(60));
     Ok(Gate::builder(store, settings).build()?)
 }
@@ -80,7 +81,7 @@ async fn answered(begins: Arc<AtomicUsize>) -> anyhow::Result<()> {
     let gate = gate(Arc::new(CountingStore { inner: Arc::new(inner), begins }))?;
     let call = FreshCalls::new().take_one();
     let door = Arc::new(Semaphore::new(0));
-    let followers: Vec<_> = (0..FOLLOWERS)
+    let followers: Vec<_> = (0..CALLS)
         .map(|_| {
             let (gate, door) = (gate.clone(), Arc::clone(&door));
             tokio::spawn(async move {
@@ -95,19 +96,20 @@ async fn answered(begins: Arc<AtomicUsize>) -> anyhow::Result<()> {
     tokio::task::yield_now().await;
     door.add_permits(1);
     for follower in followers {
-        ensure!(follower.await??.answer == "answer", "every follower gets the answer");
+        ensure!(follower.await??.answer == "answer", "a follower got another answer");
     }
     Ok(())
 }
 
-/// Resident memory per call while no handler may return: of followers of one key, or of calls with a key each.
+/// Returns the resident memory of one call while no handler can return. The calls share one key if `one_key` is true;
+/// otherwise each call has its own key.
 async fn bytes_each(one_key: bool) -> anyhow::Result<f64> {
     let gate = gate(Arc::new(Memory::new()))?;
     let mut calls = FreshCalls::new();
     let first = calls.take_one();
     let door = Arc::new(Semaphore::new(0));
     let before = resident()?;
-    let held: Vec<_> = (0..FOLLOWERS)
+    let held: Vec<_> = (0..CALLS)
         .map(|_| {
             let call = if one_key { first } else { calls.take_one() };
             let (gate, door) = (gate.clone(), Arc::clone(&door));
@@ -124,16 +126,16 @@ async fn bytes_each(one_key: bool) -> anyhow::Result<f64> {
         tokio::task::yield_now().await;
     }
     let after = resident()?;
-    door.add_permits(FOLLOWERS);
+    door.add_permits(CALLS);
     for call in held {
         call.await??;
     }
-    Ok(after.saturating_sub(before) as f64 / FOLLOWERS as f64)
+    Ok(after.saturating_sub(before) as f64 / CALLS as f64)
 }
 
 fn resident() -> anyhow::Result<usize> {
-    let status = fs::read_to_string("/proc/self/status").context("resident memory is read from /proc")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS is listed")?;
+    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("/proc/self/status has no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? * 1024)
 }
 

@@ -93,8 +93,8 @@ impl UnpackedTools {
     fn unpacked() -> anyhow::Result<Self> {
         let output =
             Command::new("fixtures/unpack.sh").args(["proxies", "wrk", "nginx"]).stderr(Stdio::inherit()).output();
-        let output = output.context("fixtures/unpack.sh unpacks wrk and nginx")?;
-        ensure!(output.status.success(), "wrk and nginx cannot be unpacked");
+        let output = output.context("cannot run fixtures/unpack.sh")?;
+        ensure!(output.status.success(), "fixtures/unpack.sh cannot unpack wrk and nginx");
         let root = String::from_utf8(output.stdout)?.trim().into();
         Ok(Self { root, folder: tempfile::tempdir()?, runs: RefCell::default() })
     }
@@ -168,7 +168,7 @@ impl ServerProcess {
     /// The CPU time of the process, in ticks of 10 ms.
     fn ticks(&self) -> anyhow::Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, fields) = stat.rsplit_once(") ").context("/proc/PID/stat has a name in brackets")?;
+        let (_, fields) = stat.rsplit_once(") ").context("/proc/PID/stat has no name in brackets")?;
         let fields: Vec<&str> = fields.split(' ').collect();
         Ok(fields[11].parse::<f64>()? + fields[12].parse::<f64>()?)
     }
@@ -221,11 +221,13 @@ fn load(tools: &UnpackedTools, proxy: &ServerProcess, script: &Path) -> anyhow::
 
 /// The number before these words.
 fn number(output: &str, words: &str) -> anyhow::Result<f64> {
-    let (before, _) = output.split_once(words).context("wrk prints the number of requests")?;
+    let (before, _) =
+        output.split_once(words).with_context(|| format!("the output of wrk has no {words:?}: {output}"))?;
     Ok(before.rsplit_once([' ', '\n']).map_or(before, |(_, number)| number).trim().parse()?)
 }
 
 fn number_after(output: &str, words: &str) -> anyhow::Result<f64> {
-    let (_, after) = output.split_once(words).context("wrk prints the rate")?;
+    let (_, after) =
+        output.split_once(words).with_context(|| format!("the output of wrk has no {words:?}: {output}"))?;
     Ok(after.lines().next().unwrap_or_default().trim().parse()?)
 }

@@ -34,7 +34,7 @@ pub(crate) fn store_alone() -> Subject {
     }
 }
 
-/// The two store calls of a new key.
+/// Sends the two store calls of a new key: begin and complete.
 pub(crate) fn cycle(store: &Memory, call: &Call, owner: Owner, answer: &Bytes) {
     let rk = call.record_key();
     let begin = Begin {
@@ -45,7 +45,7 @@ pub(crate) fn cycle(store: &Memory, call: &Call, owner: Owner, answer: &Bytes) {
         on_lapse: Lapse::Hold,
     };
     let Some(Ok(Inserted::Granted(grant))) = store.begin(&begin).now_or_never() else {
-        panic!("a new key is granted at once")
+        panic!("the store did not grant a new key at once")
     };
     let complete = Complete {
         claim: Claim::from(&grant),

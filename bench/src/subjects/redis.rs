@@ -109,8 +109,11 @@ fn redis_benchmark(server: &Rc<BenchServer>) -> Subject {
             .output()?;
         ensure!(output.status.success(), "redis-benchmark: {}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout)?;
-        let rate =
-            text.lines().last().and_then(|line| line.split('"').nth(3)).context("redis-benchmark prints the rate")?;
+        let rate = text
+            .lines()
+            .last()
+            .and_then(|line| line.split('"').nth(3))
+            .with_context(|| format!("the output of redis-benchmark has no rate: {text}"))?;
         Ok(BatchResult { rate: rate.parse()?, note: String::new() })
     };
     Subject {
@@ -158,7 +161,7 @@ fn among_many(server: &Rc<BenchServer>) -> Subject {
             server.ask(&["DEBUG", "POPULATE", "10000000", "hx:other", "91"])?;
             let _ = full.set(Rc::new(server));
         }
-        cycles(full.get().context("it was just set")?, &mut calls)
+        cycles(full.get().context("the server with many keys is not started")?, &mut calls)
     };
     Subject {
         name: "Redis, among 10,000,000 keys",
@@ -180,7 +183,7 @@ fn logged(server: &Rc<BenchServer>, sync: &'static str) -> Subject {
         if logged.get().is_none() {
             let _ = logged.set(Rc::new(BenchServer::start(&["--appendonly", "yes", "--appendfsync", sync])?));
         }
-        let server = logged.get().context("it was just set")?;
+        let server = logged.get().context("the server with a log is not started")?;
         server.empty()?;
         cycles(server, &mut calls)
     };

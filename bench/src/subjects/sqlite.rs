@@ -40,7 +40,7 @@ fn through_the_store(directory: Arc<TempDir>) -> Batch {
             let path = directory.path().join("store.db");
             prepared = Some((path.clone(), filled(&path)?));
         }
-        let (path, calls) = prepared.as_mut().expect("it was just prepared");
+        let (path, calls) = prepared.as_mut().expect("the lines above prepare it");
         let calls = calls.take(OPERATIONS);
         let mut latencies = Vec::new();
         let BatchResult { rate, .. } = per_second(OPERATIONS, || {
@@ -114,7 +114,7 @@ fn in_plain_loop(directory: Arc<TempDir>) -> Batch {
             connection.pragma_update(None, "synchronous", "full")?;
             prepared = Some((connection, calls));
         }
-        let (connection, calls) = prepared.as_mut().expect("it was just prepared");
+        let (connection, calls) = prepared.as_mut().expect("the lines above prepare it");
         let calls = calls.take(OPERATIONS);
         per_second(OPERATIONS, || calls.chunks(IN_FLIGHT).try_for_each(|group| bare_cycle(connection, group)))
     })

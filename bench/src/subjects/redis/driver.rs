@@ -86,13 +86,18 @@ impl Workload for DriverWorkload {
 
     async fn once(&self, name: &RecordName) -> anyhow::Result<()> {
         match self.operation {
-            StoreOperation::Begin => ensure!(self.begin(name).await? == Value::Nil, "the key is new"),
+            StoreOperation::Begin => {
+                ensure!(self.begin(name).await? == Value::Nil, "the server has a record of a new key")
+            }
             StoreOperation::Cycle => {
-                ensure!(self.begin(name).await? == Value::Nil, "the key is new");
+                ensure!(self.begin(name).await? == Value::Nil, "the server has a record of a new key");
                 self.complete(name).await?;
             }
             StoreOperation::Replay => {
-                ensure!(matches!(self.begin(name).await?, Value::BulkString(_)), "the key is known");
+                ensure!(
+                    matches!(self.begin(name).await?, Value::BulkString(_)),
+                    "the server has no record of a prepared key"
+                );
             }
             StoreOperation::Renew => self.renew(name).await?,
             StoreOperation::Read => self.read(name).await?,

@@ -9,7 +9,7 @@ use super::{OPERATIONS, StoreOperation};
 use crate::harness::{BatchResult, Subject};
 use crate::subjects::FreshCalls;
 
-/// The microseconds that the gate and the store add to the two round trips, at half of their full load.
+/// The microseconds that the gate and the store add to the two round trips, at half of their full rate.
 pub(super) fn added(server: &Rc<BenchServer>, percentile: usize) -> Subject {
     let server = Rc::clone(server);
     let run = move || {
@@ -20,14 +20,14 @@ pub(super) fn added(server: &Rc<BenchServer>, percentile: usize) -> Subject {
     };
     Subject {
         name: if percentile == 50 { "Redis, added latency, p50" } else { "Redis, added latency, p99" },
-        what: "microseconds, not a rate: what gate.run adds to the two round trips of the driver alone, \
-               at half of its full load",
+        what: "microseconds, not a rate: what gate.run adds to the two round trips of the driver alone; \
+               both run at half of the gate's full rate",
         run: Box::new(run),
         limit: None,
     }
 }
 
-/// How long each took through the gate, and by the driver alone at the same pace.
+/// Returns the sorted latencies of the operations through the gate, and by the driver alone at the same pace.
 fn at_half_load(server: &BenchServer) -> anyhow::Result<[Vec<Duration>; 2]> {
     let runtime = threads(1)?;
     server.empty()?;

@@ -43,7 +43,7 @@ pub(super) fn measured<O: Workload>(
     per: RateBasis,
     (operation, tasks): (O, Vec<O::Item>),
 ) -> anyhow::Result<BatchResult> {
-    let (first, tasks) = tasks.split_first().context("there is at least one item")?;
+    let (first, tasks) = tasks.split_first().context("there is no item to measure")?;
     runtime.block_on(operation.once(first))?;
     let cpu = || anyhow::Ok([seconds_of_cpu("self")?, seconds_of_cpu(&server.process()?)?]);
     let before = cpu()?;

@@ -39,7 +39,7 @@ impl BenchServer {
     pub(super) fn info(&self, section: &str, field: &str) -> anyhow::Result<f64> {
         let info = self.ask(&["INFO", section])?.text();
         let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::to_owned);
-        Ok(line.with_context(|| format!("INFO {section} has {field}"))?.trim().parse()?)
+        Ok(line.with_context(|| format!("INFO {section} has no {field}"))?.trim().parse()?)
     }
 
     /// A store with this many connections. It belongs to the runtime in which it is opened.
@@ -57,6 +57,6 @@ impl BenchServer {
     }
 
     pub(super) fn process(&self) -> anyhow::Result<String> {
-        Ok(self.server.pid().context("the server runs")?.to_string())
+        Ok(self.server.pid().context("the server has ended")?.to_string())
     }
 }

@@ -8,7 +8,7 @@ use hapax_core::{Call, Gate, Identity, Scope, Settings, Store};
 
 use super::load::Workload;
 use super::{OPERATIONS, StoreOperation};
-use crate::subjects::{ANSWER, beginning, begun, call, full_cycle};
+use crate::subjects::{ANSWER, begin_new, begin_request, call, full_cycle};
 
 /// Runs an operation on the store.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ impl StoreWorkload {
             match self.operation {
                 StoreOperation::Begin | StoreOperation::Cycle => {}
                 StoreOperation::Replay | StoreOperation::Read => full_cycle(&*self.store, call).await?,
-                StoreOperation::Renew => task.claim = Some(Claim::from(&begun(&*self.store, call).await?)),
+                StoreOperation::Renew => task.claim = Some(Claim::from(&begin_new(&*self.store, call).await?)),
             }
             tasks.push(task);
         }
@@ -56,14 +56,16 @@ impl Workload for StoreWorkload {
         match (self.operation, &task.claim) {
             (StoreOperation::Cycle, _) => full_cycle(store, task.call).await?,
             (StoreOperation::Replay, _) => {
-                let begun = store.begin(&beginning(task.call)).await?;
-                ensure!(matches!(begun, Inserted::Found(_)), "the key is known");
+                let reply = store.begin(&begin_request(task.call)).await?;
+                ensure!(matches!(reply, Inserted::Found(_)), "the store has no record of a prepared key");
             }
             (StoreOperation::Renew, Some(claim)) => {
-                ensure!(store.renew(&rk, claim).await? == Renewed::Yes, "the grant is held");
+                ensure!(store.renew(&rk, claim).await? == Renewed::Yes, "the store did not renew the grant");
             }
-            (StoreOperation::Read, _) => ensure!(store.read(&rk).await?.record.is_some(), "the record is there"),
-            (StoreOperation::Begin | StoreOperation::Renew, _) => drop(begun(store, task.call).await?),
+            (StoreOperation::Read, _) => {
+                ensure!(store.read(&rk).await?.record.is_some(), "the store has no record of a prepared key")
+            }
+            (StoreOperation::Begin | StoreOperation::Renew, _) => drop(begin_new(store, task.call).await?),
         }
         Ok(())
     }
