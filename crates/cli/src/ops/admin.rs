@@ -1,4 +1,4 @@
-//! The admin listener: health, readiness and metrics.
+//! The admin listener: health, readiness and metrics. Also the task that removes expired records.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,15 +26,15 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_STEP: usize = 200;
 
 /// The text format of Prometheus.
-const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const METRICS_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Limit for the head of a request.
+/// How long a client may take to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections at once: probes and scrapers are few.
 const CONNECTIONS: usize = 64;
 
-/// The data that the pages of this listener show.
+/// The data that the pages of this listener show, and who may read them.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminState {
     pub(crate) health: Arc<StoreHealth>,
@@ -114,7 +114,7 @@ pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
 }
 
 async fn respond(request: Request<Incoming>, admin: AdminState) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (mut format, mut status) = (TEXT, StatusCode::OK);
+    let (mut format, mut status) = (TEXT_TYPE, StatusCode::OK);
     let text = match request.uri().path() {
         // The first two need no token, because load balancers and probes send none.
         "/healthz" => "ok\n".into(),
@@ -130,7 +130,7 @@ async fn respond(request: Request<Incoming>, admin: AdminState) -> Result<Respon
                 status = refusal;
                 explanation.into()
             } else if path == "/metrics" {
-                format = METRICS;
+                format = METRICS_TYPE;
                 admin.metrics.render()
             } else {
                 status = StatusCode::NOT_FOUND;
@@ -156,7 +156,7 @@ pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
                 Ok(0) => break,
                 Ok(swept) => tracing::debug!(swept, "expired records were removed"),
                 Err(error) => {
-                    tracing::warn!(?error, "expired records could not be removed; the next attempt is in a minute");
+                    tracing::warn!(?error, "cannot remove expired records; the next try is in {SWEEP_EVERY:?}");
                     break;
                 }
             }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_need_a_token() {
+    fn a_token_is_required_when_configured_and_from_other_hosts() {
         for (listen, refusal) in [
             ("127.0.0.1:1", None),
             ("127.8.8.8:1", None),
