@@ -35,7 +35,7 @@ pub(super) async fn forward(
 ) {
     // Earlier resets do not apply to this connection.
     resets.mark_unchanged();
-    if rules.reject_connection() {
+    if rules.should_reject() {
         return reset(&client);
     }
     let server = TcpStream::connect(target).await;

@@ -42,7 +42,7 @@ impl FaultRules {
     }
 
     /// Counts a new connection. Returns whether to reject it.
-    pub(super) fn reject_connection(&self) -> bool {
+    pub(super) fn should_reject(&self) -> bool {
         let mut state = self.0.lock();
         state.counts.connections += 1;
         let rejects = state.rules.values_mut().any(|rule| rule.fault == NetworkFault::Reject && rule.apply());
@@ -81,7 +81,9 @@ enum RuleEffect {
     Late(Duration),
     Stray(Vec<u8>),
     InPortions(usize, Duration),
+    /// The direction loses all bytes from now on.
     HalfOpen,
+    /// The same as `HalfOpen`, but counts as a cut.
     Silence,
     /// The connection ends after this many bytes of the piece.
     End(usize, ConnectionEnd),
@@ -123,13 +125,14 @@ pub(super) struct DirectionState<'a> {
     drops_bytes: bool,
     /// Bytes received so far.
     seen: u64,
-    /// For each rule, the value of `seen` when the rule first applied; `None` if the rule skipped this connection.
+    /// For each rule, how many bytes this direction had received when it first met the rule; `None` if the rule skipped
+    /// this connection.
     met: BTreeMap<u64, Option<u64>>,
     /// The last bytes before the current piece.
     tail: Vec<u8>,
 }
 
-/// How many earlier bytes are kept to find a match that spans two pieces.
+/// How many earlier bytes are kept to find a match that began in an earlier piece.
 const TAIL: usize = 256;
 
 impl<'a> DirectionState<'a> {
@@ -138,7 +141,7 @@ impl<'a> DirectionState<'a> {
         Self { rules, direction, is_reply_lost, drops_bytes: false, seen: 0, met, tail }
     }
 
-    /// Whether this direction loses all bytes, and the sender's close as well.
+    /// Whether this direction forwards nothing from now on: neither bytes nor the sender's close.
     pub(super) fn drops_bytes(&self) -> bool {
         self.drops_bytes
     }
@@ -212,13 +215,14 @@ impl<'a> DirectionState<'a> {
         }
     }
 
-    /// How many of `bytes` are left since the rule first applied; `None` if the rule skipped this connection.
+    /// How many of `bytes` may still pass, counted from the first piece after the rule was added; `None` if the rule
+    /// skipped this connection.
     fn left(&mut self, number: u64, bytes: u64) -> Option<u64> {
         let met = *self.met.entry(number).or_insert(Some(self.seen));
         met.map(|met| bytes.saturating_sub(self.seen - met))
     }
 
-    /// Applies a rule that counts connections. Remembers if the rule skips this connection.
+    /// Counts this connection for the rule. Returns whether the rule takes effect on it, and remembers if not.
     fn apply_to_connection(&mut self, number: u64, rule: &mut FaultRule) -> bool {
         let applies = rule.apply();
         if !applies {

@@ -10,7 +10,7 @@ use hapax_core::Owner;
 
 use super::operation::{SuiteOperation, racer};
 
-/// Longer than the slowest store takes on a busy machine: only a deadlock lasts longer.
+/// Every call of a store ends before this, even on a busy machine. Only a deadlock lasts longer.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs a body for each operation concurrently, each in its own task.
@@ -43,13 +43,13 @@ where
 {
     let tasks: Vec<_> = bodies.into_iter().map(tokio::spawn).collect();
     let outputs = with_deadline(join_all(tasks)).await;
-    outputs.into_iter().map(|output| output.expect("no task panics")).collect()
+    outputs.into_iter().map(|output| output.expect("a task panicked")).collect()
 }
 
 /// Waits for the future, and fails after the deadline.
 pub(super) async fn with_deadline<T>(future: impl Future<Output = T>) -> T {
     let ended = tokio::time::timeout(DEADLINE, future).await;
-    ended.expect("the store replies before the deadline")
+    ended.expect("the store did not reply before the deadline")
 }
 
 /// Polls the future at most this many times, then drops it.
