@@ -17,24 +17,24 @@ use crate::rust::{RustPath, paths, tokens};
 use crate::source_tree::SourceTree;
 pub(crate) use width::wide_lines;
 
-/// A function from the tree to the violations that break a rule, and what to do about them.
+/// A rule: the check that finds its violations, and the remedy that is printed with each.
 type TidyRule = (fn(&SourceTree) -> Vec<Violation>, &'static str);
 
 #[rustfmt::skip]
 const RULES: &[TidyRule] = &[
-    (walls::core_depends_on_no_transport_driver_or_broker, "core serves all of them: move the code into an adapter"),
+    (walls::core_depends_on_no_adapter_package, "core serves all adapters: move the code into an adapter"),
     (walls::core_takes_little_from_tokio, "core uses tokio's `sync` and macros only: use `Runtime` for the rest"),
-    (walls::core_selects_in_order, "start it with `biased;`, so that the simulation can replay it"),
+    (walls::core_selects_are_biased, "start it with `biased;`, so that the simulation can replay it"),
     (walls::machine_is_pure, "the machine is pure: pass time and random values as arguments"),
     (walls::adapters_do_not_depend_on_each_other, "adapters share code through core only: move it there"),
     (walls::guarded_places_exist, "a rule guards this path: change the rule when the file moves"),
-    (habits::statements_live_in_files, "move it into a .sql file beside the module and include that"),
+    (habits::sql_lives_in_sql_files, "move it into a .sql file beside the module and include that"),
     (habits::tests_do_not_sleep, "poll with a deadline, or step the clock of the testkit"),
     (habits::nothing_is_left_for_later, "do it now or leave it out"),
     (habits::documents_name_what_exists, "name a path that exists"),
     (habits::the_map_is_true, "draw the map as the tree is"),
-    (habits::clauses_are_shown_by_tests, "end the name of a test that shows the clause with its number"),
-    (width::lines_wrap_at_120_characters, "wrap it; only rows of tables may be wider"),
+    (habits::clauses_are_shown_by_tests, "add a test of the clause whose name ends in its number, as in `_h7`"),
+    (width::lines_wrap_at_120_characters, "wrap it; rows of tables and the folders of `NOT_YET_WRAPPED` may be wider"),
     (habits::root_documents_exist, "write it: every reader looks for it"),
 ];
 
@@ -48,25 +48,26 @@ pub(crate) fn run(root: &Path) -> bool {
             return false;
         }
     };
-    let findings = findings(&tree);
-    for finding in &findings {
-        println!("{finding}");
+    let violations = violations(&tree);
+    for violation in &violations {
+        println!("{violation}");
     }
-    println!("tidy: {} rules, {} files, findings: {}", RULES.len(), tree.len(), findings.len());
-    findings.is_empty()
+    println!("tidy: {} rules, {} files, violations: {}", RULES.len(), tree.len(), violations.len());
+    violations.is_empty()
 }
 
-fn findings(tree: &SourceTree) -> Vec<String> {
-    let mut findings = Vec::new();
+/// Applies every rule and returns the line that is printed for each violation.
+fn violations(tree: &SourceTree) -> Vec<String> {
+    let mut lines = Vec::new();
     for (check, remedy) in RULES {
         for Violation { path, line, what } in check(tree) {
-            findings.push(format!("{path}:{line}: {what}, {remedy}"));
+            lines.push(format!("{path}:{line}: {what}, {remedy}"));
         }
     }
-    findings
+    lines
 }
 
-/// The place where a rule is broken, and the text that breaks it.
+/// The place where a rule is broken, and what is wrong there.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Violation {
     path: String,
@@ -80,7 +81,7 @@ impl Violation {
     }
 }
 
-/// The Rust paths in the files of a folder for which `is_refused` returns true, given the file and the path.
+/// Finds the Rust paths in a folder that `is_refused` refuses. `is_refused` gets the file and the Rust path.
 fn paths_in(tree: &SourceTree, folder: &str, is_refused: impl Fn(&str, &RustPath<'_>) -> bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (file, text) in tree.rust(folder) {

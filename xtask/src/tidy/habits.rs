@@ -4,7 +4,7 @@ use super::{Violation, is_module, lines, missing, paths_in};
 use crate::rust::{TokenKind, tokens};
 use crate::source_tree::SourceTree;
 
-pub(super) fn statements_live_in_files(tree: &SourceTree) -> Vec<Violation> {
+pub(super) fn sql_lives_in_sql_files(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (file, text) in tree.rust("crates/stores/src/") {
         for token in tokens(text).iter().filter(|token| token.kind == TokenKind::Literal) {

@@ -20,17 +20,17 @@ fn accepts(rule: Check, path: &str, text: &str) {
 }
 
 #[test]
-fn a_finding_reads_as_place_what_and_remedy() {
+fn a_violation_reads_as_place_what_and_remedy() {
     let tree = SourceTree::of(&[("crates/core/src/machine.rs", "\nasync fn f() {}")]);
     assert_eq!(
-        findings(&tree)[0],
+        violations(&tree)[0],
         "crates/core/src/machine.rs:2: `async`, the machine is pure: pass time and random values as arguments"
     );
 }
 
 #[test]
-fn core_depends_on_none_of_them() {
-    let rule = core_depends_on_no_transport_driver_or_broker;
+fn core_depends_on_no_adapter() {
+    let rule = core_depends_on_no_adapter_package;
     let manifest = "crates/core/Cargo.toml";
     assert_eq!(found(rule, manifest, "[dependencies]\nhttp.workspace = true"), [2]);
     assert_eq!(found(rule, manifest, "[dev-dependencies]\ntokio-postgres = \"1\""), [2]);
@@ -64,7 +64,7 @@ fn the_runtime_takes_what_it_needs_from_tokio() {
 
 #[test]
 fn core_selects_with_biased_first() {
-    let rule = core_selects_in_order;
+    let rule = core_selects_are_biased;
     let file = "crates/core/src/gate.rs";
     refuses(rule, file, "tokio::select! {\n    a = b => {}\n}");
     refuses(rule, file, "select!{}");
@@ -95,7 +95,7 @@ fn adapters_are_independent() {
 
 #[test]
 fn statements_are_included_not_written_inline() {
-    let rule = statements_live_in_files;
+    let rule = sql_lives_in_sql_files;
     let file = "crates/stores/src/sqlite.rs";
     for bad in [
         "a(\"select 1\")",
@@ -138,9 +138,9 @@ fn a_listed_file_may_sleep() {
         ("crates/testkit/src/poll.rs", "thread::sleep(a);"),
         ("crates/testkit/src/other.rs", "thread::sleep(a);"),
     ]);
-    let findings = sleepers(&tree, &[("crates/testkit/src/poll.rs", "waits between polls")]);
-    assert_eq!(findings.len(), 1);
-    assert_eq!(findings[0].path, "crates/testkit/src/other.rs");
+    let violations = sleepers(&tree, &[("crates/testkit/src/poll.rs", "waits between polls")]);
+    assert_eq!(violations.len(), 1);
+    assert_eq!(violations[0].path, "crates/testkit/src/other.rs");
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn documents_may_name_files_folders_and_placeholders() {
                 `.ci/run --all` `docs/http.md#errors`";
     let tree =
         SourceTree::of(&[("README.md", text), ("crates/core/src/gate.rs", ""), (".ci/run", ""), ("docs/http.md", "")]);
-    let findings = documents_name_what_exists(&tree);
-    assert!(findings.is_empty(), "{findings:?}");
+    let violations = documents_name_what_exists(&tree);
+    assert!(violations.is_empty(), "{violations:?}");
 }
 
 #[test]
@@ -213,13 +213,13 @@ fn wide_lines_are_refused_except_rows_of_tables() {
 #[test]
 fn a_missing_document_is_found() {
     let tree = SourceTree::of(&[("README.md", ""), ("ARCHITECTURE.md", ""), ("CHANGELOG.md", "")]);
-    let findings = root_documents_exist(&tree);
-    assert_eq!(findings.len(), 1);
-    assert_eq!(findings[0].path, "CONTRIBUTING.md");
+    let violations = root_documents_exist(&tree);
+    assert_eq!(violations.len(), 1);
+    assert_eq!(violations[0].path, "CONTRIBUTING.md");
 }
 
 #[test]
 fn a_rule_whose_file_moved_away_is_found() {
-    let findings = guarded_places_exist(&SourceTree::of(&[("crates/core/src/protocol.rs", "")]));
-    assert!(findings.iter().any(|finding| finding.path == "crates/core/src/machine.rs"));
+    let violations = guarded_places_exist(&SourceTree::of(&[("crates/core/src/protocol.rs", "")]));
+    assert!(violations.iter().any(|violation| violation.path == "crates/core/src/machine.rs"));
 }

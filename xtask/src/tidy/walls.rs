@@ -6,7 +6,7 @@ use crate::rust::tokens;
 use crate::source_tree::SourceTree;
 
 /// The manifest decides: code cannot name a package that is no dependency.
-pub(super) fn core_depends_on_no_transport_driver_or_broker(tree: &SourceTree) -> Vec<Violation> {
+pub(super) fn core_depends_on_no_adapter_package(tree: &SourceTree) -> Vec<Violation> {
     depended_on(tree, CORE_MANIFEST, |name| {
         let is_family = |rest: &str| rest.is_empty() || rest.starts_with('_');
         OUTSIDE_CORE.iter().any(|outside| name.strip_prefix(outside).is_some_and(is_family))
@@ -35,7 +35,7 @@ pub(super) fn core_takes_little_from_tokio(tree: &SourceTree) -> Vec<Violation> 
 /// `sync` and the macros that need no runtime. `test` serves the tests beside the code.
 const TOKIO_IN_CORE: &[&str] = &["sync", "select", "join", "try_join", "pin", "test"];
 
-pub(super) fn core_selects_in_order(tree: &SourceTree) -> Vec<Violation> {
+pub(super) fn core_selects_are_biased(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (file, text) in tree.rust("crates/core/") {
         let tokens = tokens(text);
