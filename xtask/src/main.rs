@@ -23,7 +23,7 @@ verbs:
   tidy           only the rules about the source tree, in a second
   measure [--checkout DIR]
                  prints figures about the source: sizes, cycles, shared names, files entered by one POST
-  mutants        turns published bugs on, one at a time; at least one test harness must fail for each
+  mutants        turns known bugs on, one at a time; at least one test harness must fail for each
   bench SET [S]  measures core, http, redis or gateway beside its limits; only subjects whose name contains S
   prove model [S]
                  visits every state of every setting of the model; only settings whose name contains S

@@ -1,4 +1,4 @@
-//! `cargo xtask mutants`: turns each published bug on, and prints which harness fails because of it and after what
+//! `cargo xtask mutants`: turns each known bug on, and prints which harness fails because of it and after what
 //! time. A bug that no harness sees is a failure.
 
 use std::fs;
