@@ -43,7 +43,7 @@ pub async fn differential(setup: &dyn Setup, seeds: std::ops::Range<u64>) -> usi
     let (mut steps, memory) = (0, ReferenceStore::new());
     // With two different clocks, a store that reads the wrong one shows it. The check lets the store measure the skew.
     setup.step_clock(setup::ClockStep::Forward(CLOCK_SKEW)).await;
-    let _findings = setup.inspect().check().await.expect("the check succeeds");
+    let _findings = setup.inspect().check().await.expect("the check failed");
     for seed in seeds {
         steps += sequence(setup, &memory, seed).await;
     }

@@ -93,7 +93,8 @@ fn case_trial(backend: &Backend, case: SuiteCase) -> Trial {
 
 fn differential_trial(backend: &Backend) -> Trial {
     let requested = env::var("HAPAX_SEQUENCES").ok();
-    let sequences = requested.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is a number"));
+    let sequences =
+        requested.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is not a number"));
     // The steps are sequential: several threads would only spend time on waking each other.
     let plan = TrialPlan { name: format!("{}::differential", backend.name), needs: None, is_concurrent: false };
     build_trial(backend, plan, move |setup| {

@@ -49,7 +49,7 @@ impl StoreDriver {
     }
 
     pub(super) async fn observe(&self, key: usize) -> Observed {
-        self.store.read(&self.keys[key]).await.expect("the read succeeds")
+        self.store.read(&self.keys[key]).await.expect("the read failed")
     }
 
     /// The index of this record key.
@@ -132,7 +132,7 @@ impl StoreDriver {
 
     fn summarize_begin(&mut self, reply: Result<Begun>) -> ReplySummary {
         let text = |text: String| ReplySummary { text, durations: Vec::new() };
-        match reply.expect("the begin succeeds") {
+        match reply.expect("the begin failed") {
             Begun::Granted(grant) => {
                 self.grants.push(grant);
                 text(format!("granted {}", self.describe_grant(&grant)))
@@ -146,7 +146,7 @@ impl StoreDriver {
     }
 
     fn summarize_completion(&mut self, key: usize, reply: Result<Completed>) -> ReplySummary {
-        match reply.expect("the completion succeeds") {
+        match reply.expect("the completion failed") {
             Completed::Lost(record) => {
                 let summary = self.summarize(key, &record);
                 ReplySummary { text: format!("lost to {}", summary.text), ..summary }
@@ -208,5 +208,5 @@ fn fingerprint(payload: u8) -> Fingerprint {
 
 /// Summarizes a reply that has neither tokens nor durations.
 fn summarize_debug<T: Debug>(reply: Result<T>) -> ReplySummary {
-    ReplySummary { text: format!("{:?}", reply.expect("the call succeeds")), durations: Vec::new() }
+    ReplySummary { text: format!("{:?}", reply.expect("the call failed")), durations: Vec::new() }
 }

@@ -16,7 +16,7 @@ pub(super) async fn begin_grants_absent(setup: &dyn Setup) {
     let grant = operation.grant(FIRST).await;
 
     let seen = operation.read().await;
-    let record = seen.live().expect("the record lives");
+    let record = seen.live().expect("the record is not live");
     let holding = expect_in_progress(record);
     assert_eq!((holding.lease, holding.lifetime), (LEASE, UNKNOWN));
     assert_eq!((holding.owner, grant.owner), (FIRST, FIRST));
@@ -142,7 +142,7 @@ pub(super) async fn begin_lapsed_retry_takes_over(setup: &dyn Setup) {
     assert!(second.takeover && second.token > first.token, "{second:?}");
     assert_eq!((second.owner, second.attempt, second.fingerprint), (SECOND, 2, first.fingerprint));
     let seen = operation.read().await;
-    let record = seen.live().expect("the record lives");
+    let record = seen.live().expect("the record is not live");
     let holding = expect_in_progress(record);
     assert_eq!((record.token, holding.owner), (second.token, SECOND));
     assert!(holding.takeover && holding.attempt == 2, "{holding:?}");
@@ -282,13 +282,13 @@ pub(super) async fn begin_batch_duplicate_keys_in_batch(setup: &dyn Setup) {
 
     let mut grants = Vec::new();
     for (begin, inserted) in begins.iter().zip(inserted) {
-        match inserted.expect("the begin succeeds") {
+        match inserted.expect("the begin failed") {
             Inserted::Granted(grant) => {
                 assert_eq!((grant.rk, grant.owner), (begin.call.record_key(), begin.owner));
                 grants.push(grant.rk);
             }
             Inserted::Found(seen) => {
-                let record = seen.live().expect("a found record is live");
+                let record = seen.live().expect("a found record is not live");
                 assert_ne!(expect_in_progress(record).owner, begin.owner);
             }
         }
@@ -327,7 +327,7 @@ pub(super) async fn begin_row_vanishes_mid_way(setup: &dyn Setup) {
     // Sweep one row at a time while the begins run, so that rows vanish between a begin's insert and its read.
     let sweeps = tokio::spawn(async move {
         for _ in 0..100 {
-            inspect.sweep(1).await.expect("the sweep succeeds");
+            inspect.sweep(1).await.expect("the sweep failed");
             tokio::task::yield_now().await;
         }
     });
@@ -336,7 +336,7 @@ pub(super) async fn begin_row_vanishes_mid_way(setup: &dyn Setup) {
         only_grant(join_all(begins).await)
     });
     let news = news.await;
-    with_deadline(sweeps).await.expect("the sweeps finish");
+    with_deadline(sweeps).await.expect("a sweep failed");
 
     for ((operation, old), new) in operations.iter().zip(olds).zip(news) {
         assert!(new.token > old.token, "{new:?}");

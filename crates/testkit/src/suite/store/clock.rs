@@ -16,7 +16,7 @@ pub(super) async fn back(setup: &dyn Setup, by: Duration) {
 /// Sweeps until nothing expired is left.
 pub(super) async fn sweep_all(setup: &dyn Setup) {
     let inspect = setup.inspect();
-    while inspect.sweep(100).await.expect("the sweep succeeds") > 0 {}
+    while inspect.sweep(100).await.expect("the sweep failed") > 0 {}
 }
 
 /// Makes the leases of all operations expire.

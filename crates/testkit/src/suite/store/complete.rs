@@ -24,7 +24,7 @@ pub(super) async fn complete_then_replay(setup: &dyn Setup) {
     // Calls the store's own operation: in this state it needs no further step of the protocol.
     let rk = operation.rk();
     let completed = operation.store().complete(&rk, &completion).await;
-    let completed = completed.expect("the completion succeeds");
+    let completed = completed.expect("the completion failed");
     assert_eq!(completed, Completed::Done);
     let record = operation.record().await;
     assert_eq!(record.token, grant.token);

@@ -116,7 +116,7 @@ impl SuiteOperation {
 
     pub(super) async fn begin_as(&self, ask: &Begin) -> Begun {
         let begun = self.protocol().begin(ask).await;
-        begun.expect("the begin succeeds")
+        begun.expect("the begin failed")
     }
 
     /// Begins under the policy Hold.
@@ -174,7 +174,7 @@ impl SuiteOperation {
 
     pub(super) async fn complete_as(&self, ask: &Complete) -> Completed {
         let completed = self.protocol().complete(&self.rk(), ask).await;
-        completed.expect("the completion succeeds")
+        completed.expect("the completion failed")
     }
 
     pub(super) async fn complete(&self, grant: &Grant, answer: &str) -> Completed {
@@ -183,7 +183,7 @@ impl SuiteOperation {
 
     pub(super) async fn renew_as(&self, claim: &Claim) -> Renewed {
         let renewed = self.protocol().renew(&self.rk(), claim).await;
-        renewed.expect("the renewal succeeds")
+        renewed.expect("the renewal failed")
     }
 
     pub(super) async fn renew(&self, grant: &Grant) -> Renewed {
@@ -192,7 +192,7 @@ impl SuiteOperation {
 
     pub(super) async fn release_as(&self, claim: &Claim) -> Settled {
         let settled = self.protocol().release(&self.rk(), claim, RELEASED).await;
-        settled.expect("the release succeeds")
+        settled.expect("the release failed")
     }
 
     pub(super) async fn release(&self, grant: &Grant) -> Settled {
@@ -201,29 +201,29 @@ impl SuiteOperation {
 
     pub(super) async fn cancel(&self, owner: Owner) -> Cancelled {
         let cancelled = self.protocol().cancel(&self.rk(), owner, RELEASED).await;
-        cancelled.expect("the cancellation succeeds")
+        cancelled.expect("the cancellation failed")
     }
 
     pub(super) async fn abandon(&self, grant: &Grant) -> Settled {
         let claim = Claim::from(grant);
         let settled = self.protocol().abandon(&self.rk(), &claim).await;
-        settled.expect("the abandonment succeeds")
+        settled.expect("the abandonment failed")
     }
 
     pub(super) async fn bury(&self, grant: &Grant) -> Settled {
         let claim = Claim::from(grant);
         let settled = self.protocol().bury(&self.rk(), &claim, DEAD).await;
-        settled.expect("the burial succeeds")
+        settled.expect("the burial failed")
     }
 
     pub(super) async fn hold(&self, expected: Token) -> Resolved {
         let resolved = self.protocol().hold(&self.rk(), expected, UNKNOWN).await;
-        resolved.expect("the hold succeeds")
+        resolved.expect("the hold failed")
     }
 
     pub(super) async fn resolve_as(&self, expected: Token, verdict: &Verdict) -> Resolved {
         let resolved = self.protocol().resolve(&self.rk(), expected, verdict).await;
-        resolved.expect("the verdict succeeds")
+        resolved.expect("the verdict failed")
     }
 
     pub(super) async fn resolve_done(&self, expected: Token, answer: &str) -> Resolved {
@@ -239,24 +239,24 @@ impl SuiteOperation {
 
     pub(super) async fn reopen(&self, expected: Token) -> Resolved {
         let resolved = self.protocol().reopen(&self.rk(), expected, RELEASED).await;
-        resolved.expect("the reopening succeeds")
+        resolved.expect("the reopening failed")
     }
 
     /// Calls the store's own swap.
     pub(super) async fn swap(&self, seen: &Observed, next: &Change) -> Swapped {
         let swapped = self.store.swap(&self.rk(), seen, next).await;
-        swapped.expect("the swap succeeds")
+        swapped.expect("the swap failed")
     }
 
     pub(super) async fn read(&self) -> Observed {
         let seen = self.store.read(&self.rk()).await;
-        seen.expect("the read succeeds")
+        seen.expect("the read failed")
     }
 
     /// The live record, which must exist.
     pub(super) async fn record(&self) -> Record {
         let seen = self.read().await;
-        seen.live().expect("the record exists").clone()
+        seen.live().expect("the record is absent").clone()
     }
 
     /// The record is unchanged, and neither its lease nor its lifetime was renewed.

@@ -14,7 +14,7 @@ pub(super) async fn release_then_begin(setup: &dyn Setup) {
     assert_eq!(operation.release(&grant).await, Settled::Yes);
     let seen = operation.read().await;
     assert_left(seen.life_left, RELEASED);
-    let record = seen.live().expect("the record lives");
+    let record = seen.live().expect("the record is not live");
     assert_eq!(record.token, grant.token);
     assert!(matches!(record.state, State::Open(Phase::Released, _)), "{record:?}");
 

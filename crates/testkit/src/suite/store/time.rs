@@ -72,11 +72,11 @@ async fn assert_runs_once(setup: &dyn Setup, skew: impl FnOnce(&ManualClock)) {
         assert_left(retry_after, LEASE);
         Ok(String::from("the answer"))
     });
-    let ran = ran.await.expect("the handler ran");
+    let ran = ran.await.expect("the handler did not run");
     assert_eq!((ran.answer.as_str(), ran.provenance), ("the answer", Provenance::Fresh));
 
     let again = gate.run(call, |_| async { Ok(String::from("another answer")) });
-    let again = again.await.expect("the answer is replayed");
+    let again = again.await.expect("the answer is not replayed");
     assert_eq!((again.answer, again.provenance), (ran.answer, Provenance::Replayed));
     let seen = operation.read().await;
     assert_left(seen.life_left, RETENTION);
