@@ -43,7 +43,8 @@ pub(crate) fn memory_per_call() -> Subject {
     let run = || {
         let (waiting, running) = (in_a_fresh_process("waiting")?, in_a_fresh_process("running")?);
         let note = format!(
-            "{waiting:.0} bytes for each waiting call, {running:.0} for each running call; both include the caller's tokio task"
+            "{waiting:.0} bytes for each waiting call, {running:.0} for each running call; \
+             both include the caller's tokio task"
         );
         Ok(BatchResult { rate: waiting, note })
     };

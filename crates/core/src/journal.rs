@@ -53,7 +53,8 @@ pub trait Journal: fmt::Debug + Send + Sync + 'static {
     /// If dropped, the entry may or may not be marked.
     async fn done(&self, number: EntryNumber) -> Result<()>;
 
-    /// Returns the entries that are not done, ordered by `ended`, earliest first. A damaged entry is reported and left out.
+    /// Returns the entries that are not done, ordered by `ended`, earliest first. A damaged entry is reported and left
+    /// out.
     ///
     /// # Errors
     /// `NotApplied` if the journal is closed, `Unknown` if its thread panicked.
@@ -63,8 +64,8 @@ pub trait Journal: fmt::Debug + Send + Sync + 'static {
     async fn replay(&self) -> Result<Vec<(EntryNumber, Spilled)>>;
 }
 
-/// Identifies an entry of an open journal. An entry that is appended later has a larger number. Entries of adopted files
-/// get new numbers at each start.
+/// Identifies an entry of an open journal. An entry that is appended later has a larger number. Entries of adopted
+/// files get new numbers at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryNumber(pub u64);
 

@@ -145,8 +145,8 @@ impl World {
         self.take_down(scene)
     }
 
-    /// Drains each process through its first gate, because the gates of a process share their attempts. Checks that every
-    /// journal is empty.
+    /// Drains each process through its first gate, because the gates of a process share their attempts. Checks that
+    /// every journal is empty.
     fn drain(&self, scene: &Scene) -> Result<(), RuleBroken> {
         let limit = 4 * self.plan.longest_lease() + Duration::from_secs(10);
         self.run_for(limit / 2)?;
@@ -163,10 +163,10 @@ impl World {
         };
         let mut journals: Vec<_> = scene.processes().iter().filter_map(|process| process.journal.clone()).collect();
         journals.retain(|journal| is_not_empty(&**journal));
-        if !journals.is_empty() {
-            Err(self.fail("a journal is not empty or not readable after all gates drained"))
-        } else {
+        if journals.is_empty() {
             Ok(())
+        } else {
+            Err(self.fail("a journal is not empty or not readable after all gates drained"))
         }
     }
 

@@ -72,7 +72,7 @@ impl LockedFile {
                     Err(error) => report::not_adopted(&entry.path(), &error),
                 }
             }
-            // `read_dir` has no fixed order. Sorted by path, the files give their entries the same numbers at each start.
+            // `read_dir` has no fixed order. Sorted by path, the entries get the same numbers at each start.
             adopted.sort_by(|one, other| one.path.cmp(&other.path));
             Ok(adopted)
         };
