@@ -87,7 +87,7 @@ impl Workload for DriverWorkload {
     async fn once(&self, name: &RecordName) -> anyhow::Result<()> {
         match self.operation {
             StoreOperation::Begin => {
-                ensure!(self.begin(name).await? == Value::Nil, "the server has a record of a new key")
+                ensure!(self.begin(name).await? == Value::Nil, "the server has a record of a new key");
             }
             StoreOperation::Cycle => {
                 ensure!(self.begin(name).await? == Value::Nil, "the server has a record of a new key");

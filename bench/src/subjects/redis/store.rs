@@ -63,7 +63,7 @@ impl Workload for StoreWorkload {
                 ensure!(store.renew(&rk, claim).await? == Renewed::Yes, "the store did not renew the grant");
             }
             (StoreOperation::Read, _) => {
-                ensure!(store.read(&rk).await?.record.is_some(), "the store has no record of a prepared key")
+                ensure!(store.read(&rk).await?.record.is_some(), "the store has no record of a prepared key");
             }
             (StoreOperation::Begin | StoreOperation::Renew, _) => drop(begin_new(store, task.call).await?),
         }
