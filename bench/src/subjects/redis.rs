@@ -27,7 +27,7 @@ const KNOWN: usize = 1_000;
 
 /// An operation on a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum StoreOperation {
+enum MeasuredStep {
     Begin,
     Cycle,
     Replay,
@@ -57,20 +57,20 @@ fn beside_the_driver(server: &Rc<BenchServer>) -> Vec<Subject> {
 /// A begin and a completion of a new key, by the clock, by CPU and through the gate.
 fn full_cycles(server: &Rc<BenchServer>) -> Vec<Subject> {
     let beside = |basis, at_least| {
-        let run = bare(server, StoreOperation::Cycle, basis);
+        let run = bare(server, MeasuredStep::Cycle, basis);
         Some(Limit { what: "the same two commands by the driver alone", run, at_least })
     };
     vec![
         Subject {
             name: "Redis, full cycle",
             what: "begin + complete of a new key, 256 in flight, one connection, one thread",
-            run: steps(server, StoreOperation::Cycle, RateBasis::Second),
+            run: steps(server, MeasuredStep::Cycle, RateBasis::Second),
             limit: beside(RateBasis::Second, Some(0.85)),
         },
         Subject {
             name: "Redis, full cycle, by CPU",
             what: "the same, for each second that this process spends on a core",
-            run: steps(server, StoreOperation::Cycle, RateBasis::SecondOfCpu),
+            run: steps(server, MeasuredStep::Cycle, RateBasis::SecondOfCpu),
             limit: beside(RateBasis::SecondOfCpu, None),
         },
         Subject {
@@ -92,9 +92,9 @@ fn single_steps(server: &Rc<BenchServer>) -> Vec<Subject> {
     };
     let (command, script) = ("the same command by the driver alone", "the same script by the driver alone");
     vec![
-        subject("Redis, replays", "begin of a key that was answered", StoreOperation::Replay, command),
-        subject("Redis, renew", "a renewal of a grant that is held", StoreOperation::Renew, script),
-        subject("Redis, read", "a look at a record that was answered", StoreOperation::Read, script),
+        subject("Redis, replays", "begin of a key that was answered", MeasuredStep::Replay, command),
+        subject("Redis, renew", "a renewal of a grant that is held", MeasuredStep::Renew, script),
+        subject("Redis, read", "a look at a record that was answered", MeasuredStep::Read, script),
     ]
 }
 
@@ -138,7 +138,7 @@ fn connections(server: &Rc<BenchServer>, count: usize) -> Subject {
                 &server,
                 &runtime,
                 RateBasis::Second,
-                (StoreWorkload { store, operation: StoreOperation::Cycle }, tasks),
+                (StoreWorkload { store, operation: MeasuredStep::Cycle }, tasks),
             )
         };
         Box::new(run) as Batch
@@ -169,7 +169,7 @@ fn among_many(server: &Rc<BenchServer>) -> Subject {
         run: Box::new(run),
         limit: Some(Limit {
             what: "the same on a server without other keys",
-            run: steps(server, StoreOperation::Cycle, RateBasis::Second),
+            run: steps(server, MeasuredStep::Cycle, RateBasis::Second),
             at_least: Some(0.8),
         }),
     }
@@ -193,7 +193,7 @@ fn logged(server: &Rc<BenchServer>, sync: &'static str) -> Subject {
         run: Box::new(run),
         limit: Some(Limit {
             what: "the same without a log",
-            run: steps(server, StoreOperation::Cycle, RateBasis::Second),
+            run: steps(server, MeasuredStep::Cycle, RateBasis::Second),
             at_least: None,
         }),
     }
@@ -203,38 +203,38 @@ fn cycles(server: &BenchServer, calls: &mut FreshCalls) -> anyhow::Result<BatchR
     let runtime = threads(1)?;
     let store = runtime.block_on(async { server.store(1) })?;
     let tasks = calls.take(OPERATIONS).into_iter().map(StoreTask::new).collect();
-    measured(server, &runtime, RateBasis::Second, (StoreWorkload { store, operation: StoreOperation::Cycle }, tasks))
+    measured(server, &runtime, RateBasis::Second, (StoreWorkload { store, operation: MeasuredStep::Cycle }, tasks))
 }
 
 /// An operation on the store, on one thread.
-fn steps(server: &Rc<BenchServer>, operation: StoreOperation, per: RateBasis) -> Batch {
+fn steps(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> Batch {
     let server = Rc::clone(server);
     Box::new(move || {
         server.empty()?;
         let runtime = threads(1)?;
         let ours = StoreWorkload { store: runtime.block_on(async { server.store(1) })?, operation };
-        let known = if operation == StoreOperation::Cycle { OPERATIONS } else { KNOWN };
+        let known = if operation == MeasuredStep::Cycle { OPERATIONS } else { KNOWN };
         let tasks = runtime.block_on(ours.prepared(&FreshCalls::new().take(known)))?;
         measured(&server, &runtime, per, (ours, round(&tasks)))
     })
 }
 
 /// The same operation by the driver alone.
-fn bare(server: &Rc<BenchServer>, operation: StoreOperation, per: RateBasis) -> Batch {
+fn bare(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> Batch {
     let server = Rc::clone(server);
     Box::new(move || {
         server.empty()?;
         let runtime = threads(1)?;
         let bare = runtime.block_on(DriverWorkload::connect(&server, operation))?;
-        let known = if operation == StoreOperation::Cycle { OPERATIONS } else { KNOWN };
+        let known = if operation == MeasuredStep::Cycle { OPERATIONS } else { KNOWN };
         let names: Vec<_> = FreshCalls::new().take(known).iter().map(driver::record_name).collect();
         match operation {
-            StoreOperation::Begin | StoreOperation::Cycle => {}
-            StoreOperation::Replay | StoreOperation::Read => {
-                runtime.block_on(load::all(&bare.with(StoreOperation::Cycle), &names, load::IN_FLIGHT))?;
+            MeasuredStep::Begin | MeasuredStep::Cycle => {}
+            MeasuredStep::Replay | MeasuredStep::Read => {
+                runtime.block_on(load::all(&bare.with(MeasuredStep::Cycle), &names, load::IN_FLIGHT))?;
             }
-            StoreOperation::Renew => {
-                runtime.block_on(load::all(&bare.with(StoreOperation::Begin), &names, load::IN_FLIGHT))?;
+            MeasuredStep::Renew => {
+                runtime.block_on(load::all(&bare.with(MeasuredStep::Begin), &names, load::IN_FLIGHT))?;
             }
         }
         measured(&server, &runtime, per, (bare, round(&names)))

@@ -8,7 +8,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 use crate::action::Action;
 use crate::invariant::Invariant;
 use crate::reach;
-use crate::setting::Setting;
+use crate::setting::ModelSetting;
 use crate::space::StateSpace;
 
 /// The result of exploring all states of a setting.
@@ -35,7 +35,7 @@ impl fmt::Display for CheckResult {
 ///
 /// # Panics
 /// If the checker and the second exploration, which take the same steps, have different results.
-pub fn check(setting: Setting) -> CheckResult {
+pub fn check(setting: ModelSetting) -> CheckResult {
     let begun = Instant::now();
     let checker = StateSpace::new(setting).checker().threads(1).finish_when(HasDiscoveries::Any).spawn_bfs().join();
     let (states, found) = (checker.unique_state_count(), checker.discoveries());

@@ -53,7 +53,7 @@ mod world;
 
 pub use check::{CheckResult, check};
 pub use invariant::Invariant;
-pub use setting::Setting;
+pub use setting::ModelSetting;
 pub use settings::{DEEP, ExpectedResult, NamedSetting, settings};
-pub use table::{TableRow, rows};
+pub use table::{ProtocolRow, rows};
 pub use trace::describe_trace;

@@ -19,7 +19,7 @@ pub(crate) const RELEASED_RETENTION: Seconds = Seconds(600);
 
 /// One setting of the model.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
+pub struct ModelSetting {
     /// The calls, one for each attempt: at most three.
     pub(crate) calls: &'static [ModelCall],
     pub(crate) on_lapse: Lapse,
@@ -132,7 +132,7 @@ pub(crate) enum BrokenRule {
     ReleasesWithoutCancelling,
 }
 
-impl Setting {
+impl ModelSetting {
     pub(crate) fn call(&self, attempt: u8) -> ModelCall {
         self.calls[usize::from(attempt)]
     }

@@ -10,7 +10,9 @@ use hapax_core::machine::Lapse;
 
 use crate::check::CheckResult;
 use crate::invariant::Invariant;
-use crate::setting::{AllowedSteps, BrokenRule, EffectKind, FaultBudget, ModelCall, OperatorKind, Setting, StoreClock};
+use crate::setting::{
+    AllowedSteps, BrokenRule, EffectKind, FaultBudget, ModelCall, ModelSetting, OperatorKind, StoreClock,
+};
 
 pub use deep::DEEP;
 
@@ -29,7 +31,7 @@ pub struct NamedSetting {
     /// The expected result.
     pub expected: ExpectedResult,
     /// The setting itself.
-    pub setting: Setting,
+    pub setting: ModelSetting,
 }
 
 /// The expected result of a setting.
@@ -89,7 +91,7 @@ const PROBES: AllowedSteps = AllowedSteps { probes: true, ..STRICT };
 const BURIES: AllowedSteps = AllowedSteps { buries: true, ..STRICT };
 
 /// The default policy: a lapsed attempt is held, and no operator resolves it.
-const HOLD: Setting = Setting {
+const HOLD: ModelSetting = ModelSetting {
     calls: TWO,
     on_lapse: Lapse::Hold,
     effect: EffectKind::Plain,
@@ -100,42 +102,42 @@ const HOLD: Setting = Setting {
     broken_rule: None,
 };
 /// A lapsed attempt is retried, behind a ledger.
-const RETRY: Setting = Setting { on_lapse: Lapse::Retry, effect: EffectKind::Ledger, ..HOLD };
+const RETRY: ModelSetting = ModelSetting { on_lapse: Lapse::Retry, effect: EffectKind::Ledger, ..HOLD };
 
-const fn holds(name: &'static str, what: &'static str, setting: Setting) -> NamedSetting {
+const fn holds(name: &'static str, what: &'static str, setting: ModelSetting) -> NamedSetting {
     NamedSetting { name, what, expected: ExpectedResult::Holds, setting }
 }
 
-const fn breaks(name: &'static str, what: &'static str, invariant: Invariant, setting: Setting) -> NamedSetting {
+const fn breaks(name: &'static str, what: &'static str, invariant: Invariant, setting: ModelSetting) -> NamedSetting {
     NamedSetting { name, what, expected: ExpectedResult::Breaks(invariant), setting }
 }
 
 /// `RETRY` with a running store clock, without which tokens cannot grow across an amnesia.
-const GOING_ON: Setting = Setting { clock: StoreClock::GoesOn, ..RETRY };
-const HOLD_WITH_CARE: Setting = Setting { operator: OperatorKind::Careful, ..HOLD };
-const OWN_ANSWER: Setting = Setting { operator: OperatorKind::OwnAnswer, ..HOLD };
+const GOING_ON: ModelSetting = ModelSetting { clock: StoreClock::GoesOn, ..RETRY };
+const HOLD_WITH_CARE: ModelSetting = ModelSetting { operator: OperatorKind::Careful, ..HOLD };
+const OWN_ANSWER: ModelSetting = ModelSetting { operator: OperatorKind::OwnAnswer, ..HOLD };
 
 /// Adds an operator.
-const fn resolved(setting: Setting, operator: OperatorKind) -> Setting {
-    Setting { operator, faults: FaultBudget { looks: 1, ..setting.faults }, ..setting }
+const fn resolved(setting: ModelSetting, operator: OperatorKind) -> ModelSetting {
+    ModelSetting { operator, faults: FaultBudget { looks: 1, ..setting.faults }, ..setting }
 }
 
 /// Breaks a rule.
-const fn breaking(setting: Setting, rule: BrokenRule) -> Setting {
-    Setting { broken_rule: Some(rule), ..setting }
+const fn breaking(setting: ModelSetting, rule: BrokenRule) -> ModelSetting {
+    ModelSetting { broken_rule: Some(rule), ..setting }
 }
 
 /// Allows optional behaviour.
-const fn with(setting: Setting, allowed: AllowedSteps) -> Setting {
-    Setting { allowed, ..setting }
+const fn with(setting: ModelSetting, allowed: AllowedSteps) -> ModelSetting {
+    ModelSetting { allowed, ..setting }
 }
 
 /// Replaces the faults.
-const fn given(setting: Setting, faults: FaultBudget) -> Setting {
-    Setting { faults, ..setting }
+const fn given(setting: ModelSetting, faults: FaultBudget) -> ModelSetting {
+    ModelSetting { faults, ..setting }
 }
 
 /// Replaces the calls.
-const fn by(setting: Setting, calls: &'static [ModelCall]) -> Setting {
-    Setting { calls, ..setting }
+const fn by(setting: ModelSetting, calls: &'static [ModelCall]) -> ModelSetting {
+    ModelSetting { calls, ..setting }
 }

@@ -3,19 +3,19 @@
 use hapax_core::RecordKey;
 
 use crate::request::Sender;
-use crate::setting::{ModelCall, Setting, record_keys};
+use crate::setting::{ModelCall, ModelSetting, record_keys};
 use crate::store::KEYS;
 
 /// A setting with the record keys of its calls.
 #[derive(Clone, Debug)]
 pub(crate) struct StateSpace {
-    pub(crate) setting: Setting,
+    pub(crate) setting: ModelSetting,
     pub(crate) record_keys: [RecordKey; KEYS],
 }
 
 impl StateSpace {
     /// The space of a setting.
-    pub(crate) fn new(setting: Setting) -> Self {
+    pub(crate) fn new(setting: ModelSetting) -> Self {
         Self { setting, record_keys: record_keys() }
     }
 

@@ -8,17 +8,17 @@ use crate::reach;
 use crate::record::{ModelHolding, ModelRecord, ModelState};
 use crate::reply::ProtocolReply;
 use crate::request::{Operation, Sender};
-use crate::setting::Setting;
+use crate::setting::ModelSetting;
 use crate::space::StateSpace;
 use crate::store::{LeaseStatus, StoreSlot};
 use crate::world::World;
 
 /// A row: the operation, the state of the record, and the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TableRow(pub &'static str, pub &'static str, pub &'static str);
+pub struct ProtocolRow(pub &'static str, pub &'static str, pub &'static str);
 
 /// All rows that the states of a setting reach.
-pub fn rows(setting: Setting) -> BTreeSet<TableRow> {
+pub fn rows(setting: ModelSetting) -> BTreeSet<ProtocolRow> {
     let space = StateSpace::new(setting);
     let mut rows = BTreeSet::new();
     reach::explore(&space, |world| {
@@ -32,16 +32,16 @@ pub fn rows(setting: Setting) -> BTreeSet<TableRow> {
     rows
 }
 
-fn pending_row(space: &StateSpace, world: &World, sender: Sender) -> Option<TableRow> {
+fn pending_row(space: &StateSpace, world: &World, sender: Sender) -> Option<ProtocolRow> {
     let request = world.pending_request(sender).filter(|request| request.swap.is_none())?;
     Some(row_of(space, world, sender, request.operation))
 }
 
-fn row_of(space: &StateSpace, world: &World, sender: Sender, operation: Operation) -> TableRow {
+fn row_of(space: &StateSpace, world: &World, sender: Sender, operation: Operation) -> ProtocolRow {
     let slot = &world.store.slots[space.slot_of(sender)];
     let decision = world.judge(space, &slot.observe(world.now(space), world.store.mark), sender, operation);
     let (Decision::Reply(reply) | Decision::Change(_, reply)) = decision;
-    TableRow(operation_name(operation), state_name(world, slot, sender, operation), reply_name(reply))
+    ProtocolRow(operation_name(operation), state_name(world, slot, sender, operation), reply_name(reply))
 }
 
 fn operation_name(operation: Operation) -> &'static str {

@@ -7,13 +7,13 @@ use stateright::Model;
 use crate::action::Action;
 use crate::record::{ModelHolding, ModelRecord, ModelState};
 use crate::request::{ProtocolRequest, Sender};
-use crate::setting::Setting;
+use crate::setting::ModelSetting;
 use crate::space::StateSpace;
 use crate::store::{LeaseStatus, StoreSlot};
 use crate::world::World;
 
 /// Prints one line for each step.
-pub fn describe_trace(setting: Setting, way: &[Action]) -> String {
+pub fn describe_trace(setting: ModelSetting, way: &[Action]) -> String {
     let space = StateSpace::new(setting);
     let (mut world, mut text) = (space.start(), String::new());
     for (step, action) in (1..).zip(way) {

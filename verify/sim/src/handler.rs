@@ -14,7 +14,7 @@ use hapax_testkit::{Process, yield_now};
 use crate::dice::Dice;
 use crate::oracle::{Oracle, RunningHandler};
 use crate::outcome::{HandlerOutcome, HandlerResult};
-use crate::plan::{FaultClass, Plan, Route};
+use crate::plan::{FaultClass, Plan, RoutePlan};
 
 /// What one handler does: it waits, has its effect or not, waits again, and returns.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl HandlerPlan {
         ending: HandlerEnding::Applied,
     };
 
-    pub(crate) fn draw(dice: &Dice, plan: &Plan, route: Route) -> Self {
+    pub(crate) fn draw(dice: &Dice, plan: &Plan, route: RoutePlan) -> Self {
         let long = plan.allows(FaultClass::LongHandler);
         let takes = || match dice.below(10) {
             0..4 => Duration::ZERO,

@@ -92,7 +92,7 @@ impl FaultClass {
 
 /// The policy of some of the keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Route {
+pub(crate) struct RoutePlan {
     pub(crate) effect: EffectPolicy,
     pub(crate) lease: Duration,
     pub(crate) max_execution: Duration,
@@ -117,7 +117,7 @@ pub(crate) struct KeyPlan {
 
 /// The order in which runnable tasks are polled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum TaskOrder {
+pub(crate) enum PollingOrder {
     /// Every task has the same chance.
     Even,
     /// Mostly the task that was spawned first.
@@ -131,7 +131,7 @@ pub(crate) enum TaskOrder {
 pub(crate) struct Plan {
     /// For each process, whether it has a journal.
     pub(crate) journals: Vec<bool>,
-    pub(crate) routes: Vec<Route>,
+    pub(crate) routes: Vec<RoutePlan>,
     pub(crate) keys: Vec<KeyPlan>,
     /// How many clients there are. Several clients may use the same key.
     pub(crate) clients: usize,
@@ -140,7 +140,7 @@ pub(crate) struct Plan {
     pub(crate) store_timeout: Duration,
     /// How long faults happen.
     pub(crate) window: Duration,
-    pub(crate) order: TaskOrder,
+    pub(crate) order: PollingOrder,
     /// The classes of faults that are possible.
     pub(crate) swarm: Vec<FaultClass>,
     /// The percentage of store calls that meet a fault.
@@ -182,7 +182,12 @@ impl Plan {
             max_in_flight: dice.pick(&[2, 100, 100]),
             max_twins: dice.pick(&[1, 100, 100]),
             store_timeout,
-            order: dice.pick(&[TaskOrder::Even, TaskOrder::Even, TaskOrder::OldestFirst, TaskOrder::NewestFirst]),
+            order: dice.pick(&[
+                PollingOrder::Even,
+                PollingOrder::Even,
+                PollingOrder::OldestFirst,
+                PollingOrder::NewestFirst,
+            ]),
             swarm,
             fault_percent: dice.pick(&[2, 20, 40]),
             latency: latency.min(store_timeout / 4),
@@ -199,7 +204,7 @@ impl Plan {
         self.swarm.contains(&class)
     }
 
-    pub(crate) fn route(&self, key: usize) -> Route {
+    pub(crate) fn route(&self, key: usize) -> RoutePlan {
         self.routes[self.keys[key].route]
     }
 
@@ -212,7 +217,7 @@ impl Plan {
     }
 }
 
-fn draw_route(dice: &Dice, lease: Duration, swarm: &[FaultClass]) -> Route {
+fn draw_route(dice: &Dice, lease: Duration, swarm: &[FaultClass]) -> RoutePlan {
     let ledger = EffectPolicy::Ledger { pass: dice.percent(50) };
     let lease = if dice.percent(80) { lease } else { lease * 2 };
     let lives = Policy::default();
@@ -221,7 +226,7 @@ fn draw_route(dice: &Dice, lease: Duration, swarm: &[FaultClass]) -> Route {
     } else {
         [lives.retention, lives.unknown_retention, lives.released_retention]
     };
-    Route {
+    RoutePlan {
         effect: dice.pick(&[
             EffectPolicy::Hold,
             EffectPolicy::Hold,

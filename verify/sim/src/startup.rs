@@ -12,7 +12,7 @@ use hapax_core::{BoxError, Gate, Journal, OnBusy, OnLapse, OperationId, Policy, 
 use hapax_testkit::{ClockOffsets, Process};
 
 use crate::outcome::EffectPolicy;
-use crate::plan::{FaultClass, Route};
+use crate::plan::{FaultClass, RoutePlan};
 use crate::process::SimProcess;
 use crate::scene::Scene;
 use crate::store::NetworkStore;
@@ -82,7 +82,7 @@ fn clocks(scene: &Scene) -> ClockOffsets {
     }
 }
 
-fn policy(route: Route, scene: &Arc<Scene>, process: &Arc<Process>) -> Policy {
+fn policy(route: RoutePlan, scene: &Arc<Scene>, process: &Arc<Process>) -> Policy {
     let mut policy = Policy::default();
     policy.lease = route.lease;
     policy.retention = route.retention;

@@ -13,7 +13,7 @@ use hapax_testkit::{ChooseTask, VirtualTime};
 
 use crate::dice::Dice;
 use crate::oracle::Oracle;
-use crate::plan::{Plan, TaskOrder};
+use crate::plan::{Plan, PollingOrder};
 use crate::scene::{self, Scene};
 use crate::store::{Network, StoreServer};
 use crate::trace::{Counts, Fnv};
@@ -95,14 +95,14 @@ impl ChoiceCounter {
     }
 }
 
-fn choose(dice: Dice, order: TaskOrder, choices: Arc<ChoiceCounter>) -> ChooseTask {
+fn choose(dice: Dice, order: PollingOrder, choices: Arc<ChoiceCounter>) -> ChooseTask {
     Box::new(move |of| {
         let any = dice.below(of);
         let mostly = dice.percent(90);
         let chosen = match order {
-            TaskOrder::OldestFirst if mostly => 0,
-            TaskOrder::NewestFirst if mostly => of - 1,
-            TaskOrder::Even | TaskOrder::OldestFirst | TaskOrder::NewestFirst => any,
+            PollingOrder::OldestFirst if mostly => 0,
+            PollingOrder::NewestFirst if mostly => of - 1,
+            PollingOrder::Even | PollingOrder::OldestFirst | PollingOrder::NewestFirst => any,
         };
         choices.count(chosen, of);
         chosen

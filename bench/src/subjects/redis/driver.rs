@@ -3,7 +3,7 @@ use hapax_core::Call;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Script, Value, cmd};
 
-use super::StoreOperation;
+use super::MeasuredStep;
 use super::load::Workload;
 use super::server::BenchServer;
 use crate::subjects::ANSWER;
@@ -12,16 +12,16 @@ use crate::subjects::ANSWER;
 #[derive(Clone)]
 pub(super) struct DriverWorkload {
     connection: MultiplexedConnection,
-    operation: StoreOperation,
+    operation: MeasuredStep,
     complete: String,
     renew: String,
     read: String,
 }
 
 /// The name of a record, which is all that a command of the driver needs.
-pub(super) type RecordName = [u8; 19];
+pub(super) type MeasuredKey = [u8; 19];
 
-pub(super) fn record_name(call: &Call) -> RecordName {
+pub(super) fn record_name(call: &Call) -> MeasuredKey {
     let mut name = *b"hx:0123456789abcdef";
     name[3..].copy_from_slice(call.record_key().as_bytes());
     name
@@ -32,7 +32,7 @@ const FINGERPRINT: [u8; 13] = [1; 13];
 const OWNER: [u8; 16] = [7; 16];
 
 impl DriverWorkload {
-    pub(super) async fn connect(server: &BenchServer, operation: StoreOperation) -> anyhow::Result<Self> {
+    pub(super) async fn connect(server: &BenchServer, operation: MeasuredStep) -> anyhow::Result<Self> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
         let client = Client::open(server.url())?;
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -49,17 +49,17 @@ impl DriverWorkload {
         Ok(Self { connection, operation, complete, renew, read })
     }
 
-    pub(super) fn with(&self, operation: StoreOperation) -> Self {
+    pub(super) fn with(&self, operation: MeasuredStep) -> Self {
         Self { operation, ..self.clone() }
     }
 
-    async fn begin(&self, name: &RecordName) -> anyhow::Result<Value> {
+    async fn begin(&self, name: &MeasuredKey) -> anyhow::Result<Value> {
         let mut set = cmd("SET");
         set.arg(name).arg(&in_progress()).arg("NX").arg("GET").arg("PX").arg("2592000000");
         Ok(self.connection.clone().send_packed_command(&set).await?)
     }
 
-    async fn complete(&self, name: &RecordName) -> anyhow::Result<()> {
+    async fn complete(&self, name: &MeasuredKey) -> anyhow::Result<()> {
         let payload = FINGERPRINT;
         let mut run = cmd("EVALSHA");
         run.arg(&self.complete).arg(1).arg(name);
@@ -67,13 +67,13 @@ impl DriverWorkload {
         expect(self.connection.clone().send_packed_command(&run).await?, b"DONE")
     }
 
-    async fn renew(&self, name: &RecordName) -> anyhow::Result<()> {
+    async fn renew(&self, name: &MeasuredKey) -> anyhow::Result<()> {
         let mut run = cmd("EVALSHA");
         run.arg(&self.renew).arg(1).arg(name).arg(&TOKEN).arg(&OWNER);
         expect(self.connection.clone().send_packed_command(&run).await?, b"YES")
     }
 
-    async fn read(&self, name: &RecordName) -> anyhow::Result<()> {
+    async fn read(&self, name: &MeasuredKey) -> anyhow::Result<()> {
         let mut run = cmd("EVALSHA");
         run.arg(&self.read).arg(1).arg(name);
         expect(self.connection.clone().send_packed_command(&run).await?, b"FOUND")
@@ -81,26 +81,26 @@ impl DriverWorkload {
 }
 
 impl Workload for DriverWorkload {
-    type Item = RecordName;
+    type Item = MeasuredKey;
     const NAME: &'static str = "bare";
 
-    async fn once(&self, name: &RecordName) -> anyhow::Result<()> {
+    async fn once(&self, name: &MeasuredKey) -> anyhow::Result<()> {
         match self.operation {
-            StoreOperation::Begin => {
+            MeasuredStep::Begin => {
                 ensure!(self.begin(name).await? == Value::Nil, "the server has a record of a new key");
             }
-            StoreOperation::Cycle => {
+            MeasuredStep::Cycle => {
                 ensure!(self.begin(name).await? == Value::Nil, "the server has a record of a new key");
                 self.complete(name).await?;
             }
-            StoreOperation::Replay => {
+            MeasuredStep::Replay => {
                 ensure!(
                     matches!(self.begin(name).await?, Value::BulkString(_)),
                     "the server has no record of a prepared key"
                 );
             }
-            StoreOperation::Renew => self.renew(name).await?,
-            StoreOperation::Read => self.read(name).await?,
+            MeasuredStep::Renew => self.renew(name).await?,
+            MeasuredStep::Read => self.read(name).await?,
         }
         Ok(())
     }

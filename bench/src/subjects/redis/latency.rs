@@ -5,7 +5,7 @@ use super::driver::{self, DriverWorkload};
 use super::load::{RateBasis, Workload, measured, paced, threads};
 use super::server::BenchServer;
 use super::store::GateWorkload;
-use super::{OPERATIONS, StoreOperation};
+use super::{MeasuredStep, OPERATIONS};
 use crate::harness::{BatchResult, Subject};
 use crate::subjects::FreshCalls;
 
@@ -41,7 +41,7 @@ fn at_half_load(server: &BenchServer) -> anyhow::Result<[Vec<Duration>; 2]> {
     server.empty()?;
     let names: Vec<_> = FreshCalls::new().take(OPERATIONS).iter().map(driver::record_name).collect();
     let (first, rest) = names.split_at(OPERATIONS / 3);
-    let bare = runtime.block_on(DriverWorkload::connect(server, StoreOperation::Cycle))?;
+    let bare = runtime.block_on(DriverWorkload::connect(server, MeasuredStep::Cycle))?;
     runtime.block_on(bare.once(&first[0]))?;
     let theirs = runtime.block_on(paced(&bare, rest, each_time.max(1)))?;
     Ok([ours, theirs])

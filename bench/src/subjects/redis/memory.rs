@@ -6,7 +6,7 @@ use redis::{Client, pipe};
 use super::load::{all, threads};
 use super::server::BenchServer;
 use super::store::{StoreTask, StoreWorkload};
-use super::{StoreOperation, driver};
+use super::{MeasuredStep, driver};
 use crate::harness::{Batch, BatchResult, Limit, Subject};
 use crate::subjects::{ANSWER, FreshCalls};
 
@@ -21,7 +21,7 @@ pub(super) fn completed(server: &Rc<BenchServer>) -> Subject {
     Subject {
         name: "memory, answered",
         what: "no rate: records with an answer of 55 bytes in one GiB of used_memory, by 2^20 of them",
-        run: once(filled(server, StoreOperation::Cycle)),
+        run: once(filled(server, MeasuredStep::Cycle)),
         limit: Some(Limit { what: RIVAL, run: once(rival(server)), at_least: Some(1.18) }),
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn in_progress(server: &Rc<BenchServer>) -> Subject {
     Subject {
         name: "memory, in progress",
         what: "no rate: records of operations that run in one GiB of used_memory, by 2^20 of them",
-        run: once(filled(server, StoreOperation::Begin)),
+        run: once(filled(server, MeasuredStep::Begin)),
         limit: Some(Limit { what: RIVAL, run: once(rival(server)), at_least: None }),
     }
 }
@@ -51,7 +51,7 @@ fn once(mut run: Batch) -> Batch {
     })
 }
 
-fn filled(server: &Rc<BenchServer>, operation: StoreOperation) -> Batch {
+fn filled(server: &Rc<BenchServer>, operation: MeasuredStep) -> Batch {
     let server = Rc::clone(server);
     Box::new(move || {
         let calls = FreshCalls::new().take(RECORDS);

@@ -7,14 +7,14 @@ use hapax_core::store::Inserted;
 use hapax_core::{Call, Gate, Identity, Scope, Settings, Store};
 
 use super::load::Workload;
-use super::{OPERATIONS, StoreOperation};
+use super::{MeasuredStep, OPERATIONS};
 use crate::subjects::{ANSWER, begin_new, begin_request, call, full_cycle};
 
 /// Runs an operation on the store.
 #[derive(Clone)]
 pub(super) struct StoreWorkload {
     pub(super) store: Arc<dyn Store>,
-    pub(super) operation: StoreOperation,
+    pub(super) operation: MeasuredStep,
 }
 
 /// A call, with its grant if it has one.
@@ -37,9 +37,9 @@ impl StoreWorkload {
         for &call in calls {
             let mut task = StoreTask::new(call);
             match self.operation {
-                StoreOperation::Begin | StoreOperation::Cycle => {}
-                StoreOperation::Replay | StoreOperation::Read => full_cycle(&*self.store, call).await?,
-                StoreOperation::Renew => task.claim = Some(Claim::from(&begin_new(&*self.store, call).await?)),
+                MeasuredStep::Begin | MeasuredStep::Cycle => {}
+                MeasuredStep::Replay | MeasuredStep::Read => full_cycle(&*self.store, call).await?,
+                MeasuredStep::Renew => task.claim = Some(Claim::from(&begin_new(&*self.store, call).await?)),
             }
             tasks.push(task);
         }
@@ -54,18 +54,18 @@ impl Workload for StoreWorkload {
     async fn once(&self, task: &StoreTask) -> anyhow::Result<()> {
         let (store, rk) = (&*self.store, task.call.record_key());
         match (self.operation, &task.claim) {
-            (StoreOperation::Cycle, _) => full_cycle(store, task.call).await?,
-            (StoreOperation::Replay, _) => {
+            (MeasuredStep::Cycle, _) => full_cycle(store, task.call).await?,
+            (MeasuredStep::Replay, _) => {
                 let reply = store.begin(&begin_request(task.call)).await?;
                 ensure!(matches!(reply, Inserted::Found(_)), "the store has no record of a prepared key");
             }
-            (StoreOperation::Renew, Some(claim)) => {
+            (MeasuredStep::Renew, Some(claim)) => {
                 ensure!(store.renew(&rk, claim).await? == Renewed::Yes, "the store did not renew the grant");
             }
-            (StoreOperation::Read, _) => {
+            (MeasuredStep::Read, _) => {
                 ensure!(store.read(&rk).await?.record.is_some(), "the store has no record of a prepared key");
             }
-            (StoreOperation::Begin | StoreOperation::Renew, _) => drop(begin_new(store, task.call).await?),
+            (MeasuredStep::Begin | MeasuredStep::Renew, _) => drop(begin_new(store, task.call).await?),
         }
         Ok(())
     }

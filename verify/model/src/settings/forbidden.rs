@@ -7,19 +7,19 @@ pub(super) const FORBIDDEN: &[NamedSetting] = &[
         "plain-retry",
         "a lapsed attempt is retried without a ledger",
         Invariant::OneEffect,
-        Setting { effect: EffectKind::Plain, ..RETRY },
+        ModelSetting { effect: EffectKind::Plain, ..RETRY },
     ),
     breaks(
         "fence",
         "a fencing token instead of a ledger",
         Invariant::OneEffect,
-        Setting { effect: EffectKind::Fence, ..RETRY },
+        ModelSetting { effect: EffectKind::Fence, ..RETRY },
     ),
     breaks(
         "minted-ids",
         "a ledger under ids that each attempt mints",
         Invariant::OneEffect,
-        Setting { effect: EffectKind::MintedIds, ..RETRY },
+        ModelSetting { effect: EffectKind::MintedIds, ..RETRY },
     ),
     breaks(
         "release-on-unknown",
@@ -98,13 +98,13 @@ pub(super) const FORBIDDEN: &[NamedSetting] = &[
         "amnesia",
         "the store forgets everything, without a ledger",
         Invariant::OneEffect,
-        given(Setting { clock: StoreClock::GoesOn, ..HOLD }, FaultBudget { amnesias: 1, ..FAULTS }),
+        given(ModelSetting { clock: StoreClock::GoesOn, ..HOLD }, FaultBudget { amnesias: 1, ..FAULTS }),
     ),
     breaks(
         "failover",
         "a lagging replica replaces the store, without a ledger",
         Invariant::OneEffect,
-        given(Setting { clock: StoreClock::GoesOn, ..HOLD }, FaultBudget { failovers: 1, ..FAULTS }),
+        given(ModelSetting { clock: StoreClock::GoesOn, ..HOLD }, FaultBudget { failovers: 1, ..FAULTS }),
     ),
     // Two takeovers that read the same record in the same microsecond mint the same token. Only one of them is written,
     // unless a failover undoes it. Then a completion can pass for that of another owner's grant.

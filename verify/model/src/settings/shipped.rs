@@ -31,7 +31,7 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
     holds(
         "late-owner",
         "an operator resolves as not done too early, and the late owner heals the record",
-        given(Setting { effect: EffectKind::Ledger, operator: OperatorKind::Hasty, ..HOLD }, ONE_LOOK),
+        given(ModelSetting { effect: EffectKind::Ledger, operator: OperatorKind::Hasty, ..HOLD }, ONE_LOOK),
     ),
     holds(
         "slow-operator",
@@ -92,7 +92,7 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
     holds(
         "ledger-hasty",
         "an operator resolves as not done too early, behind a ledger",
-        with(resolved(Setting { effect: EffectKind::Ledger, ..HOLD }, OperatorKind::Hasty), WAITS),
+        with(resolved(ModelSetting { effect: EffectKind::Ledger, ..HOLD }, OperatorKind::Hasty), WAITS),
     ),
     holds(
         "retry-expiry",

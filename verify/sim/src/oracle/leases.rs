@@ -22,7 +22,7 @@ use hapax_core::{Owner, Phase, Record, RecordKey, State};
 
 use super::history::AttemptHistory;
 use super::{Oracle, OracleState};
-use crate::plan::{FaultClass, Route};
+use crate::plan::{FaultClass, RoutePlan};
 use crate::rules;
 
 /// A renewal in flight.
@@ -212,7 +212,7 @@ impl OracleState {
     }
 
     /// Whether no fault has affected the renewals of an attempt.
-    fn is_calm(&self, call: usize, since: Duration, route: Route) -> bool {
+    fn is_calm(&self, call: usize, since: Duration, route: RoutePlan) -> bool {
         let life = &self.lives[self.calls[call].life];
         let untroubled = life.troubled < Some(since) && self.store_troubled < Some(since);
         let ran = self.trace.now().saturating_sub(since);

@@ -22,7 +22,7 @@ use super::changes::{ENDED_EARLY, change_name, may_follow};
 use super::history::{AttemptHistory, GrantHistory};
 use super::{Oracle, OracleState};
 use crate::outcome::state_name;
-use crate::plan::{FaultClass, Route};
+use crate::plan::{FaultClass, RoutePlan};
 use crate::rules;
 use crate::store::{Arrival, StoreCall};
 
@@ -245,7 +245,7 @@ fn ends_another(was: &Holding, record: &Record) -> bool {
 }
 
 /// The lifetime of a record in its state.
-fn lifetime(route: Route, state: &State) -> Duration {
+fn lifetime(route: RoutePlan, state: &State) -> Duration {
     match state {
         State::Open(Phase::InProgress | Phase::Indeterminate | Phase::Dead, _) => route.unknown_retention,
         State::Completed(_) => route.retention,
