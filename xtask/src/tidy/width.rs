@@ -9,7 +9,7 @@ const LONGEST: usize = 120;
 const GENERATED: &[&str] = &["docs/performance.md", "verify/sim/REPORT.md"];
 
 /// Hand-written lines of more than 120 characters, except rows of tables.
-pub(crate) fn wide_lines(tree: &SourceTree) -> Vec<Violation> {
+pub(crate) fn lines_wrap_at_120_characters(tree: &SourceTree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (file, text) in tree.under("").filter(|(file, _)| !GENERATED.contains(file)) {
         let wide = lines(text).filter(|(_, line)| line.chars().count() > LONGEST && !is_table_row(line));
@@ -21,15 +21,6 @@ pub(crate) fn wide_lines(tree: &SourceTree) -> Vec<Violation> {
     }
     violations
 }
-
-/// The wide lines outside of the folders that are not wrapped yet.
-pub(super) fn lines_wrap_at_120_characters(tree: &SourceTree) -> Vec<Violation> {
-    let mut violations = wide_lines(tree);
-    violations.retain(|violation| !NOT_YET_WRAPPED.iter().any(|folder| violation.path.starts_with(folder)));
-    violations
-}
-
-const NOT_YET_WRAPPED: &[&str] = &["crates/cli/", "crates/core/", "crates/hapax/", "crates/http/", "crates/stores/"];
 
 /// A row of a Markdown table, also in documentation comments.
 fn is_table_row(line: &str) -> bool {

@@ -91,7 +91,8 @@ fn an_error_names_its_line_and_the_remedy() {
         ("[policy]\nlease = 30\n", "hapax.toml:2: lease: write a duration with its unit"),
         (
             "[store]\nurl = 'postgres://h'\n",
-            "hapax.toml:2: url: there is no store for the scheme \"postgres\"; this build has sqlite://PATH, redis://HOST,",
+            "hapax.toml:2: url: there is no store for the scheme \"postgres\"; this build has \
+             sqlite://PATH, redis://HOST,",
         ),
         ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\" is not one of: hold, retry"),
         (

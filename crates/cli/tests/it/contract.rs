@@ -86,10 +86,14 @@ const CUT: &str = "502 upstream-cut same-key";
 /// Responses that are too long, endless or broken, with their bytes.
 #[rustfmt::skip]
 const BROKEN: &[(OutcomeRow, &str)] = &[
-    (("/long", "200 expires", NOT_REPLAYABLE, 1), "HTTP/1.1 200 OK\r\ncontent-length: 40\r\n\r\n0123456789012345678901234567890123456789"),
-    (("/long/refusal", "404 expires", NOT_REPLAYABLE, 1), "HTTP/1.1 404 Not Found\r\ncontent-length: 40\r\n\r\n0123456789012345678901234567890123456789"),
-    (("/long/cut", "cut", NOT_REPLAYABLE, 1), "HTTP/1.1 200 OK\r\ncontent-length: 400\r\n\r\n0123456789012345678901234567890123456789"),
-    (("/events", "200 expires", NOT_REPLAYABLE, 1), "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n"),
+    (("/long", "200 expires", NOT_REPLAYABLE, 1),
+     "HTTP/1.1 200 OK\r\ncontent-length: 40\r\n\r\n0123456789012345678901234567890123456789"),
+    (("/long/refusal", "404 expires", NOT_REPLAYABLE, 1),
+     "HTTP/1.1 404 Not Found\r\ncontent-length: 40\r\n\r\n0123456789012345678901234567890123456789"),
+    (("/long/cut", "cut", NOT_REPLAYABLE, 1),
+     "HTTP/1.1 200 OK\r\ncontent-length: 400\r\n\r\n0123456789012345678901234567890123456789"),
+    (("/events", "200 expires", NOT_REPLAYABLE, 1),
+     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n"),
     (("/cut/body", CUT, UNKNOWN, 1), "HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\nhalf"),
     (("/cut/refusal", CUT, UNKNOWN, 1), "HTTP/1.1 404 Not Found\r\ncontent-length: 20\r\n\r\nhalf"),
     (("/cut/chunk", CUT, UNKNOWN, 1), "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\nhalf"),

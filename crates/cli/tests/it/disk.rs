@@ -165,8 +165,8 @@ async fn a_read_only_disk_refuses_new_keys_and_keeps_all_records() {
     assert_eq!(gateway.wait_for_exit().0, Some(0));
     let remount = |how: &str| Command::new("mount").args(["-o", how]).arg(&disk).status().unwrap().success();
     assert!(remount("remount,ro"));
-    // With its journal on the read-only disk the gateway does not start. With the journal on another disk it starts, and
-    // reports why it is not ready.
+    // With its journal on the read-only disk the gateway does not start. With the journal on another disk it starts,
+    // and reports why it is not ready.
     let gateway = Gateway::spawn(hapax(), &store, &upstream, free_address());
     let (code, logs) = gateway.wait_for_exit();
     assert!(code == Some(3) && logs.contains("hapax: the journal cannot use"), "{logs}");

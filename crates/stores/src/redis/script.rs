@@ -26,8 +26,8 @@ fn digest(text: &str) -> String {
 }
 
 impl RecordScript {
-    /// Runs the script by its digest. A server that lacks the script (after a restart or `SCRIPT FLUSH`) runs nothing, so
-    /// the call is then repeated with the full text.
+    /// Runs the script by its digest. A server that lacks the script (after a restart or `SCRIPT FLUSH`) runs nothing,
+    /// so the call is then repeated with the full text.
     pub(super) async fn run<T>(
         &self,
         (link, name): (&Link, &RedisKey),

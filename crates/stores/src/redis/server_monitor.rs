@@ -182,8 +182,8 @@ fn sentinel_problem(sentinel: &Value) -> Option<&'static str> {
 const WRONG_TYPE: &str =
     "the key hx:amnesia is of another type, so a server that loses its records would go unnoticed; delete the key";
 
-const NO_PERMISSION: &str = "the user may not read and write the key hx:amnesia, so a server that loses its records would \
-    go unnoticed; give the user ~hx:* with +get and +set";
+const NO_PERMISSION: &str = "the user may not read and write the key hx:amnesia, so a server that loses its records \
+    would go unnoticed; give the user ~hx:* with +get and +set";
 
 impl fmt::Debug for ServerMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

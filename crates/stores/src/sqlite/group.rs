@@ -48,7 +48,8 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Q
         // The rollback of an earlier group failed and left its transaction open.
         run(connection, "rollback").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
     }
-    // `immediate` takes the write lock now: a transaction that reads first can fail with SQLITE_BUSY at its first write.
+    // `immediate` takes the write lock now: a transaction that reads first can fail with SQLITE_BUSY at its first
+    // write.
     run(connection, "begin immediate").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
     // Read the clock after the file's lock is held: a lease must not lose the time spent waiting for it.
     let now = runtime.wall_now();
