@@ -22,8 +22,7 @@ pub(crate) fn run(checkout: &Path) -> bool {
             return false;
         }
     };
-    let all: Vec<Source<'_>> = tree.rust("").map(|(file, text)| Source::read(file, text)).collect();
-    let sources: Vec<Source<'_>> = all.into_iter().filter(|source| !source.is_test()).collect();
+    let sources = sources(&tree);
     print!("{}", counts::report(&tree, &sources));
     let cycles = cycles::cycles(&sources);
     println!("cycles between files: {}", cycles.len());
@@ -31,6 +30,17 @@ pub(crate) fn run(checkout: &Path) -> bool {
         println!("  {} files: {}", cycle.len(), cycle.join(", "));
     }
     walk::report(checkout)
+}
+
+/// The Rust files of a tree that are no test code.
+fn sources(tree: &SourceTree) -> Vec<Source<'_>> {
+    let all = tree.rust("").map(|(file, text)| Source::read(file, text));
+    all.filter(|source| !source.is_test()).collect()
+}
+
+/// The names that more than one type has, with the file and the line of each definition. Test code does not count.
+pub(crate) fn shared_type_names(tree: &SourceTree) -> Vec<(String, Vec<(&str, usize)>)> {
+    counts::shared_types(&sources(tree))
 }
 
 /// A Rust file with its tokens and items.

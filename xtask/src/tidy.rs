@@ -5,6 +5,7 @@
 
 mod habits;
 mod manifest;
+mod names;
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,7 @@ use std::path::Path;
 
 use crate::rust::{RustPath, paths, tokens};
 use crate::source_tree::SourceTree;
-pub(crate) use width::wide_lines;
+pub(crate) use width::lines_wrap_at_120_characters;
 
 /// A rule: the check that finds its violations, and the remedy that is printed with each.
 type TidyRule = (fn(&SourceTree) -> Vec<Violation>, &'static str);
@@ -34,7 +35,8 @@ const RULES: &[TidyRule] = &[
     (habits::documents_name_what_exists, "name a path that exists"),
     (habits::the_map_is_true, "draw the map as the tree is"),
     (habits::clauses_are_shown_by_tests, "add a test of the clause whose name ends in its number, as in `_h7`"),
-    (width::lines_wrap_at_120_characters, "wrap it; rows of tables and the folders of `NOT_YET_WRAPPED` may be wider"),
+    (lines_wrap_at_120_characters, "wrap it; only rows of tables may be wider"),
+    (names::type_names_are_defined_once, "rename one of them, so that its name says what it is"),
     (habits::root_documents_exist, "write it: every reader looks for it"),
 ];
 

@@ -24,7 +24,7 @@ pub(super) fn report(tree: &SourceTree, sources: &[Source<'_>]) -> String {
     let (comments, all) = sources.iter().map(comments).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let (examples, lines) = sources.iter().map(examples).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let machine = tree.text("crates/core/src/machine.rs").unwrap_or_default().lines().count();
-    let wide = tidy::wide_lines(tree);
+    let wide = tidy::lines_wrap_at_120_characters(tree);
     report += &format!("public items documented: {documented} of {public} ({} %)\n", percent(documented, public));
     undocumented.iter().for_each(|item| report += &format!("  without: {item}\n"));
     report += &format!("lines over 120 characters (see the tidy rule): {}\n", wide.len());
@@ -33,7 +33,8 @@ pub(super) fn report(tree: &SourceTree, sources: &[Source<'_>]) -> String {
     report += &format!("runnable examples: {examples}, of {lines} lines\n");
     let shared = shared_types(sources);
     report += &format!("type names defined in more than one place: {}\n", shared.len());
-    for (name, files) in shared {
+    for (name, places) in shared {
+        let files: Vec<&str> = places.into_iter().map(|(file, _)| file).collect();
         let _ = writeln!(report, "  {name}: {}", files.join(", "));
     }
     let places = outcome_places(sources, "Dead");
@@ -126,15 +127,15 @@ fn examples(source: &Source<'_>) -> (usize, usize) {
     (examples, lines)
 }
 
-/// The names that more than one type definition has, with the files of the definitions.
-pub(super) fn shared_types<'a>(sources: &[Source<'a>]) -> Vec<(String, Vec<&'a str>)> {
-    let mut definitions: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+/// The names that more than one type definition has, with the file and the line of each definition.
+pub(super) fn shared_types<'a>(sources: &[Source<'a>]) -> Vec<(String, Vec<(&'a str, usize)>)> {
+    let mut definitions: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
     for source in sources {
         for item in source.items().filter(|item| item.is_type()) {
-            definitions.entry(item.name.clone()).or_default().push(source.file);
+            definitions.entry(item.name.clone()).or_default().push((source.file, item.lines.0));
         }
     }
-    definitions.into_iter().filter(|(_, files)| files.len() > 1).collect()
+    definitions.into_iter().filter(|(_, places)| places.len() > 1).collect()
 }
 
 /// The folders in which an outcome of a begin travels from the protocol to the client.
@@ -198,7 +199,7 @@ mod tests {
         let one = Source::read("a.rs", "struct A; impl I for A { type Error = u8; } struct B;");
         let two =
             Source::read("b.rs", "enum B {} impl I for C { type Error = u8; } #[cfg(test)] mod tests { struct A; }");
-        assert_eq!(shared_types(&[one, two]), [("B".to_owned(), vec!["a.rs", "b.rs"])]);
+        assert_eq!(shared_types(&[one, two]), [("B".to_owned(), vec![("a.rs", 1), ("b.rs", 1)])]);
     }
 
     #[test]

@@ -199,7 +199,7 @@ fn every_clause_has_a_test_and_every_test_a_clause() {
 #[test]
 fn wide_lines_are_refused_except_rows_of_tables() {
     let wide = "a".repeat(121);
-    let rule = width::lines_wrap_at_120_characters;
+    let rule = lines_wrap_at_120_characters;
     for file in ["README.md", "xtask/src/main.rs", "fixtures/run.sh", "Cargo.toml"] {
         refuses(rule, file, &wide);
         accepts(rule, file, &wide[1..]);
@@ -222,4 +222,13 @@ fn a_missing_document_is_found() {
 fn a_rule_whose_file_moved_away_is_found() {
     let violations = guarded_places_exist(&SourceTree::of(&[("crates/core/src/protocol.rs", "")]));
     assert!(violations.iter().any(|violation| violation.path == "crates/core/src/machine.rs"));
+}
+
+#[test]
+fn a_type_name_is_defined_once() {
+    let found = |files: &[(&str, &str)]| names::type_names_are_defined_once(&SourceTree::of(files)).len();
+    assert_eq!(found(&[("a.rs", "struct A;"), ("b.rs", "enum A {}")]), 2);
+    assert_eq!(found(&[("a.rs", "struct A;"), ("b.rs", "struct B; #[cfg(test)] mod tests { struct A; }")]), 0);
+    assert_eq!(found(&[("a.rs", "struct A;"), ("c/tests/b.rs", "struct A;")]), 0);
+    assert_eq!(found(&[("a.rs", "struct World;"), ("b.rs", "struct World;")]), 0);
 }
