@@ -190,7 +190,7 @@ pub fn recorded_answer(record: &Record, fingerprint: Fingerprint) -> Option<&Com
 
 /// Decides a release, "known not applied": rows L1 to L5. `lifetime` is that of the released record.
 ///
-/// A grant got by takeover is abandoned instead, because the outcome of the attempt before it is still unknown.
+/// A takeover is abandoned instead, because the outcome of the attempt before it is still unknown.
 pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Settled> {
     let Some((record, phase, holding)) = open_for(seen, claim) else {
         return Reply(Settled::Lost); // L5
@@ -206,9 +206,9 @@ pub fn release(seen: &Observed, claim: &Claim, lifetime: Seconds) -> Decision<Se
     }
 }
 
-/// Decides the cancellation of an attempt whose begin was ambiguous and whose handler was not started: rows X1 to X3.
+/// Decides the cancellation of a begin that got, or may still get, a grant that no handler uses: rows X1 to X3.
 ///
-/// The attempt does not know the token of its grant, so the owner alone names it.
+/// The attempt may not know the token of that grant, so the owner alone names it.
 pub fn cancel(seen: &Observed, owner: Owner, lifetime: Seconds) -> Decision<Cancelled> {
     match seen.live() {
         Some(record) => release(seen, &Claim { owner, token: record.token }, lifetime).map(Cancelled::from), // X1, X2

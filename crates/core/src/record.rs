@@ -157,7 +157,8 @@ pub struct Record {
 pub enum State {
     /// The effect happened, and this is the answer.
     Completed(Completion),
-    /// No answer is recorded. The phase says what is known; the holding names the latest attempt.
+    /// Open: no answer is recorded, also if the record is dead. The phase says what is known; the holding names the
+    /// latest attempt.
     Open(Phase, Holding),
 }
 

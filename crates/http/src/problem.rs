@@ -35,7 +35,7 @@ pub enum Problem {
     KeyReused,
     /// 409: an earlier copy still runs.
     InProgress {
-        /// The rest of the lease of that copy.
+        /// The remaining lease of that copy.
         retry_after: Duration,
     },
     /// 409: an earlier copy may or may not have had its effect.

@@ -58,7 +58,7 @@ impl LeaseEngine {
         });
     }
 
-    /// Cancels an attempt that applied nothing and whose begin is ambiguous.
+    /// Cancels a begin that got, or may still get, a grant that no handler uses.
     pub(crate) fn cancel(self: &Arc<Self>, begin: StrayBegin, terms: &LeaseTerms) {
         if !chaos::on("no_cancel") {
             let (engine, terms) = (Arc::clone(self), *terms);

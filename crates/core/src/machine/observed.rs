@@ -9,9 +9,9 @@ use crate::record::{Holding, Phase, Record, Seconds, State, Timestamp, Token};
 pub struct Observed {
     /// The stored record, also when it is expired. [`Observed::live`] leaves expired records out.
     pub record: Option<Record>,
-    /// The rest of the lease. Zero when the lease expired, and for every record that is not in progress.
+    /// The remaining lease. Zero when the lease expired, and for every record that is not in progress.
     pub lease_left: Duration,
-    /// The rest of the record's life. A record with no life left counts as absent.
+    /// The remaining life of the record. A record with no life left counts as absent.
     pub life_left: Duration,
     /// The store's clock.
     pub now: Timestamp,
@@ -20,7 +20,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The record, unless it is expired.
+    /// The live record: its lifetime has not ended, whatever its lease.
     pub fn live(&self) -> Option<&Record> {
         self.record.as_ref().filter(|_| !self.life_left.is_zero())
     }
@@ -31,7 +31,7 @@ impl Observed {
         phase == Some(Phase::InProgress) && !self.lease_left.is_zero()
     }
 
-    /// The live record, if it is open.
+    /// The live record, if it is open: no answer is recorded.
     pub(super) fn open(&self) -> Option<(&Record, Phase, &Holding)> {
         let record = self.live()?;
         match &record.state {
@@ -40,7 +40,7 @@ impl Observed {
         }
     }
 
-    /// When the record was last written or renewed: its lifetime minus the rest of its life, before now.
+    /// When the record was last written or renewed: its lifetime minus its remaining life, before now.
     pub(super) fn armed_at(&self, holding: &Holding) -> Timestamp {
         let age = Duration::from(holding.lifetime).saturating_sub(self.life_left);
         Timestamp(self.now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX)))

@@ -132,7 +132,7 @@ impl<'a> Protocol<'a> {
         self.change(rk, |seen| machine::release(seen, claim, lifetime)).await
     }
 
-    /// Cancels an attempt whose begin was ambiguous and whose handler was not started:
+    /// Cancels a begin that got, or may still get, a grant that no handler uses:
     /// [`machine::cancel`](crate::machine::cancel()).
     ///
     /// # Errors
@@ -223,7 +223,7 @@ impl<'a> Protocol<'a> {
         Ok(machine::pin_of_keyed(&begun))
     }
 
-    /// Opens a dead record again: [`machine::reopen`](crate::machine::reopen()).
+    /// Lets a dead record be granted again: [`machine::reopen`](crate::machine::reopen()).
     ///
     /// # Errors
     /// See [`Protocol::complete`].

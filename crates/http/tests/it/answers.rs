@@ -52,7 +52,7 @@ async fn a_copy_of_a_running_request_gets_409_with_retry_after_h17() {
     world.wait_for_handler().await;
     let copy = world.send(post("k", "{}"), || created("2")).await;
     assert_eq!((copy.status.as_u16(), copy.problem().as_str()), (409, "in-progress"));
-    // The rest of the lease, but one second or two, depending on the record key.
+    // The remaining lease, but one second or two, depending on the record key.
     assert!(["1", "2"].contains(&copy.headers["retry-after"].to_str().unwrap()));
     let other = world.send(post("k", "{\"other\":1}"), || created("2")).await;
     assert_eq!(other.problem(), "key-reused", "the payload is compared while the first request runs");
