@@ -277,7 +277,6 @@ impl Gate {
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
         loop {
-            // A follower whose leader applied nothing joins again: it may become the leader or follow the next one.
             // A follower whose leader applied nothing joins again: as the next leader, or as its follower.
             let follower = match self.shared.coalescer.join(&call) {
                 CallRole::Leader(leader) => return self.lead(call, Some(leader), handler).await,

@@ -4,7 +4,7 @@ use crate::key::{EventId, OperationId, RecordKey};
 use crate::lease::Cancellation;
 use crate::machine::Grant;
 
-/// The attempt that a handler runs: its grant, its derived ids, and its cancellation.
+/// What a handler knows of its attempt: the grant, the derived ids, and the cancellation.
 ///
 /// ```
 /// use hapax_core::gate::{Attempt, Failure};
@@ -13,7 +13,7 @@ use crate::machine::Grant;
 ///     let (transaction, message) = (attempt.operation(), attempt.event_id(0));
 ///     tokio::select! {
 ///         biased;
-///         // The grant is lost: start nothing new.
+///         // The grant is lost or may soon be: start nothing new.
 ///         () = attempt.cancelled() => Err(Failure::unknown(std::io::Error::other("out of time"))),
 ///         shipped = async { format!("{transaction} shipped, message {message} sent") } => Ok(shipped),
 ///     }
@@ -61,8 +61,9 @@ impl Attempt {
         self.operation().event(n)
     }
 
-    /// Waits until the grant is lost or the handler has run for longer than `max_execution`. After that the handler
-    /// should start nothing new. The gate still tries to record its answer.
+    /// Waits until the handler should start nothing new: the grant is lost, the lease may soon expire because the store
+    /// confirms no renewal, or the attempt exceeds `max_execution`, counted from its begin. Never ends if there is no
+    /// grant. The gate still tries to record the handler's answer.
     ///
     /// # Cancel safety
     /// Safe to drop.
