@@ -27,11 +27,11 @@ pub trait Setup: Send + Sync {
     /// Steps the store's clock.
     async fn step_clock(&self, step: ClockStep);
 
-    /// Damages the stored form of this record. Called only if the backend does not lack `Capability::StoredForm`.
+    /// Damages the stored form of this record. Called only if the backend has `Capability::StoredForm`.
     async fn corrupt(&self, rk: &RecordKey);
 
     /// Writes the golden record of version 1: completed, under [`golden_call`](crate::golden_call), with the answer
-    /// [`GOLDEN_ANSWER`](crate::GOLDEN_ANSWER). Called only if the backend does not lack `Capability::StoredForm`.
+    /// [`GOLDEN_ANSWER`](crate::GOLDEN_ANSWER). Called only if the backend has `Capability::StoredForm`.
     async fn put_golden(&self);
 
     /// The stored value of this record, if the store keeps records as [`Record::encode`](hapax_core::Record::encode)
@@ -53,12 +53,13 @@ pub enum ClockStep {
 /// A capability that a backend may declare as lacking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Records are stored as bytes, which can be damaged, or read by a later version.
+    /// The backend stores records as bytes. A test can damage them, and a later version can read them.
     StoredForm,
     /// A store that is too full for a begin still accepts completions.
     RoomToComplete,
-    /// The store keeps a mark across keys, so tokens grow even if a record is gone and the clock stepped back.
-    Mark,
+    /// The store keeps one token high-water mark for all keys, so tokens grow even if a record is gone and the clock
+    /// stepped back.
+    HighWaterMark,
 }
 
 /// One case of the suite. `run` panics if the store violates the clause.

@@ -19,7 +19,7 @@ pub(crate) fn backend(kind: RedisKind) -> Backend {
         Backend::new(kind.name(), move || async move { Box::new(RedisSetup::new(kind).await) as Box<dyn Setup> });
     // Both servers run the same scripts, so fewer sequences suffice for the second one.
     let backend = backend.sequences(if kind == RedisKind::Redis { 2_000 } else { 200 });
-    backend.requiring(kind.name()).lacking(&[(Capability::Mark, "the store keeps no mark across keys")])
+    backend.requiring(kind.name()).lacking(&[(Capability::HighWaterMark, "the store keeps no token high-water mark")])
 }
 
 /// The golden record, encoded as version 1 writes it.

@@ -63,11 +63,11 @@ pub fn cases() -> Vec<SuiteCase> {
             14 token_grows_on_takeover,
             14 token_grows_across_release,
             14 token_grows_across_expiry,
-            14 token_grows_when_record_is_gone_and_clock_steps_back needs Mark,
+            14 token_grows_when_record_is_gone_and_clock_steps_back needs HighWaterMark,
             14 token_grows_when_clock_steps_back,
-            15 token_grows_over_all_keys needs Mark,
+            15 token_grows_over_all_keys needs HighWaterMark,
             15 token_exact_above_2_pow_50,
-            15 token_mark_is_raised_by_every_write needs Mark;
+            15 token_mark_is_raised_by_every_write needs HighWaterMark;
         renew:
             7 renew_extends,
             7 renew_wrong_token_lost,
@@ -117,7 +117,7 @@ pub fn cases() -> Vec<SuiteCase> {
             2 reopen_repeated_is_yes;
         swap:
             12 swap_notices_renewal,
-            12 swap_changed_is_noticed,
+            12 swap_notices_every_other_write,
             6 expired_is_absent_for_every_op;
         keys:
             19 keys_differ_by_case,

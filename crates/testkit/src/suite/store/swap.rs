@@ -28,26 +28,26 @@ pub(super) async fn swap_notices_renewal(setup: &dyn Setup) {
     assert_left(operation.read().await.life_left, RELEASED);
 }
 
-pub(super) async fn swap_changed_is_noticed(setup: &dyn Setup) {
+pub(super) async fn swap_notices_every_other_write(setup: &dyn Setup) {
     let operation = SuiteOperation::new(setup);
     let absent = operation.read().await;
     let (change, _) = first_grant(&operation.hold_begin(SECOND), &absent);
     let grant = operation.grant(FIRST).await;
     assert_eq!(operation.swap(&absent, &change).await, Swapped::Changed);
 
-    let held = operation.read().await;
-    let change = released(&held, &grant);
-    assert_eq!(operation.swap(&held, &change).await, Swapped::Yes);
-    let again = operation.swap(&held, &change).await;
+    let in_progress = operation.read().await;
+    let change = released(&in_progress, &grant);
+    assert_eq!(operation.swap(&in_progress, &change).await, Swapped::Yes);
+    let again = operation.swap(&in_progress, &change).await;
     assert_eq!(again, Swapped::Changed, "the first swap changed the record");
 
     let grant = operation.grant(FIRST).await;
-    let held = operation.read().await;
+    let in_progress = operation.read().await;
     let done = operation.complete(&grant, "the answer").await;
     assert_eq!(done, Completed::Done);
     let before = operation.read().await;
-    let change = released(&held, &grant);
-    assert_eq!(operation.swap(&held, &change).await, Swapped::Changed);
+    let change = released(&in_progress, &grant);
+    assert_eq!(operation.swap(&in_progress, &change).await, Swapped::Changed);
     operation.assert_unchanged(&before).await;
 
     setup.expire(&operation.rk()).await;
@@ -67,9 +67,9 @@ async fn expired_operations(setup: &dyn Setup) -> (Vec<SuiteOperation>, Vec<Gran
     for operation in &operations {
         grants.push(operation.grant(FIRST).await);
     }
-    let held = &operations[9..=10];
-    lapse_all(setup, held).await;
-    for (operation, grant) in held.iter().zip(&grants[9..=10]) {
+    let to_hold = &operations[9..=10];
+    lapse_all(setup, to_hold).await;
+    for (operation, grant) in to_hold.iter().zip(&grants[9..=10]) {
         assert_eq!(operation.hold(grant.token).await, Resolved::Yes);
     }
     assert_eq!(operations[11].bury(&grants[11]).await, Settled::Yes);
@@ -79,33 +79,33 @@ async fn expired_operations(setup: &dyn Setup) -> (Vec<SuiteOperation>, Vec<Gran
 }
 
 pub(super) async fn expired_is_absent_for_every_op(setup: &dyn Setup) {
-    // Each call is made on an expired record of its own: operation `at[n]` was granted `by[n]`.
-    let (at, by, live) = expired_operations(setup).await;
-    assert_eq!(at[0].read().await.live(), None);
-    assert_eq!(at[0].grant(SECOND).await.attempt, 1);
-    assert_eq!(at[1].renew(&by[1]).await, Renewed::Gone);
-    let completed = at[2].complete(&by[2], "the answer").await;
+    // Each call is made on an expired record of its own: `grants[n]` is the first grant of `operations[n]`.
+    let (operations, grants, live) = expired_operations(setup).await;
+    assert_eq!(operations[0].read().await.live(), None);
+    assert_eq!(operations[0].grant(SECOND).await.attempt, 1);
+    assert_eq!(operations[1].renew(&grants[1]).await, Renewed::Gone);
+    let completed = operations[2].complete(&grants[2], "the answer").await;
     assert_eq!(completed, Completed::Recreated);
-    assert_eq!(at[3].release(&by[3]).await, Settled::Lost);
-    assert_eq!(at[4].cancel(FIRST).await, Cancelled::Gone);
-    assert_eq!(at[5].abandon(&by[5]).await, Settled::Lost);
-    assert_eq!(at[6].bury(&by[6]).await, Settled::Lost);
-    assert_eq!(at[7].hold(by[7].token).await, Resolved::Stale);
-    let seen = at[8].read().await;
-    let (change, grant) = first_grant(&at[8].hold_begin(SECOND), &seen);
-    assert_eq!(at[8].swap(&seen, &change).await, Swapped::Yes);
-    assert_eq!(at[8].record().await.token, grant.token);
-    assert_eq!(at[9].resolve_not_done(by[9].token).await, Resolved::Stale);
-    let done = at[10].resolve_done(by[10].token, "the answer").await;
+    assert_eq!(operations[3].release(&grants[3]).await, Settled::Lost);
+    assert_eq!(operations[4].cancel(FIRST).await, Cancelled::Gone);
+    assert_eq!(operations[5].abandon(&grants[5]).await, Settled::Lost);
+    assert_eq!(operations[6].bury(&grants[6]).await, Settled::Lost);
+    assert_eq!(operations[7].hold(grants[7].token).await, Resolved::Stale);
+    let seen = operations[8].read().await;
+    let (change, grant) = first_grant(&operations[8].hold_begin(SECOND), &seen);
+    assert_eq!(operations[8].swap(&seen, &change).await, Swapped::Yes);
+    assert_eq!(operations[8].record().await.token, grant.token);
+    assert_eq!(operations[9].resolve_not_done(grants[9].token).await, Resolved::Stale);
+    let done = operations[10].resolve_done(grants[10].token, "the answer").await;
     assert_eq!(done, Resolved::Stale);
-    assert_eq!(at[11].reopen(by[11].token).await, Resolved::Stale);
+    assert_eq!(operations[11].reopen(grants[11].token).await, Resolved::Stale);
     // The record was read while it was live, and has expired since.
-    let change = released(&live, &by[12]);
-    assert_eq!(at[12].swap(&live, &change).await, Swapped::Changed);
+    let change = released(&live, &grants[12]);
+    assert_eq!(operations[12].swap(&live, &change).await, Swapped::Changed);
     sweep_all(setup).await;
-    assert_eq!(at[12].swap(&live, &change).await, Swapped::Changed);
+    assert_eq!(operations[12].swap(&live, &change).await, Swapped::Changed);
     for n in [1, 3, 4, 5, 6, 7, 9, 10, 11, 12] {
-        assert_eq!(at[n].read().await.live(), None, "operation {n}");
+        assert_eq!(operations[n].read().await.live(), None, "operation {n}");
     }
 }
 
