@@ -143,7 +143,7 @@ impl Inspect for Sqlite {
 
     async fn check(&self) -> Result<Vec<Finding>> {
         let synchronous = self.writer.run(|step| step.synchronous()).await?;
-        if synchronous >= connection::FULL {
+        if synchronous >= connection::SYNCHRONOUS_FULL {
             return Ok(Vec::new());
         }
         let message =

@@ -8,7 +8,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 const SCHEMA_VERSION: i64 = 1;
 
 /// The smallest `pragma synchronous` under which a commit is on the disk when it returns.
-pub(super) const FULL: i64 = 2;
+pub(super) const SYNCHRONOUS_FULL: i64 = 2;
 
 /// How long a group of steps waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,8 +44,8 @@ fn configure(connection: &Connection, path: &Path) -> Result<()> {
     connection.pragma_update(None, "synchronous", "full").map_err(|error| unusable(path, error))
 }
 
-/// The index of the write-ahead log is shared memory, which hosts do not share, and locks on network file systems are
-/// unreliable.
+/// Refuses a file on a network file system. Locks are unreliable there, and the index of the write-ahead log is shared
+/// memory, which hosts do not share.
 #[cfg(target_os = "linux")]
 fn refuse_network(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -116,7 +116,7 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
 }
 
 fn unusable(path: &Path, error: rusqlite::Error) -> Error {
-    let remedy = match error.sqlite_error_code() {
+    let problem_and_remedy = match error.sqlite_error_code() {
         Some(ErrorCode::CannotOpen) => {
             "cannot be opened; check that its directory exists and that this user may write there"
         }
@@ -128,9 +128,9 @@ fn unusable(path: &Path, error: rusqlite::Error) -> Error {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             "is locked by another process; end that process's transaction"
         }
-        Some(_) | None => "cannot be used",
+        Some(_) | None => "cannot be used for another reason; see the cause",
     };
-    Error::new(ErrorKind::Unusable, format!("{} {remedy}", path.display())).caused_by(error)
+    Error::new(ErrorKind::Unusable, format!("{} {problem_and_remedy}", path.display())).caused_by(error)
 }
 
 #[cfg(all(test, target_os = "linux"))]
