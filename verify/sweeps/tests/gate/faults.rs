@@ -182,7 +182,7 @@ fn outlasts_lease(scenario: &Scenario) -> bool {
 
 /// The outages end just before the lease ends, just after it, or much later.
 #[test]
-fn an_outage_of_any_length_starts_at_every_store_call() {
+fn outages_of_up_to_20_calls_start_at_every_store_call() {
     let mut sweep = Sweep::new("an outage of any length starts at every store call");
     for scenario in [HOLD, RETRY, RESOLVE, TIGHT].into_iter().flat_map(scenarios).filter(outlasts_lease) {
         for call in 0..sweep.points(&scenario, |coverage| coverage.calls) {

@@ -1,4 +1,5 @@
-//! Store outages with a journal: an answer that a caller received is recorded in the end, whatever else happens.
+//! Store outages with a journal: an answer that a caller received is recorded in the end, even if the caller hangs
+//! up or the process crashes.
 
 use std::time::Duration;
 
@@ -12,25 +13,25 @@ use crate::scenario::{FaultPlan, RunScenario, Scenario};
 
 const WITH_JOURNAL: Scenario = Scenario { name: "with a journal", setup: HOLD, journal: true, ..FRESH };
 
-const OUTAGES: [StoreFault; 4] = [
+const OUTAGE_FAULTS: [StoreFault; 4] = [
     StoreFault::FailBefore(ErrorKind::NotApplied),
     StoreFault::FailAfter(ErrorKind::Unknown),
     StoreFault::SwallowBefore,
     StoreFault::SwallowAfter,
 ];
 
-/// So many store calls fail, from this call on.
+/// Injects the fault into `calls` consecutive store calls. The first of them has the number `from`.
 fn outage(from: usize, calls: usize, fault: StoreFault) -> FaultPlan {
     FaultPlan::of((from..from + calls).map(|call| (call, fault)))
 }
 
 #[test]
-fn an_outage_of_any_length_starts_at_every_store_call() {
+fn outages_of_up_to_59_calls_start_at_every_store_call_with_a_journal() {
     let mut sweep = Sweep::new("an outage starts at every store call, with a journal");
     let handler = HandlerScript::APPLIES.lasting(Duration::ZERO, LEASE);
     for scenario in [WITH_JOURNAL, Scenario { handler, ..WITH_JOURNAL }, Scenario { followers: 2, ..WITH_JOURNAL }] {
         for call in 0..sweep.points(&scenario, |coverage| coverage.calls) {
-            for (calls, fault) in (1..60).flat_map(|calls| OUTAGES.map(|fault| (calls, fault))) {
+            for (calls, fault) in (1..60).flat_map(|calls| OUTAGE_FAULTS.map(|fault| (calls, fault))) {
                 let plan = outage(call, calls, fault);
                 sweep.run(&scenario, &plan);
                 sweep.run(&scenario, &FaultPlan { retries_late: true, ..plan });
@@ -40,13 +41,13 @@ fn an_outage_of_any_length_starts_at_every_store_call() {
     sweep.finish(20, 9000);
 }
 
-/// The outage starts with the completion and outlasts the lease. The caller receives its answer while the completion is
-/// in the journal; the completion is recorded when the store is back.
+/// The outage starts with the completion and outlasts the lease. Without the interruption, the caller receives its
+/// answer while the completion is in the journal. The completion is recorded when the store is back.
 #[test]
 fn an_interruption_at_every_step_of_an_outage() {
     let mut sweep = Sweep::new("an interruption at every step of an outage, with a journal");
-    for fault in OUTAGES {
-        let plan = outage(COMPLETION, 40, fault);
+    for fault in OUTAGE_FAULTS {
+        let plan = outage(COMPLETION_CALL, 40, fault);
         let steps = sweep.run(&WITH_JOURNAL, &plan).map_or(0, |coverage| coverage.steps);
         sweep.add_points(steps);
         let kinds = [Interruption::HangUp, Interruption::Crash];
@@ -60,5 +61,6 @@ fn an_interruption_at_every_step_of_an_outage() {
     sweep.finish(400, 1600);
 }
 
-/// The store call of a fresh run that is its completion.
-const COMPLETION: usize = 3;
+/// The number of the store call that completes a fresh run. Two processes first open a dedicated handle each (calls 0
+/// and 1), and call 2 is the begin.
+const COMPLETION_CALL: usize = 3;
