@@ -1,13 +1,14 @@
 //! The configuration of a gateway, from flags, environment variables, a file and defaults.
 //!
 //! ```text
-//! flags.rs ─┐
-//! file.rs ──┼─► values.rs ──► gateway.rs, store.rs, secrets.rs, policy.rs, route.rs ──► Config
-//! defaults ─┘   (parse.rs)    (one file for each table)          show.rs prints it for --check
+//! reader/flags.rs (flags, variables) ─┐
+//! reader/file.rs (the file) ──────────┼─► reader/values.rs ─► gateway.rs, store.rs, secrets.rs, ─► Config
+//! settings.rs (defaults) ─────────────┘   (reader/parse.rs)   policy.rs, route.rs
+//!                                                             (one module for each table)
 //! ```
 //!
-//! The file of each table declares its settings, and `settings.rs` lists all of them. The only files that are opened
-//! here are the configuration file and the files with secrets.
+//! The module of each table declares the settings of the table, and `settings.rs` lists all of them. `reader/show.rs`
+//! prints every value for `--check`. This module opens only the configuration file and the files with secrets.
 
 mod gateway;
 mod policy;
@@ -55,9 +56,9 @@ pub(crate) struct Config {
     pub(crate) identity: Identity,
     pub(crate) has_secret: bool,
     pub(crate) tenant: Tenant,
-    /// The settings of the gate, with the policy of the rules.
+    /// The settings of the gate. Their policy is that of `rules`.
     pub(crate) settings: Settings,
-    /// Whether a `POST` or `PATCH` without a route must have a key.
+    /// Whether a protected request must have a key. The default for routes without `protect` of their own.
     pub(crate) protect: Protect,
     pub(crate) rules: Rules,
     pub(crate) routes: Vec<ConfiguredRoute>,

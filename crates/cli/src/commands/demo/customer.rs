@@ -203,8 +203,8 @@ impl Customer {
 
     /// Returns the pause before a retry: Retry-After, but shortened, since a demo has to be short, and some jitter.
     fn pause(&self, outcome: &RequestOutcome) -> Duration {
-        let position = [self.payment.number.into(), self.requests() as u64];
-        let jitter = RandomStream::new(self.seed, RandomTopic::Pause, &position).in_range(10, 40);
+        let instance = [self.payment.number.into(), self.requests() as u64];
+        let jitter = RandomStream::new(self.seed, RandomTopic::RetryDelay, &instance).in_range(10, 40);
         let retry_after = outcome.retry_after.unwrap_or_default();
         retry_after.min(LONGEST_PAUSE) + Duration::from_millis(jitter)
     }

@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A stream of random numbers (SplitMix64). Every decision has a stream of its own.
+/// A stream of random numbers (SplitMix64). Every instance of a topic has a stream of its own.
 #[derive(Debug)]
 pub(super) struct RandomStream(u64);
 
-/// The decision that a stream is for, so that two decisions never share their numbers.
+/// The topic of a stream: what its numbers decide. Each topic starts its streams at other states.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RandomTopic {
     /// The content of a payment and the behaviour of its client.
@@ -14,18 +14,18 @@ pub(super) enum RandomTopic {
     /// The response of the payment service.
     ServiceBehavior,
     /// How long the payment service takes for one request.
-    Pace,
+    ServiceDelay,
     /// How long a client waits before a retry.
-    Pause,
+    RetryDelay,
     /// How long the gateway is down after a crash.
     Outage,
 }
 
 impl RandomStream {
-    /// Creates the stream for one topic at one position, for instance the number of a payment.
-    pub(super) fn new(seed: u64, topic: RandomTopic, position: &[u64]) -> Self {
+    /// Creates the stream for one instance of a topic, for example for one payment and one try.
+    pub(super) fn new(seed: u64, topic: RandomTopic, instance: &[u64]) -> Self {
         let mut random = Self(seed);
-        for part in [topic as u64].iter().chain(position) {
+        for part in [topic as u64].iter().chain(instance) {
             random.0 = random.next_number() ^ part.wrapping_mul(STEP);
         }
         random
@@ -65,12 +65,12 @@ mod tests {
     }
 
     #[test]
-    fn another_seed_topic_or_position_gives_other_numbers() {
-        let first = |seed, topic, position: &[u64]| RandomStream::new(seed, topic, position).next_number();
+    fn another_seed_topic_or_instance_gives_other_numbers() {
+        let first = |seed, topic, instance: &[u64]| RandomStream::new(seed, topic, instance).next_number();
         let one = first(1, RandomTopic::Traffic, &[1]);
         assert_eq!(one, first(1, RandomTopic::Traffic, &[1]));
         assert_ne!(one, first(2, RandomTopic::Traffic, &[1]));
-        assert_ne!(one, first(1, RandomTopic::Pace, &[1]));
+        assert_ne!(one, first(1, RandomTopic::ServiceDelay, &[1]));
         assert_ne!(one, first(1, RandomTopic::Traffic, &[2]));
     }
 }

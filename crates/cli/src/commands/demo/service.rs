@@ -126,10 +126,10 @@ impl ServiceState {
     /// Handles one request, with a pause before and after the charge.
     async fn charge(&self, order: PaymentOrder, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let arrival = self.count_arrival(order.payment);
-        let position = [order.payment.into(), arrival.into()];
-        let mut pace = RandomStream::new(self.seed, RandomTopic::Pace, &position);
+        let instance = [order.payment.into(), arrival.into()];
+        let mut delay = RandomStream::new(self.seed, RandomTopic::ServiceDelay, &instance);
         // The pauses let crashes and closed connections happen both before and after the charge.
-        sleep(Duration::from_millis(pace.in_range(0, 8))).await;
+        sleep(Duration::from_millis(delay.in_range(0, 8))).await;
         let number = format!("{:06}", self.numbers.fetch_add(1, Ordering::Relaxed));
         let behavior = ServiceBehavior::new(self.seed, order.payment, arrival);
         match behavior {
@@ -141,7 +141,7 @@ impl ServiceState {
         if self.append(&charge).is_err() {
             return failure();
         }
-        sleep(Duration::from_millis(pace.in_range(0, 7))).await;
+        sleep(Duration::from_millis(delay.in_range(0, 7))).await;
         if behavior == ServiceBehavior::ChargeAndFail {
             return failure();
         }
