@@ -6,7 +6,6 @@
 mod attacks;
 mod client_aborts;
 mod config;
-mod contract;
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
@@ -17,6 +16,7 @@ mod gateway;
 mod harness;
 mod http2;
 mod http2_frames;
+mod http_contract;
 mod lifecycle;
 mod logs;
 mod malformed_requests;

@@ -380,7 +380,7 @@ async fn an_answer_in_the_journal_is_marked_pending_and_recorded_later_h30() {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30() {
-    let name = "contract::an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30";
+    let name = "http_contract::an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30";
     let Some(disk) = crate::disk::run_on_small_disk(name) else { return };
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, &sqlite(&disk), &["--lease", "1s"]).await;
