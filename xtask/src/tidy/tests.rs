@@ -1,4 +1,4 @@
-//! Tests that show for each rule what it refuses and what it accepts.
+//! Tests of the rules: what each rule refuses and, for most of them, what it accepts.
 
 use super::habits::*;
 use super::walls::*;
@@ -74,7 +74,7 @@ fn core_selects_with_biased_first() {
 }
 
 #[test]
-fn the_machine_has_neither_time_nor_random_values() {
+fn the_machine_has_no_async_code_clock_or_runtime() {
     let file = "crates/core/src/machine.rs";
     for bad in ["async fn f() {}", "a.await;", "fn f(now: Instant) {}", "use crate::runtime::Runtime as R;"] {
         let lines = found(machine_is_pure, file, bad);
@@ -144,7 +144,7 @@ fn a_listed_file_may_sleep() {
 }
 
 #[test]
-fn words_for_later_are_refused() {
+fn todo_markers_are_refused() {
     let rule = nothing_is_left_for_later;
     refuses(rule, "crates/core/src/gate.rs", "// TODO: more");
     refuses(rule, "crates/stores/src/sqlite/claim.sql", "-- FIXME");
@@ -155,7 +155,7 @@ fn words_for_later_are_refused() {
 }
 
 #[test]
-fn documents_name_paths_that_exist() {
+fn root_documents_name_paths_that_exist() {
     let rule = documents_name_what_exists;
     refuses(rule, "README.md", "see `docs/absent.md`");
     refuses(rule, "ARCHITECTURE.md", "`core` and `crates/absent/`");
@@ -197,7 +197,7 @@ fn every_clause_has_a_test_and_every_test_a_clause() {
 }
 
 #[test]
-fn wide_lines_are_refused_except_rows_of_tables() {
+fn wide_lines_are_refused_except_table_rows_and_generated_files() {
     let wide = "a".repeat(121);
     let rule = lines_wrap_at_120_characters;
     for file in ["README.md", "xtask/src/main.rs", "fixtures/run.sh", "Cargo.toml"] {

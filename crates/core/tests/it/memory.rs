@@ -1,4 +1,4 @@
-//! The behaviour that only the memory store has.
+//! Tests of the memory store that the suite does not contain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,4 +73,5 @@ async fn a_check_warns_that_records_are_lost_with_the_process() {
     let findings = store.check().await.unwrap();
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].severity, Severity::Warn);
+    assert!(findings[0].message.contains("forgets every key when this process ends"), "{findings:?}");
 }

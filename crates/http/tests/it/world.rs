@@ -1,4 +1,4 @@
-//! A protected service that counts its runs, and requests to it.
+//! Helpers that send requests to a protected service and count its runs.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -149,7 +149,8 @@ impl World {
         self.layer.layer(inner).oneshot(request).await.expect("the layer never fails").into_parts().0
     }
 
-    /// Waits until a handler of this world has started, so that the next request meets a running one.
+    /// Waits until the first handler of this world has started. In a world that already ran a handler it returns at
+    /// once.
     pub(crate) async fn wait_for_handler(&self) {
         while self.runs() == 0 {
             tokio::task::yield_now().await;

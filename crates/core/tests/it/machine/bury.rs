@@ -7,7 +7,7 @@ fn buried(holding: Holding) -> Decision<Settled> {
 }
 
 #[test]
-fn d1_buries_its_own_grant() {
+fn d1_makes_the_own_record_dead() {
     for holding in [FIRST_ATTEMPT, TAKEN_OVER, ABANDONED] {
         assert_eq!(bury(&live(State::Open(Phase::InProgress, holding)), &CLAIM_OF_ANN, DEAD), buried(holding));
         assert_eq!(bury(&lapsed(State::Open(Phase::InProgress, holding)), &CLAIM_OF_ANN, DEAD), buried(holding));
@@ -15,7 +15,7 @@ fn d1_buries_its_own_grant() {
 }
 
 #[test]
-fn d2_buries_its_own_indeterminate_record() {
+fn d2_makes_the_own_indeterminate_record_dead() {
     assert_eq!(
         bury(&live(State::Open(Phase::Indeterminate, FIRST_ATTEMPT)), &CLAIM_OF_ANN, DEAD),
         buried(FIRST_ATTEMPT)
