@@ -67,7 +67,7 @@ enum LateCall {
 
 /// The outcome of one key in one round.
 struct RaceOutcome {
-    /// The grants by takeover.
+    /// The grants that are takeovers.
     granted: Vec<Grant>,
     /// Whether the former holder still owns the record after its late call.
     former_keeps: bool,
