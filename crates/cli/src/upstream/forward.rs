@@ -236,7 +236,7 @@ impl<B: StreamedBody> Forwarder<B> {
             }
             Ok(response) => self.pass_on(response, is_protected),
             Err(SendError::Unsent(error)) => {
-                tracing::warn!(?rk, %error, "the API has not processed the request: unreachable, or stream refused");
+                tracing::warn!(?rk, %error, "the API is unreachable, or it rejected the stream unprocessed");
                 problem(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
             }
             Err(SendError::Cut(error)) => {
