@@ -5,7 +5,7 @@ use crate::record::{AnswerId, ModelRecord, ModelState};
 use crate::request::{Operation, Sender};
 use crate::store::{KEYS, StoreSlot};
 
-/// The history, by key as the callers name it.
+/// The history. Its arrays have one entry for each key of the callers, except `completed`: one for each slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct History {
     /// How many effects an operation had; 2 means two or more.
@@ -27,8 +27,9 @@ pub(crate) struct History {
     pub(crate) forgot: bool,
     /// Whether a lagging replica replaced the store. A swap that was sent before may then bring an old token back.
     pub(crate) rolled_back: bool,
-    /// Whether an effect happened that the record cannot show: without a record, or after an operator had resolved it
-    /// as not done.
+    /// Whether a release after an effect breaks no invariant any more. Set in three cases: a handler runs without a
+    /// record, an operator resolves a record as not done while an attempt can still act, or an operator reopens a key
+    /// that had an effect.
     pub(crate) excused: bool,
     broken: u32,
 }
@@ -43,14 +44,17 @@ pub(crate) struct WriteCause {
 }
 
 impl History {
+    /// Whether this invariant is broken.
     pub(crate) fn broke(&self, invariant: Invariant) -> bool {
         self.broken & (1 << invariant as u32) != 0
     }
 
+    /// Whether an invariant is broken, or an operation had more than one effect.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken != 0 || self.effects.iter().any(|effects| *effects > 1)
     }
 
+    /// Records that this invariant is broken.
     pub(crate) fn breaks(&mut self, invariant: Invariant) {
         self.broken |= 1 << invariant as u32;
     }
@@ -71,8 +75,8 @@ impl History {
 
     /// A record is about to be written into the slot.
     pub(crate) fn writes(&mut self, at: usize, slot: &StoreSlot, next: &ModelRecord, cause: WriteCause) {
-        self.tokens_grow(slot, next, cause.operation);
-        self.fits(slot, next, cause.operation);
+        self.check_token(slot, next, cause.operation);
+        self.check_verdict_and_renewal(slot, next, cause.operation);
         let before = slot.live().and_then(ModelRecord::in_progress);
         match next.state {
             ModelState::InProgress(held) if slot.live() == Some(next) => self.armed_anew(held.owner, cause),
@@ -99,8 +103,9 @@ impl History {
         self.newest_token = self.newest_token.max(next.token);
     }
 
-    /// Checks verdicts and renewals.
-    fn fits(&mut self, slot: &StoreSlot, next: &ModelRecord, operation: Operation) {
+    /// Checks that a hold, a resolution or a reopen expects the token of the live record, and that a renewal leaves a
+    /// record in progress as it is.
+    fn check_verdict_and_renewal(&mut self, slot: &StoreSlot, next: &ModelRecord, operation: Operation) {
         match operation {
             Operation::Hold { expected } | Operation::Resolve { expected, .. } | Operation::Reopen { expected } => {
                 if slot.live().is_none_or(|record| record.token != expected) {
@@ -121,9 +126,9 @@ impl History {
         }
     }
 
-    /// A new token must be larger than all before it. A completion is exempt: it has the token of its own grant,
-    /// however old.
-    fn tokens_grow(&mut self, slot: &StoreSlot, next: &ModelRecord, operation: Operation) {
+    /// Checks that a new token is larger than all tokens before it. Only a begin, a reopen and a resolution as done
+    /// write a new token. Any other change keeps the token of its grant. After a rollback, old tokens may come back.
+    fn check_token(&mut self, slot: &StoreSlot, next: &ModelRecord, operation: Operation) {
         let grows = match operation {
             Operation::Begin => slot.live() != Some(next) && next.in_progress().is_some(),
             Operation::Reopen { .. } => true,

@@ -56,7 +56,7 @@ impl World {
                 );
                 StepResult::Replied(reply)
             }
-            Decision::Change(change, reply) => StepResult::NeedsSwap(slot.swap(&change, reply)),
+            Decision::Change(change, reply) => StepResult::NeedsSwap(slot.pending_swap(&change, reply)),
         }
     }
 

@@ -17,10 +17,14 @@ pub(crate) enum ProtocolReply {
     Indeterminate,
     Dead,
     Recorded,
-    /// The record belongs to another grant or has an answer; with that answer.
+    /// The completion was not written, because the record belongs to another grant or is final. Holds the record's
+    /// answer, if it has one.
     Lost(Option<AnswerId>),
+    /// The record is absent and may not be recreated. Only for a completion.
     Gone,
+    /// The store carried out a renewal, release, abandonment, burial, cancellation, hold, resolution or reopen.
     Yes,
+    /// The store refused one of these operations: the record is absent, or is not the expected one.
     No,
 }
 

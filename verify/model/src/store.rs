@@ -12,8 +12,8 @@ use crate::reply::ProtocolReply;
 /// The largest number of record keys.
 pub(crate) const KEYS: usize = 2;
 
-/// A lifetime longer than any reading of the clock.
-const LATER: Duration = Duration::from_secs(1);
+/// The lifetime of a record that has not expired: longer than any run of the model's clock.
+const LONG_LIFE: Duration = Duration::from_secs(1);
 
 /// The content of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,14 +76,14 @@ impl StoreSlot {
                 LeaseStatus::Runs => lease,
                 LeaseStatus::Overlong => 2 * lease,
             },
-            life_left: if self.expired { Duration::ZERO } else { LATER },
+            life_left: if self.expired { Duration::ZERO } else { LONG_LIFE },
             now: clock(now),
             token_high_water: Token(mark.into()),
         }
     }
 
-    /// The swap of a change, bound to the present record.
-    pub(crate) fn swap(&self, change: &Change, reply: ProtocolReply) -> PendingSwap {
+    /// Returns the swap that writes this change if the record is still the present one.
+    pub(crate) fn pending_swap(&self, change: &Change, reply: ProtocolReply) -> PendingSwap {
         PendingSwap {
             seen: self.record,
             seen_expired: self.expired,
@@ -94,21 +94,21 @@ impl StoreSlot {
         }
     }
 
-    /// Whether the swap's condition holds. The condition is the core's own; the instants only encode whether the record
-    /// was re-armed.
+    /// Whether the swap's condition holds, as the core's `is_unchanged` decides. The model's records have no instants,
+    /// so the ones here only encode two facts: whether the record has expired, and whether it was re-armed.
     pub(crate) fn admits(&self, swap: &PendingSwap) -> bool {
         let (then, now) = (Timestamp(0), Timestamp(1));
         let expires = match (self.expired, swap.renewed) {
             (true, _) => now,
-            (false, false) => then.plus(LATER),
-            (false, true) => then.plus(2 * LATER),
+            (false, false) => then.plus(LONG_LIFE),
+            (false, true) => then.plus(2 * LONG_LIFE),
         };
         let stored =
             self.record.as_ref().map(|kept| StoredRecord { record: kept.into(), armed_at: then, expires_at: expires });
         let seen = Observed {
             record: swap.seen.as_ref().map(Record::from),
             lease_left: Duration::ZERO,
-            life_left: if swap.seen_expired { Duration::ZERO } else { LATER },
+            life_left: if swap.seen_expired { Duration::ZERO } else { LONG_LIFE },
             now: then,
             token_high_water: Token(0),
         };
