@@ -101,7 +101,7 @@ const HOLD: ModelSetting = ModelSetting {
     faults: FAULTS,
     broken_rule: None,
 };
-/// A lapsed attempt is retried, behind a ledger.
+/// A lapsed attempt is retried. A ledger guards the effect.
 const RETRY: ModelSetting = ModelSetting { on_lapse: Lapse::Retry, effect: EffectKind::Ledger, ..HOLD };
 
 const fn holds(name: &'static str, what: &'static str, setting: ModelSetting) -> NamedSetting {

@@ -14,10 +14,10 @@ pub const DEEP: &[NamedSetting] = &[
         "three attempts, a careful operator, and completions are spilled",
         by(with(given(resolved(HOLD, OperatorKind::Careful), FaultBudget { looks: 2, ..FAULTS }), SPILLS), THREE),
     ),
-    holds("deep-retry", "three attempts behind a ledger, one fault of each kind", by(RETRY, THREE)),
+    holds("deep-retry", "three attempts, one fault of each kind; a ledger guards the effect", by(RETRY, THREE)),
     holds(
         "deep-bury",
-        "three attempts behind a ledger, the last one closes the key",
+        "three attempts, the last one buries the key; a ledger guards the effect",
         by(
             with(given(resolved(RETRY, OperatorKind::Careful), FaultBudget { network: 0, looks: 1, ..FAULTS }), BURIES),
             THREE,
@@ -25,7 +25,7 @@ pub const DEEP: &[NamedSetting] = &[
     ),
     holds(
         "deep-expiry",
-        "three attempts behind a ledger, and records expire",
+        "three attempts, and records expire; a ledger guards the effect",
         by(given(RETRY, FaultBudget { expiries: 1, network: 0, ..FAULTS }), THREE),
     ),
     holds(

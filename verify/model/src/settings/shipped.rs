@@ -10,22 +10,26 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
         "renewals go on while a grant is given back",
         breaking(HOLD, BrokenRule::RenewsWhileGivingBack),
     ),
-    // A late begin finds the released record, which lives longer than a late request can take.
+    // The released record outlives every late request, so a late begin still finds it.
     holds(
         "release-alone",
         "an ambiguous begin that was granted is released, but not cancelled",
         breaking(HOLD, BrokenRule::ReleasesWithoutCancelling),
     ),
     holds("operator-answer", "an operator records an answer of their own", given(OWN_ANSWER, ONE_LOOK)),
-    holds("expiry-ledger", "records expire, behind a ledger", given(RETRY, FaultBudget { expiries: 1, ..CRASH })),
+    holds(
+        "expiry-ledger",
+        "records expire; a ledger guards the effect",
+        given(RETRY, FaultBudget { expiries: 1, ..CRASH }),
+    ),
     holds(
         "reopen",
-        "the last attempt closes the key, and it is reopened",
+        "the last attempt buries the key, and an operator reopens it; no network fault",
         with(given(resolved(HOLD, OperatorKind::Careful), FaultBudget { network: 0, looks: 1, ..FAULTS }), BURIES),
     ),
     holds(
         "retry-reopen",
-        "the last attempt closes the key, under Retry",
+        "under Retry, the last attempt buries the key, and an operator reopens it; no network fault",
         with(given(resolved(RETRY, OperatorKind::Careful), FaultBudget { network: 0, looks: 1, ..FAULTS }), BURIES),
     ),
     holds(
@@ -41,19 +45,23 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
     holds("clock-back", "the store's clock steps back", given(HOLD, FaultBudget { steps_back: 1, ..FAULTS })),
     holds(
         "failover-ledger",
-        "a lagging replica replaces the store, behind a ledger",
+        "a lagging replica replaces the store; a ledger guards the effect",
         given(GOING_ON, FaultBudget { failovers: 1, ..CRASH }),
     ),
     holds(
         "amnesia-ledger",
-        "the store forgets everything, behind a ledger",
+        "the store forgets everything; a ledger guards the effect",
         given(GOING_ON, FaultBudget { amnesias: 1, ..CRASH }),
     ),
-    holds("retry", "a lapsed attempt is retried, behind a ledger", RETRY),
+    holds("retry", "a lapsed attempt is retried; a ledger guards the effect", RETRY),
     holds("tenants", "two tenants use the same key, and replies are mixed up", by(HOLD, TWO_TENANTS)),
     holds("payloads", "the same key with two payloads", by(HOLD, TWO_PAYLOADS)),
-    holds("pass", "handlers run while the store is down, behind a ledger", with(RETRY, PASSES)),
-    holds("probe", "a lapsed attempt is held, and each attempt calls a probe", with(HOLD, PROBES)),
+    holds("pass", "handlers run while the store is down; a ledger guards the effect", with(RETRY, PASSES)),
+    holds(
+        "probe",
+        "a lapsed attempt is held, and an attempt that finds the record indeterminate calls a probe",
+        with(HOLD, PROBES),
+    ),
     holds("hold-network", "two faults of the network", given(HOLD, FaultBudget { network: 2, ..FAULTS })),
     holds("retry-clock-back", "the store's clock steps back", given(RETRY, FaultBudget { steps_back: 1, ..FAULTS })),
     holds(
@@ -68,7 +76,7 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
     ),
     holds(
         "resolve-3",
-        "a careful operator resolves held attempts, three attempts",
+        "three attempts; a careful operator resolves the held ones",
         by(
             with(given(resolved(HOLD, OperatorKind::Careful), FaultBudget { looks: 2, network: 0, ..FAULTS }), STRICT),
             THREE,
@@ -76,44 +84,44 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
     ),
     holds(
         "bury",
-        "the last attempt closes the key, and it is reopened",
+        "the last attempt buries the key, and an operator reopens it; with a network fault",
         with(resolved(HOLD, OperatorKind::Careful), BURIES),
     ),
     holds(
         "retry-amnesia",
-        "the store forgets everything, behind a ledger",
+        "the store forgets everything; a ledger guards the effect",
         given(GOING_ON, FaultBudget { amnesias: 1, ..FAULTS }),
     ),
     holds(
         "retry-failover",
-        "a lagging replica replaces the store, behind a ledger",
+        "a lagging replica replaces the store; a ledger guards the effect",
         given(GOING_ON, FaultBudget { failovers: 1, crashes: 0, ..FAULTS }),
     ),
     holds(
         "ledger-hasty",
-        "an operator resolves as not done too early, behind a ledger",
+        "an operator resolves as not done too early; a ledger guards the effect",
         with(resolved(ModelSetting { effect: EffectKind::Ledger, ..HOLD }, OperatorKind::Hasty), WAITS),
     ),
     holds(
         "retry-expiry",
-        "records expire, behind a ledger; completions are spilled",
+        "records expire, and completions are spilled; a ledger guards the effect",
         with(given(RETRY, FaultBudget { expiries: 1, ..FAULTS }), SPILLS),
     ),
     holds(
         "probe-3",
-        "each attempt calls a probe, three attempts",
+        "three attempts; an attempt that finds the record indeterminate calls a probe",
         by(with(given(HOLD, FaultBudget { network: 0, ..FAULTS }), PROBES), THREE),
     ),
     holds("hold-3", "three attempts", by(HOLD, THREE)),
     holds(
         "retry-3",
-        "three attempts, a process crashes",
+        "three attempts; a process crashes and one error occurs; a ledger guards the effect",
         by(given(RETRY, FaultBudget { network: 0, ..FAULTS }), THREE),
     ),
     holds("retry-network", "two faults of the network", given(RETRY, FaultBudget { network: 2, ..FAULTS })),
     holds(
         "retry-bury",
-        "the last attempt closes the key, and it is reopened",
+        "under Retry, the last attempt buries the key, and an operator reopens it; no crash",
         with(given(resolved(RETRY, OperatorKind::Careful), FaultBudget { crashes: 0, looks: 1, ..FAULTS }), BURIES),
     ),
     holds(
