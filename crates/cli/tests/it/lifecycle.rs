@@ -22,7 +22,7 @@ pub(crate) async fn kill_during_request(api: &Api, store: &str, on_lapse: &str) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_crash_hold_reports_an_unknown_outcome() {
+async fn under_hold_a_crash_makes_the_outcome_unknown() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = kill_during_request(&api, &sqlite(directory.path()), "hold").await;
     let got = gateway.retry_until_settled("/slow", "key-1", "{}").await;
@@ -36,7 +36,7 @@ async fn after_a_crash_hold_reports_an_unknown_outcome() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_crash_retry_runs_again_with_a_higher_token() {
+async fn under_retry_a_crash_is_followed_by_an_attempt_with_a_higher_token() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let gateway = kill_during_request(&api, &sqlite(directory.path()), "retry").await;
     api.release_slow();
@@ -60,7 +60,7 @@ async fn an_answer_is_replayed_after_a_restart() {
     assert!(retry.is_replayed() && retry.body == "answer 1");
 }
 
-/// Takes the write lock of the file until the connection is dropped, as a backup does.
+/// Takes the write lock of the file, as another writer does. The lock is held until the connection is dropped.
 pub(crate) fn lock_database(directory: &Path) -> Connection {
     let connection = Connection::open(directory.join("hapax.db")).unwrap();
     connection.execute_batch("begin immediate").unwrap();
@@ -170,7 +170,7 @@ async fn start_with_file_limits(api: &Api, soft: u64, hard: u64) -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_limit_of_open_files_is_raised_as_far_as_needed_or_a_warning_is_logged() {
+async fn the_limit_of_open_files_is_raised_and_a_warning_is_logged_if_it_stays_too_low() {
     // One file for each of 4,096 client connections, one for each connection to the API, and 128 for everything else.
     const NEEDED: u64 = 2 * 4096 + 128;
     let api = Api::start().await;
