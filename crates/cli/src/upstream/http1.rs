@@ -1,8 +1,8 @@
 //! Connections to an API that speaks HTTP/1.1. Each carries one request at a time.
 //!
-//! The task that waits for a response also drives the connection, so that no other task has to be woken. An idle
-//! connection is not driven at all. Only a connection that still sends its request when the response begins gets a task
-//! of its own.
+//! The task that waits for a response also drives the connection, so that no other task has to be woken. A connection
+//! gets a task of its own in two cases: its request has a streamed body, or the connection is closed while it may still
+//! have to send the rest of a request. No task drives an idle connection, unless an earlier request gave it one.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -28,8 +28,9 @@ use tower_service::Service;
 
 use crate::upstream::{CONNECT_TIMEOUT, CONNECTIONS_CLOSE, IDLE_TIMEOUT, SendError, TRIES};
 
-/// How long the rest of a request may take to send after the API has answered.
-const FINISH: Duration = Duration::from_secs(60);
+/// How long a connection may take to close, with the time to send the rest of a request that the API answered early. A
+/// connection with a task of its own has no such limit.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// All connections to the API, as many as needed.
 #[derive(Debug)]
@@ -42,15 +43,15 @@ pub(crate) struct Http1<B> {
 
 /// The connections without a request, the last used one at the end.
 ///
-/// hyper-util's pools hold only the sending half and leave each connection to a task of its own. That task would have
-/// to be woken for every request, on every executor.
+/// hyper-util's pools hold only the sending half and leave each connection to a task of its own. Every request would
+/// have to wake that task, whatever the executor.
 #[derive(Debug)]
 struct IdleConnections<B>(Mutex<IdleList<B>>);
 
 #[derive(Debug)]
 struct IdleList<B> {
     connections: Vec<(Http1Connection<B>, Instant)>,
-    /// A task closes the connections that have been idle for too long.
+    /// Whether a task runs that closes connections which have been idle for too long.
     has_cleaner: bool,
 }
 
@@ -95,8 +96,8 @@ where
         Self { connector, target, connect_timeout, idle: Arc::default() }
     }
 
-    /// Sends a request. If its connection closes before the request is written, another connection is tried. The body
-    /// of the response must be read with [`ResponseConnection::poll_frame`], since no other task drives the connection.
+    /// Sends a request. If its connection closes before the request is written, another connection is tried. Read
+    /// the body of the response with [`ResponseConnection::poll_frame`]: it drives a connection without a task.
     pub(crate) async fn send(
         &self,
         mut request: Request<RequestBody<B>>,
@@ -159,8 +160,8 @@ where
         .await
     }
 
-    /// Whether the connection can carry a request. An idle connection is not driven, so this polls it once to notice
-    /// that the API has closed it.
+    /// Whether the connection can carry a request. If no task drives the connection, this polls it once, to notice that
+    /// the API has closed it.
     fn is_usable(&mut self) -> bool {
         self.driver.poll_connection(&mut Context::from_waker(Waker::noop()));
         !matches!(self.driver, ConnectionDriver::Ended) && self.sender.is_ready()
@@ -177,11 +178,11 @@ where
         };
     }
 
-    /// Sends the rest of a request that the API has answered early, then closes the connection.
-    fn finish(self) {
+    /// Closes the connection. If the API answered before the whole request was sent, sends the rest first.
+    fn close(self) {
         if let ConnectionDriver::Caller(connection) = self.driver {
             tokio::spawn(async move {
-                match tokio::time::timeout(FINISH, connection).await {
+                match tokio::time::timeout(CLOSE_TIMEOUT, connection).await {
                     Ok(end) => log_end(end),
                     Err(_) => tracing::debug!("the API did not read the rest of a request in time"),
                 }
@@ -228,7 +229,7 @@ where
             if idle_since.elapsed() < IDLE_TIMEOUT && connection.is_usable() {
                 return Some(connection);
             }
-            connection.finish();
+            connection.close();
         }
     }
 
@@ -254,7 +255,7 @@ where
         let is_expired = |(connection, idle_since): &mut (Http1Connection<B>, Instant)| {
             idle_since.elapsed() >= IDLE_TIMEOUT || !connection.is_usable()
         };
-        idle.connections.extract_if(.., is_expired).for_each(|(connection, _)| connection.finish());
+        idle.connections.extract_if(.., is_expired).for_each(|(connection, _)| connection.close());
         if idle.connections.is_empty() {
             idle.has_cleaner = false;
             return;
@@ -262,10 +263,10 @@ where
     }
 }
 
-/// The connection that a response body arrives on. The task that reads the body drives it.
+/// The connection that a response body arrives on. Reading the body drives it, unless it has a task of its own.
 #[derive(Debug)]
 pub(crate) struct ResponseConnection<B> {
-    /// None once the body is complete and the connection is idle again.
+    /// `None` after the body is complete. The connection is then idle again, or is being closed.
     connection: Option<Http1Connection<B>>,
     idle: Arc<IdleConnections<B>>,
 }
@@ -276,7 +277,7 @@ where
 {
     fn new(body: &Incoming, connection: Http1Connection<B>, idle: Arc<IdleConnections<B>>) -> Self {
         let mut response = Self { connection: Some(connection), idle };
-        // The server does not poll an empty body, so its connection must be returned here.
+        // The gateway's HTTP server does not poll an empty body, so the connection must be returned here.
         if body.is_end_stream() {
             response.return_connection();
         }
@@ -295,7 +296,7 @@ where
         // An earlier poll of the connection may have delivered a frame already.
         let mut frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
         if frame.is_pending() {
-            // Frames arrive only while the connection is polled, and no other task polls it.
+            // A connection without a task of its own delivers frames only while it is polled here.
             driver.poll_connection(context);
             frame = Pin::new(&mut *body).poll_frame(&mut driver.context(context));
         }
@@ -312,7 +313,7 @@ where
 
     fn return_connection(&mut self) {
         if let Some(mut connection) = self.connection.take() {
-            if connection.is_usable() { self.idle.put(connection) } else { connection.finish() }
+            if connection.is_usable() { self.idle.put(connection) } else { connection.close() }
         }
     }
 }
