@@ -49,7 +49,8 @@ pub struct RedisUrl {
     connections: usize,
 }
 
-/// The kernel closes a connection on which the server has been silent for this long.
+/// After this long without traffic the kernel probes the peer. On Linux it closes a connection whose peer has
+/// acknowledged nothing for this long. A peer that only replies late is not affected.
 const MAX_SILENCE: Duration = Duration::from_secs(5);
 
 const SHAPE: &str =
@@ -143,8 +144,9 @@ impl RedisUrl {
             Some(certificates) => Client::build_with_tls(info, certificates),
             None => Client::open(info),
         };
-        let client = client
-            .map_err(|source| unusable("the certificates in the URL cannot be used").caused_by(DriverError(source)))?;
+        let client = client.map_err(|source| {
+            unusable("the server's URL or its certificates cannot be used").caused_by(DriverError(source))
+        })?;
         Ok((client, database))
     }
 
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_for_an_unencoded_password_says_how_to_encode_it() {
+    fn the_error_for_a_malformed_url_says_what_to_write() {
         for (text, remedy) in [
             ("redis://:a#b@host", "%23"),
             ("redis://:a?b@host", "%3F"),

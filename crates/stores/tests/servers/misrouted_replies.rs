@@ -25,8 +25,9 @@ fn stray() -> NetworkFault {
     NetworkFault::Stray(b"+OK\r\n".to_vec())
 }
 
-/// After a stray reply each call would get the reply of the call before it, and a completed record would look absent.
-/// All calls run in one task, so that the call with the stray reply handles it first.
+/// If the connection stayed in use after a stray reply, each call would get the reply of the call before it. A
+/// completed record would then look absent. All calls run in one task, so the call that gets the stray reply is the
+/// first to handle its reply.
 async fn fails_all_calls() {
     let server = start(RedisKind::Redis, &[]).await;
     let (proxy, store) = store_behind_proxy(&server).await;
