@@ -9,7 +9,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// How far a request gets before its connection is cut.
+/// How far a request gets, and what happens to its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutPoint {
     /// The request never reaches the server. The connection stays open and loses everything that the client sends.
@@ -23,10 +23,11 @@ pub enum CutPoint {
     Answered,
 }
 
-/// A network fault.
+/// A network fault. [`times`](Self::times) and [`after`](Self::after) count pieces (the bytes of one read) or
+/// connections; each variant says which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkFault {
-    /// Each piece (the bytes of one read) is delayed, and the order is kept. Counts per piece.
+    /// Each piece is delayed, and the order is kept. Counts per piece.
     Latency {
         /// The delay.
         delay: Duration,
@@ -50,7 +51,7 @@ pub enum NetworkFault {
         /// The number of bytes that still arrive.
         bytes: u64,
     },
-    /// The connection is cut at a request that contains these bytes. Counts once for each piece with these bytes.
+    /// A fault at a request that contains these bytes. Counts once for each piece with these bytes.
     Cut {
         /// How far the request gets.
         at: CutPoint,
@@ -65,7 +66,7 @@ pub enum NetworkFault {
 }
 
 impl NetworkFault {
-    /// Cuts the connection at a request that contains these bytes.
+    /// A [`Cut`](Self::Cut) at a request that contains these bytes.
     pub fn cut(at: CutPoint, matching: impl AsRef<[u8]>) -> Self {
         Self::Cut { at, matching: matching.as_ref().to_owned() }
     }
@@ -103,7 +104,7 @@ impl FaultRule {
     }
 
     /// Counts one piece or connection that the fault could affect. Returns whether the fault takes effect on it.
-    pub(super) fn apply(&mut self) -> bool {
+    pub(super) fn takes_effect(&mut self) -> bool {
         if self.left == Some(0) {
             return false;
         }
@@ -122,7 +123,7 @@ impl From<NetworkFault> for FaultRule {
     }
 }
 
-/// How often each fault has taken effect.
+/// What the proxy has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Accepted connections.
@@ -133,7 +134,7 @@ pub struct FaultCounts {
     pub unreachable: u64,
     /// Connections reset by [`Proxy::reset`](super::Proxy::reset).
     pub resets: u64,
-    /// Connections cut by [`NetworkFault::Cut`] and [`NetworkFault::ResetAfter`].
+    /// Connections affected by [`NetworkFault::Cut`] and [`NetworkFault::ResetAfter`], also those that stay open.
     pub cuts: u64,
     /// Directions of connections that lose all bytes by [`NetworkFault::HalfOpen`].
     pub half_open: u64,

@@ -45,7 +45,7 @@ impl FaultRules {
     pub(super) fn should_reject(&self) -> bool {
         let mut state = self.0.lock();
         state.counts.connections += 1;
-        let rejects = state.rules.values_mut().any(|rule| rule.fault == NetworkFault::Reject && rule.apply());
+        let rejects = state.rules.values_mut().any(|rule| rule.fault == NetworkFault::Reject && rule.takes_effect());
         state.counts.rejected += u64::from(rejects);
         rejects
     }
@@ -178,12 +178,14 @@ impl<'a> DirectionState<'a> {
         match &rule.fault {
             NetworkFault::Reject => None,
             &NetworkFault::Latency { delay, jitter } => {
-                rule.apply().then(|| RuleEffect::Late(with_jitter(delay, jitter)))
+                rule.takes_effect().then(|| RuleEffect::Late(with_jitter(delay, jitter)))
             }
-            &NetworkFault::Drip { bytes, every } => rule.apply().then_some(RuleEffect::InPortions(bytes.max(1), every)),
+            &NetworkFault::Drip { bytes, every } => {
+                rule.takes_effect().then_some(RuleEffect::InPortions(bytes.max(1), every))
+            }
             NetworkFault::Stray(bytes) => {
                 let bytes = bytes.clone();
-                (self.direction == Direction::ToClient && rule.apply()).then_some(RuleEffect::Stray(bytes))
+                (self.direction == Direction::ToClient && rule.takes_effect()).then_some(RuleEffect::Stray(bytes))
             }
             &NetworkFault::HalfOpen(direction) => {
                 let applies = direction == self.direction && self.left(number, 0).is_some();
@@ -197,7 +199,7 @@ impl<'a> DirectionState<'a> {
             }
             NetworkFault::Cut { at, matching } => {
                 let (at, applies) = (*at, self.direction == Direction::ToServer && self.contains(piece, matching));
-                (applies && rule.apply()).then(|| self.cut(at, piece)).flatten()
+                (applies && rule.takes_effect()).then(|| self.cut(at, piece)).flatten()
             }
         }
     }
@@ -224,7 +226,7 @@ impl<'a> DirectionState<'a> {
 
     /// Counts this connection for the rule. Returns whether the rule takes effect on it, and remembers if not.
     fn apply_to_connection(&mut self, number: u64, rule: &mut FaultRule) -> bool {
-        let applies = rule.apply();
+        let applies = rule.takes_effect();
         if !applies {
             self.met.insert(number, None);
         }
