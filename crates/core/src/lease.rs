@@ -3,7 +3,8 @@
 //! ```text
 //! claim.rs      sends a begin, repeats it once if it is ambiguous, and cancels grants that no attempt uses
 //! heartbeat.rs  renews the lease of every running attempt, on a thread of its own
-//! give_back.rs  release, abandon and cancel, each repeated until the store gives a definite answer
+//! give_back.rs  release, abandon and cancel, each repeated until the store replies, its error is permanent, or the
+//!               record has expired
 //! breaker.rs    refuses begins at once while the store does not answer
 //! ```
 
@@ -91,12 +92,13 @@ impl LeaseEngine {
         &self.breaker
     }
 
-    /// Checks the leases often enough for a policy with this lease, too.
+    /// Announces a policy with this lease. From now on the heartbeat checks often enough for it.
     pub(crate) fn expect_lease(&self, lease: Millis) {
         self.leases.expect_lease(lease);
     }
 
-    /// Sends one request to the store. A timeout means that the request may or may not have been carried out.
+    /// Runs one protocol operation within the store timeout. The operation may send several requests. After a timeout
+    /// it is unknown whether they were carried out.
     pub(crate) async fn call_store<'a, T, F>(&'a self, request: impl FnOnce(Protocol<'a>) -> F + Send) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send,
@@ -130,7 +132,8 @@ impl fmt::Debug for LeaseEngine {
     }
 }
 
-/// Whether an error means that the store is unavailable. The other errors are answers of a store that works.
+/// Whether an error means that the store cannot take a begin now: it cannot be used, or it is full. Any other error
+/// concerns the request or the record.
 pub(crate) fn is_unavailable(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::NotApplied | ErrorKind::Full | ErrorKind::Unknown | ErrorKind::Unusable => true,

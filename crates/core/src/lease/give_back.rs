@@ -1,4 +1,5 @@
-//! Gives a grant back without an answer: release, abandon or cancel, repeated until the store gives a definite answer.
+//! Gives a grant back without an answer: release, abandon or cancel, repeated until the store replies, its error is
+//! permanent, or the record has expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +116,7 @@ impl GiveBack {
         }
     }
 
-    /// Repeats until the store gives a definite answer, or the record has expired.
+    /// Repeats until the store replies, its error is permanent, or the record has expired.
     async fn repeat(&self, engine: &LeaseEngine) {
         let give_up_at = engine.runtime.boottime_now() + self.give_up_after;
         let mut pause = FIRST_PAUSE;
