@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What a caller should do about an [`Error`].
+/// The kind of an [`Error`]: each kind asks the caller for a different reaction.
 ///
 /// ```
 /// use hapax_core::ErrorKind;

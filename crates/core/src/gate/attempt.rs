@@ -4,7 +4,7 @@ use crate::key::{EventId, OperationId, RecordKey};
 use crate::lease::Cancellation;
 use crate::machine::Grant;
 
-/// What a handler knows of its attempt: the grant, the derived ids, and the cancellation.
+/// The handler's view of its attempt: the grant, the derived ids, and the cancellation.
 ///
 /// ```
 /// use hapax_core::gate::{Attempt, Failure};

@@ -124,7 +124,7 @@ const RUNNING_BEFORE_CRASH: u64 = 16;
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the demo does while the gateway is not ready.
+/// The demo's behaviour while the gateway is not ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WhenNotReady {
     /// Fails with the reason that the gateway reports.

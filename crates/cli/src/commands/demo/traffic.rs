@@ -169,7 +169,7 @@ fn count(random: &mut RandomStream, low: u32, high: u32) -> u32 {
     low + (random.next_number() % u64::from(high - low + 1)) as u32
 }
 
-/// What the payment service does with a request.
+/// The payment service's reaction to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServiceBehavior {
     /// Charges and responds with a receipt.

@@ -15,9 +15,9 @@ pub(crate) struct SettingSpec {
     pub(crate) value: &'static str,
     pub(crate) default: Option<&'static str>,
     pub(crate) is_list: bool,
-    /// What the setting does, for `-h`. `{schemes}` stands for the store URLs of this build.
+    /// The short help of the setting, for `-h`. `{schemes}` stands for the store URLs of this build.
     pub(crate) help: &'static str,
-    /// What else a user needs to know, for `--help`.
+    /// The rest of the help, for `--help`.
     pub(crate) details: &'static str,
 }
 
