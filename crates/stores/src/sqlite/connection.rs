@@ -26,6 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Opens a connection, in write-ahead mode and with a sync at every commit. Creates the file if it does not exist.
 pub(super) fn open(path: &Path) -> Result<Connection> {
     refuse_network(path)?;
+    create_private(path);
     let connection = Connection::open(path).map_err(|error| unusable(path, error))?;
     configure(&connection, path)?;
     Ok(connection)
@@ -43,6 +44,20 @@ fn configure(connection: &Connection, path: &Path) -> Result<()> {
     connection.pragma_update(None, "wal_autocheckpoint", 0).map_err(|error| unusable(path, error))?;
     connection.pragma_update(None, "synchronous", "full").map_err(|error| unusable(path, error))
 }
+
+/// Creates a missing file that only its owner can read: it has the answers in plain text. SQLite would let everybody
+/// read it. Its log and the log's index get the mode of the file.
+#[cfg(unix)]
+fn create_private(path: &Path) {
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    let created = File::options().append(true).create_new(true).mode(0o600).open(path);
+    // The umask may have removed a permission of the owner. SQLite reports a file that cannot be created or used.
+    let _ = created.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)));
+}
+
+#[cfg(not(unix))]
+fn create_private(_path: &Path) {}
 
 /// Refuses a file on a network file system. Locks are unreliable there, and the index of the write-ahead log is shared
 /// memory, which hosts do not share.

@@ -4,9 +4,9 @@
 mod tests;
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::report;
@@ -46,6 +46,8 @@ impl LockedFile {
             for _ in 0..TRIES {
                 let path = directory.join(name(runtime));
                 let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+                // The umask may have removed a permission of the owner.
+                file.set_permissions(Permissions::from_mode(0o600))?;
                 if let Some(locked) = Self::lock(file, path)? {
                     // Without this a power failure could lose the file and the appends confirmed in it.
                     sync(directory)?;
