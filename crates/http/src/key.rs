@@ -46,6 +46,12 @@ pub trait FindKey: Send + Sync + 'static {
         self.key(parts)
     }
 
+    /// Where a client puts its key. The text completes the sentence "Send a new random one, for instance a UUID, in
+    /// ...", which a client without a key reads.
+    fn place(&self) -> String {
+        "the place that the policy page names".into()
+    }
+
     /// The member `key` of the policy page.
     fn describe(&self) -> Value {
         json!({ "format": "of the application" })
@@ -142,6 +148,11 @@ impl KeyField {
         self
     }
 
+    /// The name as documents write it.
+    fn shown_name(&self) -> &str {
+        if self.name == IDEMPOTENCY_KEY { "Idempotency-Key" } else { self.name.as_str() }
+    }
+
     fn parse(&self, headers: &HeaderMap) -> Result<Option<Key>, KeyMalformed> {
         let mut fields = headers.get_all(&self.name).iter();
         let Some(field) = fields.next() else { return Ok(None) };
@@ -164,13 +175,17 @@ impl FindKey for KeyField {
         self.parse(&parts.headers)
     }
 
+    fn place(&self) -> String {
+        format!("one {} field", self.shown_name())
+    }
+
     fn describe(&self) -> Value {
         let grammar = match self.grammar {
             Grammar::Lenient => "lenient",
             Grammar::Strict => "strict",
         };
-        let field = if self.name == IDEMPOTENCY_KEY { "Idempotency-Key" } else { self.name.as_str() };
         let (format, least) = self.format.describe();
+        let field = self.shown_name();
         json!({ "field": field, "grammar": grammar, "format": format, "minLength": least, "maxLength": MAX_LEN })
     }
 }
@@ -236,6 +251,10 @@ impl FindKey for JsonKey {
             }
         };
         self.format.into_key(key.into_bytes()).map(Some)
+    }
+
+    fn place(&self) -> String {
+        format!("the member {} of the JSON body", self.pointer)
     }
 
     fn describe(&self) -> Value {

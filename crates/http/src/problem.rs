@@ -25,8 +25,9 @@ pub const PAGE: &str = "/.well-known/idempotency";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// 400: a protected request has no key.
-    KeyMissing,
+    /// 400: a protected request has no key. The text names the place of the key; see
+    /// [`FindKey::place`](crate::FindKey::place).
+    KeyMissing(String),
     /// 400: the key cannot be read. The text is the reason.
     KeyMalformed(String),
     /// 400: the caller cannot be identified. The text is the remedy.
@@ -106,6 +107,10 @@ pub(crate) const PROBLEM_TYPES: [ProblemType; 17] = [
     problem_type(408, "body-timeout", "The request body arrived too slowly", SAME_KEY),
 ];
 
+/// The `Retry-After` of an unknown outcome, in seconds. An operator or a probe needs some time, and a client that obeys
+/// must not send its request in a loop.
+const UNKNOWN_RETRY_AFTER: u64 = 30;
+
 impl Problem {
     fn problem_type(&self) -> &'static ProblemType {
         &PROBLEM_TYPES[self.index()]
@@ -114,7 +119,7 @@ impl Problem {
     /// The index of this problem in the table.
     fn index(&self) -> usize {
         match self {
-            Self::KeyMissing => 0,
+            Self::KeyMissing(_) => 0,
             Self::KeyMalformed(_) => 1,
             Self::CallerUnknown(_) => 2,
             Self::KeyReused => 3,
@@ -150,14 +155,16 @@ impl Problem {
     /// What happened, in one or two sentences for a reader of the client's log.
     pub fn detail(&self) -> String {
         let detail = match self {
+            Self::KeyMissing(place) => {
+                return format!(
+                    "This operation requires an idempotency key. Send a new random one, for instance a UUID, in \
+                     {place}."
+                );
+            }
             Self::KeyMalformed(why) => return format!("The idempotency key cannot be read: {why}."),
             Self::CallerUnknown(remedy) => return format!("The request was not run: {remedy}."),
             Self::BodyTooLarge { limit } => {
                 return format!("The body may have at most {limit} bytes. The request was not run.");
-            }
-            Self::KeyMissing => {
-                "This operation requires an idempotency key. Send a new random one, for instance a UUID, in an \
-                 Idempotency-Key field, unless the policy page names another place."
             }
             Self::KeyReused => {
                 "The key was used before for a request with another method, path, query, content type or body. This \
@@ -206,11 +213,11 @@ impl Problem {
                 Some(remaining.clamp(1, spread))
             }
             Self::StoreUnavailable | Self::Overloaded | Self::UpstreamUnreachable => Some(1),
-            Self::KeyMissing
+            Self::OutcomeUnknown => Some(UNKNOWN_RETRY_AFTER),
+            Self::KeyMissing(_)
             | Self::KeyMalformed(_)
             | Self::CallerUnknown(_)
             | Self::KeyReused
-            | Self::OutcomeUnknown
             | Self::NotReplayable
             | Self::UpstreamCut
             | Self::UpstreamTimeout
@@ -261,8 +268,8 @@ where
 /// use hapax_http::{Problem, ProblemDetails, ShowProblem};
 ///
 /// let problems = ProblemDetails::explained_at("https://docs.example/idempotency")?;
-/// let response = problems.show(&Problem::KeyMissing, None);
-/// assert_eq!(response.status(), 400);
+/// let response = problems.show(&Problem::KeyReused, None);
+/// assert_eq!(response.status(), 422);
 /// assert_eq!(response.headers()["link"], "<https://docs.example/idempotency>; rel=\"describedby\"");
 /// # Ok::<(), http::Error>(())
 /// ```
@@ -328,7 +335,7 @@ mod tests {
     #[test]
     fn every_problem_has_an_entry_in_the_table() {
         let problems = [
-            Problem::KeyMissing,
+            Problem::KeyMissing("an Idempotency-Key field".into()),
             Problem::KeyMalformed("why".into()),
             Problem::CallerUnknown("remedy".into()),
             Problem::KeyReused,

@@ -172,7 +172,7 @@ fn stream_unprotected<B>(parts: Parts, body: B) -> Classified<B> {
 /// The key of the request. `None` if it has none and the layer does not require one.
 fn require_key(config: &LayerConfig, found: Result<Option<Key>, KeyMalformed>) -> Result<Option<Key>, Problem> {
     match found {
-        Ok(None) if config.key_required => Err(Problem::KeyMissing),
+        Ok(None) if config.key_required => Err(Problem::KeyMissing(config.key.place())),
         Ok(key) => Ok(key),
         Err(malformed) => Err(Problem::KeyMalformed(malformed.0)),
     }

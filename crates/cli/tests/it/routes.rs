@@ -66,7 +66,8 @@ async fn a_route_chooses_which_requests_are_protected_h40() {
         "[[route]]\npath = '/search/{*rest}'\nprotect = 'off'\n\
          [[route]]\npath = '/maybe'\nprotect = 'optional'\n\
          [[route]]\nmethod = ['PUT', 'DELETE']\npath = '/orders/{id}'\n\
-         [[route]]\npath = '/body'\nkey-from = 'json:/id'\n",
+         [[route]]\npath = '/body'\nkey-from = 'json:/id'\n\
+         [[route]]\npath = '/header'\nkey-from = 'header:X-Request-Id'\n",
     )
     .await;
     for (method, path, fields, body, first, second) in [
@@ -93,6 +94,14 @@ async fn a_route_chooses_which_requests_are_protected_h40() {
             "fresh"
         };
         assert_eq!(outcome, second, "{method} {path} {fields:?}");
+    }
+    for (method, path, place) in [
+        ("PUT", "/orders/7", "one Idempotency-Key field"),
+        ("POST", "/header", "one x-request-id field"),
+        ("POST", "/body", "the member /id of the JSON body"),
+    ] {
+        let got = send(&gateway, method, path, &[], "{}").await;
+        assert!(got.problem() == "key-missing" && got.body.contains(&format!("in {place}.")), "{path}: {}", got.body);
     }
     let page = gateway.get(gateway.public, "/.well-known/idempotency").await.unwrap();
     let page: serde_json::Value = serde_json::from_str(&page.body).unwrap();
