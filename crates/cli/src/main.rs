@@ -3,6 +3,7 @@
 mod causes;
 mod commands;
 mod config;
+mod files;
 mod gateway;
 mod logs;
 mod ops;
@@ -47,6 +48,9 @@ fn main() -> ExitCode {
     disable_huge_pages();
     let cli = Cli::parse();
     logs::start();
+    if matches!(cli.command, Command::Gateway(_)) {
+        commands::demo::end_with_demo();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return commands::CommandError::cannot_start(anyhow::Error::new(error)).report(),

@@ -13,6 +13,7 @@ mod client_log;
 mod customer;
 mod gateway;
 mod number_format;
+mod parent_death;
 mod progress;
 mod random;
 mod report;
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -36,6 +37,8 @@ use customer::{CustomerContext, Customers};
 use gateway::GatewayProcess;
 use progress::Progress;
 use service::PaymentService;
+
+pub(crate) use parent_death::end_with_demo;
 
 use super::CommandError;
 use crate::store::wiring::StoreUrl;
@@ -53,7 +56,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
-    /// Number of times to kill the gateway [default: one for every 100 payments]
+    /// Number of times to kill the gateway, at most --payments [default: one for every 100 payments]
     #[arg(long, value_name = "N")]
     crashes: Option<u32>,
 
@@ -79,6 +82,7 @@ fn store_url(url: &str) -> Result<String> {
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, CommandError> {
     let keep = args.keep;
     let scenario = Scenario::from(args);
+    scenario.check().map_err(CommandError::usage)?;
     let folder = RunFolder::new().map_err(CommandError::cannot_start)?;
     let end = tokio::select! {
         holds = play(&scenario, folder.path()) => holds.map(DemoEnd::Audited),
@@ -219,6 +223,20 @@ impl From<DemoArgs> for Scenario {
 }
 
 impl Scenario {
+    /// Refuses more crashes than payments: each crash waits for a payment of its own.
+    fn check(&self) -> Result<()> {
+        if self.crashes > self.payments {
+            bail!("--crashes: {} is more than --payments {}; kill the gateway less often", self.crashes, self.payments);
+        }
+        Ok(())
+    }
+
+    /// Whether the store is empty after each crash.
+    fn forgets(&self) -> bool {
+        let store = self.store.as_ref().and_then(|url| url.parse::<StoreUrl>().ok());
+        self.crashes > 0 && store.is_some_and(|store| store.ends_with_process())
+    }
+
     /// Returns how many payments are settled before this crash, counted from 1. Crashes are spread evenly over the run.
     fn payments_before(&self, crash: u32) -> u32 {
         let due = u64::from(self.payments) * u64::from(crash) / (u64::from(self.crashes) + 1);

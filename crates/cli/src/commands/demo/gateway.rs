@@ -18,6 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use super::Scenario;
+use super::parent_death::DEMO_PROCESS;
 use super::progress::Progress;
 use super::random::{RandomStream, RandomTopic, fresh_seed};
 
@@ -164,6 +165,7 @@ impl GatewaySetup {
             .args(["--admin", &self.admin.to_string()])
             // A variable, because every user of this host can read flags, and the URL may contain a password.
             .env("HAPAX_STORE", &self.store)
+            .env(DEMO_PROCESS, process::id().to_string())
             .args(["--namespace", &self.namespace])
             .args(["--data-dir", &self.folder.join("spill").to_string_lossy()])
             .args(["--tenant", "authorization"])

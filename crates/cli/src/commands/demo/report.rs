@@ -16,6 +16,9 @@ pub(super) fn introduce(scenario: &Scenario) {
         let crashes = grouped(scenario.crashes);
         println!("Meanwhile the gateway is killed (kill -9) and restarted {crashes} times.");
     }
+    if scenario.forgets() {
+        println!("{FORGETFUL}");
+    }
     println!("Then the log of the service is compared with the responses to the clients.");
     println!("Seed {0}; repeat the same traffic with --seed {0}\n", scenario.seed);
 }
@@ -43,8 +46,15 @@ pub(super) fn conclude(scenario: &Scenario, audit: &Audit, holds: bool) {
         println!("\nThe audit holds: every payment was charged once, declined, or reported as unknown.");
     } else {
         println!("\nThe audit FAILS.");
+        if scenario.forgets() {
+            println!("{FORGETFUL}");
+        }
     }
 }
+
+const FORGETFUL: &str = "\
+The store memory: loses its records whenever the gateway is killed. A retry after that
+looks like a new payment and is charged again. Use another store, or --crashes 0.";
 
 fn show_requests(audit: &Audit, progress: &Progress) {
     row("requests sent", audit.requests, "");
