@@ -10,6 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
+use crate::files;
+
 pub(crate) const H2: &[u8] = b"h2";
 const HTTP_11: &[u8] = b"http/1.1";
 
@@ -20,8 +22,7 @@ fn provider() -> Arc<CryptoProvider> {
 /// Returns an acceptor of client connections with this certificate chain and private key, both PEM.
 pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, anyhow::Error> {
     let chain = certificates(certificate)?;
-    let private = PrivateKeyDer::from_pem_file(key)
-        .with_context(|| format!("{} contains no private key in PEM", key.display()))?;
+    let private = private_key(key)?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
@@ -58,8 +59,15 @@ fn client_that_trusts(roots: RootCertStore) -> Result<ClientConfig, anyhow::Erro
     Ok(config.with_root_certificates(roots).with_no_client_auth())
 }
 
+/// Reads a private key. Refuses a file that others can read.
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, anyhow::Error> {
+    let pem = files::read_secret(file).with_context(|| file.display().to_string())?;
+    PrivateKeyDer::from_pem_slice(&pem).with_context(|| format!("{} contains no private key in PEM", file.display()))
+}
+
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, anyhow::Error> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let pem = files::read(file).with_context(|| file.display().to_string())?;
+    let read = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let found = read.with_context(|| format!("{} contains no certificate in PEM", file.display()))?;
     if found.is_empty() {
         bail!("{} contains no certificate in PEM", file.display());

@@ -1,10 +1,10 @@
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
     let config = Config::load(&args).map_err(CommandError::usage)?;
     if args.check {
         // An error means that the reader has closed the pipe, for instance `hapax gateway --check | head`.
-        let _ = std::io::stdout().write_all(config.show().as_bytes());
+        let _ = io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
     let stop = stop_signal().map_err(CommandError::cannot_start)?;
@@ -222,8 +222,20 @@ fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Resul
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
     let bound = TcpListener::bind(address).await;
-    bound.with_context(|| format!("cannot listen on {address}; is it taken?")).map_err(CommandError::cannot_start)
+    let why = |error| anyhow!("cannot listen on {address}: {}", bind_failure(&error));
+    bound.map_err(why).map_err(CommandError::cannot_start)
 }
+
+fn bind_failure(error: &io::Error) -> String {
+    let known = BIND_FAILURES.iter().find(|(kind, _)| *kind == error.kind());
+    known.map_or_else(|| error.to_string(), |(_, cause)| (*cause).to_owned())
+}
+
+const BIND_FAILURES: [(io::ErrorKind, &str); 3] = [
+    (io::ErrorKind::AddrInUse, "another process listens there; stop it or choose another port"),
+    (io::ErrorKind::AddrNotAvailable, "it is not an address of this host; 0.0.0.0 means all of them"),
+    (io::ErrorKind::PermissionDenied, "this user may not use the port; choose one above 1023"),
+];
 
 /// Logs the addresses and routes, and each setting that weakens the protection.
 fn log_configuration(config: &Config) {

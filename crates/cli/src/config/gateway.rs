@@ -10,6 +10,7 @@ use crate::config::policy::Rules;
 use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
+use crate::files;
 
 pub(crate) const TABLE: &str = "gateway";
 
@@ -29,7 +30,8 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("PEM file with the server certificate and its chain; turns on TLS and HTTP/2 for clients"),
     SettingSpec::new(TABLE, "tls-key", "HAPAX_TLS_KEY")
         .value("FILE")
-        .help("PEM file with the private key of --tls-cert"),
+        .help("PEM file with the private key of --tls-cert")
+        .details("The file must not be readable by everybody."),
     SettingSpec::new(TABLE, "listen", "HAPAX_LISTEN")
         .value("ADDRESS")
         .default("127.0.0.1:8080")
@@ -93,7 +95,11 @@ pub(crate) fn addresses(values: &Values) -> Result<(SocketAddr, SocketAddr), any
 /// Reads the paths of the server certificate and its key.
 pub(crate) fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow::Error> {
     match (values.maybe("tls-cert", parse::path)?, values.maybe("tls-key", parse::path)?) {
-        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (Some(cert), Some(key)) => {
+            // The key is parsed at the start. Here only its file is checked, like the other files with secrets.
+            files::read_secret(&key).map_err(|error| values.wrong_value("tls-key", &key.to_string_lossy(), error))?;
+            Ok(Some((cert, key)))
+        }
         (None, None) => Ok(None),
         (Some(_), None) => Err(values.wrong("tls-cert", "the certificate needs a private key; add tls-key")),
         (None, Some(_)) => Err(values.wrong("tls-key", "the private key needs a certificate; add tls-cert")),

@@ -8,7 +8,7 @@ use crate::config::policy::Rules;
 use crate::config::reader::file::RouteTable;
 use crate::config::reader::origin::{FileLine, GivenValue};
 use crate::config::reader::parse::{self, Protect};
-use crate::config::reader::values::{Parse, Values};
+use crate::config::reader::values::{Parse, Values, quote};
 use crate::gateway::routing::pattern::Pattern;
 
 /// Requests with a policy of their own.
@@ -131,5 +131,5 @@ const STATUS_LISTS: &[(&str, AddStatuses)] = &[
 /// Parses the values of a field that only routes have.
 fn list<T>(table: &RouteTable, name: &str, parse: Parse<T>) -> Result<Vec<T>, anyhow::Error> {
     let Some(GivenValue { texts, origin }) = table.fields.get(name) else { return Ok(Vec::new()) };
-    texts.iter().map(|text| parse(text).map_err(|error| anyhow!("{origin}: {name}: {error:#}"))).collect()
+    texts.iter().map(|text| parse(text).map_err(|error| anyhow!("{origin}: {name}: {}", quote(text, &error)))).collect()
 }

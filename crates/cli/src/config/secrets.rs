@@ -1,14 +1,13 @@
 //! `[secrets]`: the secret of the namespace, and the other secrets that are read from files.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use hapax::Identity;
 use subtle::ConstantTimeEq;
 
 use crate::config::reader::setting::SettingSpec;
+use crate::files;
 
 pub(crate) const TABLE: &str = "secrets";
 
@@ -23,12 +22,12 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[SettingSpec::new(TABLE, "secrets",
 
 /// Reads the secret in this file. Neither errors nor logs show it.
 pub(crate) fn identity(path: &Path) -> Result<Identity, anyhow::Error> {
-    let content = read(path)?;
+    let content = files::read_secret(path)?;
     match parse_secret(&content) {
         Some(secret) => Ok(Identity::keyed(secret)),
         None => bail!(
-            "{} holds {} bytes; a secret is 32 bytes or 64 hexadecimal digits: create one with `openssl rand -hex 32`",
-            path.display(),
+            "the file holds {} bytes; a secret is 32 bytes or 64 hexadecimal digits: create one with \
+             `openssl rand -hex 32`",
             content.len()
         ),
     }
@@ -50,13 +49,12 @@ const SHORTEST_TOKEN: usize = 16;
 impl AdminToken {
     /// Reads the token in this file and trims white space around it.
     pub(crate) fn read(path: &Path) -> Result<Self, anyhow::Error> {
-        let content = read(path)?;
+        let content = files::read_secret(path)?;
         let token = content.trim_ascii();
         if token.len() < SHORTEST_TOKEN || !token.iter().all(u8::is_ascii_graphic) {
             bail!(
-                "{} holds no token; it must be {SHORTEST_TOKEN} or more visible characters: \
-                 create one with `openssl rand -hex 32`",
-                path.display()
+                "the file holds no token; it must be {SHORTEST_TOKEN} or more visible characters: \
+                 create one with `openssl rand -hex 32`"
             );
         }
         Ok(Self(token.to_vec()))
@@ -66,17 +64,6 @@ impl AdminToken {
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
         self.0.ct_eq(shown).into()
     }
-}
-
-/// Reads a file that must not be readable by everybody.
-fn read(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
-    let shown = path.display();
-    let metadata = fs::metadata(path).with_context(|| format!("cannot read {shown}; does it exist?"))?;
-    // The group may read it: secrets are mounted like this for a process that does not run as root.
-    if metadata.permissions().mode() & 0o027 != 0 {
-        bail!("{shown} can be read by everybody or written by others; run `chmod 600 {shown}`");
-    }
-    fs::read(path).with_context(|| format!("cannot read {shown}; does this user have the permission?"))
 }
 
 /// Accepts 32 raw bytes, or 64 hexadecimal digits with white space around them.

@@ -212,7 +212,7 @@ fn an_impossible_start_is_refused_with_its_remedy() {
     let (text, memory) = (format!("sqlite://{}", text.display()), ["--store", "memory:"]);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["--store", "postgres://localhost"], 2, "sqlite://PATH, redis://HOST,"),
-        (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: must be at least 1s"),
+        (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: \"10ms\": must be at least 1s"),
         (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
         (&["--store", "memory:", "--upstream", "ftp://api"], 2, "http://HOST:PORT"),
         (&["--store", "memory:", "--upstream", "http://u:p@api"], 2, "http://HOST:PORT"),
@@ -220,7 +220,7 @@ fn an_impossible_start_is_refused_with_its_remedy() {
         (&["--store", "memory:", "--namespace", ""], 2, "namespace is empty"),
         (&["--store", &absent], 3, "check that its directory exists"),
         (&["--store", &text], 3, "is not an SQLite database"),
-        (&[memory[0], memory[1], "--listen", &taken], 3, "is it taken?"),
+        (&[memory[0], memory[1], "--listen", &taken], 3, "another process listens there"),
     ];
     for (flags, code, remedy) in cases {
         let (exit_code, message) = refusal(flags);

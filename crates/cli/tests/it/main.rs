@@ -10,6 +10,7 @@ mod demo;
 #[cfg(target_os = "linux")]
 mod disk;
 mod edited_records;
+mod file_modes;
 #[cfg(target_os = "linux")]
 mod forwarder;
 mod gateway;
@@ -26,6 +27,7 @@ mod raw_http;
 mod response_summary;
 mod routes;
 mod secrets;
+mod start_errors;
 mod timing;
 mod tls;
 mod torture;

@@ -1,6 +1,8 @@
 //! TLS with clients and with the API, and HTTP/2 with clients. The tests create their certificates.
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,6 +42,8 @@ impl Pki {
         let pki = Self(tempfile::tempdir().unwrap());
         for (name, pem) in [("ca", authority_pem), ("cert", leaf.pem()), ("key", key.serialize_pem())] {
             std::fs::write(pki.file(name), pem).unwrap();
+            // A key that everybody can read is refused.
+            std::fs::set_permissions(pki.file(name), Permissions::from_mode(0o600)).unwrap();
         }
         pki
     }

@@ -168,6 +168,10 @@ fn connect_error(error: &RedisError, transport: Transport) -> (ErrorKind, &'stat
         (Cause::RESP3NotSupported, _) => {
             (ErrorKind::Unusable, "the server is too old; use Redis 7.0 or later, or any Valkey")
         }
+        (Cause::Parse, _) => (
+            ErrorKind::Unusable,
+            "the server does not speak the protocol of Redis; check the host and the port in the URL",
+        ),
         (_, Some(_)) => (ErrorKind::NotApplied, "the server refuses the handshake"),
         (_, None) => (ErrorKind::NotApplied, no_handshake_message(error, transport)),
     }

@@ -132,7 +132,7 @@ impl RedisUrl {
     pub(super) fn client(&self) -> Result<(Client, i64)> {
         let mut info = self.url.clone().into_connection_info().map_err(|source| unusable(SHAPE).caused_by(source))?;
         if let Some(path) = &self.password_file {
-            let password = String::from_utf8(read(path)?)
+            let password = String::from_utf8(read_secret(path)?)
                 .map_err(|source| unusable(format!("the password in {path} is not UTF-8")).caused_by(source))?;
             let settings = info.redis_settings().clone().set_password(password.trim_end_matches(['\r', '\n']));
             info = info.set_redis_settings(settings);
@@ -156,7 +156,7 @@ impl RedisUrl {
         }
         let root_cert = self.ca.as_deref().map(read_authority).transpose()?;
         let client_tls = match &self.identity {
-            Some((cert, key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+            Some((cert, key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read_secret(key)? }),
             None => None,
         };
         Ok(Some(TlsCertificates { client_tls, root_cert }))
@@ -166,6 +166,24 @@ impl RedisUrl {
 fn read(path: &str) -> Result<Vec<u8>> {
     fs::read(path)
         .map_err(|source| unusable(format!("cannot read {path}, which is named in the server's URL")).caused_by(source))
+}
+
+/// Reads a file with a secret. Refuses one that everybody can read, or that others can write.
+fn read_secret(path: &str) -> Result<Vec<u8>> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // A file without metadata cannot be read either, and that error names the cause.
+        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        // The group may read it: secrets are mounted like this for a process that does not run as root.
+        if mode & 0o027 != 0 {
+            return Err(unusable(format!(
+                "{path}, which is named in the server's URL, can be read by everybody or written by others; run \
+                 `chmod 600 {path}`"
+            )));
+        }
+    }
+    read(path)
 }
 
 /// Reads the authority's file. Refuses a file without certificates: the driver accepts it and then trusts no server.

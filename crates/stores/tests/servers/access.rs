@@ -51,7 +51,7 @@ async fn password_file() {
     let url = format!("redis://payments@{}?password-file={}", server.address(), file.display());
     let missing = expect_error(open(&url).map(drop));
     assert_eq!(missing.kind(), Unusable, "{missing:?}");
-    fs::write(&file, "a pass/word?\n").unwrap();
+    crate::support::write_secret(&file, "a pass/word?\n");
     let store = store(&url);
     Operation::new("one").cycle(&*store).await;
     assert!(!format!("{:?}", url.parse::<hapax_stores::RedisUrl>().unwrap()).contains("pass/word"));
@@ -86,7 +86,7 @@ impl CertificateAuthority {
     }
 
     fn write(&self, name: &str, pem: &str) {
-        fs::write(self.0.path().join(name), pem).unwrap();
+        crate::support::write_secret(&self.0.path().join(name), pem);
     }
 
     fn path(&self, name: &str) -> String {

@@ -104,7 +104,7 @@ async fn rotated_password(kind: RedisKind) {
     let server = start(kind, &[]).await;
     ask(&server, &["ACL", "SETUSER", "payments", "on", ">old", "~hx:*", "+@all"]).await;
     let file = server.data_folder().join("password");
-    std::fs::write(&file, "old\n").unwrap();
+    crate::support::write_secret(&file, "old\n");
     let store = store(&format!("redis://payments@{}?password-file={}", server.address(), file.display()));
     let operation = Operation::new("one");
     let grant = operation.grant(&*store, FIRST).await;

@@ -36,6 +36,12 @@ where
     })
 }
 
+/// Writes a file that only its owner can read.
+pub(crate) fn write_secret(path: &std::path::Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+}
+
 pub(crate) async fn start(kind: RedisKind, arguments: &[&str]) -> RedisServer {
     RedisServer::start(RedisServerOptions::new(kind).with_args(arguments)).await.expect("the server starts")
 }

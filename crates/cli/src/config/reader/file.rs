@@ -10,6 +10,7 @@ use crate::config::reader::origin::{FileLine, GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
 use crate::config::settings::{PER_ROUTE, TABLES, all, of_table};
+use crate::files;
 
 /// The values in the configuration file, not parsed yet.
 #[derive(Clone, Debug, Default)]
@@ -37,8 +38,7 @@ const KEY: &str = "key";
 
 impl ConfigFile {
     pub(crate) fn read(path: &Path) -> Result<Self, anyhow::Error> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the configuration {}; does it exist?", path.display()))?;
+        let text = files::read_text(path).with_context(|| format!("the configuration {}", path.display()))?;
         Self::parse(&path.display().to_string(), &text)
     }
 

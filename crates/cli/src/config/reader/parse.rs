@@ -160,7 +160,7 @@ macro_rules! words {
         pub(crate) fn $name(text: &str) -> Result<$value, anyhow::Error> {
             match text {
                 $($word => Ok($meaning),)+
-                _ => bail!("{text:?} is not one of: {}", [$($word),+].join(", ")),
+                _ => bail!("write one of: {}", [$($word),+].join(", ")),
             }
         }
     )+};

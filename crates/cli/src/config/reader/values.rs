@@ -65,7 +65,12 @@ impl Values {
     /// Parses the values of a setting that is a list.
     pub(crate) fn list<T>(&self, flag: &str, parse: Parse<T>) -> Result<Vec<T>, anyhow::Error> {
         let texts = self.given(flag).map(|given| given.texts.as_slice()).unwrap_or_default();
-        texts.iter().map(|text| parse(text).map_err(|error| self.wrong(flag, format!("{error:#}")))).collect()
+        texts.iter().map(|text| parse(text).map_err(|error| self.wrong_value(flag, text, error))).collect()
+    }
+
+    /// Returns the error for a text that cannot be used as the value of this setting.
+    pub(crate) fn wrong_value(&self, flag: &str, text: &str, error: anyhow::Error) -> anyhow::Error {
+        self.wrong(flag, quote(text, &error))
     }
 
     /// Returns the error for a wrong value: where the value was given, and why it is wrong.
@@ -84,7 +89,9 @@ impl Values {
         if let InvalidSetting::Contradiction { shorter, longer, margin, why, .. } = *invalid {
             return self.too_long(&flag(shorter), &flag(longer), margin, why);
         }
-        self.wrong(&flag(invalid.setting()), invalid.limit())
+        let flag = flag(invalid.setting());
+        let text = self.given(&flag).map(|given| given.texts.join(",")).unwrap_or_default();
+        self.wrong_value(&flag, &text, anyhow!("{}", invalid.limit()))
     }
 
     /// Returns the error for two durations that contradict each other. It names the one that the user chose.
@@ -120,6 +127,11 @@ impl Values {
         let SettingSpec { flag, variable, table, key, value, .. } = setting;
         anyhow!("{flag} is missing: give --{flag} {value}, {variable}, or `{key}` in [{table}] of the --config file")
     }
+}
+
+/// Puts a wrong text before the reason. A text that may contain a password is left out.
+pub(crate) fn quote(text: &str, error: &anyhow::Error) -> String {
+    if text.contains(['@', '?']) { format!("{error:#}") } else { format!("{text:?}: {error:#}") }
 }
 
 /// Parses the text of a value.

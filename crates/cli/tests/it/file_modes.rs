@@ -1,0 +1,85 @@
+//! The modes of the files that the gateway creates, and of the files with secrets that it reads.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::config::check;
+use crate::harness::{Api, Gateway, free_address, hapax, sqlite};
+use crate::tls::Pki;
+
+/// Returns a command that starts the gateway under this umask.
+fn under_umask(umask: &str) -> Command {
+    let gateway = hapax();
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("umask {umask}; exec \"$0\" \"$@\"")]).arg(gateway.get_program()).env_clear();
+    command.envs(gateway.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// Lists all files below this directory, each with its mode.
+fn modes(directory: &Path) -> Vec<(String, u32)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(modes(&path));
+        } else {
+            let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            found.push((path.display().to_string(), mode));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_with_answers_belong_to_their_owner_alone_under_every_umask() {
+    let api = Api::start().await;
+    for umask in ["000", "022", "277"] {
+        let directory = tempfile::tempdir().unwrap();
+        let upstream = format!("http://{}", api.address);
+        let flags = ["--upstream", &upstream];
+        let gateway = Gateway::run(under_umask(umask), &sqlite(directory.path()), &flags, free_address()).await;
+        assert_eq!(gateway.post("/charges", "key-1", "{}").await.unwrap().status, 201);
+        let modes = modes(directory.path());
+        for name in ["hapax.db", "hapax.db-wal", "hapax.db-shm", "hapax.db.spill/"] {
+            assert!(modes.iter().any(|(path, _)| path.contains(name)), "no {name}: {modes:?}");
+        }
+        assert!(modes.iter().all(|(_, mode)| *mode == 0o600), "umask {umask}: {modes:?}");
+    }
+}
+
+#[test]
+fn a_tls_key_that_everybody_can_read_is_refused() {
+    let pki = Pki::new();
+    let (cert, key) = (pki.path("cert"), pki.path("key"));
+    let flags = ["--store", "memory:", "--tls-cert", &cert, "--tls-key", &key];
+    for (mode, is_accepted) in [(0o644, false), (0o604, false), (0o620, false), (0o640, true), (0o600, true)] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let (code, _, error) = check(Path::new("."), &[], &flags);
+        assert_eq!(code, if is_accepted { 0 } else { 2 }, "{mode:o}: {error}");
+        let remedy = format!("can be read by everybody or written by others; run `chmod 600 {key}`");
+        let is_named = error.starts_with("hapax: --tls-key: ") && error.contains(&remedy);
+        assert!(is_accepted || is_named, "{mode:o}: {error}");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_password_file_in_the_url_that_everybody_can_read_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    fs::write(&file, "hush-hush").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let store = format!("redis://payments@127.0.0.1:1?password-file={}", file.display());
+    let mut command = hapax();
+    command.args(["gateway", "--upstream", "http://127.0.0.1:9", "--store", &store, "--listen", &taken]);
+    let output = command.env("HOME", directory.path()).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    let remedy = format!("chmod 600 {}", file.display());
+    assert!(output.status.code() == Some(3) && error.contains(&remedy), "{error}");
+    assert!(!error.contains("hush"), "{error}");
+}

@@ -1,0 +1,121 @@
+//! The error of a gateway that cannot start names the wrong value and its true cause.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+
+use crate::config::{check, directory_with};
+use crate::harness::hapax;
+
+#[test]
+fn a_wrong_value_is_quoted() {
+    for (flag, value) in [
+        ("--lease", "30"),
+        ("--lease", "500ms"),
+        ("--listen", "localhost"),
+        ("--max-in-flight", "many"),
+        ("--max-in-flight", "0"),
+        ("--max-stored-body", "1MB"),
+        ("--tenant", "nobody"),
+        ("--tenant", "header:a b"),
+        ("--key-from", "cookie:x"),
+        ("--on-lapse", "retyr"),
+        ("--upstream", "ftp://api"),
+        ("--upstream-timeout", "0s"),
+        ("--store", "hapax.db"),
+        ("--store", "memory:x"),
+        ("--store-header", "set-cookie"),
+        ("--secrets", "absent"),
+        ("--admin-token-file", "absent"),
+    ] {
+        let (code, _, error) = check(Path::new("."), &[], &[flag, value]);
+        assert_eq!(code, 2, "{flag} {value}: {error}");
+        assert!(error.starts_with(&format!("hapax: {flag}: {value:?}: ")), "{error}");
+    }
+    for (field, value) in [("method", "'post'"), ("path", "'/{*a}/b'"), ("final", "99"), ("lease", "'x'")] {
+        let path = if field == "path" { "" } else { "path = '/a'\n" };
+        let directory = directory_with(&format!("[[route]]\n{path}{field} = {value}\n"));
+        let (code, _, error) = check(directory.path(), &[], &["--config", "hapax.toml"]);
+        let quoted = format!("{field}: \"{}\": ", value.trim_matches('\''));
+        assert!(code == 2 && error.contains(&quoted), "{error}");
+    }
+}
+
+#[test]
+fn a_wrong_value_with_a_password_is_not_quoted() {
+    for (flag, value) in [
+        ("--store", "redis://user:hush@cache.example/zwei"),
+        ("--store", "redis://:hush?x@cache.example"),
+        ("--store", "redis://cache.example?pass=hush"),
+        ("--upstream", "http://user:hush@api.example"),
+    ] {
+        let (code, _, error) = check(Path::new("."), &[], &[flag, value]);
+        assert!(code == 2 && !error.contains("hush"), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_has_its_true_cause() {
+    let directory = tempfile::tempdir().unwrap();
+    let binary = directory.path().join("binary");
+    fs::write(&binary, [0xff; 32]).unwrap();
+    let (folder, binary) = (directory.path().to_str().unwrap(), binary.to_str().unwrap());
+    const DIRECTORY: &str = "this is a directory; name a file";
+    const ABSENT: &str = "there is no such file";
+    for (flags, cause) in [
+        (&["--config", folder][..], DIRECTORY),
+        (&["--config", "absent"], ABSENT),
+        (&["--config", binary], "the file is not UTF-8 text"),
+        (&["--secrets", folder], DIRECTORY),
+        (&["--secrets", "absent"], ABSENT),
+        (&["--admin-token-file", folder], DIRECTORY),
+        (&["--admin-token-file", "absent"], ABSENT),
+        (&["--tls-cert", "absent", "--tls-key", folder], DIRECTORY),
+        (&["--tls-cert", "absent", "--tls-key", "absent"], ABSENT),
+    ] {
+        let (code, _, error) = check(Path::new("."), &[], flags);
+        assert!(code == 2 && error.contains(cause), "{flags:?}: {error}");
+        assert!(!error.contains("chmod"), "{flags:?}: {error}");
+    }
+    for (file, cause) in [("absent", ABSENT), (folder, DIRECTORY)] {
+        let (code, error) = start(&["--upstream", "https://127.0.0.1:9", "--upstream-ca", file, "--store", "memory:"]);
+        assert!(code == Some(3) && error.contains(cause), "{file}: {error}");
+    }
+}
+
+/// Starts a gateway that must exit by itself, and returns its exit code and standard error.
+fn start(flags: &[&str]) -> (Option<i32>, String) {
+    // The address is taken, so a gateway without the expected error exits as well, and the test does not hang.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let home = tempfile::tempdir().unwrap();
+    let mut command = hapax();
+    command.env("HAPAX_LISTEN", taken.local_addr().unwrap().to_string()).env("HOME", home.path());
+    let output = command.env("HAPAX_UPSTREAM", "http://127.0.0.1:9").arg("gateway").args(flags).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn an_address_that_cannot_be_bound_has_its_true_cause() {
+    // TEST-NET-3 of RFC 5737: no host has such an address.
+    let (code, error) = start(&["--store", "memory:", "--listen", "203.0.113.7:8080"]);
+    assert!(code == Some(3) && error.contains("203.0.113.7:8080: it is not an address of this host"), "{error}");
+    let (code, error) = start(&["--store", "memory:"]);
+    assert!(code == Some(3) && error.contains("another process listens there"), "{error}");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn an_http_server_in_place_of_a_store_is_named() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let store = format!("redis://{}", server.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in server.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let (code, error) = start(&["--store", &store]);
+    assert!(code == Some(3) && error.contains("the server does not speak the protocol of Redis"), "{error}");
+}
