@@ -25,7 +25,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens a connection, in write-ahead mode and with a sync at every commit. Creates the file if it does not exist.
 pub(super) fn open(path: &Path) -> Result<Connection> {
-    refuse_network(path)?;
+    if file_system(path).is_some_and(is_network) {
+        let message = format!("{} is on a network file system; choose a local one", path.display());
+        return Err(Error::new(ErrorKind::Unusable, message));
+    }
     create_private(path);
     let connection = Connection::open(path).map_err(|error| unusable(path, error))?;
     configure(&connection, path)?;
@@ -59,31 +62,32 @@ fn create_private(path: &Path) {
 #[cfg(not(unix))]
 fn create_private(_path: &Path) {}
 
-/// Refuses a file on a network file system. Locks are unreliable there, and the index of the write-ahead log is shared
-/// memory, which hosts do not share.
+/// The number of the file system that the file is on. If the directory cannot be examined, there is none: opening the
+/// file then fails with a more precise error.
 #[cfg(target_os = "linux")]
-fn refuse_network(path: &Path) -> Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // If the directory cannot be examined, opening the file fails with a more precise error.
-    match rustix::fs::statfs(directory) {
-        Ok(found) if is_network(found.f_type) => {
-            let message = format!("{} is on a network file system; choose a local one", path.display());
-            Err(Error::new(ErrorKind::Unusable, message))
-        }
-        Ok(_) | Err(_) => Ok(()),
+fn file_system(path: &Path) -> Option<i64> {
+    #[cfg(test)]
+    if let Some(pretended) = tests::PRETENDED.get() {
+        return Some(pretended);
     }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    rustix::fs::statfs(directory).ok().map(|found| number(found.f_type))
+}
+
+/// The type of `f_type` differs between architectures.
+#[cfg(target_os = "linux")]
+fn number(file_system: impl Into<i64>) -> i64 {
+    file_system.into()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn refuse_network(_path: &Path) -> Result<()> {
-    Ok(())
+fn file_system(_path: &Path) -> Option<i64> {
+    None
 }
 
-/// Compares with the magic numbers of NFS, SMB, CIFS, SMB2, AFS, Coda, NCP and Ceph in linux/magic.h.
-#[cfg(target_os = "linux")]
-fn is_network(file_system: impl Into<i64>) -> bool {
-    // The type of `f_type` differs between architectures.
-    let file_system = file_system.into();
+/// Whether the number is that of NFS, SMB, CIFS, SMB2, AFS, Coda, NCP or Ceph in linux/magic.h. Locks are unreliable
+/// there, and the index of the write-ahead log is shared memory, which hosts do not share.
+fn is_network(file_system: i64) -> bool {
     const NETWORK: [u32; 8] = [0x6969, 0x517B, 0xFF53_4D42, 0xFE53_4D42, 0x5346_414F, 0x7375_7245, 0x564C, 0x00C3_6400];
     NETWORK.iter().any(|number| i64::from(*number) == file_system || i64::from(number.cast_signed()) == file_system)
 }
@@ -150,15 +154,51 @@ fn unusable(path: &Path, error: rusqlite::Error) -> Error {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::cell::Cell;
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use hapax_core::runtime::Tokio;
+
     use super::*;
+    use crate::Sqlite;
+
+    thread_local! {
+        /// The file system that every path of this thread seems to be on, because a test cannot mount a network one.
+        pub(super) static PRETENDED: Cell<Option<i64>> = const { Cell::new(None) };
+    }
+
+    const NETWORK: [i64; 5] = [0x6969, 0xFF53_4D42, 0xFE53_4D42, 0xFE53_4D42_u32.cast_signed() as i64, 0x00C3_6400];
+    const LOCAL: [i64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630];
+
+    #[tokio::test]
+    async fn a_store_on_a_network_file_system_is_refused_and_creates_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hapax.db");
+        let open_on = |file_system| {
+            PRETENDED.set(Some(file_system));
+            let opened = Sqlite::open(&path, Arc::new(Tokio::current()));
+            PRETENDED.set(None);
+            opened
+        };
+        for network in NETWORK {
+            let error = open_on(network).expect_err("the file system is not local");
+            assert_eq!(error.kind(), ErrorKind::Unusable);
+            assert!(error.to_string().contains("is on a network file system; choose a local one"), "{error}");
+            assert!(!path.exists(), "{network:x}: a refused file was created");
+        }
+        for local in LOCAL {
+            assert!(open_on(local).is_ok(), "{local:x}");
+        }
+    }
 
     #[test]
-    fn network_file_systems_are_recognised() {
-        for network in [0x6969_i64, 0xFF53_4D42, 0xFE53_4D42, i64::from(0xFE53_4D42_u32.cast_signed())] {
-            assert!(is_network(network), "{network:x}");
-        }
-        for local in [0xEF53_i64, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630] {
-            assert!(!is_network(local), "{local:x}");
+    fn the_file_system_is_the_one_that_the_system_reports() {
+        for path in ["/proc", "/sys", "/dev", "/"] {
+            let output = Command::new("stat").args(["-f", "-c", "%t", path]).output().unwrap();
+            let hexadecimal = String::from_utf8(output.stdout).unwrap();
+            let reported = i64::from_str_radix(hexadecimal.trim(), 16).unwrap();
+            assert_eq!(file_system(&Path::new(path).join("hapax.db")), Some(reported), "{path}");
         }
     }
 }

@@ -84,13 +84,15 @@ fn group_error(error: rusqlite::Error, kind: ErrorKind) -> GroupError {
     use rusqlite::ErrorCode::{DatabaseCorrupt, DiskFull, NotADatabase};
     let (kind, message) = match error.sqlite_error_code() {
         Some(DatabaseCorrupt | NotADatabase) => (ErrorKind::Damaged, "the SQLite file is damaged"),
-        Some(DiskFull) if kind == ErrorKind::NotApplied => (ErrorKind::Full, "the disk of the SQLite file is full"),
+        Some(DiskFull) => (ErrorKind::Full, "the disk of the SQLite file is full"),
         Some(_) | None => (kind, "SQLite failed to carry out the step"),
     };
     GroupError { kind, message, source: Arc::new(error) }
 }
 
-/// A failed commit may have reached the disk. `SQLITE_BUSY` is the exception: the commit never got the file's lock.
+/// A failed commit may have reached the disk, with two exceptions. After `SQLITE_BUSY` the commit never got the file's
+/// lock. After `SQLITE_FULL` a write to the log failed, and the frame that commits is its last write. The index of the
+/// log grows after that frame; if the disk has no room for it, the error is `SQLITE_IOERR_SHMSIZE` instead.
 fn commit_error(error: rusqlite::Error) -> GroupError {
     let kind = match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DatabaseBusy) => ErrorKind::NotApplied,

@@ -9,6 +9,8 @@ use hapax_stores::Sqlite;
 use hapax_testkit::ManualClock;
 use rusqlite::Connection;
 
+use crate::disk::wait_until_closed;
+
 pub(crate) fn open(path: &Path) -> Result<Sqlite, Error> {
     Sqlite::open(path, Arc::new(Tokio::current()))
 }
@@ -24,6 +26,42 @@ pub(crate) fn begin(key: u32) -> Begin {
         unknown_retention,
         on_lapse: Lapse::Hold,
     }
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_reported_as_damaged_and_never_as_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    let store = open(&path).unwrap();
+    for key in 0..500 {
+        store.begin(&begin(key)).await.unwrap();
+    }
+    drop(store);
+    wait_until_closed(&path).await;
+    damage_tables(&path, &["hapax_record", "hapax_record_rk"]);
+    let store = open(&path).unwrap();
+    for key in [0, 250, 1_000] {
+        let error = store.begin(&begin(key)).await.expect_err("the file is damaged");
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
+        let error = store.read(&begin(key).call.record_key()).await.expect_err("the file is damaged");
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
+    }
+}
+
+/// Overwrites the root pages of these tables and indexes.
+fn damage_tables(path: &Path, names: &[&str]) {
+    let connection = Connection::open(path).unwrap();
+    let page =
+        |name| connection.query_row("select rootpage from sqlite_schema where name = ?1", [name], |row| row.get(0));
+    let pages: Vec<i64> = names.iter().map(|name| page(name).unwrap()).collect();
+    let size: i64 = connection.query_row("pragma page_size", [], |row| row.get(0)).unwrap();
+    drop(connection);
+    let mut bytes = std::fs::read(path).unwrap();
+    for page in pages {
+        let begin = usize::try_from((page - 1) * size).unwrap();
+        bytes[begin..begin + usize::try_from(size).unwrap()].fill(0xAB);
+    }
+    std::fs::write(path, bytes).unwrap();
 }
 
 fn refusal(path: &Path) -> String {
