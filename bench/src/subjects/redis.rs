@@ -58,7 +58,11 @@ fn beside_the_driver(server: &Rc<BenchServer>) -> Vec<Subject> {
 fn full_cycles(server: &Rc<BenchServer>) -> Vec<Subject> {
     let beside = |basis, at_least| {
         let run = bare(server, MeasuredStep::Cycle, basis);
-        Some(Limit { what: "the same two commands by the driver alone", run, at_least })
+        Some(Limit {
+            what: "the same commands by the driver alone: SET and GETRANGE in one write, then the script",
+            run,
+            at_least,
+        })
     };
     vec![
         Subject {
@@ -82,7 +86,7 @@ fn full_cycles(server: &Rc<BenchServer>) -> Vec<Subject> {
     ]
 }
 
-/// The operations that send one command or script.
+/// The operations that send one write.
 fn single_steps(server: &Rc<BenchServer>) -> Vec<Subject> {
     let subject = |name, what, operation, limit| Subject {
         name,
@@ -90,7 +94,7 @@ fn single_steps(server: &Rc<BenchServer>) -> Vec<Subject> {
         run: steps(server, operation, RateBasis::Second),
         limit: Some(Limit { what: limit, run: bare(server, operation, RateBasis::Second), at_least: None }),
     };
-    let (command, script) = ("the same command by the driver alone", "the same script by the driver alone");
+    let (command, script) = ("the same two commands by the driver alone", "the same script by the driver alone");
     vec![
         subject("Redis, replays", "begin of a key that was answered", MeasuredStep::Replay, command),
         subject("Redis, renew", "a renewal of a grant that is held", MeasuredStep::Renew, script),

@@ -1,7 +1,8 @@
 //! Records in Redis or Valkey, one key each. The server's clock is the only clock.
 //!
 //! ```text
-//! begin     SET record NX GET PX lifetime    one native command, and a second round trip if it finds an open record
+//! begin     SET record NX GET PX lifetime    one write of two native commands: only a server that shows the new header
+//!           GETRANGE header                  has granted; a second round trip if there was an open record
 //! renew     renew.lua                        one script and one round trip each; a row of the protocol that the script
 //! complete  complete.lua                     does not implement is decided by the machine
 //! swap      swap.lua
@@ -30,7 +31,7 @@ use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decis
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State, Timestamp};
-use redis::cmd;
+use redis::{cmd, pipe};
 
 use call_error::RedisCallError;
 use link::Link;
@@ -109,9 +110,12 @@ impl Redis {
     /// Inserts the record, or returns the one that is already stored.
     async fn insert(&self, rk: &RecordKey, change: &Change) -> Result<Option<Bytes>, RedisCallError> {
         let (link, name, record) = (self.link(rk), RedisKey::of(rk), change.record.encode(rk));
-        let mut set = cmd("SET");
-        set.arg(name.as_bytes()).arg(&record[..]).arg("NX").arg("GET").arg("PX").arg(value::lifetime_argument(change));
-        link.call(&set, value::reply_bytes).await
+        let mut commands = pipe();
+        let set = commands.cmd("SET").arg(name.as_bytes()).arg(&record[..]);
+        set.arg("NX").arg("GET").arg("PX").arg(value::lifetime_argument(change));
+        // An open record is its header.
+        commands.cmd("GETRANGE").arg(name.as_bytes()).arg(0).arg(record.len() - 1);
+        link.call_pair(&commands, |replies| value::parse_insert(replies, &record)).await
     }
 }
 
@@ -129,8 +133,8 @@ impl Store for Redis {
                     Ok(record) if matches!(record.state, State::Completed(_)) => {
                         return Ok(Inserted::Found(value::observe_completed(record, now)));
                     }
-                    // An open record needs its remaining lease. A value that cannot be decoded may be a misrouted
-                    // reply: the script's reply names its record.
+                    // An open record needs its remaining lease. A value that cannot be decoded may be the reply to
+                    // another call: a script's reply names its call.
                     Ok(_) | Err(_) => None,
                 },
                 // The server refused before it read the record, and reads still work: an existing record can be

@@ -1,7 +1,7 @@
 use anyhow::{bail, ensure};
 use hapax_core::Call;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Script, Value, cmd};
+use redis::{AsyncConnectionConfig, Client, Script, Value, cmd, pipe};
 
 use super::MeasuredStep;
 use super::load::Workload;
@@ -30,6 +30,8 @@ pub(super) fn record_name(call: &Call) -> MeasuredKey {
 const TOKEN: [u8; 8] = 1_795_222_501_926_186_u64.to_be_bytes();
 const FINGERPRINT: [u8; 13] = [1; 13];
 const OWNER: [u8; 16] = [7; 16];
+/// The number of a call, which its script repeats.
+const CALL: [u8; 8] = [9; 8];
 
 impl DriverWorkload {
     pub(super) async fn connect(server: &BenchServer, operation: MeasuredStep) -> anyhow::Result<Self> {
@@ -53,29 +55,35 @@ impl DriverWorkload {
         Self { operation, ..self.clone() }
     }
 
+    /// Returns the reply to the first of the two commands.
     async fn begin(&self, name: &MeasuredKey) -> anyhow::Result<Value> {
-        let mut set = cmd("SET");
-        set.arg(name).arg(&in_progress()).arg("NX").arg("GET").arg("PX").arg("2592000000");
-        Ok(self.connection.clone().send_packed_command(&set).await?)
+        let mut commands = pipe();
+        commands.cmd("SET").arg(name).arg(&in_progress()).arg("NX").arg("GET").arg("PX").arg("2592000000");
+        commands.cmd("GETRANGE").arg(name).arg(0).arg(57);
+        let replies = self.connection.clone().send_packed_commands(&commands, 0, 2).await?;
+        let Ok([reply, Value::BulkString(_)]) = <[Value; 2]>::try_from(replies) else {
+            bail!("the server does not show the record");
+        };
+        Ok(reply)
     }
 
     async fn complete(&self, name: &MeasuredKey) -> anyhow::Result<()> {
         let payload = FINGERPRINT;
         let mut run = cmd("EVALSHA");
         run.arg(&self.complete).arg(1).arg(name);
-        run.arg(&TOKEN).arg(&payload).arg(&OWNER).arg(&completed()).arg("86400000").arg("1");
+        run.arg(&TOKEN).arg(&payload).arg(&OWNER).arg(&completed()).arg("86400000").arg("1").arg(&CALL);
         expect(self.connection.clone().send_packed_command(&run).await?, b"DONE")
     }
 
     async fn renew(&self, name: &MeasuredKey) -> anyhow::Result<()> {
         let mut run = cmd("EVALSHA");
-        run.arg(&self.renew).arg(1).arg(name).arg(&TOKEN).arg(&OWNER);
+        run.arg(&self.renew).arg(1).arg(name).arg(&TOKEN).arg(&OWNER).arg(&CALL);
         expect(self.connection.clone().send_packed_command(&run).await?, b"YES")
     }
 
     async fn read(&self, name: &MeasuredKey) -> anyhow::Result<()> {
         let mut run = cmd("EVALSHA");
-        run.arg(&self.read).arg(1).arg(name);
+        run.arg(&self.read).arg(1).arg(name).arg(&CALL);
         expect(self.connection.clone().send_packed_command(&run).await?, b"FOUND")
     }
 }

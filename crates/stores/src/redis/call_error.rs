@@ -143,6 +143,12 @@ impl From<RedisCallError> for Error {
     }
 }
 
+/// The error for a record that may have been written, but that the server refuses to show.
+pub(super) fn not_shown(error: RedisError) -> Error {
+    let message = refusal(&error).map_or("the server does not show the record of a begin", |(_, message)| message);
+    Error::new(ErrorKind::Unknown, message).caused_by(DriverError(error))
+}
+
 /// An error of the driver. The driver's error repeats its own text as its source; this wrapper skips that repetition.
 #[derive(Debug)]
 pub(super) struct DriverError(pub(super) RedisError);

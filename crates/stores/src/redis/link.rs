@@ -12,12 +12,13 @@ use hapax_core::runtime::BoxFuture;
 use hapax_core::{ErrorKind, Result};
 use parking_lot::RwLock;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, RedisError, Value, cmd};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisError, Value, cmd};
 use tokio::sync::{Mutex, Notify};
 
 use super::call_error::RedisCallError;
 use super::server_monitor::ServerMonitor;
 use super::url::RedisUrl;
+use super::value;
 
 /// After this many calls in a row that were cancelled before their reply, the connection is replaced.
 const MAX_UNANSWERED: u32 = 3;
@@ -65,9 +66,8 @@ impl Link {
         Self { url, monitor, current: RwLock::default(), connecting: Mutex::default() }
     }
 
-    /// Sends one command, waits for its reply and passes that to `judge`. If the reply does not fit the command,
-    /// replies and calls are out of step: the connection is discarded, and all calls that wait on it fail. A misrouted
-    /// empty reply cannot be detected if another caller consumed it first.
+    /// Sends one command, waits for its reply and passes that to `judge`. If `judge` finds that the reply does not fit
+    /// the call, replies and calls are out of step: the connection is discarded, and all calls that wait on it fail.
     pub(super) async fn call<T>(
         &self,
         command: &Cmd,
@@ -77,11 +77,43 @@ impl Link {
         let mut sender = connection.sender.clone();
         let reply = async { sender.send_packed_command(command).await?.extract_error() };
         let judged = judge(self.wait_for_reply(&connection, reply).await?);
-        if judged.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unknown) {
-            connection.fail_waiters();
-            self.discard(&connection);
+        self.finish(&connection, judged.map_err(RedisCallError::Judged))
+    }
+
+    /// Sends two commands in one write and passes both replies to `judge`, as [`call`](Self::call) does. An error reply
+    /// is passed on as a value: the other reply tells whether it belongs to this call.
+    pub(super) async fn call_pair<T>(
+        &self,
+        commands: &Pipeline,
+        judge: impl FnOnce([Value; 2]) -> Result<T, RedisCallError> + Send,
+    ) -> Result<T, RedisCallError> {
+        let connection = self.connection().await?;
+        let mut sender = connection.sender.clone();
+        let replies = self.wait_for_reply(&connection, sender.send_packed_commands(commands, 0, 2)).await?;
+        let pair = <[Value; 2]>::try_from(replies).map_err(|_| RedisCallError::Judged(value::unexpected_reply()));
+        self.finish(&connection, pair.and_then(judge))
+    }
+
+    /// Discards the connection if the judged replies do not fit their call, or come from a replica.
+    fn finish<T>(
+        &self,
+        connection: &Arc<LinkConnection>,
+        judged: Result<T, RedisCallError>,
+    ) -> Result<T, RedisCallError> {
+        match judged {
+            Err(RedisCallError::Judged(error)) if error.kind() == ErrorKind::Unknown => {
+                connection.fail_waiters();
+                self.discard(connection);
+                Err(RedisCallError::Judged(error))
+            }
+            Err(RedisCallError::Sent(error)) => Err(self.handle_error(connection, error)),
+            judged => judged,
         }
-        judged.map_err(RedisCallError::Judged)
+    }
+
+    /// A number that no other call on this server has, as far as this process knows. A script repeats it in its reply.
+    pub(super) fn number_call(&self) -> [u8; 8] {
+        self.monitor.number_call().to_be_bytes()
     }
 
     /// Connects if there is no connection. A new connection reads the server's clock.

@@ -1,12 +1,13 @@
 use std::sync::LazyLock;
 
-use hapax_core::{Error, ErrorKind, Result};
+use hapax_core::Result;
 use redis::{Cmd, Script, Value, cmd};
 
 use super::link::Link;
 use super::value::{self, RedisKey, ScriptReply};
 
-/// A Lua script over one record. It replies `{outcome, the record's name, the stored record or its header, …}`.
+/// A Lua script over one record. Its last argument is the number of the call. It replies `{outcome, that number, the
+/// stored record or its header, …}`, so the reply to one call never passes for the reply to another.
 pub(super) struct RecordScript {
     text: &'static str,
     digest: LazyLock<String>,
@@ -34,33 +35,35 @@ impl RecordScript {
         arguments: &[&[u8]],
         judge: impl Fn(ScriptReply) -> Result<T> + Send + Sync,
     ) -> Result<T> {
-        let judge = |reply| judge(parse(reply, name)?);
-        Ok(match link.call(&script_command("EVALSHA", &self.digest, name, arguments), &judge).await {
-            Err(error) if error.is_unknown_script() => {
-                link.call(&script_command("EVAL", self.text, name, arguments), &judge).await?
-            }
+        let send = async |verb, script| {
+            let number = link.number_call();
+            let command = script_command((verb, script), name, arguments, &number);
+            link.call(&command, |reply| judge(parse(reply, &number)?)).await
+        };
+        Ok(match send("EVALSHA", &self.digest).await {
+            Err(error) if error.is_unknown_script() => send("EVAL", self.text).await?,
             replied => replied?,
         })
     }
 }
 
-fn script_command(verb: &str, script: &str, name: &RedisKey, arguments: &[&[u8]]) -> Cmd {
+fn script_command((verb, script): (&str, &str), name: &RedisKey, arguments: &[&[u8]], number: &[u8; 8]) -> Cmd {
     let mut command = cmd(verb);
     command.arg(script).arg(1).arg(name.as_bytes());
     for argument in arguments {
         command.arg(argument);
     }
+    command.arg(number);
     command
 }
 
-fn parse(reply: Value, name: &RedisKey) -> Result<ScriptReply> {
+fn parse(reply: Value, number: &[u8; 8]) -> Result<ScriptReply> {
     let Value::Array(parts) = reply else { return Err(value::unexpected_reply()) };
     let mut parts = parts.into_iter().map(|part| value::reply_bytes(part)?.ok_or_else(value::unexpected_reply));
     let mut next = || parts.next().ok_or_else(value::unexpected_reply)?;
-    let (outcome, record_name, stored) = (next()?, next()?, next()?);
-    // If replies and calls are out of step, this reply names the record of another call.
-    if record_name != name.as_bytes() {
-        return Err(Error::new(ErrorKind::Unknown, "the server's reply belongs to another call"));
+    let (outcome, replied_number, stored) = (next()?, next()?, next()?);
+    if replied_number != number[..] {
+        return Err(value::foreign_reply());
     }
     Ok(ScriptReply { outcome, stored, rest: parts.collect::<Result<_>>()? })
 }

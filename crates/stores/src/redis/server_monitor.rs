@@ -29,6 +29,8 @@ pub(super) struct ServerMonitor {
     process: LastValue,
     /// How many observations have begun.
     observations: AtomicU64,
+    /// The number of the next call of a script.
+    calls: AtomicU64,
     has_skew: AtomicBool,
     /// Whether the server's clock was ever compared with this host's.
     is_clock_known: AtomicBool,
@@ -76,11 +78,15 @@ impl EventCounter {
 
 impl ServerMonitor {
     pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
+        // Processes begin at different numbers, so that no reply to another process fits a call of this one.
+        let mut first_call = [0; 8];
+        runtime.fill_random(&mut first_call);
         Self {
             runtime,
             sentinel: LastValue::default(),
             process: LastValue::default(),
             observations: AtomicU64::default(),
+            calls: AtomicU64::new(u64::from_be_bytes(first_call)),
             has_skew: AtomicBool::default(),
             is_clock_known: AtomicBool::default(),
             sentinel_problem: Mutex::default(),
@@ -91,6 +97,11 @@ impl ServerMonitor {
 
     pub(super) fn wall_now(&self) -> Timestamp {
         self.runtime.wall_now()
+    }
+
+    /// The number of a new call: no other call of this process has it.
+    pub(super) fn number_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Waits for the future, at most `limit`.

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Replaces the observed record by the next one, unless it was written or renewed since. Both change its expiry.
 -- KEYS[1] the record; ARGV[1] the observed record, '' for none, ARGV[2] its expiry in unix ms, -1 for none,
--- ARGV[3] the next record, ARGV[4] its lifetime in ms.
+-- ARGV[3] the next record, ARGV[4] its lifetime in ms, ARGV[5] the number of the call.
+local number = ARGV[#ARGV]
 local there = redis.call('GET', KEYS[1])
 local unchanged = ARGV[1] == ''
 if there then
@@ -9,9 +10,9 @@ if there then
 end
 if unchanged then
     redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
-    return {'YES', KEYS[1], ''}
+    return {'YES', number, ''}
 end
 if not there then
-    return {'ABSENT', KEYS[1], ''}
+    return {'ABSENT', number, ''}
 end
-return {'CHANGED', KEYS[1], string.sub(there, 1, 58)}
+return {'CHANGED', number, string.sub(there, 1, 58)}

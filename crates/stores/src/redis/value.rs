@@ -8,6 +8,8 @@ use hapax_core::machine::{Change, Observed};
 use hapax_core::{Error, ErrorKind, Holding, Phase, Record, RecordKey, Result, Seconds, State, Timestamp, Token};
 use redis::Value;
 
+use super::call_error::{self, RedisCallError};
+
 /// The Redis key of a record: `hx:` and the record key.
 pub(super) struct RedisKey([u8; 19]);
 
@@ -137,6 +139,28 @@ pub(super) fn reply_bytes(reply: Value) -> Result<Option<Bytes>> {
         return Ok(Some(text.into()));
     }
     if reply == Value::Nil { Ok(None) } else { Err(unexpected_reply()) }
+}
+
+/// Reads the replies to `SET … NX GET` and to `GETRANGE` of the header that it may have written: `None` if the record
+/// was written, or the record that was there.
+///
+/// Nil alone proves nothing, because a reply to another call may be nil too. A header names its owner and is bound to
+/// its key, so the server shows it only after it has written this record.
+pub(super) fn parse_insert(replies: [Value; 2], header: &[u8]) -> Result<Option<Bytes>, RedisCallError> {
+    match replies {
+        [Value::Nil, Value::BulkString(shown)] if shown == header => Ok(None),
+        [Value::BulkString(found), Value::BulkString(_)] => Ok(Some(found.into())),
+        // Nil in the second place is the reply to a `SET` that was carried out: then the error before it is not ours.
+        [Value::ServerError(refusal), Value::BulkString(_) | Value::ServerError(_)] => {
+            Err(RedisCallError::Sent(refusal.into()))
+        }
+        [_, Value::ServerError(refusal)] => Err(RedisCallError::Judged(call_error::not_shown(refusal.into()))),
+        [_, _] => Err(RedisCallError::Judged(foreign_reply())),
+    }
+}
+
+pub(super) fn foreign_reply() -> Error {
+    Error::new(ErrorKind::Unknown, "the server's reply belongs to another call")
 }
 
 pub(super) fn unexpected_reply() -> Error {

@@ -71,7 +71,9 @@ fn file_system(path: &Path) -> Option<i64> {
         return Some(pretended);
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    rustix::fs::statfs(directory).ok().map(|found| number(found.f_type))
+    // A file that exists may be a link to another file system.
+    let found = rustix::fs::statfs(path).or_else(|_| rustix::fs::statfs(directory));
+    found.ok().map(|found| number(found.f_type))
 }
 
 /// The type of `f_type` differs between architectures.
@@ -199,6 +201,10 @@ mod tests {
             let hexadecimal = String::from_utf8(output.stdout).unwrap();
             let reported = i64::from_str_radix(hexadecimal.trim(), 16).unwrap();
             assert_eq!(file_system(&Path::new(path).join("hapax.db")), Some(reported), "{path}");
+            let directory = tempfile::tempdir().unwrap();
+            let link = directory.path().join("hapax.db");
+            std::os::unix::fs::symlink(path, &link).unwrap();
+            assert_eq!(file_system(&link), Some(reported), "a link to {path}");
         }
     }
 }

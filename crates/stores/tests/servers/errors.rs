@@ -3,7 +3,8 @@
 use std::fs;
 
 use hapax_core::ErrorKind::{Damaged, Full, NotApplied, Unknown, Unusable};
-use hapax_core::machine::Begun;
+use hapax_core::machine::{Begun, Claim, Renewed, Settled};
+use hapax_core::store::Protocol;
 use hapax_core::{Inspect, Store};
 use hapax_testkit::proxy::{CutPoint, NetworkFault, Proxy};
 use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
@@ -11,7 +12,7 @@ use libtest_mimic::Trial;
 
 use crate::refusals::{RefusalCheck, assert_refused};
 use crate::support::{
-    FIRST, Operation, SECOND, ask, config, expect_error, info, start, store, store_behind_proxy, test, until,
+    DAY, FIRST, Operation, SECOND, ask, config, expect_error, info, start, store, store_behind_proxy, test, until,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -110,6 +111,8 @@ async fn full(kind: RedisKind) {
     let store = store(&server.url());
     let (in_progress, done, absent) = (Operation::new("in progress"), Operation::new("done"), Operation::new("absent"));
     let grant = in_progress.grant(&*store, FIRST).await;
+    let left = Operation::new("left").grant(&*store, FIRST).await;
+    let freed = Operation::new("freed").grant(&*store, FIRST).await;
     done.cycle(&*store).await;
     config(&server, "maxmemory", "1").await;
     assert_refused(absent.begin(&*store, FIRST).await, Full, "memory is full");
@@ -117,6 +120,10 @@ async fn full(kind: RedisKind) {
     done.assert_replays(&*store, "done").await;
     let busy = in_progress.begin(&*store, SECOND).await.unwrap();
     assert!(matches!(busy, Begun::Busy(_)), "{busy:?}");
+    assert_eq!(store.renew(&grant.rk, &Claim::from(&grant)).await.unwrap(), Renewed::Yes);
+    let protocol = Protocol::over(&*store);
+    assert_eq!(protocol.abandon(&left.rk, &Claim::from(&left)).await.unwrap(), Settled::Yes);
+    assert_eq!(protocol.release(&freed.rk, &Claim::from(&freed), DAY).await.unwrap(), Settled::Yes);
     in_progress.complete(&*store, &grant, "done").await.unwrap();
     in_progress.assert_replays(&*store, "done").await;
     config(&server, "maxmemory", "0").await;

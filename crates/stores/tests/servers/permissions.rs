@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hapax_core::ErrorKind::Unusable;
+use hapax_core::ErrorKind::{Unknown, Unusable};
 use hapax_core::machine::{Claim, Decision, Grant, Renewed, release};
 use hapax_core::store::{Inserted, Swapped};
 use hapax_core::{Inspect, Result, Seconds, Store};
@@ -33,7 +33,9 @@ async fn listed_permissions(kind: RedisKind) {
         let store = user(&server, "some", &others).await;
         let used = call_every_operation(&server, &store, missing).await;
         assert!(used.is_err(), "{missing} is not needed");
-        assert_refused(used, Unusable, "the user lacks a permission");
+        // A begin writes its record before it looks at it.
+        let kind = if missing == "+getrange" { Unknown } else { Unusable };
+        assert_refused(used, kind, "the user lacks a permission");
     }
 }
 

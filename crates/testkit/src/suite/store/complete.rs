@@ -181,11 +181,19 @@ pub(super) async fn complete_when_store_full_succeeds(setup: &dyn Setup) {
     for operation in &early {
         grants.push(operation.grant(FIRST).await);
     }
+    let ended = [SuiteOperation::nth(setup, 8).grant(FIRST).await, SuiteOperation::nth(setup, 9).grant(FIRST).await];
     // Large answers fill the store with few calls.
     let filler = Bytes::from(vec![0x5A; 256 << 10]);
     let refused = fill(setup, &filler).await;
     assert_eq!(refused.read().await.record, None, "a refused begin stores no record");
 
+    // Running attempts must be able to go on and to end, whatever their outcome.
+    for (operation, grant) in early.iter().zip(&grants) {
+        assert_eq!(operation.renew(grant).await, Renewed::Yes);
+    }
+    let [free, leave] = [8, 9].map(|n| SuiteOperation::nth(setup, n));
+    assert_eq!(free.release(&ended[0]).await, Settled::Yes);
+    assert_eq!(leave.abandon(&ended[1]).await, Settled::Yes);
     for (operation, grant) in early.iter().zip(&grants) {
         let completion = operation.completion(grant, filler.slice(..4096));
         assert_eq!(operation.complete_as(&completion).await, Completed::Done);
