@@ -53,6 +53,13 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("deadline_by_reply", "a lease is counted from the reply to the renewal instead of from its sending"),
     ("never_too_long", "a handler that hangs keeps its lease for ever"),
     ("lost_goes_unheard", "a handler gets no signal that its grant was lost"),
+    ("spill_gives_up", "a spilled answer is discarded when the store refuses it: a rotated password loses the answer"),
+    ("spill_never_expires", "a spilled answer is tried for ever, also when its record must have expired"),
+    ("damaged_is_down", "a damaged record counts as a store that is down, so the handler runs without a record"),
+    ("give_back_gives_up", "a grant is not given back if the store is full or its password has changed"),
+    ("pass_ignores_full", "a route that runs without a record while the store is down refuses calls if it is full"),
+    ("failed_probe_closes_breaker", "a begin that fails while the breaker is open closes it"),
+    ("probe_before_token", "a probe is asked before the token of its verdict is read: check, then look again"),
     ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),
 ];
 

@@ -19,6 +19,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{Millis, Owner, Seconds};
 use crate::runtime::{Runtime, Tasks, timeout};
@@ -137,6 +138,7 @@ impl fmt::Debug for LeaseEngine {
 pub(crate) fn is_unavailable(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::NotApplied | ErrorKind::Full | ErrorKind::Unknown | ErrorKind::Unusable => true,
-        ErrorKind::Invalid | ErrorKind::Damaged => false,
+        ErrorKind::Damaged => chaos::on("damaged_is_down"),
+        ErrorKind::Invalid => false,
     }
 }

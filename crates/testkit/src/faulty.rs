@@ -78,6 +78,8 @@ struct FaultPlan {
 struct FaultState {
     calls: Vec<StoreMethod>,
     faults: BTreeMap<usize, StoreFault>,
+    /// The fault of this call and all later ones, unless a call has one of its own.
+    lasting: Option<(usize, StoreFault)>,
     late: Vec<LateCopy>,
 }
 
@@ -117,9 +119,16 @@ impl Faulty {
         self.plan.state.lock().faults.extend(calls.map(|call| (call, fault)));
     }
 
+    /// Injects a fault into the n-th call and all later ones.
+    pub fn inject_from(&self, call: usize, fault: StoreFault) {
+        self.plan.state.lock().lasting = Some((call, fault));
+    }
+
     /// Removes all faults. Late copies are still applied.
     pub fn heal(&self) {
-        self.plan.state.lock().faults.clear();
+        let mut state = self.plan.state.lock();
+        state.faults.clear();
+        state.lasting = None;
     }
 
     /// The methods called so far, in order.
@@ -231,7 +240,8 @@ impl FaultPlan {
         let mut state = self.state.lock();
         let call = state.calls.len();
         state.calls.push(method);
-        (call, state.faults.get(&call).copied())
+        let lasting = state.lasting.filter(|(first, _)| call >= *first).map(|(_, fault)| fault);
+        (call, state.faults.get(&call).copied().or(lasting))
     }
 }
 

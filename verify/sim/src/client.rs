@@ -72,7 +72,7 @@ async fn final_outcome(scene: &Arc<Scene>, key: usize, process: usize) -> Option
             outcome @ CallerOutcome::Answer { .. } => return Some(outcome),
             // The probe may need time before it knows the outcome.
             CallerOutcome::Indeterminate if scene.has_probe(key) => scene.plan.route(key).lease / 2,
-            outcome @ CallerOutcome::Indeterminate => return Some(outcome),
+            outcome @ (CallerOutcome::Indeterminate | CallerOutcome::Dead) => return Some(outcome),
             CallerOutcome::Busy(after) => after,
             CallerOutcome::Overloaded => {
                 scene.outside.sleep(scene.dice.up_to(scene.plan.route(key).lease)).await;
@@ -83,7 +83,6 @@ async fn final_outcome(scene: &Arc<Scene>, key: usize, process: usize) -> Option
             | CallerOutcome::NotApplied
             | CallerOutcome::Store(_)
             | CallerOutcome::Mismatch => scene.plan.route(key).lease / 3,
-            CallerOutcome::Dead => return None,
         };
         tries += 1;
         scene.outside.sleep(pause.max(Duration::from_millis(1))).await;

@@ -10,7 +10,8 @@ use crate::operator;
 use crate::plan::FaultClass;
 use crate::scene::Scene;
 use crate::startup;
-use crate::store::Outage;
+use crate::store::{Outage, Room};
+use crate::worker;
 
 /// Starts a task for each class of faults that the plan allows.
 pub(crate) fn start(scene: &Arc<Scene>) {
@@ -22,11 +23,16 @@ pub(crate) fn start(scene: &Arc<Scene>) {
     if scene.plan.allows(FaultClass::Operator) {
         scene.outside.spawn(Box::pin(operator::run_operator(Arc::clone(scene))));
     }
+    if scene.plan.allows(FaultClass::Worker) {
+        scene.outside.spawn(Box::pin(worker::run_worker(Arc::clone(scene))));
+    }
 }
 
 const TIMED_FAULTS: &[FaultClass] = &[
     FaultClass::Outage,
     FaultClass::Full,
+    FaultClass::Unusable,
+    FaultClass::Damaged,
     FaultClass::Amnesia,
     FaultClass::StoreClock,
     FaultClass::Crash,
@@ -48,6 +54,8 @@ async fn repeat_fault(scene: Arc<Scene>, class: FaultClass) {
         match class {
             FaultClass::Outage => outage(&scene).await,
             FaultClass::Full => full(&scene).await,
+            FaultClass::Unusable => unusable(&scene).await,
+            FaultClass::Damaged => damaged(&scene).await,
             FaultClass::Amnesia => amnesia(&scene),
             FaultClass::StoreClock => store_clock(&scene),
             FaultClass::Crash => crash(&scene, number).await,
@@ -64,6 +72,7 @@ async fn repeat_fault(scene: Arc<Scene>, class: FaultClass) {
             | FaultClass::Twice
             | FaultClass::Expiry
             | FaultClass::Operator
+            | FaultClass::Worker
             | FaultClass::HangUp
             | FaultClass::OtherPayload
             | FaultClass::LongHandler
@@ -97,10 +106,37 @@ async fn outage(scene: &Scene) {
 
 async fn full(scene: &Scene) {
     let time = scene.dice.up_to(2 * scene.plan.shortest_lease());
-    scene.oracle.record_fault(FaultClass::Full, format_args!("the store is full for {time:?}"));
-    scene.network.full(true);
+    let room = scene.dice.pick(&[Room::ForKnownRecords, Room::None]);
+    scene.oracle.record_fault(FaultClass::Full, format_args!("the store is full for {time:?}: {room:?}"));
+    scene.oracle.record_store_fault();
+    scene.network.room(room);
     scene.outside.sleep(time).await;
-    scene.network.full(false);
+    scene.network.room(Room::Enough);
+    scene.oracle.record_store_fault();
+}
+
+async fn unusable(scene: &Scene) {
+    let time = scene.dice.up_to(scene.dice.pick(&[2, 8]) * scene.plan.shortest_lease());
+    scene.oracle.record_fault(FaultClass::Unusable, format_args!("the store accepts no password for {time:?}"));
+    scene.oracle.record_store_fault();
+    scene.network.unusable(true);
+    scene.outside.sleep(time).await;
+    scene.network.unusable(false);
+    scene.oracle.record_store_fault();
+}
+
+/// Damages a record that the store has. An operator repairs it later.
+async fn damaged(scene: &Scene) {
+    let key = scene.dice.below(scene.plan.keys.len()).min(scene.dice.below(scene.plan.keys.len()));
+    let rk = scene.calls[key][0].record_key();
+    if scene.network.shelf.observed(&rk).live().is_none() {
+        return;
+    }
+    let time = scene.dice.up_to(scene.dice.pick(&[2, 8]) * scene.plan.shortest_lease());
+    scene.oracle.record_fault(FaultClass::Damaged, format_args!("key {key}: its record is damaged for {time:?}"));
+    scene.network.damage(rk);
+    scene.outside.sleep(time).await;
+    scene.network.repair(&rk);
 }
 
 fn amnesia(scene: &Scene) {

@@ -11,7 +11,7 @@
 //! world.rs     one run, from the first client to the last task
 //! scene.rs     the state that all actors share
 //! process.rs   a process with its gates; startup.rs starts it
-//! client.rs, handler.rs, operator.rs, faults.rs    the actors
+//! client.rs, handler.rs, operator.rs, worker.rs, faults.rs    the actors
 //! store.rs     the store behind a network that fails
 //! oracle.rs    the rules, and which fault relaxes which rule
 //! trace.rs     the events of a run, and their hash
@@ -37,6 +37,7 @@ mod startup;
 mod store;
 mod totals;
 mod trace;
+mod worker;
 mod world;
 
 pub use plan::FaultClass;

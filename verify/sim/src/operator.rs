@@ -1,8 +1,9 @@
 //! An operator who resolves unknown outcomes. The operator is never wrong, but takes time to record a verdict.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use hapax_core::machine::Verdict;
+use hapax_core::machine::{Resolved, Verdict};
 use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::settings::Found;
 use hapax_core::store::Protocol;
@@ -42,9 +43,9 @@ async fn resolve_key(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
         State::Open(Phase::Indeterminate, _) => {}
         State::Completed(_) | State::Open(Phase::InProgress | Phase::Released | Phase::Dead, _) => return None,
     }
-    let seconds = |time: std::time::Duration| Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
     let unknown_retention = seconds(route.unknown_retention);
-    timeout(outside, limit, protocol.hold(&rk, record.token, unknown_retention)).await?.ok()?;
+    let held = timeout(outside, limit, protocol.hold(&rk, record.token, unknown_retention)).await?.ok()?;
+    scene.oracle.count(if held == Resolved::Yes { "hold: yes" } else { "hold: stale" });
     let verdict = match scene.oracle.find_out(rk.operation()) {
         Found::Done(answer) => Verdict::Done { answer, retention: seconds(route.retention) },
         Found::NotDone => Verdict::NotDone { lifetime: seconds(route.released_retention) },
@@ -57,4 +58,9 @@ async fn resolve_key(scene: Arc<Scene>, key: usize, life: usize) -> Option<()> {
         format_args!("key {key}: the operator resolves token {token}: {verdict:?}"),
     );
     timeout(outside, limit, protocol.resolve(&rk, record.token, &verdict)).await?.ok().map(drop)
+}
+
+/// A lifetime in whole seconds, as records have it.
+pub(crate) fn seconds(time: Duration) -> Seconds {
+    Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
 }

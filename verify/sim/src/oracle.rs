@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! attempts.rs   which handlers may run
+//! availability.rs  when the gate may treat the store as down
 //! leases.rs     for how long they may run
 //! records.rs    how records may change
 //! changes.rs    which state of a record may follow which
@@ -17,6 +18,7 @@
 //! expired.
 
 mod attempts;
+mod availability;
 mod changes;
 mod ending;
 mod history;
@@ -60,6 +62,8 @@ pub(crate) struct OracleState {
     latest: Timestamp,
     /// For each owner, the life of the process that began.
     begun: BTreeMap<[u8; 16], usize>,
+    /// By the life of a process and the owner, when it first tried a spilled answer whose record must have expired.
+    tried_last: BTreeMap<(usize, [u8; 16]), Duration>,
     /// When the store's clock last stepped.
     store_clock_stepped: Option<Duration>,
     /// When the whole store was last unavailable or slow.
@@ -105,6 +109,7 @@ impl Oracle {
             renewals: Vec::new(),
             latest: Timestamp(0),
             begun: BTreeMap::new(),
+            tried_last: BTreeMap::new(),
             store_clock_stepped: None,
             store_troubled: None,
             healed: false,
@@ -136,7 +141,16 @@ impl Oracle {
     }
 
     pub(crate) fn count_fault(&self, class: FaultClass) {
-        self.lock().trace.count(class.name());
+        self.count(class.name());
+    }
+
+    pub(crate) fn count(&self, what: &'static str) {
+        self.lock().trace.count(what);
+    }
+
+    /// A worker is about to ask for a grant of this key.
+    pub(crate) fn start_work(&self, key: usize, owner: Owner) {
+        self.lock().keys[key].worked_by.push(owner);
     }
 
     pub(crate) fn note(&self, what: fmt::Arguments<'_>) {
@@ -178,8 +192,11 @@ impl Oracle {
     /// A part of a process stands still, so its handlers may be cancelled late.
     pub(crate) fn record_stall(&self, life: usize, class: FaultClass, time: Duration) {
         let mut known = self.lock();
+        let until = known.trace.now() + time;
+        known.lives[life].fail_until(until);
+        known.lives[life].has_stood_still = true;
+        known.lives[life].begins.suspect_all();
         if class != FaultClass::ExecutorLate {
-            let until = known.trace.now() + time;
             let life = &mut known.lives[life];
             life.stalled_until = life.stalled_until.max(until);
             life.troubled = life.troubled.max(Some(until));

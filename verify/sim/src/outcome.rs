@@ -85,6 +85,9 @@ impl CallerOutcome {
             Self::NotApplied => "error: not applied",
             Self::Unknown => "error: outcome unknown",
             Self::Unrecorded => "error: outcome unrecorded",
+            Self::Store(ErrorKind::Damaged) => "error: record damaged",
+            Self::Store(ErrorKind::Full) => "error: store full",
+            Self::Store(ErrorKind::Unusable) => "error: store unusable",
             Self::Store(_) => "error: store unavailable",
         }
     }

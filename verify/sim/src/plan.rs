@@ -25,8 +25,12 @@ pub enum FaultClass {
     Twice,
     /// The store cannot be reached for a while.
     Outage,
-    /// The store has no room for new records for a while.
+    /// The store has no room: for one write, for new records, or for any write for a while.
     Full,
+    /// The store reports that it cannot be used, once or for a while, as after a change of its password.
+    Unusable,
+    /// A record cannot be read, once or until an operator repairs it.
+    Damaged,
     /// The store forgets everything.
     Amnesia,
     /// The clock of the store steps, forwards or back.
@@ -47,6 +51,8 @@ pub enum FaultClass {
     Clocks,
     /// An operator resolves unknown outcomes, slowly.
     Operator,
+    /// A worker gives operations up and buries their records; an operator reopens some of them.
+    Worker,
     /// A caller hangs up.
     HangUp,
     /// A client uses a key with another payload.
@@ -68,6 +74,8 @@ impl FaultClass {
         (Self::Twice, "request twice"),
         (Self::Outage, "outage"),
         (Self::Full, "full store"),
+        (Self::Unusable, "unusable store"),
+        (Self::Damaged, "damaged record"),
         (Self::Amnesia, "amnesia"),
         (Self::StoreClock, "store clock stepped"),
         (Self::Expiry, "record expired"),
@@ -78,6 +86,7 @@ impl FaultClass {
         (Self::Abort, "tasks dropped"),
         (Self::Clocks, "process clocks stepped"),
         (Self::Operator, "operator resolved"),
+        (Self::Worker, "worker gave up"),
         (Self::HangUp, "caller hung up"),
         (Self::OtherPayload, "other payload"),
         (Self::LongHandler, "long handler"),
@@ -161,12 +170,16 @@ impl Plan {
     pub(crate) fn draw(dice: &Dice) -> Self {
         let lease = Duration::from_secs(dice.pick(&[1, 1, 2, 5]));
         let swarm = draw_swarm(dice);
-        // In some worlds all clients call with the same key at once.
-        let crowded = dice.percent(15);
-        let routes = (0..if crowded { 1 } else { dice.between(1, 3) })
+        // In some worlds all clients call with the same key at once. In others they also ask slow probes.
+        let crowded = dice.percent(20);
+        let probing = crowded && dice.percent(30);
+        let mut routes = (0..if crowded { 1 } else { dice.between(1, 3) })
             .map(|_| draw_route(dice, lease, &swarm))
             .collect::<Vec<_>>();
-        let leases = if crowded { 4 } else { dice.between(3, 15) };
+        if probing {
+            routes[0].effect = EffectPolicy::Resolve;
+        }
+        let leases = if crowded && !probing { 4 } else { dice.between(3, 15) };
         let window = lease * u32::try_from(leases).expect("small");
         let clients = if crowded { 30 } else { dice.pick(&[3, 6, 12, 25, 60]) };
         let keys = if crowded { 1 } else { dice.pick(&[1, 1, 2, 5, 20, 200]).min(2 * clients) };
@@ -191,8 +204,8 @@ impl Plan {
             swarm,
             fault_percent: dice.pick(&[2, 20, 40]),
             latency: latency.min(store_timeout / 4),
-            probe_takes: dice.pick(&[Duration::ZERO, lease / 2, lease * 9 / 10]),
-            unsure_percent: dice.pick(&[6, 6, 40]),
+            probe_takes: if probing { lease * 9 / 10 } else { dice.pick(&[Duration::ZERO, lease / 2, lease * 9 / 10]) },
+            unsure_percent: if probing { 80 } else { dice.pick(&[6, 6, 40]) },
             vain_percent: dice.pick(&[15, 15, 50]),
             respite: dice.pick(&[window / 2, window / 4, 2 * lease]),
             window,

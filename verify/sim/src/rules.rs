@@ -26,6 +26,8 @@ pub const WRONG_PROVENANCE: &str = "an answer is marked as fresh and is not, or 
 pub const LESS_THAN_HANDLER_KNEW: &str = "a caller received less than its handler had reported";
 /// Each call returns.
 pub const NO_OUTCOME_AT_ALL: &str = "a caller never received an outcome";
+/// A caller is refused because of the store only if the store just failed a call of the same process.
+pub const REFUSED_WITHOUT_OUTAGE: &str = "a caller was refused because of the store, and the store answered";
 /// Only Hold leaves an outcome unknown for good: Retry runs again, and Resolve finds it out.
 pub const UNKNOWN_WITHOUT_HOLD: &str = "the final outcome is unknown, and the policy is not Hold";
 /// An outcome stays unknown only if a fault, or the handler itself, left it unknown.

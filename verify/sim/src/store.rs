@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use network::CallFate;
 
-pub(crate) use network::{Network, Outage};
+pub(crate) use network::{Network, Outage, Room};
 
 /// The server of the store. It can forget everything.
 #[derive(Debug)]
@@ -63,6 +63,14 @@ pub(crate) enum StoreCall {
 }
 
 impl StoreCall {
+    /// Whether the call may write a record.
+    fn writes(self) -> bool {
+        match self {
+            Self::Begin | Self::Renew(_) | Self::Complete | Self::Swap => true,
+            Self::Read | Self::Dedicated => false,
+        }
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Begin => "begin",
@@ -96,27 +104,38 @@ pub(crate) struct NetworkStore {
     network: Arc<Network>,
     /// The life of the process that calls.
     life: usize,
+    /// Whether its calls meet no fault.
+    is_sure: bool,
 }
 
 impl NetworkStore {
     pub(crate) fn new(network: Arc<Network>, life: usize) -> Self {
-        Self { network, life }
+        Self { network, life, is_sure: false }
+    }
+
+    /// A handle on the machine of the store: its calls meet no fault.
+    pub(crate) fn sure(network: Arc<Network>, life: usize) -> Self {
+        Self { network, life, is_sure: true }
     }
 
     /// Sends a request and waits for the reply; if the reply is lost, it waits for ever. Dropping the future does not
     /// stop the request.
     async fn call<T: Send + 'static>(&self, rk: RecordKey, request: StoreCall, step: ServerStep<T>) -> Result<T> {
-        let fate = self.network.fate(request);
+        let fate = if self.is_sure { CallFate::FINE } else { self.network.fate(request) };
         if !matches!(fate, CallFate::Fine { there, back } if there.max(back) <= self.network.plan.latency) {
             self.network.oracle.record_call_fault(self.life, rk, &request, &format_args!("{fate:?}"));
+            if !matches!(fate, CallFate::Refused(_)) {
+                self.network.oracle.record_unavailable(self.life);
+            }
         }
         let (sender, reply) = oneshot::channel();
-        let request = InTransit { network: Arc::clone(&self.network), rk, request, step };
-        self.network.server.spawn(Box::pin(request.travel(fate, sender)));
-        match reply.await {
-            Ok(reply) => reply,
-            Err(_lost) => pending().await,
+        let in_transit = InTransit { network: Arc::clone(&self.network), rk, request, is_sure: self.is_sure, step };
+        self.network.server.spawn(Box::pin(in_transit.travel(fate, sender)));
+        let Ok(reply) = reply.await else { return pending().await };
+        if let Err(error) = &reply {
+            self.network.oracle.record_refused_call(self.life, rk, &request, error.kind());
         }
+        reply
     }
 }
 
@@ -125,6 +144,7 @@ struct InTransit<T> {
     network: Arc<Network>,
     rk: RecordKey,
     request: StoreCall,
+    is_sure: bool,
     step: ServerStep<T>,
 }
 
@@ -138,7 +158,7 @@ impl<T: Send + 'static> InTransit<T> {
                 server.sleep(back).await;
                 reply_to(sender, reply);
             }
-            CallFate::Refused => reply_to(sender, Err(failed(ErrorKind::NotApplied))),
+            CallFate::Refused(kind) => reply_to(sender, Err(failed(kind))),
             CallFate::Cut { carried_out } => {
                 self.carry_out_when(carried_out).await;
                 reply_to(sender, Err(failed(ErrorKind::Unknown)));
@@ -177,8 +197,10 @@ impl<T: Send + 'static> InTransit<T> {
     async fn carry_out(&self, when: Arrival) -> Result<T> {
         let network = &self.network;
         let before = network.shelf.observed(&self.rk);
-        if network.is_full() && matches!(self.request, StoreCall::Begin) && before.live().is_none() {
-            return Err(failed(ErrorKind::NotApplied));
+        if !self.is_sure
+            && let Some(kind) = network.refusal(&self.rk, self.request, before.live().is_some())
+        {
+            return Err(failed(kind));
         }
         let reply = (self.step)(network.shelf.memory(), when).await;
         let after = network.shelf.observed(&self.rk);
@@ -211,7 +233,10 @@ impl Store for NetworkStore {
             })
         });
         self.network.oracle.record_begin(self.life, ask.owner);
-        self.call(ask.call.record_key(), StoreCall::Begin, step).await
+        let begin = self.network.oracle.start_begin(self.life);
+        let inserted = self.call(ask.call.record_key(), StoreCall::Begin, step).await;
+        begin.end(&inserted);
+        inserted
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
@@ -226,11 +251,12 @@ impl Store for NetworkStore {
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
-        let (rk, ask) = (*rk, Arc::new(ask.clone()));
+        let (rk, claim, age, ask) = (*rk, ask.claim, ask.age, Arc::new(ask.clone()));
         let step: ServerStep<_> = Arc::new(move |memory, _| {
             let ask = Arc::clone(&ask);
             Box::pin(async move { memory.complete(&rk, &ask).await })
         });
+        self.network.oracle.check_completion_sent(self.life, &rk, claim, age);
         self.call(rk, StoreCall::Complete, step).await
     }
 
@@ -256,7 +282,11 @@ impl Store for NetworkStore {
             let change = Arc::clone(&change);
             Box::pin(async move { memory.swap(&rk, &change.0, &change.1).await })
         });
-        self.call(rk, StoreCall::Swap, step).await
+        let swapped = self.call(rk, StoreCall::Swap, step).await;
+        if swapped.is_ok() {
+            self.network.oracle.record_swap_reply(self.life);
+        }
+        swapped
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::chaos;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::gate::Gate;
 use crate::gate::reason::Reason;
 use crate::key::Call;
@@ -64,6 +64,7 @@ impl Gate {
             Ok(Begun::Mismatch) => Ok(BeginOutcome::Refused(Reason::Mismatch)),
             Ok(Begun::Indeterminate(since)) => Ok(BeginOutcome::Refused(Reason::Indeterminate { since })),
             Ok(Begun::Dead) => Ok(BeginOutcome::Refused(Reason::Dead)),
+            Err(error) if chaos::on("pass_ignores_full") && error.kind() == ErrorKind::Full => Err(error),
             Err(error) if (self.terms.pass || chaos::on("error_is_absent")) && is_unavailable(&error) => {
                 telemetry::unprotected(call.record_key(), &error);
                 Ok(BeginOutcome::Unprotected)
@@ -75,6 +76,7 @@ impl Gate {
     /// Asks the probe whether the effect happened, and records what it found. Returns whether a new begin may succeed.
     async fn ask_probe(&self, call: Call, probe: &dyn Probe) -> bool {
         let (rk, terms, leases) = (call.record_key(), &*self.terms, &self.shared.leases);
+        let asked_early = if chaos::on("probe_before_token") { Some(probe.probe(rk.operation()).await) } else { None };
         let Ok(seen) = leases.call_store(|protocol| protocol.read(rk)).await else {
             return false;
         };
@@ -82,7 +84,12 @@ impl Gate {
             // The record expired after the begin.
             return true;
         };
-        let found = probe.probe(rk.operation());
+        let found = async {
+            match asked_early {
+                Some(found) => found,
+                None => probe.probe(rk.operation()).await,
+            }
+        };
         // Bounded, because the attempt keeps its permit while the probe runs.
         let verdict = match timeout(&**leases.runtime(), terms.lease.into(), found).await {
             Some(Ok(Found::Done(answer))) => Verdict::Done { answer, retention: terms.retention },

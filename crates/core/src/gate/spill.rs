@@ -149,7 +149,10 @@ impl GateCore {
                     "the answer is older than its retention, and its record is gone",
                 );
             }
-            Err(_) if request.age >= spilled.unknown_retention.into() => {
+            Err(error) if chaos::on("spill_gives_up") && is_permanent(&error) => {
+                telemetry::spilled_answer_discarded(rk, "the store refuses it");
+            }
+            Err(_) if request.age >= spilled.unknown_retention.into() && !chaos::on("spill_never_expires") => {
                 telemetry::spilled_answer_discarded(rk, "the record has expired by now");
             }
             // The journal keeps the answer of a damaged record until an operator repairs it.

@@ -122,7 +122,8 @@ impl GiveBack {
         let mut pause = FIRST_PAUSE;
         while let Err(error) = self.send(engine).await {
             // `Unusable` is repeated too: the store may accept us again, for example after a password change.
-            let is_permanent = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid);
+            let is_permanent = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid)
+                || chaos::on("give_back_gives_up") && matches!(error.kind(), ErrorKind::Unusable | ErrorKind::Full);
             if is_permanent || engine.runtime.boottime_now() >= give_up_at {
                 telemetry::not_given_back(self.rk, &error);
                 return;

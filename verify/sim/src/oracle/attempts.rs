@@ -46,7 +46,8 @@ impl Oracle {
     /// A handler starts.
     pub(crate) fn start_handler(self: Arc<Self>, call: usize, attempt: &Attempt) -> RunningHandler {
         let mut known = self.lock();
-        known.check_start(call, attempt.grant());
+        let is_down = self.may_count_as_down(&known, known.calls[call].life);
+        known.check_start(call, attempt.grant(), is_down);
         let (started, key) = (known.trace.now(), known.calls[call].key);
         let granted = attempt.grant().and_then(|grant| known.keys[key].granted(grant.owner, grant.token));
         let since = granted.map_or(started, |granted| granted.at);
@@ -137,7 +138,8 @@ impl OracleState {
         attempt.ended_at = now;
     }
 
-    fn check_start(&mut self, call: usize, grant: Option<&Grant>) {
+    /// `is_down`: whether the gate may treat the store as down.
+    fn check_start(&mut self, call: usize, grant: Option<&Grant>, is_down: bool) {
         let key = self.calls[call].key;
         let effect = self.keys[key].effect;
         let no_outcome = self.calls[call].received.is_none() && self.calls[call].attempt.is_none();
@@ -145,6 +147,7 @@ impl OracleState {
         let Some(grant) = grant else {
             self.trace.line(format_args!("key {key} call {call}: its handler starts without a record"));
             self.trace.count("run without a record");
+            self.check(key, is_down, "a handler ran without a record, and the store answered");
             self.check(
                 key,
                 effect == EffectPolicy::Ledger { pass: true },

@@ -28,7 +28,16 @@ pub(super) fn may_follow(
     let holder = |state: &State| state.holding().map(|holding: &Holding| holding.owner);
     let another = holder(&was.state) != holder(&record.state);
     match (&was.state, &record.state) {
-        (_, State::Open(Phase::Dead, _)) => Some("a record is dead, and no attempt buried it"),
+        (State::Open(Phase::InProgress | Phase::Indeterminate, _), State::Open(Phase::Dead, _))
+            if !another && was.token == record.token =>
+        {
+            None
+        }
+        (_, State::Open(Phase::Dead, _)) => Some("a record is dead, and its attempt did not bury it"),
+        (State::Open(Phase::Dead, _), State::Open(Phase::Released, _)) => {
+            (record.token <= was.token).then_some("a dead record was reopened under a token that its attempt still has")
+        }
+        (State::Open(Phase::Dead, _), State::Open(..)) => Some("a dead record was granted"),
         (_, State::Open(Phase::Indeterminate, _)) if !effect.is_at_most_once() => {
             Some("a record is indeterminate under Retry")
         }
@@ -104,7 +113,9 @@ pub(super) fn change_name(before: Option<&State>, after: &State) -> &'static str
         (Some(State::Open(Phase::Indeterminate, _)), State::Completed(_)) => "healed or resolved",
         (Some(State::Open(Phase::Indeterminate, _)), State::Open(Phase::Released, _)) => "indeterminate, then released",
         (Some(_), State::Completed(_)) => "completed",
+        (Some(State::Open(Phase::Dead, _)), State::Open(Phase::Released, _)) => "reopened",
         (Some(_), State::Open(Phase::Released, _)) => "released",
+        (Some(_), State::Open(Phase::Dead, _)) => "buried",
         (Some(_) | None, State::Open(Phase::Dead | Phase::Indeterminate | Phase::Released, _))
         | (Some(_), State::Open(Phase::InProgress, _)) => "another change",
     }

@@ -1,12 +1,14 @@
 //! How each key must end. After all faults have ended, every key is called until its final outcome is known.
 //!
-//! - The final outcome is an answer. Under `Hold` alone it may also be indeterminate.
+//! - The final outcome is an answer. Under `Hold` alone it may also be indeterminate. It is dead only if the record is.
 //! - An indeterminate outcome has a reason. The attempt that holds the record had an unknown outcome, broke off, or
 //!   could not record its answer; or a process that had called the key crashed or lost its tasks; or the store forgot
-//!   the record. So a key whose attempts all applied nothing never ends indeterminate, whatever the network does.
-//!   Relaxed if records live for a few leases only: a process stops giving back a record that should have expired.
+//!   the record, or could not read it. So a key whose attempts all applied nothing never ends indeterminate, whatever
+//!   the network does. Relaxed if records live for a few leases only: a process stops giving back a record that should
+//!   have expired.
 //! - No record is in progress for an attempt that applied nothing or never started. Relaxed for takeovers, if the
-//!   process crashed or dropped its tasks, if the store forgot, and if records live for a few leases only.
+//!   process crashed or dropped its tasks, if the store forgot, if the record was damaged, and if records live for a
+//!   few leases only.
 //! - An answer that a caller received as recorded or pending is the final one. Relaxed if the store forgot a live
 //!   record, and for pending answers if records live for a few leases only.
 //! - Two processes report the same, and the store has it.
@@ -117,7 +119,15 @@ impl OracleState {
                 (completion.answer != *answer.as_bytes()).then_some("the final answer is not the recorded one")
             }
             // The record expired before this check.
-            (CallerOutcome::Answer { .. } | CallerOutcome::Indeterminate, None) if records_expire => None,
+            (CallerOutcome::Answer { .. } | CallerOutcome::Indeterminate | CallerOutcome::Dead, None)
+                if records_expire =>
+            {
+                None
+            }
+            (CallerOutcome::Dead, Some(State::Open(Phase::Dead, _))) => {
+                self.trace.count("ended dead");
+                None
+            }
             (CallerOutcome::Indeterminate, Some(State::Open(Phase::Indeterminate, holding))) => {
                 self.trace.count("ended indeterminate");
                 if known.effect != EffectPolicy::Hold {
@@ -149,7 +159,8 @@ impl OracleState {
         let known = &self.keys[key];
         let in_vain = self.attempts_of(known).find(holds).is_none_or(AttemptHistory::is_not_applied);
         // A takeover is never given back as released, because the outcome of the lapsed attempt before it is unknown.
-        there && in_vain && !holding.takeover && !holding.is_abandoned() && !known.has_forgotten_record()
+        let is_excused = known.has_forgotten_record() || known.damaged;
+        there && in_vain && !holding.takeover && !holding.is_abandoned() && !is_excused
     }
 
     /// Whether the attempt that held the record last left its outcome unknown: its handler did not report one, or its

@@ -8,6 +8,7 @@ use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::Grant;
 use hapax_core::{Call, Fingerprint, Owner, Phase, RecordKey, Timestamp, Token};
 
+use super::availability::BeginHistory;
 use crate::outcome::{CallerOutcome, EffectPolicy, HandlerOutcome};
 
 /// One start of a process, up to its crash.
@@ -21,11 +22,29 @@ pub(super) struct ProcessLife {
     pub(super) stalled_until: Duration,
     /// When one of its store calls last met a fault, or when it last stood still.
     pub(super) troubled: Option<Duration>,
+    /// When the store last failed one of its calls, other than by a damaged record, or until when it stands still.
+    pub(super) failed: Option<Duration>,
+    pub(super) has_stood_still: bool,
+    pub(super) begins: BeginHistory,
 }
 
 impl ProcessLife {
     pub(super) fn new(process: usize, journal: Option<Arc<MemoryJournal>>) -> Self {
-        Self { process, journal, crashed: false, cut_off: None, stalled_until: Duration::ZERO, troubled: None }
+        Self {
+            process,
+            journal,
+            crashed: false,
+            cut_off: None,
+            stalled_until: Duration::ZERO,
+            troubled: None,
+            failed: None,
+            has_stood_still: false,
+            begins: BeginHistory::default(),
+        }
+    }
+
+    pub(super) fn fail_until(&mut self, until: Duration) {
+        self.failed = self.failed.max(Some(until));
     }
 }
 
@@ -63,6 +82,10 @@ pub(super) struct KeyHistory {
     pub(super) reasons: Vec<&'static str>,
     /// How often the store forgot its record.
     pub(super) forgotten: usize,
+    /// Whether the store ever said that its record is damaged.
+    pub(super) damaged: bool,
+    /// The owners under which workers asked for a grant.
+    pub(super) worked_by: Vec<Owner>,
 }
 
 /// A grant of the store.
@@ -104,6 +127,8 @@ impl KeyHistory {
             stands: None,
             reasons: Vec::new(),
             forgotten: 0,
+            damaged: false,
+            worked_by: Vec::new(),
         }
     }
 

@@ -18,14 +18,14 @@
 //! - A call that was made after an answer was recorded is never refused as indeterminate. Relaxed if the store forgot,
 //!   and for a follower of a call that was made before.
 //! - `Busy` never asks for a delay longer than a lease, and the only call of a key is never busy. The second is relaxed
-//!   if an operator or a probe may have changed the record.
+//!   if an operator, a worker or a probe may have changed the record.
 //! - No answer is lost in a process with a journal.
 
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use hapax_core::Journal;
 use hapax_core::gate::{Provenance, Recorded};
-use hapax_core::{ErrorKind, Journal};
 
 use super::history::{AttemptHistory, CallHistory};
 use super::{Oracle, OracleState};
@@ -70,7 +70,9 @@ impl Oracle {
             CallerOutcome::Busy(after) if *after > route.lease => Some("a caller must retry after more than a lease"),
             CallerOutcome::Mismatch => known.check_mismatch(call),
             CallerOutcome::Indeterminate => known.check_indeterminate(call),
-            CallerOutcome::Dead => Some("a caller was refused because of a dead key, and no attempt buried it"),
+            CallerOutcome::Dead if known.keys[known.calls[call].key].worked_by.is_empty() => {
+                Some("a caller was refused because of a dead key, and no attempt buried it")
+            }
             CallerOutcome::Overloaded if self.plan.max_in_flight > self.plan.clients => {
                 Some("a caller was refused as overloaded although few attempts run")
             }
@@ -78,10 +80,10 @@ impl Oracle {
             CallerOutcome::Unknown => known.check_unknown(call, route.retention),
             CallerOutcome::Unrecorded => known.check_unrecorded(call),
             CallerOutcome::Busy(_) => known.check_not_started(call).or_else(|| known.check_other_call(call)),
-            CallerOutcome::Store(ErrorKind::NotApplied | ErrorKind::Unknown) | CallerOutcome::Overloaded => {
-                known.check_not_started(call)
+            CallerOutcome::Overloaded | CallerOutcome::Dead => known.check_not_started(call),
+            CallerOutcome::Store(kind) => {
+                known.check_not_started(call).or_else(|| self.check_store_error(known, call, *kind))
             }
-            CallerOutcome::Store(_) => Some("a caller received a store error that no fault causes"),
         }
     }
 }
@@ -219,7 +221,7 @@ impl OracleState {
     /// Checks that there is another call that can cause this refusal.
     fn check_other_call(&self, call: usize) -> Option<&'static str> {
         let key = &self.keys[self.calls[call].key];
-        let alone = key.calls == [call] && !key.is_found_out;
+        let alone = key.calls == [call] && !key.is_found_out && key.worked_by.is_empty();
         alone.then_some("a caller was refused because of another attempt, and there is none")
     }
 

@@ -3,13 +3,14 @@
 //! - A recorded answer stays, with its record.
 //! - Under one token a record moves in one direction only: in progress, abandoned, indeterminate, released, completed.
 //! - Every grant has a larger token than any record before it. Starts anew after the store forgot.
-//! - For a free key (absent or released) no handler runs and no effect happened. Except where outcomes are found out,
-//!   none of its attempts has an unknown outcome. Relaxed for attempts whose record the store forgot, and for attempts
-//!   that ran without a record.
+//! - For a free key (absent, released or dead) no handler runs and no effect happened. Except where outcomes are found
+//!   out, none of its attempts has an unknown outcome. Relaxed for attempts whose record the store forgot, and for
+//!   attempts that ran without a record.
 //! - No request ends or renews the lease of another attempt. Ending is relaxed just after the store's clock stepped, or
 //!   if processes stand still: the process may have judged the lease before the step.
 //! - A record is taken over only under `Retry`, and is marked so. It is indeterminate only under other policies. It is
-//!   never dead, and it keeps its fingerprint.
+//!   dead only if a worker buried it under its own grant, and then only reopened under a larger token, or completed.
+//!   It keeps its fingerprint.
 //! - A recorded answer was given by a handler for that payload. The payload is not compared if the store forgot a
 //!   record and the outcome was then found out by operation, which has no payload.
 
@@ -147,6 +148,11 @@ impl OracleState {
                 return Some("an answer was recorded that no handler gave for this payload");
             }
         }
+        if let State::Open(Phase::Dead, holding) = &record.state
+            && !known.worked_by.contains(&holding.owner)
+        {
+            return Some("a record is dead, and no worker buried it");
+        }
         let was = before.live();
         if let (Some(was), StoreCall::Renew(claim)) = (was, request) {
             let own = was.state.holding().map(|holding| (was.token, holding.owner)) == Some((claim.token, claim.owner));
@@ -158,9 +164,9 @@ impl OracleState {
         }
     }
 
-    /// Checks a key that the next begin would be granted.
+    /// Checks a key that the next begin would be granted, at the latest after an operator has reopened it.
     fn check_free_key(&mut self, key: usize, record: Option<&Record>) {
-        if record.is_some_and(|record| !matches!(record.state, State::Open(Phase::Released, _))) {
+        if record.is_some_and(|record| !matches!(record.state, State::Open(Phase::Released | Phase::Dead, _))) {
             return;
         }
         let known = &self.keys[key];

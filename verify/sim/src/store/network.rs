@@ -1,9 +1,11 @@
 //! The network between the gates and the store. It decides whether, when and how often a request arrives, and whether
 //! its reply does.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hapax_core::{ErrorKind, RecordKey};
 use hapax_testkit::Process;
 
 use super::{StoreCall, StoreServer};
@@ -26,7 +28,21 @@ pub(crate) struct Network {
 struct NetworkState {
     healed: bool,
     outage: Option<Outage>,
-    full: bool,
+    unusable: bool,
+    room: Room,
+    /// The records that cannot be read.
+    damaged: BTreeSet<RecordKey>,
+}
+
+/// For which writes the store has room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Room {
+    #[default]
+    Enough,
+    /// New records are refused, as a full Redis does.
+    ForKnownRecords,
+    /// Every write is refused, as a full disk does.
+    None,
 }
 
 /// How the store is unavailable.
@@ -54,7 +70,8 @@ pub(super) enum CallFate {
         there: Duration,
         back: Duration,
     },
-    Refused,
+    /// The request is not carried out, and the reply is this error.
+    Refused(ErrorKind),
     Cut {
         carried_out: bool,
     },
@@ -72,6 +89,10 @@ pub(super) enum CallFate {
     },
 }
 
+impl CallFate {
+    pub(super) const FINE: Self = Self::Fine { there: Duration::ZERO, back: Duration::ZERO };
+}
+
 impl Network {
     pub(crate) fn new(oracle: Arc<Oracle>, shelf: Arc<StoreServer>, plan: Arc<Plan>, dice: Dice) -> Self {
         Self { server: Arc::clone(&shelf.server), shelf, oracle, plan, dice, state: Mutex::default() }
@@ -83,7 +104,7 @@ impl Network {
 
     /// Ends all faults. Late requests still arrive.
     pub(crate) fn heal(&self) {
-        *self.lock() = NetworkState { healed: true, outage: None, full: false };
+        *self.lock() = NetworkState { healed: true, ..NetworkState::default() };
     }
 
     pub(crate) fn outage(&self, outage: Option<Outage>) {
@@ -91,27 +112,56 @@ impl Network {
         state.outage = outage.filter(|_| !state.healed);
     }
 
-    pub(crate) fn full(&self, full: bool) {
+    pub(crate) fn room(&self, room: Room) {
         let mut state = self.lock();
-        state.full = full && !state.healed;
+        state.room = if state.healed { Room::Enough } else { room };
     }
 
-    /// Whether there is no room for a new record.
-    pub(super) fn is_full(&self) -> bool {
-        self.lock().full
+    pub(crate) fn unusable(&self, unusable: bool) {
+        let mut state = self.lock();
+        state.unusable = unusable && !state.healed;
+    }
+
+    pub(crate) fn damage(&self, rk: RecordKey) {
+        let mut state = self.lock();
+        if !state.healed {
+            state.damaged.insert(rk);
+        }
+    }
+
+    pub(crate) fn repair(&self, rk: &RecordKey) {
+        self.lock().damaged.remove(rk);
+    }
+
+    /// The error with which the store refuses a request that arrives. `has_record`: whether the record lives.
+    pub(super) fn refusal(&self, rk: &RecordKey, request: StoreCall, has_record: bool) -> Option<ErrorKind> {
+        let state = self.lock();
+        if has_record && state.damaged.contains(rk) && request != StoreCall::Dedicated {
+            return Some(ErrorKind::Damaged);
+        }
+        let refuses = match state.room {
+            Room::Enough => false,
+            Room::ForKnownRecords => request == StoreCall::Begin && !has_record,
+            // The begin of a record that lives only reads.
+            Room::None => request.writes() && !(request == StoreCall::Begin && has_record),
+        };
+        refuses.then_some(ErrorKind::Full)
     }
 
     pub(super) fn fate(&self, request: StoreCall) -> CallFate {
-        let (healed, outage) = {
+        let (healed, unusable, outage) = {
             let state = self.lock();
-            (state.healed, state.outage)
+            (state.healed, state.unusable, state.outage)
         };
+        if unusable {
+            return CallFate::Refused(ErrorKind::Unusable);
+        }
         let latency = || self.dice.up_to(self.plan.latency);
         match outage {
             Some(Outage::Slow) => {
                 return CallFate::Fine { there: latency(), back: self.dice.up_to(self.plan.store_timeout) };
             }
-            Some(Outage::Refuses) => return CallFate::Refused,
+            Some(Outage::Refuses) => return CallFate::Refused(ErrorKind::NotApplied),
             Some(Outage::Swallows) => return CallFate::Lost { carried_out: false },
             Some(Outage::Mute) => return CallFate::Lost { carried_out: true },
             Some(Outage::LosesAnswers) if request == StoreCall::Complete => {
@@ -126,7 +176,9 @@ impl Network {
         if healed || !self.dice.percent(self.plan.fault_percent) {
             return fine;
         }
-        let possible: Vec<_> = FAULTS.iter().filter(|(class, _)| self.plan.allows(*class)).copied().collect();
+        // A call that writes nothing needs no room.
+        let can_meet = |class| self.plan.allows(class) && (class != FaultClass::Full || request.writes());
+        let possible: Vec<_> = FAULTS.iter().filter(|(class, _)| can_meet(*class)).copied().collect();
         if possible.is_empty() {
             return fine;
         }
@@ -150,7 +202,10 @@ const FAULTS: &[(FaultClass, MakeFate)] = &[
         back: net.dice.up_to(2 * net.plan.store_timeout),
     }),
     (FaultClass::Slow, |net| CallFate::Fine { there: Duration::ZERO, back: net.dice.up_to(net.plan.store_timeout) }),
-    (FaultClass::Refused, |_| CallFate::Refused),
+    (FaultClass::Refused, |_| CallFate::Refused(ErrorKind::NotApplied)),
+    (FaultClass::Full, |_| CallFate::Refused(ErrorKind::Full)),
+    (FaultClass::Unusable, |_| CallFate::Refused(ErrorKind::Unusable)),
+    (FaultClass::Damaged, |_| CallFate::Refused(ErrorKind::Damaged)),
     (FaultClass::Cut, |net| CallFate::Cut { carried_out: net.dice.percent(50) }),
     (FaultClass::Lost, |net| CallFate::Lost { carried_out: net.dice.percent(50) }),
     // With `cut`, the gate retries while the first request is still in transit.

@@ -12,8 +12,13 @@ use crate::scenario::{FaultPlan, RunScenario, Scenario};
 use crate::setup::GateSetup;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
-pub(crate) const HOLD: GateSetup =
-    GateSetup { effect: EffectPolicy::Hold, lease: LEASE, timeout: Duration::from_secs(1), wait: None };
+pub(crate) const HOLD: GateSetup = GateSetup {
+    effect: EffectPolicy::Hold,
+    lease: LEASE,
+    timeout: Duration::from_secs(1),
+    wait: None,
+    unknown_retention: None,
+};
 pub(crate) const RETRY: GateSetup = GateSetup { effect: EffectPolicy::Repeatable, ..HOLD };
 pub(crate) const RESOLVE: GateSetup = GateSetup { effect: EffectPolicy::Resolve, ..HOLD };
 /// The shortest lease that the settings allow: as long as one store call may take.
@@ -39,6 +44,8 @@ pub(crate) fn faults(GateSetup { lease, timeout, .. }: GateSetup) -> Vec<StoreFa
         StoreFault::FailBefore(ErrorKind::NotApplied),
         StoreFault::FailBefore(ErrorKind::Unknown),
         StoreFault::FailBefore(ErrorKind::Damaged),
+        StoreFault::FailBefore(ErrorKind::Unusable),
+        StoreFault::FailBefore(ErrorKind::Full),
         StoreFault::FailAfter(ErrorKind::Unknown),
         StoreFault::SwallowBefore,
         StoreFault::SwallowAfter,
@@ -132,6 +139,9 @@ fn outages() -> Vec<(usize, StoreFault)> {
         outages.extend([
             (calls, StoreFault::FailBefore(ErrorKind::NotApplied)),
             (calls, StoreFault::FailBefore(ErrorKind::Unknown)),
+            (calls, StoreFault::FailBefore(ErrorKind::Damaged)),
+            (calls, StoreFault::FailBefore(ErrorKind::Unusable)),
+            (calls, StoreFault::FailBefore(ErrorKind::Full)),
             (calls, StoreFault::FailAfter(ErrorKind::Unknown)),
             (calls, StoreFault::SwallowBefore),
             (calls, StoreFault::SwallowAfter),

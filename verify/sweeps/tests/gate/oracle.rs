@@ -13,7 +13,7 @@ use hapax_core::gate::Attempt;
 use hapax_core::machine::Observed;
 use hapax_core::settings::{Found, Probe};
 use hapax_core::store::Memory;
-use hapax_core::{BoxError, OperationId, Phase, RecordKey, State, Store, Token};
+use hapax_core::{BoxError, ErrorKind, OperationId, Phase, RecordKey, State, Store, Token};
 use hapax_sim::outcome::{CallerOutcome, EffectPolicy, HandlerOutcome, HandlerResult};
 use hapax_sim::rules;
 use hapax_testkit::yield_now;
@@ -70,6 +70,11 @@ impl KeyOracle {
         self.lock().excuse.get_or_insert(reason);
     }
 
+    /// From now on a caller may receive an error of this kind from the store.
+    pub(crate) fn expect_error(&self, kind: ErrorKind) {
+        self.lock().expected_errors.push(kind);
+    }
+
     pub(crate) fn start_handler(self: Arc<Self>, call: usize, attempt: &Attempt) -> RunningHandler {
         let grant = *attempt.grant().expect("no policy of the sweeps runs a handler without a record");
         let mut history = self.lock();
@@ -114,9 +119,13 @@ impl KeyOracle {
                 history.check(many_faults, "one failed store call lost an answer");
                 history.excuse.get_or_insert("an answer could not be recorded");
             }
-            CallerOutcome::Store(_) => {
+            CallerOutcome::Store(kind) => {
                 let many_faults = self.level == FaultLevel::Many;
                 history.check(many_faults, "one failed store call refused a caller");
+                // Without an answer in time the gate reports `Unknown`, and while the breaker is open `NotApplied`.
+                let is_outage = matches!(kind, ErrorKind::NotApplied | ErrorKind::Unknown);
+                let is_expected = is_outage || history.expected_errors.contains(kind);
+                history.check(is_expected, "a caller received a store error that no fault causes");
                 history.check_refusal(call);
             }
             CallerOutcome::Busy(_)

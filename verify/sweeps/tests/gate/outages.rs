@@ -4,17 +4,22 @@
 use std::time::Duration;
 
 use hapax_core::ErrorKind;
+use hapax_sim::outcome::HandlerOutcome;
 use hapax_sweeps::{Interruption, Sweep};
 use hapax_testkit::StoreFault;
 
 use crate::faults::{FRESH, HOLD, LEASE};
 use crate::handler::HandlerScript;
 use crate::scenario::{FaultPlan, RunScenario, Scenario};
+use crate::setup::GateSetup;
 
 const WITH_JOURNAL: Scenario = Scenario { name: "with a journal", setup: HOLD, journal: true, ..FRESH };
 
-const OUTAGE_FAULTS: [StoreFault; 4] = [
+const OUTAGE_FAULTS: [StoreFault; 7] = [
     StoreFault::FailBefore(ErrorKind::NotApplied),
+    StoreFault::FailBefore(ErrorKind::Damaged),
+    StoreFault::FailBefore(ErrorKind::Unusable),
+    StoreFault::FailBefore(ErrorKind::Full),
     StoreFault::FailAfter(ErrorKind::Unknown),
     StoreFault::SwallowBefore,
     StoreFault::SwallowAfter,
@@ -59,6 +64,24 @@ fn an_interruption_at_every_step_of_an_outage() {
         }
     }
     sweep.finish(400, 1600);
+}
+
+/// The store never works again. Neither the journal nor a task tries for ever.
+#[test]
+fn retries_end_when_every_record_must_have_expired() {
+    let mut sweep = Sweep::new("the store fails for good at every store call");
+    let setup = GateSetup { unknown_retention: Some(4 * LEASE), ..HOLD };
+    let outcomes = [HandlerOutcome::Applied, HandlerOutcome::NotApplied, HandlerOutcome::Unknown];
+    for (outcome, journal) in outcomes.into_iter().flat_map(|outcome| [(outcome, false), (outcome, true)]) {
+        let handler = HandlerScript::APPLIES.returns(outcome);
+        let scenario = Scenario { name: "without recovery", setup, handler, journal, ..FRESH };
+        for call in 0..sweep.points(&scenario, |coverage| coverage.calls) {
+            for fault in OUTAGE_FAULTS {
+                sweep.run_without_recovery(&scenario, call, fault);
+            }
+        }
+    }
+    sweep.finish(20, 100);
 }
 
 /// The number of the store call that completes a fresh run. Two processes first open a dedicated handle each (calls 0

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use hapax_core::ErrorKind;
 use hapax_core::journal::{Journal, MemoryJournal};
 use hapax_sim::outcome::CallerOutcome;
 use hapax_sim::rules;
 use hapax_sweeps::{Interruption, Sweep};
-use hapax_testkit::StoreFault;
+use hapax_testkit::{StoreFault, StoreMethod};
 
 use crate::handler::HandlerScript;
 use crate::oracle::{FaultLevel, TASKS_DROPPED};
@@ -54,7 +55,7 @@ impl FaultPlan {
     fn level(&self, setup: GateSetup) -> FaultLevel {
         let retry_fits_into_lease = 2 * setup.timeout < setup.lease;
         // The gate does not repeat a call whose error is definite.
-        let is_definite = |fault| matches!(fault, StoreFault::FailBefore(ErrorKind::NotApplied | ErrorKind::Damaged));
+        let is_definite = |fault| matches!(fault, StoreFault::FailBefore(kind) if kind != ErrorKind::Unknown);
         match (&*self.faults, self.interruption) {
             (_, Some((_, Interruption::Abort))) => FaultLevel::Many,
             ([], _) => FaultLevel::None,
@@ -83,6 +84,9 @@ pub(crate) trait RunScenario {
     fn points(&mut self, scenario: &Scenario, of: impl Fn(Coverage) -> usize) -> usize;
 
     fn run(&mut self, scenario: &Scenario, plan: &FaultPlan) -> Option<Coverage>;
+
+    /// Runs the first call of a scenario against a store that meets the fault at this call and all later ones.
+    fn run_without_recovery(&mut self, scenario: &Scenario, call: usize, fault: StoreFault);
 }
 
 impl RunScenario for Sweep {
@@ -95,6 +99,41 @@ impl RunScenario for Sweep {
     fn run(&mut self, scenario: &Scenario, plan: &FaultPlan) -> Option<Coverage> {
         self.add_run(run_scenario(scenario, plan))
     }
+
+    fn run_without_recovery(&mut self, scenario: &Scenario, call: usize, fault: StoreFault) {
+        self.add_run(run_without_recovery(scenario, call, fault));
+    }
+}
+
+/// Fails if the gate still calls the store, or keeps a task or a journal entry, when every record must have expired.
+fn run_without_recovery(scenario: &Scenario, call: usize, fault: StoreFault) -> Result<(), String> {
+    let mut world = World::new(scenario.setup, FaultLevel::Many);
+    world.faulty.inject_from(call, fault);
+    let journal: Option<Arc<dyn Journal>> = scenario.journal.then(|| Arc::new(MemoryJournal::new()) as _);
+    let process = world.start_process(Arc::clone(&world.faulty) as _, journal.clone());
+    let caller = world.send(process, scenario.handler, Duration::ZERO);
+    let outcome = world.time.run_until(LIMIT, || caller.output());
+    // A cancellation is sent twice, and each of them is repeated for this long.
+    let retention = scenario.setup.unknown_retention.unwrap_or_default();
+    world.time.run_for(3 * retention + scenario.setup.lease);
+    let requests =
+        |world: &World| world.faulty.calls().into_iter().filter(|method| *method != StoreMethod::Dedicated).count();
+    let before = requests(&world);
+    world.time.run_for(scenario.setup.lease);
+    let running = &world.processes[process];
+    let gate = running.gate.clone();
+    let drained = running.process.start(async move { gate.drain(Duration::ZERO).await });
+    let is_idle = world.time.run_until(LIMIT, || drained.output()) == Some(true);
+    let entries =
+        journal.map_or(0, |journal| journal.replay().now_or_never().and_then(Result::ok).map_or(1, |all| all.len()));
+    let broken = match (outcome.is_some(), requests(&world) == before, is_idle, entries) {
+        (false, ..) => rules::NO_OUTCOME_AT_ALL,
+        (true, false, ..) => "the store is called although every record must have expired",
+        (true, true, false, _) => "a task runs on although every record must have expired",
+        (true, true, true, 1..) => "the journal keeps an answer although its record must have expired",
+        (true, true, true, 0) => return Ok(()),
+    };
+    Err(format!("{broken}\n  {}, call {call} and all later ones: {fault:?}", scenario.name))
 }
 
 /// Fails with the broken rule and the trace.
@@ -115,6 +154,12 @@ fn play(world: &mut World, scenario: &Scenario, plan: &FaultPlan) -> Coverage {
     }
     for (call, fault) in &plan.faults {
         world.faulty.inject(*call, *fault);
+        if let StoreFault::FailBefore(kind) = fault {
+            world.oracle.expect_error(*kind);
+            if *kind == ErrorKind::Unusable && plan.interruption.is_some() && !scenario.journal {
+                world.oracle.excuse("an answer without a journal is lost, and its caller may have hung up");
+            }
+        }
         if *fault == StoreFault::FailBefore(ErrorKind::Damaged) {
             world.oracle.excuse("the store reports a damaged record");
         }

@@ -15,6 +15,8 @@ pub(crate) struct GateSetup {
     pub(crate) timeout: Duration,
     /// How long a follower waits.
     pub(crate) wait: Option<Duration>,
+    /// How long a record lives while its outcome is unknown, if not as long as by default.
+    pub(crate) unknown_retention: Option<Duration>,
 }
 
 impl GateSetup {
@@ -22,6 +24,7 @@ impl GateSetup {
         let mut settings = Settings::default();
         settings.store_timeout = self.timeout;
         settings.policy.lease = self.lease;
+        settings.policy.unknown_retention = self.unknown_retention.unwrap_or(settings.policy.unknown_retention);
         settings.policy.on_lapse = match self.effect {
             EffectPolicy::Hold => OnLapse::Hold,
             EffectPolicy::Resolve => OnLapse::Resolve(probe),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use hapax_core::gate::{Attempt, Provenance, Recorded};
-use hapax_core::{Record, Token};
+use hapax_core::{ErrorKind, Record, Token};
 use hapax_sim::outcome::{CallerOutcome, HandlerOutcome, state_name};
 use hapax_sim::rules;
 
@@ -55,6 +55,8 @@ pub(super) struct KeyHistory {
     pub(super) refused: Vec<usize>,
     /// Why the final outcome may be unknown.
     pub(super) excuse: Option<&'static str>,
+    /// The kinds of errors with which the store refuses calls, besides that it does not answer.
+    pub(super) expected_errors: Vec<ErrorKind>,
     pub(super) now: Duration,
     pub(super) last_seen: Option<(Token, &'static str)>,
     pub(super) violation: Option<String>,
