@@ -80,6 +80,9 @@ pub struct Policy {
     pub lease: Duration,
     /// How long an answer is replayed, counted from its completion. Default: 24 h. At least the lease.
     pub retention: Duration,
+    /// How long a final answer is replayed, one after which the effect never happens. Default: as long as any other
+    /// answer. At least the lease.
+    pub final_retention: Option<Duration>,
     /// How long a record lives whose outcome is unknown. Default: 30 days. At least 1 s longer than the lease.
     pub unknown_retention: Duration,
     /// How long a released record keeps its fingerprint and token. Default: 10 min. At least the lease.
@@ -99,6 +102,7 @@ impl Default for Policy {
         Self {
             lease: Duration::from_secs(30),
             retention: Duration::from_secs(24 * 3600),
+            final_retention: None,
             unknown_retention: Duration::from_secs(30 * 24 * 3600),
             released_retention: Duration::from_secs(600),
             max_execution: Duration::from_secs(15 * 60),
@@ -242,6 +246,7 @@ impl Policy {
 pub(crate) struct Terms {
     pub(crate) lease: Millis,
     pub(crate) retention: Seconds,
+    pub(crate) final_retention: Seconds,
     pub(crate) unknown_retention: Seconds,
     pub(crate) released_retention: Seconds,
     pub(crate) max_execution: Duration,
@@ -265,6 +270,7 @@ impl TryFrom<&Policy> for Terms {
         Ok(Self {
             lease: millis(policy.lease),
             retention: seconds(policy.retention),
+            final_retention: seconds(policy.final_retention.unwrap_or(policy.retention)),
             unknown_retention: seconds(policy.unknown_retention),
             released_retention: seconds(policy.released_retention),
             max_execution: policy.max_execution,

@@ -28,6 +28,8 @@ pub(super) struct GrantGuard {
     granted: Granted,
     terms: LeaseTerms,
     heartbeat: Option<Heartbeat>,
+    /// How long the answer is replayed.
+    retention: Seconds,
     is_settled: bool,
 }
 
@@ -35,7 +37,8 @@ impl GrantGuard {
     pub(super) fn new(gate: Gate, granted: Granted, cancellation: Arc<Cancellation>) -> Self {
         let terms = LeaseTerms::from(&*gate.terms);
         let heartbeat = Heartbeat::start(&gate.shared.leases, &granted, &terms, cancellation);
-        Self { gate, granted, terms, heartbeat: Some(heartbeat), is_settled: false }
+        let retention = gate.terms.retention;
+        Self { gate, granted, terms, heartbeat: Some(heartbeat), retention, is_settled: false }
     }
 
     /// Settles the grant in the store, and returns the caller's result.
@@ -47,7 +50,11 @@ impl GrantGuard {
             self.heartbeat = None;
         }
         let result = match returned {
-            Ok(answer) | Err(Failure::Final(answer)) => self.complete(answer).await,
+            Ok(answer) => self.complete(answer).await,
+            Err(Failure::Final(answer)) => {
+                self.retention = self.gate.terms.final_retention;
+                self.complete(answer).await
+            }
             Err(Failure::NotApplied(detail)) => {
                 self.release(self.terms.released_retention).await;
                 Err(Refused::with_detail(Reason::NotApplied { unrecorded: false }, detail))
@@ -101,7 +108,7 @@ impl GrantGuard {
             claim: Claim::from(&self.granted.grant),
             fingerprint: self.granted.grant.fingerprint,
             answer: answer.encode(),
-            retention: self.gate.terms.retention,
+            retention: self.retention,
             age: Duration::ZERO,
         };
         if chaos::on("answer_before_record") {
@@ -157,7 +164,7 @@ impl GrantGuard {
 
     /// The result of a caller whose own handler gave the answer.
     fn fresh<A>(&self, answer: A, recorded: Recorded) -> RunResult<A> {
-        let expiry = self.gate.shared.leases.runtime().wall_now().plus(self.gate.terms.retention.into()).seconds();
+        let expiry = self.gate.shared.leases.runtime().wall_now().plus(self.retention.into()).seconds();
         RunResult { answer, provenance: Provenance::Fresh, recorded, expiry: Some(expiry) }
     }
 

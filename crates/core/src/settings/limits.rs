@@ -20,6 +20,8 @@ pub enum SettingName {
     Lease,
     /// [`Policy::retention`]
     Retention,
+    /// [`Policy::final_retention`]
+    FinalRetention,
     /// [`Policy::unknown_retention`]
     UnknownRetention,
     /// [`Policy::released_retention`]
@@ -37,6 +39,7 @@ impl SettingName {
             Self::MaxInFlightPerTenant => "max_in_flight_per_tenant",
             Self::Lease => "lease",
             Self::Retention => "retention",
+            Self::FinalRetention => "final_retention",
             Self::UnknownRetention => "unknown_retention",
             Self::ReleasedRetention => "released_retention",
             Self::MaxExecution => "max_execution",
@@ -162,8 +165,9 @@ pub(super) fn check_settings(settings: &Settings) -> Result<(), InvalidSetting> 
 
 /// Checks the limits of each setting of a policy, then the contradictions between them.
 pub(super) fn check_policy(policy: &Policy) -> Result<(), InvalidSetting> {
-    use SettingName::{Lease, MaxExecution, ReleasedRetention, Retention, UnknownRetention};
+    use SettingName::{FinalRetention, Lease, MaxExecution, ReleasedRetention, Retention, UnknownRetention};
     let Policy { lease, retention, unknown_retention, released_retention, max_execution, .. } = *policy;
+    let final_retention = policy.final_retention.unwrap_or(retention);
     if max_execution.is_zero() {
         let why = "every handler would be cancelled at once";
         return Err(InvalidSetting::Zero { setting: MaxExecution, why });
@@ -175,6 +179,7 @@ pub(super) fn check_policy(policy: &Policy) -> Result<(), InvalidSetting> {
     for (setting, duration, most, why) in [
         (Lease, lease, LONGEST_LEASE, "a record stores its lease as a 32-bit number of milliseconds"),
         (Retention, retention, LONGEST_LIFE, EXPIRY_IS_32_BITS),
+        (FinalRetention, final_retention, LONGEST_LIFE, EXPIRY_IS_32_BITS),
         (UnknownRetention, unknown_retention, LONGEST_LIFE, EXPIRY_IS_32_BITS),
         (ReleasedRetention, released_retention, LONGEST_LIFE, EXPIRY_IS_32_BITS),
     ] {
@@ -186,6 +191,12 @@ pub(super) fn check_policy(policy: &Policy) -> Result<(), InvalidSetting> {
     let spare = Duration::from_secs(1);
     for (longer, duration, margin, why) in [
         (Retention, retention, Duration::ZERO, "a retry that is still in flight would run the request again"),
+        (
+            FinalRetention,
+            final_retention,
+            Duration::ZERO,
+            "a retry that is still in flight would run the request again",
+        ),
         (UnknownRetention, unknown_retention, spare, "the record must outlive its lease"),
         (ReleasedRetention, released_retention, Duration::ZERO, "the record must outlive the retries in flight"),
     ] {

@@ -34,6 +34,21 @@ async fn every_copy_gets_the_same_expiry() {
 }
 
 #[tokio::test]
+async fn a_final_answer_may_live_shorter_than_an_applied_one() {
+    let world = GateWorld::new().with_settings(|settings| settings.policy.final_retention = Some(LEASE * 10));
+    let refuse = || world.run(|_| async { Err(Failure::finally(String::from("refused"))) });
+    let fresh = refuse().await.expect("the call has an answer").expiry;
+    world.time.pass(LEASE * 9).await;
+    let replayed = refuse().await.expect("the answer is replayed");
+    assert_eq!((replayed.provenance, replayed.expiry), (Provenance::Replayed, fresh));
+    world.time.pass(LEASE * 2).await;
+    // The refusal has expired. An applied answer is replayed for a day.
+    assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);
+    world.time.pass(LEASE * 3600).await;
+    assert_answer(world.run_with_answer("another").await, "the answer", Provenance::Replayed);
+}
+
+#[tokio::test]
 async fn an_attempt_knows_its_grant_and_its_ids() {
     let world = GateWorld::new();
     let run = world.run(|attempt| async move {
@@ -87,6 +102,8 @@ async fn contradicting_settings_are_refused() {
     refused(|settings| settings.policy.retention = settings.policy.lease - Duration::from_millis(1));
     refused(|settings| settings.policy.released_retention = settings.policy.lease - Duration::from_millis(1));
     refused(|settings| settings.policy.unknown_retention = Duration::MAX);
+    refused(|settings| settings.policy.final_retention = Some(settings.policy.lease - Duration::from_millis(1)));
+    refused(|settings| settings.policy.final_retention = Some(Duration::MAX));
 }
 
 #[tokio::test]
