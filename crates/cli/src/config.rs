@@ -25,8 +25,9 @@ use std::time::Duration;
 use hapax::http::Tenant;
 use hapax::{Identity, Settings};
 
+use crate::gateway::ingress::field_names::UnderscoreFields;
 use crate::store::wiring::StoreUrl;
-use crate::upstream::forward::Upstream;
+use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;
 use reader::values::Values;
 use reader::{parse, show};
@@ -56,6 +57,7 @@ pub(crate) struct Config {
     pub(crate) identity: Identity,
     pub(crate) has_secret: bool,
     pub(crate) tenant: Tenant,
+    pub(crate) underscore_fields: UnderscoreFields,
     /// The settings of the gate. Their policy is that of `rules`.
     pub(crate) settings: Settings,
     /// Whether a protected request must have a key. The default for routes without `protect` of their own.
@@ -99,6 +101,7 @@ impl Config {
             has_secret: secret.is_some(),
             identity: secret.unwrap_or_default(),
             tenant: values.one("tenant", parse::tenant)?,
+            underscore_fields: values.one("underscore-headers", parse::underscore_fields)?,
             settings: gateway::gate_settings(&values, &rules)?,
             protect,
             routes: route::routes(file.routes, &values, protect)?,
@@ -111,7 +114,9 @@ impl Config {
     pub(crate) fn show(&self) -> String {
         let per_tenant = ("max-in-flight-per-tenant", self.settings.max_in_flight_per_tenant.to_string());
         let data_dir = self.data_dir.as_ref().map(|path| ("data-dir", path.display().to_string()));
-        let derived = data_dir.into_iter().chain([per_tenant]).collect();
+        let final_retention = self.values.given("final-retention").or_else(|| self.values.given("retention"));
+        let final_retention = final_retention.map(|given| ("final-retention", given.texts.join(",")));
+        let derived = data_dir.into_iter().chain(final_retention).chain([per_tenant]).collect();
         show::show(&self.values, &derived, &self.routes, self.protect)
     }
 }

@@ -1,8 +1,12 @@
 //! Requests to the API behind the gateway. Generic in the body of the request.
 //!
-//! `forward.rs` sends a request in the version of HTTP that the API speaks and classifies failures, `http1.rs` and
-//! `http2.rs` keep the connections of one version each.
+//! `forward.rs` forwards a request and classifies failures, `client.rs` sends it in the version of HTTP that the API
+//! speaks, and `http1.rs` and `http2.rs` keep the connections of one version each. `fields.rs` has the rules about
+//! header fields, and `body.rs` the body of a response.
 
+mod body;
+pub(crate) mod client;
+pub(crate) mod fields;
 pub(crate) mod forward;
 mod http1;
 pub(crate) mod http2;

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 use hapax_core::gate::{Attempt, Failure, Provenance, Reason, Recorded, Refused, RunResult};
 use hapax_core::{BoxError, Call, Error, ErrorKind, RecordKey};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, response};
 use http_body::Body;
 use httpdate::fmt_http_date;
@@ -96,7 +96,7 @@ impl<R, E> LiveSlot<R, E> {
     async fn capture(
         &self,
         rk: RecordKey,
-        head: response::Parts,
+        mut head: response::Parts,
         body: R,
     ) -> Result<StoredResponse, Failure<StoredResponse>>
     where
@@ -110,6 +110,10 @@ impl<R, E> LiveSlot<R, E> {
         };
         let (stored, body) = match read {
             BodyRead::Complete(body) => {
+                if !body.is_empty() {
+                    // The server around the layer writes the length of this body. The service may have claimed another.
+                    head.headers.remove(CONTENT_LENGTH);
+                }
                 let stored = StoredResponse::replayable(&head, body.clone(), &self.config.store_headers);
                 (stored, ResponseBody::whole(body))
             }

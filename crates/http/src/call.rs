@@ -1,10 +1,13 @@
 //! Beside the key, two things decide whether a request is a copy of an earlier one: the scope of its caller, and the
 //! fingerprint of its payload.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use hapax_core::{Fingerprint, Identity, Rule, Scope};
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::request::Parts;
+use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 /// Finds the scope of a request: the namespace and the caller to whom its key belongs.
@@ -165,41 +168,89 @@ where
     }
 }
 
-/// Method, path, query, content type and body, compared byte for byte. The number of this rule is 1.
+/// Method, host, path, query, content type and body. The number of this rule is 1.
 ///
-/// The framing of a body does not count: a chunked body is the same payload. Its encoding counts: a retry with another
-/// `Content-Encoding` is another payload. A nested router of axum removes its prefix from the path. With the feature
-/// `axum` the fingerprint covers the full path, and a rule of your own finds it in `axum::extract::OriginalUri`.
+/// The host is the authority of the target, or the `Host` field. Upper and lower case and the default port do not
+/// count. The other parts are compared byte for byte. The framing of a body does not count: a chunked body is the same
+/// payload. Its encoding counts: a retry with another `Content-Encoding` is another payload. A nested router of axum
+/// removes its prefix from the path. With the feature `axum` the fingerprint covers the full path, and a rule of your
+/// own finds it in `axum::extract::OriginalUri`.
 ///
 /// ```
 /// use hapax_core::Identity;
 /// use hapax_http::{MakeFingerprint, RawFingerprint};
 /// use http::Request;
 ///
-/// let of = |path: &str, body: &'static str| {
-///     let (parts, ()) = Request::post(path).body(()).unwrap().into_parts();
-///     RawFingerprint.fingerprint(&Identity::plain(), &parts, &body.into())
+/// let of = |target: &str, body: &'static str| {
+///     let (parts, ()) = Request::post(target).body(()).unwrap().into_parts();
+///     RawFingerprint::default().fingerprint(&Identity::plain(), &parts, &body.into())
 /// };
 /// assert_eq!(of("/charges", "{\"a\":1}"), of("/charges", "{\"a\":1}"));
 /// assert_ne!(of("/charges", "{\"a\":1}"), of("/charges", "{ \"a\": 1 }"));
 /// assert_ne!(of("/charges", "{\"a\":1}"), of("/refunds", "{\"a\":1}"));
+/// assert_eq!(of("http://API.example:80/charges", ""), of("http://api.example/charges", ""));
+/// assert_ne!(of("http://other.example/charges", ""), of("http://api.example/charges", ""));
 /// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawFingerprint;
+#[derive(Clone, Debug, Default)]
+pub struct RawFingerprint {
+    scheme: Option<Scheme>,
+    is_without_host: bool,
+}
 
 impl RawFingerprint {
     /// The number of this rule. Use other numbers for your own rules.
     pub const RULE: Rule = Rule(1);
+
+    /// The number of this rule [without the host](Self::without_host).
+    pub const RULE_WITHOUT_HOST: Rule = Rule(255);
+
+    /// Leaves the host out, for a service whose clients may send a retry to another host.
+    #[must_use]
+    pub fn without_host(self) -> Self {
+        Self { is_without_host: true, ..self }
+    }
+
+    /// The scheme of requests whose target names none, as in HTTP/1. It decides which port is the default. Without it,
+    /// the ports 80 and 443 both are.
+    #[must_use]
+    pub fn scheme(self, scheme: Scheme) -> Self {
+        Self { scheme: Some(scheme), ..self }
+    }
+
+    /// The host of a request, in lower case and without a default port. Empty if the request names none.
+    fn host<'a>(&self, parts: &'a Parts) -> Cow<'a, [u8]> {
+        let field = parts.headers.get(HOST);
+        let Some(named) = parts.uri.authority().map(Authority::as_str).map(str::as_bytes).or(field.map(AsRef::as_ref))
+        else {
+            return Cow::default();
+        };
+        let host = Self::without_default_port(named, parts.uri.scheme().or(self.scheme.as_ref()));
+        if host.iter().any(u8::is_ascii_uppercase) { host.to_ascii_lowercase().into() } else { host.into() }
+    }
+
+    fn without_default_port<'a>(host: &'a [u8], scheme: Option<&Scheme>) -> &'a [u8] {
+        let is_scheme = |other| scheme.is_none_or(|scheme| *scheme == other);
+        // An address of IPv6 has colons too, but ends in a bracket.
+        let Some(colon) = host.iter().rposition(|byte| *byte == b':') else { return host };
+        match &host[colon..] {
+            b":" => &host[..colon],
+            b":80" if is_scheme(Scheme::HTTP) => &host[..colon],
+            b":443" if is_scheme(Scheme::HTTPS) => &host[..colon],
+            _ => host,
+        }
+    }
 }
 
 impl MakeFingerprint for RawFingerprint {
     fn fingerprint(&self, identity: &Identity, parts: &Parts, body: &Bytes) -> Fingerprint {
         let uri = full_uri(parts);
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
-        let mut payload = vec![parts.method.as_str().as_bytes(), path.as_bytes(), query.as_bytes(), body];
+        let host = if self.is_without_host { Cow::default() } else { self.host(parts) };
+        let mut payload = vec![parts.method.as_str().as_bytes(), &*host, path.as_bytes(), query.as_bytes(), body];
         // Each Content-Type field is a part of its own, so that a second one changes the fingerprint.
         payload.extend(parts.headers.get_all(CONTENT_TYPE).iter().map(HeaderValue::as_bytes));
-        identity.fingerprint(Self::RULE, &payload)
+        let rule = if self.is_without_host { Self::RULE_WITHOUT_HOST } else { Self::RULE };
+        identity.fingerprint(rule, &payload)
     }
 }
 

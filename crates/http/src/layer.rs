@@ -116,7 +116,7 @@ impl UnscopedLayer {
             scope: Arc::new(scope),
             key: Arc::new(KeyField::default()),
             key_required: true,
-            fingerprint: Arc::new(RawFingerprint),
+            fingerprint: Arc::new(RawFingerprint::default()),
             older_fingerprint: None,
             outcome: Arc::new(StatusOutcomes::default()),
             problem: Arc::new(ProblemDetails::default()),
@@ -182,7 +182,7 @@ impl IdempotencyLayer {
     ///
     /// // New records compare only the body. Copies of older records are still recognized until those records expire.
     /// let body_only = |identity: &Identity, _: &Parts, body: &Bytes| identity.fingerprint(Rule(2), &[body]);
-    /// let layer = layer.fingerprint(body_only).older_fingerprint(RawFingerprint);
+    /// let layer = layer.fingerprint(body_only).older_fingerprint(RawFingerprint::default());
     /// # Ok(())
     /// # }
     /// ```

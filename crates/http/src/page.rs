@@ -61,6 +61,7 @@ impl PolicyPage {
             "caller": config.scope.describe(),
             "methods": method_names(&config.methods),
             "retention": duration_json(config.gate.policy().retention),
+            "finalRetention": duration_json(final_retention(config)),
             "limits": { "requestBody": config.max_request_body, "storedBody": config.max_stored_body },
             "problems": problems.collect::<Vec<_>>(),
         });
@@ -79,6 +80,7 @@ impl PolicyPage {
             "key": config.key.describe(),
             "keyRequired": config.key_required,
             "retention": duration_json(config.gate.policy().retention),
+            "finalRetention": duration_json(final_retention(config)),
         }))
     }
 
@@ -137,6 +139,12 @@ impl PolicyPage {
 
 fn method_names(methods: &[Method]) -> Vec<&str> {
     methods.iter().map(Method::as_str).collect()
+}
+
+/// How long final answers are replayed.
+fn final_retention(config: &LayerConfig) -> Duration {
+    let policy = config.gate.policy();
+    policy.final_retention.unwrap_or(policy.retention)
 }
 
 fn duration_json(retention: Duration) -> Value {

@@ -167,8 +167,8 @@ impl Problem {
                 return format!("The body may have at most {limit} bytes. The request was not run.");
             }
             Self::KeyReused => {
-                "The key was used before for a request with another method, path, query, content type or body. This \
-                 request was not run."
+                "The key was used before for a request with another method, host, path, query, content type or body. \
+                 This request was not run."
             }
             Self::InProgress { .. } => {
                 "An earlier copy of this request is still running. Send this request again to get its answer."

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant, TenantScope};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::{Gate, OnStoreDown};
@@ -19,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::commands::CommandError;
 use crate::config::{self, Config, ConfiguredRoute, Flags, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
-use crate::gateway::ingress::headers::ProtectedFields;
+use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::ingress::request_body::ClientBody;
 use crate::gateway::limits::Limits;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
@@ -167,7 +167,7 @@ fn protected_fields(config: &Config) -> ProtectedFields {
         KeySource::Field(key) => Some(key.name().clone()),
         KeySource::Body(_) => None,
     });
-    ProtectedFields::with(keys.chain(tenant(&config.tenant)))
+    ProtectedFields::with(keys.chain(tenant(&config.tenant))).underscores(config.underscore_fields)
 }
 
 /// Returns the field that identifies the tenant, if one does.
@@ -207,6 +207,7 @@ fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Resul
     let layer = IdempotencyLayer::new(gate.clone())
         .scope(scope)
         .identity(config.identity.clone())
+        .fingerprint(fingerprint(config, rules))
         .max_request_body(rules.max_request_body)
         .max_stored_body(rules.max_stored_body);
     let layer = match &rules.key {
@@ -218,6 +219,13 @@ fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Resul
         Protect::Required => layer,
         Protect::Optional | Protect::Off => layer.key_optional(),
     })
+}
+
+/// Returns how payloads are compared. The listener knows the scheme, which the default port of a host depends on.
+fn fingerprint(config: &Config, rules: &Rules) -> RawFingerprint {
+    let scheme = if config.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+    let fingerprint = RawFingerprint::default().scheme(scheme);
+    if rules.compares_host { fingerprint } else { fingerprint.without_host() }
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
@@ -254,7 +262,8 @@ fn log_configuration(config: &Config) {
     match config.tenant {
         Tenant::Authorization => tracing::info!(
             "tenants are identified by the Authorization field; a retry with a renewed credential is a new request. \
-             If credentials are renewed, use --tenant header:NAME"
+             If credentials are renewed, use --tenant header:NAME. A replay does not ask the API whether the \
+             credential still holds"
         ),
         Tenant::None => {
             tracing::warn!("all callers share keys and can get each other's answers (--tenant none)");

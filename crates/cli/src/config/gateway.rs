@@ -64,8 +64,17 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("How the owner of a key is identified: `authorization`, `header:NAME` or `none`")
         .details(
             "authorization: by a hash of the Authorization field, so a renewed credential is a new tenant. \
+             A replay does not ask the API whether the credential still holds. \
              header:NAME: by a header that only a trusted proxy may set. \
              none: not at all, so all callers share keys and answers.",
+        ),
+    SettingSpec::new(TABLE, "underscore-headers", "HAPAX_UNDERSCORE_HEADERS")
+        .value("POLICY")
+        .default("drop")
+        .help("What happens to header fields with an underscore in their name: `drop` or `forward`")
+        .details(
+            "Services behind WSGI or CGI read X_Account as X-Account. A name that imitates a field that matters is \
+             refused with 400 in any case. drop: the API does not get the others. forward: it does.",
         ),
     SettingSpec::new(TABLE, "max-in-flight", "HAPAX_MAX_IN_FLIGHT")
         .value("N")

@@ -43,6 +43,9 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .value("DURATION")
         .default("24h")
         .help("How long an answer is replayed; at least --lease"),
+    SettingSpec::new(TABLE, "final-retention", "HAPAX_FINAL_RETENTION")
+        .value("DURATION")
+        .help("How long a final refusal, for instance 422, is replayed; at least --lease [default: as --retention]"),
     SettingSpec::new(TABLE, "unknown-retention", "HAPAX_UNKNOWN_RETENTION")
         .value("DURATION")
         .default("30days")
@@ -82,6 +85,14 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .default("1MiB")
         .help("Largest body of an answer that is stored")
         .details("A larger answer is forwarded but not stored, so a retry gets 409 not-replayable."),
+    SettingSpec::new(TABLE, "fingerprint-host", "HAPAX_FINGERPRINT_HOST")
+        .value("RULE")
+        .default("on")
+        .help("Whether a retry must name the same host as the first request: `on` or `off`")
+        .details(
+            "on: the same key sent to another host gets 422. Upper and lower case and the default port do not count. \
+             off: choose it only if all hosts lead to the same service.",
+        ),
     SettingSpec::new(TABLE, "store-header", "HAPAX_STORE_HEADER")
         .value("NAME")
         .list()
@@ -93,6 +104,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
 pub(crate) struct Rules {
     pub(crate) policy: Policy,
     pub(crate) key: KeySource,
+    pub(crate) compares_host: bool,
     pub(crate) max_request_body: usize,
     pub(crate) max_stored_body: usize,
     pub(crate) store_headers: Vec<HeaderName>,
@@ -114,6 +126,7 @@ impl Rules {
         Ok(Self {
             policy,
             key: key(values)?,
+            compares_host: values.one("fingerprint-host", parse::is_on)?,
             max_request_body: values.one("max-request-body", parse::bytes)?,
             max_stored_body: values.one("max-stored-body", parse::bytes)?,
             store_headers: values.list("store-header", parse::storable_header)?,
@@ -125,6 +138,7 @@ fn policy(values: &Values) -> Result<Policy, anyhow::Error> {
     let mut policy = Policy::default();
     policy.lease = values.one("lease", parse::duration)?;
     policy.retention = values.one("retention", parse::duration)?;
+    policy.final_retention = values.maybe("final-retention", parse::duration)?;
     policy.unknown_retention = values.one("unknown-retention", parse::duration)?;
     policy.max_execution = values.one("max-execution", parse::duration)?;
     // No flag sets it, so a longer lease must not contradict its default.

@@ -2,6 +2,7 @@
 //! against the rules about header fields. Then its route handles it.
 
 pub(crate) mod access_log;
+pub(crate) mod field_names;
 pub(crate) mod headers;
 pub(crate) mod refusal;
 pub(crate) mod request_body;
@@ -15,14 +16,16 @@ use bytes::Bytes;
 use hapax::BoxError;
 use hapax::http::{RequestBody, ResponseBody};
 use hapax::runtime::BoxFuture;
-use http::{HeaderName, Request, Response};
+use http::header::CONNECTION;
+use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::gateway::ingress::access_log::{AccessLogEntry, ConnectionActivity};
-use crate::gateway::ingress::headers::{Peer, ProtectedFields, admit};
-use crate::gateway::ingress::request_body::{BodyMemory, ClientBody};
+use crate::gateway::ingress::field_names::ProtectedFields;
+use crate::gateway::ingress::headers::{Peer, admit};
+use crate::gateway::ingress::request_body::{BodyMemory, ChunkedEnd, ClientBody};
 use crate::gateway::limits::{BODY_MEMORY, Limits};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::routing::{Routed, Routes};
@@ -32,7 +35,7 @@ use crate::ops::metrics::ListenerMetrics;
 #[derive(Debug)]
 pub(crate) struct IngressRules {
     pub(crate) routes: Routes,
-    pub(crate) protected_fields: ProtectedFields,
+    pub(crate) protected_fields: Arc<ProtectedFields>,
     /// The field that names the tenant in the fair queue. Without it, the address identifies the caller.
     pub(crate) tenant: Option<HeaderName>,
     pub(crate) limits: Limits,
@@ -43,6 +46,7 @@ pub(crate) struct IngressRules {
 impl IngressRules {
     pub(crate) fn new(routes: Routes, protected_fields: ProtectedFields, limits: Limits) -> Self {
         let (body_memory, metrics) = (BodyMemory::new(BODY_MEMORY), ListenerMetrics::new());
+        let protected_fields = Arc::new(protected_fields);
         Self { routes, protected_fields, tenant: None, limits, body_memory, metrics }
     }
 }
@@ -73,19 +77,22 @@ where
         let mut entry = AccessLogEntry::new(&request, activity, metrics);
         // Takes the place in the queue now, in the order of arrival; the future is awaited later.
         let turn = self.queue.wait_turn(self.caller(&request));
-        let mut request = self.with_limits(request);
+        let chunked_end = ChunkedEnd::of(&request);
+        let mut request = self.with_limits(request, chunked_end.clone());
         match self.route(&mut request, &mut entry) {
             Routed::Layer(layer) => {
                 // The layer boxes its future here, so that the request is not moved into a second box.
                 let response = layer.layer(self.inner.clone()).call(request);
                 Box::pin(async move {
                     turn.await;
-                    Ok(logged(entry, response.await?))
+                    let response = logged(entry, response.await?);
+                    Ok(closing_after_trailers(response, chunked_end.as_ref()))
                 })
             }
             Routed::Response(response) => Box::pin(async move {
                 turn.await;
-                Ok(logged(entry, response.map(ResponseBody::whole)))
+                let response = logged(entry, response.map(ResponseBody::whole));
+                Ok(closing_after_trailers(response, chunked_end.as_ref()))
             }),
         }
     }
@@ -100,10 +107,13 @@ impl<S> Ingress<S> {
         }
     }
 
-    fn with_limits(&self, request: Request<Incoming>) -> Request<ClientBody> {
+    fn with_limits(&self, request: Request<Incoming>, chunked_end: Option<ChunkedEnd>) -> Request<ClientBody> {
         let reservation = self.rules.body_memory.reservation();
         let version = request.version();
-        let mut request = request.map(|body| ClientBody::new(body, version, self.rules.limits, reservation.clone()));
+        let protected = Arc::clone(&self.rules.protected_fields);
+        let mut request = request.map(|body| {
+            ClientBody::new(body, version, self.rules.limits, reservation.clone()).with_rules(protected, chunked_end)
+        });
         // The extensions live until the API has answered, and so does the memory that the body occupies.
         request.extensions_mut().insert(reservation);
         request
@@ -117,6 +127,15 @@ impl<S> Ingress<S> {
         }
         self.rules.routes.route(request)
     }
+}
+
+/// Lets hyper close the connection after the response, unless the chunked body of the request has ended cleanly.
+/// Otherwise hyper may have read past the next request, and a client must not wait for its response.
+fn closing_after_trailers<R>(mut response: Response<R>, chunked_end: Option<&ChunkedEnd>) -> Response<R> {
+    if chunked_end.is_some_and(|end| !end.is_clean()) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 fn logged<R: Body<Data = Bytes>>(

@@ -157,6 +157,11 @@ fn every_contradiction_is_refused_with_its_remedy() {
             "--lease: lease 20s (--lease) must not be longer than retention 10s (hapax.toml:2)",
         ),
         (
+            "[policy]\nfinal-retention = '10s'",
+            &[],
+            "hapax.toml:2: final-retention: lease 30s (default) must not be longer than final-retention 10s",
+        ),
+        (
             "[policy]\nunknown-retention = '30s'",
             &[],
             "must be at least 1s shorter than unknown-retention 30s (hapax.toml:2)",

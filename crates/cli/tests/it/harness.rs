@@ -37,6 +37,7 @@ pub(crate) struct ApiRequest {
     pub(crate) authority: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    pub(crate) trailers: HeaderMap,
 }
 
 /// An API that numbers its responses. A request to `/slow` waits for `release_slow`. The response to `/stalls` has no
@@ -90,6 +91,7 @@ impl Api {
                 path: head.uri.path().to_owned(),
                 authority: head.uri.authority().map(ToString::to_string),
                 headers: head.headers,
+                trailers: body.trailers().cloned().unwrap_or_default(),
                 body: body.to_bytes(),
             });
             seen.len()
@@ -344,6 +346,9 @@ pub(crate) struct GatewayClient {
     secrets: Secrets,
 }
 
+/// The host that every request names, so that a copy may go to another gateway.
+pub(crate) const HOST: &str = "a";
+
 /// The credential of every client.
 const CREDENTIAL: &str = "tenant-secret";
 
@@ -367,7 +372,8 @@ impl GatewayClient {
         // Shorter secrets also occur in ordinary words of the logs.
         let secrets = [key, body].into_iter().filter(|secret| secret.len() > 4);
         self.secrets.lock().unwrap().extend(secrets.map(str::to_owned));
-        let request = Request::post(format!("http://{}{path}", self.public));
+        // The same host, whatever the port of the gateway is: a copy may go to another one.
+        let request = Request::post(format!("http://{}{path}", self.public)).header("host", HOST);
         let request = request.header("authorization", format!("Bearer {CREDENTIAL}"));
         self.send(request.header("idempotency-key", key).body(Full::from(body)).unwrap()).await
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use hapax::BoxError;
 use http::{Method, Request, Response, Version};
-use http_body_util::{Either, Full};
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body, Frame as Piece, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 
-use crate::harness::{Api, Gateway, free_address, until};
+use crate::harness::{Api, Gateway, HOST, free_address, until};
 use crate::http2_frames::{
     ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, INTERNAL_ERROR, NO_ERROR, PREFACE, REFUSED_STREAM,
     SETTINGS, field,
@@ -30,7 +30,7 @@ use crate::raw_http::RawConnection;
 use crate::tls::{Pki, client_config, secure_gateway, tls_acceptor};
 
 /// Serves the API in HTTP/2 only, over TLS with this certificate or in plain text.
-async fn serve_api(api: &Api, pki: Option<&Pki>) -> SocketAddr {
+pub(crate) async fn serve_api(api: &Api, pki: Option<&Pki>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (api, address) = (api.clone(), listener.local_addr().unwrap());
     let acceptor = pki.map(|pki| tls_acceptor(pki, &["h2"]));
@@ -60,9 +60,10 @@ async fn http2_is_used_if_the_api_offers_it_over_tls_h15() {
         assert_eq!((got.status.as_u16(), got.body.as_str(), got.is_replayed()), (201, "answer 1", replayed));
     }
     assert_eq!(gateway.get(gateway.public, "/charges").await.unwrap().body, "answer 2");
-    for seen in api.seen() {
+    let public = gateway.public.to_string();
+    for (seen, host) in api.seen().iter().zip([HOST, &public]) {
         assert_eq!(seen.version, Version::HTTP_2);
-        assert_eq!(seen.authority, Some(gateway.public.to_string()), "the authority must be the host of the client");
+        assert_eq!(seen.authority.as_deref(), Some(host), "the authority must be the host of the client");
         assert!(!seen.headers.contains_key("host"), "the host must be sent once");
     }
     assert_eq!(&api.seen()[0].headers["hapax-attempt"], "1");
@@ -298,6 +299,61 @@ async fn every_end_of_a_stream_has_at_most_one_effect_h27() {
     api.set_ending(whole, false);
     let got = gateway.post("/charges", "the-last", "{}").await.unwrap();
     assert_eq!((got.status.as_u16(), got.body.as_str()), (200, "half and half"));
+}
+
+/// The head of a response with this length.
+fn head_with_length(stream: u32, length: &str) -> Frame {
+    Frame::new(HEADERS, END_HEADERS, stream, &[vec![0x88], field("content-length", length)].concat())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_does_not_fit_its_length_is_cut_for_the_client_h42() {
+    let api = FrameApi::start().await;
+    let upstream = format!("h2c://{}", api.address);
+    let gateway = Gateway::start_with("memory:", &["--upstream", &upstream, "--tenant", "none"]).await;
+    let endings: [(&str, Ending); 3] = [
+        ("short", |stream| vec![head_with_length(stream, "9"), Frame::new(DATA, END_STREAM, stream, b"half")]),
+        ("long", |stream| vec![head_with_length(stream, "2"), Frame::new(DATA, END_STREAM, stream, b"half")]),
+        ("list", |stream| vec![head_with_length(stream, "4, 4"), Frame::new(DATA, END_STREAM, stream, b"half")]),
+    ];
+    for (name, ending) in endings {
+        for method in ["GET", "POST"] {
+            api.set_ending(ending, false);
+            let mut wire = RawConnection::to(gateway.public).await;
+            let request = format!("{method} / HTTP/1.1\r\nhost: a\r\nidempotency-key: {name}\r\n\r\n");
+            wire.send_bytes(request.as_bytes()).await;
+            let status = wire.read_response().await.map(|answer| answer.status);
+            let expected = if method == "GET" { [None, Some(502)] } else { [Some(502); 2] };
+            assert!(expected.contains(&status), "{method} {name}: {status:?}");
+        }
+    }
+}
+
+/// A body with one frame of data, then these trailers.
+fn with_trailers(fields: &[(&'static str, &'static str)]) -> impl Body<Data = Bytes, Error = Infallible> + use<> {
+    let trailers = fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+    Full::new(Bytes::from("data")).with_trailers(std::future::ready(Some(Ok(trailers))))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_of_an_answer_obey_the_rules_of_its_head_h45() {
+    const TRAILERS: [(&str, &str); 6] = [
+        ("x-checksum", "7"),
+        ("hapax-recorded", "pending"),
+        ("idempotent-replayed", "true"),
+        ("idempotency-key-expires", "never"),
+        ("content-length", "9"),
+        ("proxy-authenticate", "b"),
+    ];
+    let plain = format!("h2c://{}", serve_with(|_| Response::new(with_trailers(&TRAILERS))).await);
+    let pki = Pki::new();
+    let (cert, key) = (pki.path("cert"), pki.path("key"));
+    let gateway = Gateway::start_with("memory:", &["--upstream", &plain, "--tls-cert", &cert, "--tls-key", &key]).await;
+    let request = Request::get(format!("https://{}/", gateway.public)).body(Full::default()).unwrap();
+    let answer = crate::tls::client(&pki, Version::HTTP_2).request(request).await.unwrap();
+    let body = answer.into_body().collect().await.unwrap();
+    let names: Vec<_> = body.trailers().unwrap().keys().map(http::HeaderName::as_str).collect();
+    assert_eq!(names, ["x-checksum"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -147,6 +147,7 @@ async fn no_key_no_body_and_no_credential_is_ever_logged() {
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
     assert!(logs.contains("POST and PATCH are protected"), "the start-up log line is missing: {logs}");
+    assert!(logs.contains("does not ask the API whether the credential still holds"), "{logs}");
     for secret in ["very-private-key", "4242", "tenant-secret"] {
         assert!(!logs.contains(secret), "{secret} is in {logs}");
     }

@@ -11,10 +11,13 @@ mod demo;
 mod disk;
 mod edited_records;
 mod file_modes;
+mod forged_fields;
 #[cfg(target_os = "linux")]
 mod forwarder;
+mod framing;
 mod gateway;
 mod harness;
+mod hosts;
 mod http2;
 mod http2_frames;
 mod http_contract;

@@ -59,6 +59,26 @@ async fn each_route_has_its_own_retention_and_outcomes_h40() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_final_4xx_has_a_retention_of_its_own_h48() {
+    let api = Api::start().await;
+    let file = "[policy]\nlease = '1s'\n[[route]]\npath = '/status/{code}'\nfinal-retention = '1s'\nfinal = [500]\n";
+    let (gateway, _directory) = start_with_routes(&api, file).await;
+    let page = gateway.get(gateway.public, "/.well-known/idempotency").await.unwrap();
+    let page: serde_json::Value = serde_json::from_str(&page.body).unwrap();
+    let seconds = |policy: &serde_json::Value| policy["finalRetention"]["seconds"].as_u64();
+    assert_eq!((seconds(&page["routes"][0]), seconds(&page)), (Some(1), Some(24 * 3600)));
+    let applied = gateway.post("/status/200", "applied", "{}").await.unwrap();
+    for path in ["/status/422", "/status/500"] {
+        let key = &path.replace('/', "-");
+        let first = gateway.post(path, key, "{}").await.unwrap();
+        let expiry = |answer: &ClientResponse| answer.headers["idempotency-key-expires"].clone();
+        assert_ne!(expiry(&first), expiry(&applied), "{path}");
+        until("the refusal has expired", async || !gateway.post(path, key, "{}").await.unwrap().is_replayed()).await;
+    }
+    assert!(gateway.post("/status/200", "applied", "{}").await.unwrap().is_replayed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_route_chooses_which_requests_are_protected_h40() {
     let api = Api::start().await;
     let (gateway, _directory) = start_with_routes(
@@ -114,12 +134,14 @@ async fn a_route_chooses_which_requests_are_protected_h40() {
 async fn an_ambiguous_path_does_not_bypass_a_route_h41() {
     let api = Api::start().await;
     let (gateway, _directory) = start_with_routes(&api, "[[route]]\nmethod = 'PUT'\npath = '/orders/{id}'\n").await;
-    for path in ["/orders/a%2Fb", "/orders%2f7", "/x/%2e%2e/orders/7", "//orders/7", "/orders/.%2e"] {
+    let slashes_and_dots = ["/orders/a%2Fb", "/orders%2f7", "/x/%2e%2e/orders/7", "//orders/7", "/orders/.%2e"];
+    let parameters = ["/orders;x/7", "/orders/7;x=1", "/;x/orders/7", "/orders%3bx/7", "/x/..;/orders/7"];
+    for path in slashes_and_dots.into_iter().chain(parameters) {
         let got = send(&gateway, "PUT", path, KEY, "{}").await;
         assert!(got.status == 400 && got.body.contains("write it plainly"), "{path}: {} {}", got.status, got.body);
     }
     assert_eq!(api.seen().len(), 0);
-    for path in ["/projects/a%2Fb/hooks/1", "/%6frders"] {
+    for path in ["/projects/a%2Fb/hooks/1", "/projects;x=1/7/hooks", "/%6frders"] {
         assert_eq!(send(&gateway, "PUT", path, &[], "{}").await.status, 201, "{path}");
     }
     assert_eq!(api.seen()[0].path, "/projects/a%2Fb/hooks/1", "the path must not be changed");

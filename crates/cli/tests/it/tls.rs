@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt};
-use http::{Request, Version};
+use http::{HeaderName, Method, Request, Version};
 use http_body_util::{BodyExt, Full};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -64,7 +64,7 @@ impl Pki {
 type Tls = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// Creates a client that trusts this authority and uses this HTTP version.
-fn client(pki: &Pki, version: Version) -> Tls {
+pub(crate) fn client(pki: &Pki, version: Version) -> Tls {
     let builder = HttpsConnectorBuilder::new().with_tls_config(client_config(pki)).https_only();
     let connector =
         if version == Version::HTTP_2 { builder.enable_http2().build() } else { builder.enable_http1().build() };
@@ -111,6 +111,40 @@ async fn tls_clients_may_use_http1_and_http2() {
     let mut wire = RawConnection::to(gateway.public).await;
     wire.send_bytes(b"POST /charges HTTP/1.1\r\nhost: a\r\n\r\n").await;
     assert!(wire.read_response().await.is_none(), "a request without TLS must get no response");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cookies_of_http2_reach_the_api_as_one_field_h47() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway(api.address, &pki).await;
+    for method in [Method::GET, Method::POST] {
+        let mut request = post(gateway.public, "/charges", "k");
+        *request.method_mut() = method;
+        for cookie in ["a=1", "b=2", "c=3"] {
+            request.headers_mut().append("cookie", cookie.parse().unwrap());
+        }
+        assert_eq!(client(&pki, Version::HTTP_2).request(request).await.unwrap().status(), 201);
+        let seen = api.seen().pop().unwrap();
+        let cookies: Vec<_> = seen.headers.get_all("cookie").iter().collect();
+        assert_eq!(cookies, ["a=1; b=2; c=3"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_may_have_100_fields_over_http1_and_http2_h47() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway(api.address, &pki).await;
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        for (more, status) in [(80, 201), (101, 431)] {
+            let mut request = post(gateway.public, "/charges", &format!("{version:?}-{more}"));
+            for number in 0..more {
+                request.headers_mut().insert(format!("x-{number}").parse::<HeaderName>().unwrap(), 1.into());
+            }
+            let got = client(&pki, version).request(request).await.unwrap();
+            assert_eq!(got.status(), status, "{version:?} {more}");
+        }
+    }
+    assert_eq!(api.seen().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -86,6 +86,45 @@ async fn the_order_of_members_and_white_space_of_a_body_count_h9() {
     }
 }
 
+/// A copy of a request that is sent to this host.
+fn copy_to(host: &str) -> Request<Full<Bytes>> {
+    let mut request = post("k", "{}");
+    request.headers_mut().insert("host", host.parse().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn the_host_counts_unless_the_rule_leaves_it_out_h8() {
+    let world = World::new();
+    world.send(copy_to("api.example"), || created("1")).await;
+    for same in ["API.Example", "api.example:80", "api.example:443", "api.example:"] {
+        assert!(world.send(copy_to(same), || created("2")).await.is_replay(), "{same}");
+    }
+    let mut absolute = copy_to("ignored");
+    *absolute.uri_mut() = format!("https://api.example:443{}", absolute.uri().path()).parse().unwrap();
+    assert!(world.send(absolute, || created("2")).await.is_replay());
+    for other in ["other.example", "api.example:8080", "[::80]", ""] {
+        assert_eq!(world.send(copy_to(other), || created("2")).await.problem(), "key-reused", "{other}");
+    }
+    let world = World::new().change_layer(|layer| layer.fingerprint(RawFingerprint::default().without_host()));
+    world.send(copy_to("api.example"), || created("1")).await;
+    assert!(world.send(copy_to("other.example"), || created("2")).await.is_replay());
+}
+
+#[tokio::test]
+async fn a_length_that_the_service_claims_is_not_passed_on_h42() {
+    let world = World::new();
+    for (key, length) in [("short", "2"), ("long", "99")] {
+        let claiming = || {
+            let mut response = created("more than two bytes");
+            response.headers_mut().insert("content-length", length.parse().unwrap());
+            response
+        };
+        let answer = world.send(post(key, "{}"), claiming).await;
+        assert!(!answer.headers.contains_key("content-length"), "{key}");
+    }
+}
+
 #[tokio::test]
 async fn the_fingerprint_rule_may_change_while_records_live_h10() {
     let store = memory();
@@ -93,7 +132,7 @@ async fn the_fingerprint_rule_may_change_while_records_live_h10() {
     let before = World::over(Arc::clone(&store) as _);
     before.send(post("k", "{}"), || created("1")).await;
     let after = World::over(Arc::clone(&store) as _)
-        .change_layer(|layer| layer.fingerprint(body_only).older_fingerprint(RawFingerprint));
+        .change_layer(|layer| layer.fingerprint(body_only).older_fingerprint(RawFingerprint::default()));
     assert!(after.send(post("k", "{}"), || created("2")).await.is_replay());
     assert_eq!(after.send(post("k", "{ }"), || created("2")).await.problem(), "key-reused");
     after.send(post("new", "{}"), || created("1")).await;
@@ -291,6 +330,7 @@ async fn the_policy_page_lists_routes_with_different_contracts_h35() {
             "key": { "pointer": "/id", "format": "any", "minLength": 1, "maxLength": 255 },
             "keyRequired": false,
             "retention": { "seconds": 86400, "duration": "P1D" },
+            "finalRetention": { "seconds": 86400, "duration": "P1D" },
         },
         { "methods": ["POST"], "path": "/search", "protected": false },
     ]);

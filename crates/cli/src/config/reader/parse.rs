@@ -10,7 +10,8 @@ use hapax::http::{JsonKey, Tenant};
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
 
-use crate::upstream::forward::Upstream;
+use crate::gateway::ingress::field_names::UnderscoreFields;
+use crate::upstream::client::Upstream;
 
 /// Where the key of a request is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,6 +173,8 @@ words! {
     is_strict -> bool { "lenient" => false, "strict" => true }
     is_retry -> bool { "hold" => false, "retry" => true }
     is_pass -> bool { "reject" => false, "pass" => true }
+    is_on -> bool { "off" => false, "on" => true }
+    underscore_fields -> UnderscoreFields { "drop" => UnderscoreFields::Drop, "forward" => UnderscoreFields::Forward }
 }
 
 #[cfg(test)]

@@ -2,37 +2,19 @@
 
 use std::net::IpAddr;
 
-use hapax::http::headers::{IDEMPOTENCY_KEY, RESERVED_PREFIX};
-use http::header::{AUTHORIZATION, COOKIE, EXPECT, HOST, HeaderName};
+use hapax::http::headers::RESERVED_PREFIX;
+use http::header::{COOKIE, EXPECT, HOST, HeaderName};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
+use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::ingress::refusal::Refusal;
-use crate::gateway::limits::HEAD_BYTES;
-use crate::upstream::forward::{named_by_connection, remove_unforwardable};
+use crate::gateway::limits::{HEAD_BYTES, HEAD_FIELDS};
+use crate::upstream::fields::{OtherCoding, is_chunked, named_by_connection, remove_unforwardable};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-/// The fields that identify the caller and the key. A `Connection` field must not name them, because a proxy would
-/// remove them.
-#[derive(Clone, Debug)]
-pub(crate) struct ProtectedFields(Vec<HeaderName>);
-
-impl ProtectedFields {
-    /// The given fields, in addition to the ones that every gateway protects.
-    pub(crate) fn with(more: impl IntoIterator<Item = HeaderName>) -> Self {
-        let always = [AUTHORIZATION, COOKIE, HOST, IDEMPOTENCY_KEY];
-        Self(always.into_iter().chain(more).collect())
-    }
-
-    fn contains(&self, name: &str) -> bool {
-        let start = name.get(..RESERVED_PREFIX.len());
-        self.0.iter().any(|field| name.eq_ignore_ascii_case(field.as_str()))
-            || start.is_some_and(|start| start.eq_ignore_ascii_case(RESERVED_PREFIX))
-    }
-}
 
 /// The client of a connection, as the `X-Forwarded-*` fields name it.
 #[derive(Clone, Debug)]
@@ -57,18 +39,16 @@ pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, pe
     if request.method() == Method::CONNECT {
         return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not supported"));
     }
-    if head_bytes(request) > HEAD_BYTES {
-        let detail = format!("the head of the request is longer than {HEAD_BYTES} bytes");
-        return Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail));
+    if request.version() == Version::HTTP_2 {
+        join_cookies(request.headers_mut());
     }
-    if let Some(name) = named_by_connection(request.headers()).find(|name| protected.contains(name)) {
-        return Err(Refusal::bad_request(format!("a Connection field must not name {}", name.to_ascii_lowercase())));
-    }
+    check_size(request)?;
+    check_fields(request.headers(), protected)?;
     // Reads the authority of the target, which the next line removes.
     let host = host(request)?;
     *request.uri_mut() = origin_form(request)?;
     let headers = request.headers_mut();
-    remove_unforwardable(headers, |name| name.as_str().starts_with(RESERVED_PREFIX));
+    remove_unforwardable(headers, |name| name.as_str().starts_with(RESERVED_PREFIX) || protected.is_dropped(name));
     // hyper has already answered `Expect: 100-continue`, so the API must not answer it again.
     headers.remove(EXPECT);
     append(headers, FORWARDED_FOR, &peer.ip);
@@ -78,6 +58,42 @@ pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, pe
         headers.insert(HOST, host);
     }
     Ok(())
+}
+
+/// Joins the pieces of a cookie, which HTTP/2 may send as one field each (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let pieces: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if pieces.len() > 1 {
+        let joined = HeaderValue::from_bytes(&pieces.join(&b"; "[..])).expect("joined field values are a field value");
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// hyper checks both limits for HTTP/1, but only the length for HTTP/2.
+fn check_size<B>(request: &Request<B>) -> Result<(), Refusal> {
+    let too_large = |detail| Err(Refusal::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail));
+    if head_bytes(request) > HEAD_BYTES {
+        return too_large(format!("the head of the request is longer than {HEAD_BYTES} bytes"));
+    }
+    if request.headers().len() > HEAD_FIELDS {
+        return too_large(format!("the head of the request has more than {HEAD_FIELDS} fields"));
+    }
+    Ok(())
+}
+
+/// Refuses a request that the gateway and the API could read differently.
+fn check_fields(headers: &HeaderMap, protected: &ProtectedFields) -> Result<(), Refusal> {
+    if let Some(name) = named_by_connection(headers).find(|name| protected.contains(name)) {
+        return Err(Refusal::bad_request(format!("a Connection field must not name {}", name.to_ascii_lowercase())));
+    }
+    if let Some(name) = headers.keys().find(|name| protected.is_imitated_by(name)) {
+        let detail = format!("{name} differs from a field that matters only in an underscore or a hyphen");
+        return Err(Refusal::bad_request(detail));
+    }
+    // hyper decodes the last coding only, and the API would get the body with the others.
+    is_chunked(headers).map(drop).map_err(|OtherCoding| {
+        Refusal::new(StatusCode::NOT_IMPLEMENTED, "the only transfer coding of a request is `chunked`")
+    })
 }
 
 /// Roughly the length of the head on the wire. hyper's own limit depends on how much it reads at once; this one does

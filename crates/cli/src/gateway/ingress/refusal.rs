@@ -43,8 +43,8 @@ pub(crate) fn ambiguous_path() -> Response<Bytes> {
         "type": "about:blank",
         "title": "The path is ambiguous",
         "status": status.as_u16(),
-        "detail": "The path has an encoded slash, a dot segment or a doubled slash, and matches another route without \
-            it. Nothing was done; write it plainly.",
+        "detail": "The path has an encoded slash, a dot segment, a doubled slash or a path parameter (`;`), and \
+            matches another route without it. Nothing was done; write it plainly.",
         "retry": "new-key",
     });
     problem_details(status, &document)

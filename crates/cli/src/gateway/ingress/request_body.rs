@@ -4,18 +4,22 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::BoxError;
-use http::Version;
+use http::header::TRANSFER_ENCODING;
+use http::{Request, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 
+use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::limits::{Limits, SMALL_BODY};
+use crate::upstream::fields::filter_trailers;
 use crate::upstream::forward::{StreamProgress, StreamedBody};
 use crate::upstream::http2;
 
@@ -31,12 +35,42 @@ pub(crate) struct ClientBody {
     timer: Option<Pin<Box<Sleep>>>,
     /// Set once the body streams.
     progress: Option<Arc<StreamProgress>>,
+    /// The fields that are never trailers.
+    protected: Option<Arc<ProtectedFields>>,
+    chunked_end: Option<ChunkedEnd>,
+}
+
+/// Whether the chunked body of an HTTP/1 request was read to its end, and ended without trailers.
+///
+/// hyper 1.12 takes a line feed after the last chunk, or after a trailer, for the start of a trailer. It then reads on
+/// to the next empty line and discards the request in between. It reports trailers in every such case, so a body
+/// without trailers has ended where its client says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChunkedEnd(Arc<AtomicBool>);
+
+impl ChunkedEnd {
+    /// None if the body of the request is not chunked.
+    pub(crate) fn of<B>(request: &Request<B>) -> Option<Self> {
+        request.headers().contains_key(TRANSFER_ENCODING).then(Self::default)
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 impl ClientBody {
     /// `version` is that of the request.
     pub(crate) fn new(body: Incoming, version: Version, limits: Limits, reservation: BodyReservation) -> Self {
-        Self { body, is_http2: version == Version::HTTP_2, limits, reservation, timer: None, progress: None }
+        let is_http2 = version == Version::HTTP_2;
+        let (timer, progress, protected, chunked_end) = (None, None, None, None);
+        Self { body, is_http2, limits, reservation, timer, progress, protected, chunked_end }
+    }
+
+    /// The body leaves these fields out of its trailers, and reports its end.
+    pub(crate) fn with_rules(mut self, protected: Arc<ProtectedFields>, chunked_end: Option<ChunkedEnd>) -> Self {
+        (self.protected, self.chunked_end) = (Some(protected), chunked_end);
+        self
     }
 
     fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -45,6 +79,20 @@ impl ClientBody {
         }
         // In HTTP/1, hyper reports a body that is cut off as an error.
         Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
+    }
+
+    /// Notes how the body ends, and removes the trailers that the API must not get.
+    fn filter(&mut self, frame: Option<Frame<Bytes>>) -> Option<Frame<Bytes>> {
+        let Some(frame) = frame else {
+            if let Some(ChunkedEnd(is_clean)) = &self.chunked_end {
+                is_clean.store(true, Ordering::Release);
+            }
+            return None;
+        };
+        if frame.is_trailers() {
+            self.chunked_end = None;
+        }
+        filter_trailers(frame, |name| self.protected.as_ref().is_none_or(|protected| protected.is_never_trailer(name)))
     }
 
     /// Reserves memory for a frame, or counts it as progress if the body streams.
@@ -82,6 +130,7 @@ impl Body for ClientBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         // Without streaming, the timer keeps running over all frames: it limits the arrival of the whole body.
         if let Poll::Ready(frame) = self.poll_received(cx) {
+            let frame = frame.transpose().map(|frame| self.filter(frame)).transpose();
             return Poll::Ready(frame.map(|frame| self.account(frame?)));
         }
         let limit = self.time_limit();

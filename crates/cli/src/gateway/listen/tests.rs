@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
 use super::*;
-use crate::gateway::ingress::headers::ProtectedFields;
+use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::limits::Limits;
 use crate::gateway::routing::Routes;
 use crate::upstream::forward::StreamedBody;

@@ -117,7 +117,8 @@ impl fmt::Display for Pattern {
 pub(crate) struct RequestPath<'a> {
     /// Split first, then decoded: an encoded slash is part of a segment, and dot segments are names.
     literal: Vec<Cow<'a, [u8]>>,
-    /// Decoded first, then split, without dot segments and doubled slashes. None if it equals `literal`.
+    /// Decoded first, then split, without path parameters, dot segments and doubled slashes. None if it equals
+    /// `literal`.
     normalized: Option<Vec<Cow<'a, [u8]>>>,
 }
 
@@ -152,13 +153,14 @@ fn decode(text: &str) -> Cow<'_, [u8]> {
     percent_decode_str(text).into()
 }
 
-/// Splits a path as a server does that decodes first. Some servers read a backslash as a slash.
+/// Splits a path as a server does that decodes first. Some servers read a backslash as a slash, and others leave out
+/// the path parameters of a segment (`orders;v=1`).
 fn normalize(path: &[u8]) -> Vec<Cow<'static, [u8]>> {
     let mut segments: Vec<&[u8]> = Vec::new();
     let mut ends_in_slash = true;
     for segment in path.split(|byte| matches!(byte, b'/' | b'\\')) {
         ends_in_slash = true;
-        match segment {
+        match segment.split(|byte| *byte == b';').next().unwrap_or(segment) {
             b"" | b"." => {}
             b".." => drop(segments.pop()),
             name => {
@@ -224,11 +226,16 @@ mod tests {
             ("/charges/{id}", "/charges%5C7"),
             ("/charges", "/charges/."),
             ("/charges", "/charges//"),
+            ("/charges/{id}", "/charges;v=1/7"),
+            ("/charges/{id}", "/charges/7;v=1"),
+            ("/charges/{id}", "/charges%3B/7"),
+            ("/charges", "/;/charges"),
+            ("/charges", "/x/..;v=1/charges"),
         ] {
             assert_eq!(RequestPath::parse(path).compare(&pattern(text)), PathMatch::Ambiguous, "{text} {path}");
         }
         // If no pattern matches in either reading, the path is not ambiguous.
-        for path in ["/projects/group%2Fname/hooks", "/a/../b", "/a//b", "/%zz", "/%", "/%2"] {
+        for path in ["/projects/group%2Fname/hooks", "/a/../b", "/a//b", "/a;b/c", "/%zz", "/%", "/%2"] {
             assert_eq!(RequestPath::parse(path).compare(&pattern("/charges/{id}")), PathMatch::Differs, "{path}");
         }
     }
