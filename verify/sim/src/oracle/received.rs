@@ -17,6 +17,7 @@
 //!   retention.
 //! - A call that was made after an answer was recorded is never refused as indeterminate. Relaxed if the store forgot,
 //!   and for a follower of a call that was made before.
+//! - A caller is refused as overloaded only while as many other calls of its process are in flight as may run at once.
 //! - `Busy` never asks for a delay longer than a lease, and the only call of a key is never busy. The second is relaxed
 //!   if an operator, a worker or a probe may have changed the record.
 //! - No answer is lost in a process with a journal.
@@ -73,8 +74,8 @@ impl Oracle {
             CallerOutcome::Dead if known.keys[known.calls[call].key].worked_by.is_empty() => {
                 Some("a caller was refused because of a dead key, and no attempt buried it")
             }
-            CallerOutcome::Overloaded if self.plan.max_in_flight > self.plan.clients => {
-                Some("a caller was refused as overloaded although few attempts run")
+            CallerOutcome::Overloaded if !self.is_busy(known, call) => {
+                Some("a caller was refused as overloaded although few calls are in flight")
             }
             CallerOutcome::NotApplied => known.check_not_applied(call),
             CallerOutcome::Unknown => known.check_unknown(call, route.retention),
@@ -85,6 +86,17 @@ impl Oracle {
                 known.check_not_started(call).or_else(|| self.check_store_error(known, call, *kind))
             }
         }
+    }
+}
+
+impl Oracle {
+    /// Whether so many other calls of the process are in flight that the limit may be reached. A call whose caller hung
+    /// up counts: its attempt may run on.
+    fn is_busy(&self, known: &OracleState, call: usize) -> bool {
+        let life = known.calls[call].life;
+        let in_flight = |other: &&CallHistory| other.life == life && other.received.is_none();
+        // The call itself has its outcome already, so it is not counted.
+        known.calls.iter().filter(in_flight).count() >= self.plan.max_in_flight
     }
 }
 
