@@ -28,11 +28,14 @@ const MAX_ELAPSED: Duration = Duration::from_millis(400);
 /// How far the store's clock is moved ahead of this host's clock.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// A difference must appear with this many margins. With a single one, a record may expire at the very instant of a
-/// read, on which the two clocks disagree.
-const MARGINS: u64 = 3;
+/// If a lease or a record ends closer to the present than this, the two clocks may disagree on whether it has ended. It
+/// is longer than [`MAX_ELAPSED`], and shorter than the smallest margin.
+const NEAR: Duration = Duration::from_millis(500);
 
-/// How often a sequence is repeated on a busy machine.
+/// How much a margin grows with each move: by more than [`NEAR`], so that no two margins cancel out.
+const GROWTH: Duration = Duration::from_millis(600);
+
+/// How often a sequence is repeated, with another margin each time.
 const TRIES: u64 = 20;
 
 /// Runs the sequences of these seeds, each on its own records. Returns the number of steps.
@@ -65,16 +68,24 @@ impl ReferenceStore {
 }
 
 async fn sequence(setup: &dyn Setup, memory: &ReferenceStore, seed: u64) -> usize {
+    let mut last = String::new();
     for attempt in 0..TRIES {
         let started = Instant::now();
         match StorePair::new(setup, memory, seed, attempt).run().await {
             Ok(steps) => return steps,
-            // An early or slow difference may come from the clocks: try again with another margin.
-            Err(_) if attempt < MARGINS || started.elapsed() > MAX_ELAPSED => {}
-            Err(difference) => panic!("seed {seed}: {difference}"),
+            Err(Stop::Unclear) => {}
+            Err(Stop::Difference(difference)) if started.elapsed() > MAX_ELAPSED => last = difference,
+            Err(Stop::Difference(difference)) => panic!("seed {seed}: {difference}"),
         }
     }
-    panic!("seed {seed}: the machine is too busy to compare durations");
+    panic!("seed {seed}: the clocks are never clear, or the machine is too busy; the last difference: {last}");
+}
+
+/// Why a sequence ended early.
+enum Stop {
+    /// The clocks may disagree on whether a lease or a record has ended, so nothing can be compared.
+    Unclear,
+    Difference(String),
 }
 
 /// Both stores, and the steps that were run on them.
@@ -87,9 +98,9 @@ struct StorePair<'a> {
     /// How far the clocks were moved in each direction. The end of the sequence undoes both.
     ahead: Duration,
     back: Duration,
-    /// How much further than drawn the clock is moved next, in tenths of a second. It grows with each move: with a
-    /// constant margin, a record could expire at the very instant of a read.
-    margin: u64,
+    /// How much further than drawn the clock is moved next. It grows with each move: with a constant margin, a record
+    /// could expire at the very instant of a read.
+    margin: Duration,
     trace: String,
 }
 
@@ -108,17 +119,17 @@ impl<'a> StorePair<'a> {
             actual,
             ahead,
             back,
-            margin: 7 + attempt,
+            margin: Duration::from_millis(700 + 100 * attempt),
             trace: String::new(),
         }
     }
 
-    async fn run(mut self) -> Result<usize, String> {
+    async fn run(mut self) -> Result<usize, Stop> {
         let steps = self.random.between(8, 30);
         let mut outcome = Ok(steps);
         for _ in 0..steps {
-            if let Err(difference) = self.step().await {
-                outcome = Err(format!("{difference}\nafter\n{}", self.trace));
+            if let Err(stop) = self.step().await {
+                outcome = Err(stop);
                 break;
             }
         }
@@ -127,10 +138,13 @@ impl<'a> StorePair<'a> {
         self.backward(ahead).await;
         self.setup.step_clock(setup::ClockStep::Forward(back)).await;
         self.clock.forward(back);
-        outcome
+        outcome.map_err(|stop| match stop {
+            Stop::Unclear => Stop::Unclear,
+            Stop::Difference(difference) => Stop::Difference(format!("{difference}\nafter\n{}", self.trace)),
+        })
     }
 
-    async fn step(&mut self) -> Result<(), String> {
+    async fn step(&mut self) -> Result<(), Stop> {
         let step = self.random.step(self.expected.grants(), self.expected.tokens());
         let _ = writeln!(self.trace, "{step:?}");
         let mut touched = 0..2;
@@ -142,21 +156,35 @@ impl<'a> StorePair<'a> {
             DifferentialStep::Call(call) => {
                 let (expected, actual) = (self.expected.execute(&call).await, self.actual.execute(&call).await);
                 let _ = writeln!(self.trace, "    {}", expected.text);
-                compare("the reply", &expected, &actual)?;
+                compare("the reply", &expected, &actual).map_err(Stop::Difference)?;
                 let key = self.expected.key_of(&call);
                 touched = key..key + 1;
             }
         }
+        // Between two moves the time stands still, as far as the sequence can tell.
+        if touched.len() == 2 && !self.is_clear().await {
+            return Err(Stop::Unclear);
+        }
         for key in touched {
-            self.compare_records(key).await?;
+            self.compare_records(key).await.map_err(Stop::Difference)?;
         }
         Ok(())
     }
 
+    /// Whether no lease and no record begins or ends about now.
+    async fn is_clear(&self) -> bool {
+        self.clock.back(NEAR);
+        let earlier = [self.expected.phase(0).await, self.expected.phase(1).await];
+        self.clock.forward(2 * NEAR);
+        let later = [self.expected.phase(0).await, self.expected.phase(1).await];
+        self.clock.back(NEAR);
+        earlier == later
+    }
+
     /// Moves both clocks further than asked for, so that no lease or record expires within their difference.
     async fn forward(&mut self, by: Duration) {
-        let by = by + Duration::from_millis(100 * self.margin);
-        self.margin += 1;
+        let by = by + self.margin;
+        self.margin += GROWTH;
         self.ahead += by;
         self.clock.forward(by);
         self.setup.step_clock(setup::ClockStep::Forward(by)).await;

@@ -52,6 +52,14 @@ impl StoreDriver {
         self.store.read(&self.keys[key]).await.expect("the read failed")
     }
 
+    /// Whether the key's record exists, whether its lease runs, and whether that has more time left than it is long.
+    pub(super) async fn phase(&self, key: usize) -> [bool; 3] {
+        let seen = self.observe(key).await;
+        let holding = seen.live().and_then(|record| record.state.holding());
+        let is_early = holding.is_some_and(|holding| seen.lease_left > holding.lease.into());
+        [seen.live().is_some(), !seen.lease_left.is_zero(), is_early]
+    }
+
     /// The index of this record key.
     fn index_of(&self, rk: &RecordKey) -> usize {
         usize::from(*rk == self.keys[1])
