@@ -16,8 +16,9 @@
 //!     50  check, 8
 //! ```
 //!
-//! `check` is the first 8 bytes of SHA-256 over the record key and the header before it. A damaged record, or a record
-//! of another key, is an error and never treated as absent. `tests/vectors/records.txt` contains golden records.
+//! `check` is the first 8 bytes of SHA-256 over the record key, the header before it and the answer. Stores that keep a
+//! record in columns keep the same 8 bytes in a column: [`Record::check`]. A damaged record, or a record of another
+//! key, is an error and never treated as absent. `tests/vectors/records.txt` contains golden records.
 
 use std::fmt;
 use std::time::Duration;
@@ -260,35 +261,69 @@ const CHECK_LEN: usize = 8;
 impl Record {
     /// Encodes the record as one value, bound to its record key.
     pub fn encode(&self, rk: &RecordKey) -> Bytes {
-        let answer: &[u8] = match &self.state {
-            State::Completed(completion) => &completion.answer,
-            State::Open(..) => &[],
-        };
-        let takeover = self.state.holding().is_some_and(|holding| holding.takeover);
+        let answer = self.answer();
         let mut value = BytesMut::with_capacity(HELD_LEN.max(COMPLETED_LEN + answer.len()));
-        value.put_u8(VERSION);
-        value.put_u8(self.state.stored_number());
-        value.put_u8(if takeover { TAKEOVER } else { 0 });
-        value.put_u8(self.fingerprint.rule().0);
-        value.put_u64(self.token.0);
-        value.put_slice(self.fingerprint.as_bytes());
-        match &self.state {
-            State::Completed(completion) => value.put_u32(completion.expiry),
-            State::Open(_, holding) => {
-                value.put_slice(&holding.owner.0);
-                value.put_u32(holding.lease.0);
-                value.put_u32(holding.lifetime.0);
-                value.put_u16(holding.attempt);
-            }
-        }
-        // Without the answer, so that a store can read and verify the header alone.
-        let check = check(rk, &value);
+        self.put_header(&mut value);
+        let check = check(rk, &value, answer);
         value.put_slice(&check);
         value.put_slice(answer);
         value.freeze()
     }
 
-    /// Decodes a value that [`encode`](Self::encode) wrote, with or without its answer.
+    /// The check of the record under this key, for stores that keep a record in columns. It covers the record key and
+    /// every field of the record, the answer included. It covers no instant, so a renewal does not change it.
+    ///
+    /// ```
+    /// use hapax_core::{Completion, Fingerprint, Record, RecordKey, State, Token};
+    ///
+    /// let rk = RecordKey::from_bytes([7; 16]);
+    /// let completed = |answer: &'static str| Record {
+    ///     token: Token(1),
+    ///     fingerprint: Fingerprint::NONE,
+    ///     state: State::Completed(Completion { answer: answer.into(), expiry: 1_800_000_000 }),
+    /// };
+    /// // Store this column with the others, and compare it whenever the row is read.
+    /// let column = completed("charged 5").check(&rk);
+    /// assert_eq!(completed("charged 5").check(&rk), column);
+    /// assert_ne!(completed("charged 9").check(&rk), column, "the row was altered");
+    /// ```
+    pub fn check(&self, rk: &RecordKey) -> [u8; CHECK_LEN] {
+        let mut header = [0; HELD_LEN];
+        let mut rest = &mut header[..];
+        self.put_header(&mut rest);
+        let unused = rest.len();
+        check(rk, &header[..HELD_LEN - unused], self.answer())
+    }
+
+    /// Writes the header up to its check.
+    fn put_header(&self, header: &mut impl BufMut) {
+        let takeover = self.state.holding().is_some_and(|holding| holding.takeover);
+        header.put_u8(VERSION);
+        header.put_u8(self.state.stored_number());
+        header.put_u8(if takeover { TAKEOVER } else { 0 });
+        header.put_u8(self.fingerprint.rule().0);
+        header.put_u64(self.token.0);
+        header.put_slice(self.fingerprint.as_bytes());
+        match &self.state {
+            State::Completed(completion) => header.put_u32(completion.expiry),
+            State::Open(_, holding) => {
+                header.put_slice(&holding.owner.0);
+                header.put_u32(holding.lease.0);
+                header.put_u32(holding.lifetime.0);
+                header.put_u16(holding.attempt);
+            }
+        }
+    }
+
+    /// The recorded answer; empty while there is none.
+    fn answer(&self) -> &[u8] {
+        match &self.state {
+            State::Completed(completion) => &completion.answer,
+            State::Open(..) => &[],
+        }
+    }
+
+    /// Decodes a value that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
     /// `Damaged` for a value that is truncated, altered, of an unknown version, or stored under another key.
@@ -307,7 +342,7 @@ impl Record {
         }
         let (header, stored_check) = value[..header_len].split_at(header_len - CHECK_LEN);
         // Before the flags and fields: an altered header must not be reported as written by a later release.
-        if check(rk, header) != stored_check {
+        if check(rk, header, &value[header_len..]) != stored_check {
             return Err(damaged("a record was altered, or belongs to another key"));
         }
         let flags = header[2];
@@ -338,10 +373,11 @@ impl Record {
     }
 }
 
-fn check(rk: &RecordKey, header: &[u8]) -> [u8; CHECK_LEN] {
+fn check(rk: &RecordKey, header: &[u8], answer: &[u8]) -> [u8; CHECK_LEN] {
     let mut hash = Sha256::new();
     hash.update(rk.as_bytes());
     hash.update(header);
+    hash.update(answer);
     array(&hash.finalize(), 0)
 }
 

@@ -12,7 +12,7 @@ use hapax_core::store::{
     Finding, Inserted, Inspect, Memory, MemorySettings, StoredRecord, Swapped, is_unchanged, observe,
 };
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
-use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup};
+use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup, StoredPart};
 use parking_lot::Mutex;
 
 fn main() -> ExitCode {
@@ -64,7 +64,7 @@ impl Setup for MemorySetup {
         }
     }
 
-    async fn corrupt(&self, _rk: &RecordKey) {
+    async fn corrupt(&self, _rk: &RecordKey, _part: StoredPart) {
         unreachable!("declared as lacking");
     }
 
@@ -195,7 +195,7 @@ impl ValuesSetup {
 
 /// A record in format version 1, completed in January 2027 under a token of that time.
 const GOLDEN: &str =
-    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b2380e2b388a92bdf3889676f6c64656e20616e73776572";
+    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b23809e91e75db3ace633676f6c64656e20616e73776572";
 
 #[async_trait]
 impl Setup for ValuesSetup {
@@ -224,12 +224,15 @@ impl Setup for ValuesSetup {
         }
     }
 
-    async fn corrupt(&self, rk: &RecordKey) {
+    async fn corrupt(&self, rk: &RecordKey, part: StoredPart) {
         let mut records = self.0.records.lock();
         let value = records.values.get_mut(rk).expect("there is a record to damage");
         let mut bytes = value.bytes.to_vec();
-        // A byte of the token, which the check covers.
-        bytes[10] ^= 1;
+        let at = match part {
+            StoredPart::Header => 10,
+            StoredPart::Answer => bytes.len() - 1,
+        };
+        bytes[at] ^= 1;
         value.bytes = bytes.into();
     }
 

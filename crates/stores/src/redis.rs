@@ -154,7 +154,7 @@ impl Store for Redis {
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
         let (link, name) = (self.link(rk), RedisKey::of(rk));
-        // Decode the header even where it is not returned: a damaged record must be an error, not a renewal.
+        // Decode the record even where it is not returned: a damaged record must be an error, not a renewal.
         let judge = |reply: ScriptReply| match &reply.outcome[..] {
             b"YES" => reply.record(rk).map(|_| Renewed::Yes),
             b"LOST" => reply.record(rk).map(|_| Renewed::Lost),
@@ -187,8 +187,15 @@ impl Store for Redis {
             b"DONE" => Ok(Completed::Done),
             b"RECREATED" => Ok(Completed::Recreated),
             b"GONE" => Ok(Completed::Gone),
-            b"ALREADY" => reply.record(rk).map(|_| Completed::Already),
-            b"FOUND" => reply.record(rk).map(Completed::Lost),
+            b"FOUND" => {
+                let found = reply.record(rk)?;
+                let seen = value::observe_completed(found.clone(), absent.now);
+                Ok(match machine::complete(&seen, ask) {
+                    Decision::Reply(completed) => completed,
+                    // The caller reads and swaps (clause 8 of the contract).
+                    Decision::Change(..) => Completed::Lost(found),
+                })
+            }
             _ => Err(value::unexpected_reply()),
         };
         COMPLETE.run((link, &name), &arguments, judge).await

@@ -27,6 +27,6 @@ pub use clock::ManualClock;
 pub use differential::differential;
 pub use faulty::{CopyDelay, Faulty, StoreFault, StoreMethod, yield_now};
 pub use runner::{Backend, main};
-pub use setup::{Capability, ClockStep, Setup, SuiteCase};
+pub use setup::{Capability, ClockStep, Setup, StoredPart, SuiteCase};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

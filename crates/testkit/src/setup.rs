@@ -27,8 +27,9 @@ pub trait Setup: Send + Sync {
     /// Steps the store's clock.
     async fn step_clock(&self, step: ClockStep);
 
-    /// Damages the stored form of this record. Called only if the backend has `Capability::StoredForm`.
-    async fn corrupt(&self, rk: &RecordKey);
+    /// Changes one byte in a part of this record's stored form. Called only if the backend has
+    /// `Capability::StoredForm`.
+    async fn corrupt(&self, rk: &RecordKey, part: StoredPart);
 
     /// Writes the golden record of version 1: completed, under [`golden_call`](crate::golden_call), with the answer
     /// [`GOLDEN_ANSWER`](crate::GOLDEN_ANSWER). Called only if the backend has `Capability::StoredForm`.
@@ -39,6 +40,15 @@ pub trait Setup: Send + Sync {
     async fn value(&self, _rk: &RecordKey) -> Option<Bytes> {
         None
     }
+}
+
+/// A part of a stored record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredPart {
+    /// A field that every record has: the token or the fingerprint.
+    Header,
+    /// The answer of a completed record. It is not empty.
+    Answer,
 }
 
 /// A step of a store's clock.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, Trial};
+use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, RespValue, Trial};
 
 use crate::harness::{Api, ClientResponse, Gateway, free_address, hapax, until};
 use crate::torture::assert_one_effect_per_key;
@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("a_gateway_starts_before_its_server", redis, before_its_server),
         servers::test("an_evicting_server_is_refused", redis, evicting_server),
         servers::test("the_audit_of_the_demo_holds", redis, demo_audit),
+        servers::test("an_altered_answer_is_never_given_h31", redis, altered_answer),
     ]
 }
 
@@ -68,6 +69,39 @@ async fn evicting_server() {
     assert_eq!(output.status.code(), Some(3), "{errors}");
     assert!(errors.contains("allkeys-lru") && errors.contains("set maxmemory-policy noeviction"), "{errors}");
     assert!(!errors.contains("hush-hush"), "{errors}");
+}
+
+/// One changed byte in the stored answer makes the record unreadable, until the byte is restored.
+async fn altered_answer() {
+    let (server, api, directory) = (start().await, Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::start(api.address, &server.url(), &flags).await;
+    let first = gateway.post("/charges", "payment-17", "{}").await.unwrap();
+    let RespValue::Array(names) = server.command(&["KEYS", "hx:*"]).await.unwrap() else { panic!("a list of keys") };
+    let command = async |words: &[&[u8]]| server.command(words).await.unwrap();
+    let mut found = None;
+    for name in names {
+        let RespValue::Bulk(name) = name else { panic!("a key is bytes") };
+        match command(&[b"GET", &name]).await {
+            RespValue::Bulk(value) if value.ends_with(first.body.as_bytes()) => found = Some((name, value)),
+            other => drop(other),
+        }
+    }
+    let (record, value) = found.expect("the answer is stored");
+    let at = value.len() - 1;
+    for (byte, is_damaged) in [(value[at] ^ 1, true), (value[at], false)] {
+        command(&[b"SETRANGE", &record, at.to_string().as_bytes(), &[byte]]).await;
+        // Twice: the first retry must not have changed the record.
+        for _ in 0..2 {
+            let got = gateway.post("/charges", "payment-17", "{}").await.unwrap();
+            if is_damaged {
+                assert_eq!((got.status.as_u16(), got.problem()), (500, "record-damaged"));
+            } else {
+                assert!(got.is_replayed() && got.body == first.body, "{}", got.body);
+            }
+        }
+    }
+    assert_eq!(effects(&api)["payment-17"], 1);
 }
 
 async fn demo_audit() {

@@ -89,7 +89,7 @@ def header(name, state, rk=sha256(b"rk").digest()[:16], takeover=0, codec=0, rul
         head += be(f["expiry_s"], 4)
     else:
         head += f["owner"] + be(f["lease_ms"], 4) + be(f["lifetime_s"], 4) + be(f["attempt"], 2)
-    encoded = head + sha256(rk + head).digest()[:8] + answer
+    encoded = head + sha256(rk + head + answer).digest()[:8] + answer
     assert len(encoded) == (36 + len(answer) if done else 58), name
     return line("record_v1", name=name, rk=rk, state=state, takeover=takeover, codec=codec, rule=rule,
                 token=token, fingerprint=fingerprint, **{k: f.get(k, "") for k in TAIL},

@@ -12,12 +12,9 @@ if not there then
     redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[5])
     return {'RECREATED', number, ''}
 end
--- Version 1, then the state: 1 in progress, 2 completed, 3 released, 4 indeterminate.
+-- Version 1, then the state: 1 in progress, 3 released, 4 indeterminate.
 local state = string.sub(there, 1, 2)
 local same_token = string.sub(there, 5, 12) == ARGV[1]
-if state == '\1\2' and same_token then
-    return {'ALREADY', number, string.sub(there, 1, 58)}
-end
 -- A completion under the same token overwrites these states. The comparison covers the whole header except its lease
 -- and lifetime, which a completion replaces.
 local heals = state == '\1\1' or state == '\1\3' or state == '\1\4'

@@ -14,7 +14,8 @@ local holds = string.sub(header, 5, 12) == ARGV[1] and string.sub(header, 25, 40
 -- An abandoned record has a lease of zero.
 local abandoned = string.sub(header, 41, 44) == '\0\0\0\0'
 if not (in_progress and holds) or abandoned then
-    return {'LOST', number, header}
+    -- With its answer, which the check in the header covers.
+    return {'LOST', number, redis.call('GET', KEYS[1])}
 end
 local a, b, c, d = string.byte(header, 45, 48)
 local lifetime = ((a * 256 + b) * 256 + c) * 256 + d

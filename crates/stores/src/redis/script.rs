@@ -7,7 +7,7 @@ use super::link::Link;
 use super::value::{self, RedisKey, ScriptReply};
 
 /// A Lua script over one record. Its last argument is the number of the call. It replies `{outcome, that number, the
-/// stored record or its header, …}`, so the reply to one call never passes for the reply to another.
+/// stored record, …}`, so the reply to one call never passes for the reply to another.
 pub(super) struct RecordScript {
     text: &'static str,
     digest: LazyLock<String>,

@@ -15,4 +15,4 @@ end
 if not there then
     return {'ABSENT', number, ''}
 end
-return {'CHANGED', number, string.sub(there, 1, 58)}
+return {'CHANGED', number, there}

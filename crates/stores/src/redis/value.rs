@@ -52,14 +52,14 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64 + 1);
 pub(super) struct ScriptReply {
     /// The outcome, such as `DONE`; each script lists its own.
     pub(super) outcome: Bytes,
-    /// The stored record or its header; empty if there is no record.
+    /// The stored record; empty if there is no record.
     pub(super) stored: Bytes,
     /// The remaining parts. Only `read.lua` returns any.
     pub(super) rest: Vec<Bytes>,
 }
 
 impl ScriptReply {
-    /// Decodes the stored record. A header without the answer is enough: it has the check over the record key.
+    /// Decodes the stored record.
     pub(super) fn record(&self, rk: &RecordKey) -> Result<Record> {
         Record::decode(rk, &self.stored)
     }
@@ -101,8 +101,8 @@ fn lease_left(holding: &Holding, life_left: Duration) -> Duration {
     (Duration::from(holding.lease) + life_left).saturating_sub(lifetime)
 }
 
-/// An observation of a completed record in the reply to `SET … GET`. The reply does not contain the remaining lifetime,
-/// so one second stands in for it: the record was live, and a replay does not depend on how long it still lives.
+/// An observation of a record in a reply that does not contain the remaining lifetime, so one second stands in for it:
+/// the record was live, and neither a replay nor a completion depends on how long it still lives.
 pub(super) fn observe_completed(record: Record, now: Timestamp) -> Observed {
     observe(record, Duration::from_secs(1), now)
 }

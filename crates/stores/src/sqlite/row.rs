@@ -30,11 +30,12 @@ pub(super) fn execute(statement: &mut Statement<'_>, rk: &RecordKey, stored: &St
         completion.map(|completion| completion.expiry),
         stored_time(stored.armed_at),
         stored_time(stored.expires_at),
+        record.check(rk),
     ])
 }
 
-/// Reads the record in a row of `read.sql`; `None` if the row has no record.
-pub(super) fn stored_record(row: &Row<'_>) -> Result<Option<StoredRecord>, Error> {
+/// Reads the record of this key in a row of `read.sql`, and verifies its check; `None` if the row has no record.
+pub(super) fn stored_record(row: &Row<'_>, rk: &RecordKey) -> Result<Option<StoredRecord>, Error> {
     let Some(state) = column::<Option<u8>>(row, "state")? else {
         return Ok(None);
     };
@@ -50,6 +51,9 @@ pub(super) fn stored_record(row: &Row<'_>) -> Result<Option<StoredRecord>, Error
         fingerprint: Fingerprint::from_parts(Rule(column(row, "rule")?), column(row, "fingerprint")?),
         state,
     };
+    if column::<[u8; 8]>(row, "record_check")? != record.check(rk) {
+        return Err(damaged("a record was altered, or belongs to another key"));
+    }
     Ok(Some(StoredRecord { record, armed_at: time(row, "since")?, expires_at: time(row, "expires_at")? }))
 }
 

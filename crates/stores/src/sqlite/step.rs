@@ -90,7 +90,7 @@ impl StepContext<'_> {
             return Err(StepError::Record(row::damaged("the SQLite store's own row in hapax_store is missing")));
         };
         let token_high_water = row::token(row)?.max(self.token_high_water);
-        Ok((row::stored_record(row).map_err(StepError::Record)?, token_high_water))
+        Ok((row::stored_record(row, rk).map_err(StepError::Record)?, token_high_water))
     }
 
     /// Writes a change whose lease and lifetime begin now. Returns whether the statement wrote a row.

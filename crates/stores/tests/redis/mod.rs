@@ -12,7 +12,7 @@ use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use hapax_stores::Redis;
 use hapax_testkit::servers::{RedisKind, RedisServer, RedisServerOptions, RespValue};
-use hapax_testkit::{Backend, Capability, ClockStep, Setup, golden_call};
+use hapax_testkit::{Backend, Capability, ClockStep, Setup, StoredPart, golden_call};
 
 pub(crate) fn backend(kind: RedisKind) -> Backend {
     let backend =
@@ -24,7 +24,7 @@ pub(crate) fn backend(kind: RedisKind) -> Backend {
 
 /// The golden record, encoded as version 1 writes it.
 const GOLDEN: &str =
-    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b2380e2b388a92bdf3889676f6c64656e20616e73776572";
+    "0102000100066517289880006c51e1855b0d5bcd2b9aa36d6b4b23809e91e75db3ace633676f6c64656e20616e73776572";
 
 struct RedisSetup {
     server: RedisServer,
@@ -80,12 +80,16 @@ impl Setup for RedisSetup {
         self.server.step_clock(step).expect("its clock can be stepped");
     }
 
-    /// Flips a bit of the fingerprint.
-    async fn corrupt(&self, rk: &RecordKey) {
+    /// Flips a bit of the fingerprint, or of the last byte of the answer.
+    async fn corrupt(&self, rk: &RecordKey, part: StoredPart) {
         let name = name(rk);
         let RespValue::Bulk(value) = self.command(&[b"GET", &name]).await else { panic!("the record must exist") };
-        let flipped = [value[12] ^ 1];
-        let written = self.command(&[b"SETRANGE", &name, b"12", &flipped]).await;
+        let at = match part {
+            StoredPart::Header => 12,
+            StoredPart::Answer => value.len() - 1,
+        };
+        let flipped = [value[at] ^ 1];
+        let written = self.command(&[b"SETRANGE", &name, at.to_string().as_bytes(), &flipped]).await;
         assert!(matches!(written, RespValue::Integer(_)), "{written:?}");
     }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use hapax_stores::Sqlite;
-use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup};
+use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup, StoredPart};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
@@ -68,8 +68,13 @@ impl Setup for SqliteSetup {
         }
     }
 
-    async fn corrupt(&self, rk: &RecordKey) {
-        self.execute("update hapax_record set fingerprint = x'00' where rk = ?1", [rk.as_bytes()]);
+    /// Replaces the fingerprint, or changes the first letter of the answer.
+    async fn corrupt(&self, rk: &RecordKey, part: StoredPart) {
+        let edit = match part {
+            StoredPart::Header => "fingerprint = zeroblob(12)",
+            StoredPart::Answer => "answer = cast('T' || substr(cast(answer as text), 2) as blob)",
+        };
+        self.execute(&format!("update hapax_record set {edit} where rk = ?1"), [rk.as_bytes()]);
     }
 
     async fn put_golden(&self) {

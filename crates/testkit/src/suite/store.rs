@@ -138,6 +138,7 @@ pub fn cases() -> Vec<SuiteCase> {
             2 cancel_by_owner_after_ambiguous_begin;
         errors:
             21 corrupt_record_is_error_not_absent needs StoredForm,
+            21 corrupt_answer_is_error_not_replayed needs StoredForm,
             3 drop_future_leaks_nothing,
             10 golden_v1_readable needs StoredForm;
     }

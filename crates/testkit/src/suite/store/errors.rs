@@ -1,13 +1,15 @@
 //! Damaged records, dropped calls, and records of an older format version.
 
-use hapax_core::machine::{Begin, Begun, Claim, Completed, Decision, Renewed, Settled, first_grant, release};
+use hapax_core::machine::{
+    Begin, Begun, Change, Claim, Completed, Decision, Grant, Observed, Renewed, Settled, first_grant, release,
+};
 use hapax_core::store::Swapped;
 use hapax_core::{Call, ErrorKind, Identity, Key, Result, Rule, Scope, State};
 
 use super::assertions::*;
 use super::operation::*;
 use super::parallel::*;
-use crate::setup::Setup;
+use crate::setup::{Setup, StoredPart};
 
 /// The call of the golden record: a plain identity, namespace "golden", tenant "acme", key "order-1", and rule 1 over
 /// the one part "golden payload".
@@ -32,19 +34,33 @@ pub(super) async fn corrupt_record_is_error_not_absent(setup: &dyn Setup) {
     for (operation, grant) in operations.iter().zip(&grants) {
         let seen = operation.read().await;
         let (change, _) = first_grant(&operation.hold_begin(SECOND), &seen);
-        setup.corrupt(&operation.rk()).await;
+        setup.corrupt(&operation.rk(), StoredPart::Header).await;
+        assert_every_call_is_damaged(operation, grant, &seen, &change).await;
+    }
+}
 
-        let (store, rk) = (operation.store(), operation.rk());
-        // Twice: the first round must not have repaired the record by overwriting it.
-        for _ in 0..2 {
-            assert_damaged(store.read(&rk).await);
-            assert_damaged(store.begin(&operation.hold_begin(SECOND)).await);
-            assert_damaged(store.begin(&operation.hold_begin(FIRST)).await);
-            assert_damaged(store.renew(&rk, &Claim::from(grant)).await);
-            let completion = operation.completion(grant, "another answer");
-            assert_damaged(store.complete(&rk, &completion).await);
-            assert_damaged(store.swap(&rk, &seen, &change).await);
-        }
+pub(super) async fn corrupt_answer_is_error_not_replayed(setup: &dyn Setup) {
+    let operation = SuiteOperation::new(setup);
+    let grant = operation.grant_and_complete(FIRST, "the answer").await;
+    let seen = operation.read().await;
+    let (change, _) = first_grant(&operation.hold_begin(SECOND), &seen);
+    setup.corrupt(&operation.rk(), StoredPart::Answer).await;
+    assert_every_call_is_damaged(&operation, &grant, &seen, &change).await;
+    // The answer that was recorded before the damage, sent again.
+    assert_damaged(operation.store().complete(&operation.rk(), &operation.completion(&grant, "the answer")).await);
+}
+
+async fn assert_every_call_is_damaged(operation: &SuiteOperation, grant: &Grant, seen: &Observed, change: &Change) {
+    let (store, rk) = (operation.store(), operation.rk());
+    // Twice: the first round must not have repaired the record by overwriting it.
+    for _ in 0..2 {
+        assert_damaged(store.read(&rk).await);
+        assert_damaged(store.begin(&operation.hold_begin(SECOND)).await);
+        assert_damaged(store.begin(&operation.hold_begin(FIRST)).await);
+        assert_damaged(store.renew(&rk, &Claim::from(grant)).await);
+        let completion = operation.completion(grant, "another answer");
+        assert_damaged(store.complete(&rk, &completion).await);
+        assert_damaged(store.swap(&rk, seen, change).await);
     }
 }
 
