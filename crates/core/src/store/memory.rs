@@ -161,8 +161,10 @@ impl Store for Memory {
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
+        // The clock is read under the lock: an instant before the last write would lengthen its lease and life.
+        let shard = self.shard(rk);
         let now = self.runtime.wall_now();
-        Ok(observe(self.shard(rk).slots.get(rk), now, self.token_high_water()))
+        Ok(observe(shard.slots.get(rk), now, self.token_high_water()))
     }
 
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {

@@ -1,11 +1,15 @@
 //! Tests of the memory store that the suite does not contain.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hapax_core::machine::{Begin, Lapse};
+use futures_util::FutureExt;
+use hapax_core::machine::{Begin, Claim, Lapse, Renewed};
+use hapax_core::runtime::{BoxFuture, Runtime, Tokio};
 use hapax_core::store::{Inserted, Inspect, Memory, MemorySettings, Severity};
-use hapax_core::{Call, ErrorKind, Millis, Owner, RecordKey, Result, Seconds, Store};
+use hapax_core::{Call, ErrorKind, Millis, Owner, RecordKey, Result, Seconds, Store, Timestamp};
 use hapax_testkit::ManualClock;
 
 const LIFE: Seconds = Seconds(60);
@@ -74,4 +78,64 @@ async fn a_check_warns_that_records_are_lost_with_the_process() {
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].severity, Severity::Warn);
     assert!(findings[0].message.contains("forgets every key when this process ends"), "{findings:?}");
+}
+
+/// A runtime whose wall clock advances by one microsecond with every reading.
+#[derive(Debug)]
+struct Ticking {
+    inner: Tokio,
+    ticks: AtomicU64,
+}
+
+impl Runtime for Ticking {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.inner.spawn(task);
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Runtime::sleep(&self.inner, duration)
+    }
+
+    fn thread(&self, name: &str, task: BoxFuture<'static, ()>) -> io::Result<()> {
+        self.inner.thread(name, task)
+    }
+
+    fn blocking(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.inner.blocking(name, body)
+    }
+
+    fn boottime_now(&self) -> Duration {
+        self.inner.boottime_now()
+    }
+
+    fn wall_now(&self) -> Timestamp {
+        let now = Timestamp(self.ticks.fetch_add(1, Ordering::SeqCst));
+        // Lets the other thread in between the reading and its use.
+        std::thread::yield_now();
+        now
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.inner.fill_random(bytes);
+    }
+}
+
+#[tokio::test]
+async fn a_read_returns_the_record_and_the_clock_of_one_instant() {
+    let clock = Arc::new(Ticking { inner: Tokio::current(), ticks: AtomicU64::new(1_000_000) });
+    let store = Memory::with(Arc::clone(&clock) as _, MemorySettings::default());
+    let Inserted::Granted(grant) = begin(&store, 0).await.unwrap() else { panic!("the store was empty") };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let renewed = store.renew(&grant.rk, &Claim::from(&grant)).now_or_never().unwrap();
+                assert_eq!(renewed.unwrap(), Renewed::Yes);
+            }
+        });
+        let longest = (0..20_000).map(|_| store.read(&grant.rk).now_or_never().unwrap().unwrap().life_left).max();
+        is_over.store(true, Ordering::SeqCst);
+        // A clock that was read before the last renewal would show more life than a record can have.
+        assert!(longest.unwrap() <= Duration::from(LIFE), "{longest:?} of life are left");
+    });
 }
