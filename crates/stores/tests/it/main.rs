@@ -3,4 +3,5 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod disk;
+mod groups;
 mod sqlite;

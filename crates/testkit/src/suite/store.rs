@@ -13,6 +13,7 @@ mod keys;
 mod release;
 mod renew;
 mod resolve;
+mod rules;
 mod swap;
 mod time;
 mod tokens;
@@ -76,7 +77,8 @@ pub fn cases() -> Vec<SuiteCase> {
             7 renew_missing_gone,
             7 renew_after_takeover_lost,
             2 renew_idempotent,
-            7 renew_after_abandon_lost;
+            7 renew_after_abandon_lost,
+            7 renew_keeps_a_long_lifetime;
         complete:
             8 complete_then_replay,
             2 complete_twice_same_already,
@@ -127,6 +129,10 @@ pub fn cases() -> Vec<SuiteCase> {
             19 keys_with_nul_and_emoji,
             19 key_255_bytes,
             19 namespace_isolation;
+        rules:
+            12 every_write_stores_the_rule,
+            5 begin_mismatch_under_another_rule,
+            8 complete_lost_under_another_rule;
         time:
             16 lapse_uses_store_clock_not_client,
             16 client_clock_plus_1h,

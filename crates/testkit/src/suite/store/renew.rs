@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hapax_core::Token;
-use hapax_core::machine::{Claim, Renewed, Settled};
+use hapax_core::machine::{Begin, Claim, Renewed, Settled};
+use hapax_core::{Seconds, Token};
 
 use super::assertions::*;
 use super::clock::*;
@@ -98,4 +98,16 @@ pub(super) async fn renew_after_abandon_lost(setup: &dyn Setup) {
     assert_eq!(before.lease_left, Duration::ZERO);
     assert_eq!(operation.renew(&grant).await, Renewed::Lost);
     operation.assert_unchanged(&before).await;
+}
+
+pub(super) async fn renew_keeps_a_long_lifetime(setup: &dyn Setup) {
+    // More than 24 bits, and each byte differs; then the largest.
+    for (n, lifetime) in [(0, Seconds(0x0203_0405)), (1, Seconds(u32::MAX))] {
+        let operation = SuiteOperation::nth(setup, n);
+        let begin = Begin { unknown_retention: lifetime, ..operation.hold_begin(FIRST) };
+        let grant = expect_grant(operation.begin_as(&begin).await);
+        forward(setup, WHILE).await;
+        assert_eq!(operation.renew(&grant).await, Renewed::Yes);
+        assert_left(operation.read().await.life_left, lifetime);
+    }
 }
