@@ -127,7 +127,7 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
     }
 }
 
-/// Decides a completion: rows C1 to C9. A known effect overrides every state except a recorded answer.
+/// Decides a completion: rows C1 to C8. A known effect overrides every state except a recorded answer.
 ///
 /// ```
 /// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
@@ -165,13 +165,14 @@ pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
     let lost = || Reply(Completed::Lost(record.clone()));
     let is_same_token = record.token == token;
     match &record.state {
-        State::Completed(_) if is_same_token => Reply(Completed::Already), // C3
-        State::Completed(_) => lost(),                                     // C4
-        State::Open(Phase::Dead, _) if is_same_token => lost(),            // C5
-        State::Open(_, holding) if is_same_token && holding.owner == ask.claim.owner => write(Completed::Done), // C6
-        State::Open(..) if is_same_token => lost(),                        // C7
-        State::Open(..) if record.fingerprint == ask.fingerprint => write(Completed::Done), // C8
-        State::Open(..) => lost(),                                         // C9
+        State::Completed(recorded) if is_same_token && recorded.answer == ask.answer => Reply(Completed::Already), // C3
+        State::Completed(_) => lost(),                                                                             // C4
+        State::Open(phase, holding) if is_same_token && holding.owner == ask.claim.owner => match phase {
+            Phase::Dead => lost(),                                                                // C5
+            Phase::InProgress | Phase::Released | Phase::Indeterminate => write(Completed::Done), // C6
+        },
+        State::Open(..) if record.fingerprint == ask.fingerprint => write(Completed::Done), // C7
+        State::Open(..) => lost(),                                                          // C8
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Invariant {
     NoReleaseAfterEffect,
     /// A: an abandoned grant stays abandoned.
     AbandonedStaysOver,
+    /// B: an attempt that ended with an unknown outcome gets no grant.
+    NoGrantAfterTheEnd,
     /// E: a completion is never discarded.
     KnownEffectCounts,
     /// F: a key is not left unknown by attempts that applied nothing.
@@ -61,6 +63,7 @@ impl Invariant {
             Self::OnlyTheLapsed => "L  only a lapsed attempt is taken over or held",
             Self::NoReleaseAfterEffect => "S  an attempt that had an effect is neither released nor cancelled",
             Self::AbandonedStaysOver => "A  an abandoned grant stays abandoned",
+            Self::NoGrantAfterTheEnd => "B  an attempt that ended with an unknown outcome gets no grant",
             Self::KnownEffectCounts => "E  a completion is never discarded",
             Self::RenewsItsOwn => "W  a renewal changes only its own grant",
             Self::VerdictFits => "V  a verdict is written only on the record that it is about",

@@ -26,6 +26,7 @@ const ALWAYS: &[(Invariant, StateCheck)] = &[
     (Invariant::OnlyTheLapsed, |_, world| !world.history.broke(Invariant::OnlyTheLapsed)),
     (Invariant::NoReleaseAfterEffect, |_, world| !world.history.broke(Invariant::NoReleaseAfterEffect)),
     (Invariant::AbandonedStaysOver, abandoned_stays_abandoned),
+    (Invariant::NoGrantAfterTheEnd, |_, world| !world.history.broke(Invariant::NoGrantAfterTheEnd)),
     (Invariant::KnownEffectCounts, |_, world| !world.history.broke(Invariant::KnownEffectCounts)),
     (Invariant::RenewsItsOwn, |_, world| !world.history.broke(Invariant::RenewsItsOwn)),
     (Invariant::VerdictFits, |_, world| !world.history.broke(Invariant::VerdictFits)),

@@ -47,7 +47,7 @@ impl World {
         self.check_reply(sender, operation, &slot, *reply);
         match decision {
             Decision::Reply(reply) => StepResult::Replied(reply),
-            Decision::Change(change, reply) if self.is_one_step(&seen, sender, operation) => {
+            Decision::Change(change, reply) if self.is_one_step(space, &seen, sender, operation) => {
                 self.write(
                     space,
                     at,
@@ -61,11 +61,14 @@ impl World {
     }
 
     /// Whether the store carries the operation out in one step: it does if no other attempt's grant is affected.
-    fn is_one_step(&self, seen: &Observed, sender: Sender, operation: Operation) -> bool {
+    fn is_one_step(&self, space: &StateSpace, seen: &Observed, sender: Sender, operation: Operation) -> bool {
         match operation {
-            Operation::Begin => seen.live().is_none(),
+            Operation::Begin => seen.live().is_none() || space.setting.violates(BrokenRule::BeginsInOneStep),
             Operation::Renew => true,
-            Operation::Complete => seen.live().is_none_or(|record| record.token == self.claim(sender).token),
+            Operation::Complete => seen.live().is_none_or(|record| {
+                let (claim, holding) = (self.claim(sender), record.state.holding());
+                record.token == claim.token && holding.is_none_or(|holding| holding.owner == claim.owner)
+            }),
             Operation::Release
             | Operation::Abandon
             | Operation::Bury

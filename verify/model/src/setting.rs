@@ -130,6 +130,8 @@ pub(crate) enum BrokenRule {
     HoldsBlindly,
     /// An attempt that applied nothing is released, but its ambiguous begin is not cancelled.
     ReleasesWithoutCancelling,
+    /// The store carries out a begin in one step, also where a live record exists.
+    BeginsInOneStep,
 }
 
 impl ModelSetting {

@@ -1,7 +1,8 @@
 //! A state of the model: the store, the attempts, the requests in transit, and the history.
 
-use crate::attempt::{ATTEMPTS, AttemptPhase, ModelAttempt};
+use crate::attempt::{ATTEMPTS, AttemptEnd, AttemptPhase, ModelAttempt};
 use crate::history::{History, WriteCause};
+use crate::invariant::Invariant;
 use crate::record::ModelRecord;
 use crate::reply::ProtocolReply;
 use crate::request::{Operation, ProtocolRequest, Sender};
@@ -107,6 +108,9 @@ impl World {
 
     /// Writes a record into a slot. A pending swap that read the same value is now stale.
     pub(crate) fn write(&mut self, space: &StateSpace, at: usize, next: ModelRecord, cause: WriteCause) {
+        if self.grants_after_the_end(at, &next, cause) {
+            self.history.breaks(Invariant::NoGrantAfterTheEnd);
+        }
         let slot = &mut self.store.slots[at];
         self.history.writes(at, slot, &next, cause);
         let before = slot.live().copied();
@@ -118,6 +122,15 @@ impl World {
         if same {
             self.stale(space, at, next);
         }
+    }
+
+    /// Whether a late begin grants its key to an attempt that has ended with an unknown outcome. Exempt are runs in
+    /// which the store forgot the record of that attempt.
+    fn grants_after_the_end(&self, at: usize, next: &ModelRecord, cause: WriteCause) -> bool {
+        let Sender::Attempt(number) = cause.sender else { return false };
+        let has_ended = self.attempts[usize::from(number)].phase == AttemptPhase::Ended(AttemptEnd::Unknown);
+        let is_grant = next.in_progress().is_some() && self.store.slots[at].live() != Some(next);
+        cause.operation == Operation::Begin && is_grant && has_ended && !self.history.forgot
     }
 
     fn stale(&mut self, space: &StateSpace, at: usize, armed: ModelRecord) {

@@ -143,9 +143,16 @@ fn altered_complete(seen: &Observed, ask: &Complete) -> Option<Decision<Complete
             Decision::Reply(_) => None,
         };
     }
+    let is_same_token = record.token == ask.claim.token;
+    if is_same_token && record.state.phase().is_none() && on("another_answer_already") {
+        return Some(Decision::Reply(Completed::Already));
+    }
     let is_lapsed = matches!(record.state, State::Open(Phase::InProgress, _)) && seen.lease_left.is_zero();
     let is_closed = matches!(record.state, State::Open(Phase::Released | Phase::Dead, _));
-    let is_refused = is_lapsed && on("complete_needs_lease") || is_closed && on("known_effect_refused");
+    let is_shared = is_same_token && record.state.holding().is_some_and(|holding| holding.owner != ask.claim.owner);
+    let is_refused = is_lapsed && on("complete_needs_lease")
+        || is_closed && on("known_effect_refused")
+        || is_shared && on("same_token_refused");
     is_refused.then(|| Decision::Reply(Completed::Lost(record.clone())))
 }
 

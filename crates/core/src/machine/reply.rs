@@ -73,7 +73,7 @@ pub enum Completed {
     Done,
     /// The record was absent; the answer is recorded now. Return it.
     Recreated,
-    /// An answer was recorded under this token before. Return this attempt's answer.
+    /// This very answer was recorded under this token before. Return it.
     Already,
     /// This record stays. [`recorded_answer`](crate::machine::recorded_answer) says whether its answer may be returned.
     Lost(Record),

@@ -115,7 +115,7 @@ impl<'a> Protocol<'a> {
             if matches!(record.state, State::Completed(_)) {
                 return Ok(found);
             }
-            // The store may leave row C8, another token, to this read and swap (clause 8 of the contract).
+            // The store may leave row C7, another grant, to this read and swap (clause 8 of the contract).
             let seen = self.store.read(rk).await?;
             if let Some(completed) = Box::pin(self.carry_out(rk, &seen, machine::complete(&seen, ask))).await? {
                 return Ok(completed);

@@ -18,7 +18,8 @@ use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
 use crate::world::{
-    GateWorld, LEASE, assert_answer, call, call_of, count_begins, run_beside, run_call_with_answer, run_on, settings,
+    GateWorld, LEASE, assert_answer, call, call_of, count_begins, retry, run_beside, run_call_with_answer, run_on,
+    settings,
 };
 
 #[tokio::test]
@@ -197,6 +198,21 @@ async fn an_ambiguous_begin_is_cancelled_whatever_the_second_one_returns() {
     );
     world.time.pass(LEASE * 2).await;
     assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
+}
+
+#[tokio::test]
+async fn a_begin_that_arrives_after_its_attempt_was_abandoned_grants_nothing() {
+    let world = GateWorld::with_on_lapse(retry());
+    world.store.delay_begins.store(1, Ordering::SeqCst);
+    let result = world.run(|_| async { Err(Failure::unknown(Error::new(ErrorKind::Unknown, "who knows"))) }).await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{result:?}");
+    settle().await;
+    let abandoned = world.state().await;
+    assert!(matches!(abandoned, State::Open(Phase::InProgress, holding) if holding.is_abandoned()), "{abandoned:?}");
+    world.store.carry_out_delayed().await;
+    assert_eq!(world.state().await, abandoned);
+    // The next copy runs at once, and does not wait for a lease.
+    assert_answer(world.run_with_answer("the answer").await, "the answer", Provenance::Fresh);
 }
 
 #[tokio::test]

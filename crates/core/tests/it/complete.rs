@@ -87,19 +87,18 @@ async fn the_breaker_never_blocks_a_completion() {
     assert!(matches!(world.state().await, State::Completed(_)));
 }
 
-#[tokio::test]
-async fn a_lost_grant_returns_the_recorded_answer() {
+/// Another completion is recorded while the handler runs, under a claim derived from the grant.
+async fn lose_to(claim: fn(&Claim) -> Claim) {
     let world = GateWorld::new();
     let stopped = Arc::<AtomicBool>::default();
     let run = world.run(wait_for_cancellation(&stopped));
     let lose = async {
         settle().await;
         let record = world.read().await.record.unwrap();
-        // A known effect under an older token overrides a record in progress (row C8).
-        let other = Claim { owner: Owner([7; 16]), token: Token(record.token.0 - 1) };
+        let grant = Claim { owner: record.state.holding().unwrap().owner, token: record.token };
         let answer = Bytes::from_static(b"the canonical answer");
         let fingerprint = record.fingerprint;
-        let ask = Complete { claim: other, fingerprint, answer, retention: Seconds(60), age: Duration::ZERO };
+        let ask = Complete { claim: claim(&grant), fingerprint, answer, retention: Seconds(60), age: Duration::ZERO };
         let completed = Protocol::over(&world.store.inner).complete(&call().record_key(), &ask).await;
         assert_eq!(completed.unwrap(), Completed::Done);
         world.time.pass(LEASE / 2).await;
@@ -107,6 +106,18 @@ async fn a_lost_grant_returns_the_recorded_answer() {
     let result = run_beside(run, lose).await;
     assert_answer(result, "the canonical answer", Provenance::Canonical);
     assert!(stopped.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn a_lost_grant_returns_the_recorded_answer() {
+    // A known effect under an older token overrides a record in progress (row C7).
+    lose_to(|grant| Claim { owner: Owner([7; 16]), token: Token(grant.token.0 - 1) }).await;
+    lose_to(|grant| Claim { owner: Owner([7; 16]), ..*grant }).await;
+}
+
+#[tokio::test]
+async fn another_answer_under_its_own_token_is_the_answer_that_is_given() {
+    lose_to(|grant| *grant).await;
 }
 
 #[tokio::test]

@@ -96,6 +96,7 @@ pub fn cases() -> Vec<SuiteCase> {
             10 complete_1_mib_body,
             8 complete_beats_released,
             8 complete_beats_dead,
+            8 complete_beats_another_owner_under_its_token,
             8 complete_beats_running;
         release:
             13 release_then_begin,

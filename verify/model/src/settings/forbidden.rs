@@ -71,6 +71,12 @@ pub(super) const FORBIDDEN: &[NamedSetting] = &[
         breaking(given(RETRY, FaultBudget { expiries: 1, ..FAULTS }), BrokenRule::MarksByBeginAlone),
     ),
     breaks(
+        "one-step-begin",
+        "the store carries out a begin in one step, also where a record exists",
+        Invariant::NoGrantAfterTheEnd,
+        breaking(RETRY, BrokenRule::BeginsInOneStep),
+    ),
+    breaks(
         "blind-hold",
         "a hold overwrites the record without comparing it",
         Invariant::OnlyTheLapsed,
@@ -105,14 +111,6 @@ pub(super) const FORBIDDEN: &[NamedSetting] = &[
         "a lagging replica replaces the store, without a ledger",
         Invariant::OneEffect,
         given(ModelSetting { clock: StoreClock::GoesOn, ..HOLD }, FaultBudget { failovers: 1, ..FAULTS }),
-    ),
-    // Two takeovers that read the same record in the same microsecond mint the same token. Only one of them is written,
-    // unless a failover undoes it. Then a completion can pass for that of another owner's grant.
-    breaks(
-        "same-token",
-        "a failover gives two attempts the same token",
-        Invariant::KnownEffectCounts,
-        by(given(GOING_ON, FaultBudget { failovers: 1, ..NO_FAULTS }), THREE),
     ),
     breaks(
         "expiry",

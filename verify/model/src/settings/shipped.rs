@@ -53,6 +53,13 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
         "the store forgets everything; a ledger guards the effect",
         given(GOING_ON, FaultBudget { amnesias: 1, ..CRASH }),
     ),
+    // Two takeovers that read the same record in the same microsecond mint the same token. Only one of them is written,
+    // unless a failover undoes it. A completion then counts by its fingerprint, as under another token.
+    holds(
+        "same-token",
+        "a failover gives two attempts the same token; a ledger guards the effect",
+        by(given(GOING_ON, FaultBudget { failovers: 1, ..NO_FAULTS }), THREE),
+    ),
     holds("retry", "a lapsed attempt is retried; a ledger guards the effect", RETRY),
     holds("tenants", "two tenants use the same key, and replies are mixed up", by(HOLD, TWO_TENANTS)),
     holds("payloads", "the same key with two payloads", by(HOLD, TWO_PAYLOADS)),

@@ -47,11 +47,11 @@ fn row_number(line: &str) -> Option<&str> {
 /// The numbered table of the protocol.
 const DOCUMENT: &str = include_str!("../../../../crates/core/src/machine/protocol.md");
 
-/// Rows that these settings need not reach. Answers have no age in the model (C2). Two owners get the same token only
-/// after a failover (C5, C7). No attempt completes with another payload than the record has (C9). The gate decides what
-/// a lost completion returns (G). No setting is required to cancel on an absent record (X3). The model starts no
+/// Rows that these settings need not reach. Answers have no age in the model (C2). No attempt completes after it buried
+/// its record (C5), or with another payload than the record has (C8). The gate decides what a lost completion returns
+/// (G). No setting is required to cancel on an absent record (X3). The model starts no
 /// process (P).
-const OUTSIDE: &[&str] = &["C2", "C5", "C7", "C9", "G1", "G2", "G3", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "X3"];
+const OUTSIDE: &[&str] = &["C2", "C5", "C8", "G1", "G2", "G3", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "X3"];
 
 /// Each row with its number in the document.
 #[rustfmt::skip] // One row a line, as in the table.
@@ -86,10 +86,10 @@ const TABLE: &[(&str, ProtocolRow)] = &[
     ("C1", ProtocolRow("complete", "nothing", "recorded")),
     ("C1", ProtocolRow("complete", "expired", "recorded")),
     ("C3", ProtocolRow("complete", "completed", "recorded")),
-    ("C8", ProtocolRow("complete", "released", "recorded")),
-    ("C8", ProtocolRow("complete", "dead", "recorded")),
-    ("C8", ProtocolRow("complete", "indeterminate", "recorded")),
-    ("C8", ProtocolRow("complete", "live", "recorded")),
+    ("C7", ProtocolRow("complete", "released", "recorded")),
+    ("C7", ProtocolRow("complete", "dead", "recorded")),
+    ("C7", ProtocolRow("complete", "indeterminate", "recorded")),
+    ("C7", ProtocolRow("complete", "live", "recorded")),
     ("C4", ProtocolRow("complete", "completed", "lost")),
     ("L1", ProtocolRow("release", "live own", "yes")),
     ("L2", ProtocolRow("release", "live own takeover", "yes")),

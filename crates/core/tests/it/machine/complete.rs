@@ -56,14 +56,22 @@ fn c6_ignores_the_age_when_the_record_exists() {
 }
 
 #[test]
-fn c3_is_already_recorded_under_the_token_of_the_recorded_answer() {
+fn c3_is_already_recorded_under_its_token_with_the_same_answer() {
     for claim in [CLAIM_OF_ANN, Claim { owner: BOB, ..CLAIM_OF_ANN }] {
-        assert_eq!(complete(&live(answered("another")), &by(claim)), Decision::Reply(Completed::Already));
+        assert_eq!(complete(&live(answered("the answer")), &by(claim)), Decision::Reply(Completed::Already));
     }
 }
 
 #[test]
-fn c8_overrides_every_open_record_under_another_token() {
+fn c4_replies_lost_if_another_answer_is_recorded_under_its_token() {
+    for recorded in ["another", "the answer, and more", ""] {
+        let seen = live(answered(recorded));
+        assert_eq!(complete(&seen, &by(CLAIM_OF_ANN)), lost(&seen));
+    }
+}
+
+#[test]
+fn c7_overrides_every_open_record_under_another_token() {
     for seen in presences().iter().filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some()) {
         for token in [OTHER, Token(TOKEN.0 + 1)] {
             assert_eq!(complete(seen, &by(Claim { owner: BOB, token })), done(token));
@@ -73,10 +81,19 @@ fn c8_overrides_every_open_record_under_another_token() {
 }
 
 #[test]
-fn c9_replies_lost_to_another_payload_under_another_token() {
-    for seen in presences() {
-        let other = Complete { fingerprint: OTHER_PAYLOAD, ..by(Claim { owner: BOB, token: OTHER }) };
-        assert_eq!(complete(&seen, &other), lost(&seen));
+fn c7_overrides_every_open_record_of_another_owner_under_its_token() {
+    for seen in presences().iter().filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some()) {
+        assert_eq!(complete(seen, &by(Claim { owner: BOB, token: TOKEN })), done(TOKEN));
+    }
+}
+
+#[test]
+fn c8_replies_lost_to_another_payload_under_another_token_or_owner() {
+    for seen in presences().iter().filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some()) {
+        for token in [OTHER, TOKEN] {
+            let other = Complete { fingerprint: OTHER_PAYLOAD, ..by(Claim { owner: BOB, token }) };
+            assert_eq!(complete(seen, &other), lost(seen));
+        }
     }
 }
 
@@ -91,11 +108,4 @@ fn c4_replies_lost_if_an_answer_is_recorded_under_another_token() {
 fn c5_replies_lost_if_its_own_record_is_dead() {
     let seen = live(State::Open(Phase::Dead, FIRST_ATTEMPT));
     assert_eq!(complete(&seen, &by(CLAIM_OF_ANN)), lost(&seen));
-}
-
-#[test]
-fn c7_replies_lost_to_another_owner_under_the_same_token() {
-    for seen in presences().iter().filter(|seen| seen.record.as_ref().unwrap().state.holding().is_some()) {
-        assert_eq!(complete(seen, &by(Claim { owner: BOB, token: TOKEN })), lost(seen));
-    }
 }

@@ -17,10 +17,10 @@ pub(super) async fn complete_then_replay(setup: &dyn Setup) {
     let grant = operation.grant(FIRST).await;
     let completion = operation.completion(&grant, "the answer");
     let mut stranger = operation.completion(&grant, "a stranger's answer");
-    stranger.claim.owner = SECOND;
+    (stranger.claim.owner, stranger.fingerprint) = (SECOND, payload("another payload"));
     let before = operation.record().await;
     let lost = operation.complete_as(&stranger).await;
-    assert_eq!(lost, Completed::Lost(before), "a claim needs the owner as well as the token");
+    assert_eq!(lost, Completed::Lost(before), "another payload is another operation");
     // Calls the store's own operation: in this state it needs no further step of the protocol.
     let rk = operation.rk();
     let completed = operation.store().complete(&rk, &completion).await;
@@ -39,8 +39,10 @@ pub(super) async fn complete_twice_same_already(setup: &dyn Setup) {
     let before = operation.read().await;
     let again = operation.complete(&grant, "the answer").await;
     assert_eq!(again, Completed::Already);
-    let other = operation.complete(&grant, "another answer").await;
-    assert_eq!(other, Completed::Already);
+    for another in ["another answer", "the answer, and more", "the", ""] {
+        let other = operation.complete(&grant, another).await;
+        assert_eq!(expect_recorded_answer(other), "the answer");
+    }
     operation.assert_unchanged(&before).await;
     operation.assert_replays("the answer").await;
 }
@@ -149,7 +151,7 @@ pub(super) async fn complete_without_retention(setup: &dyn Setup) {
     let grant = operations[0].grant(FIRST).await;
     let fleeting = Complete { retention: Seconds(0), ..operations[0].completion(&grant, "the answer") };
     let mut stranger = fleeting.clone();
-    stranger.claim.owner = SECOND;
+    (stranger.claim.owner, stranger.fingerprint) = (SECOND, payload("another payload"));
     let before = operations[0].record().await;
     assert_eq!(operations[0].complete_as(&stranger).await, Completed::Lost(before));
     assert_eq!(operations[0].complete_as(&fleeting).await, Completed::Done);
@@ -279,6 +281,29 @@ pub(super) async fn complete_beats_dead(setup: &dyn Setup) {
     assert_eq!(late, Completed::Done);
     assert_eq!(operation.record().await.token, first.token);
     operation.assert_replays("the answer").await;
+}
+
+pub(super) async fn complete_beats_another_owner_under_its_token(setup: &dyn Setup) {
+    let operations = SuiteOperation::many(setup, 4);
+    for (n, operation) in operations.iter().enumerate() {
+        let grant = operation.grant(FIRST).await;
+        match n {
+            1 => assert_eq!(operation.release(&grant).await, Settled::Yes),
+            2 => assert_eq!(operation.bury(&grant).await, Settled::Yes),
+            3 => assert_eq!(operation.abandon(&grant).await, Settled::Yes),
+            _ => {}
+        }
+        let mut same_token = operation.completion(&grant, "the answer");
+        same_token.claim.owner = SECOND;
+        let other_payload = Complete { fingerprint: payload("another payload"), ..same_token.clone() };
+        let before = operation.record().await;
+        assert_eq!(operation.complete_as(&other_payload).await, Completed::Lost(before));
+        assert_eq!(operation.complete_as(&same_token).await, Completed::Done);
+        assert_eq!(operation.renew(&grant).await, Renewed::Lost);
+        let own = operation.complete(&grant, "its own answer").await;
+        assert_eq!(expect_recorded_answer(own), "the answer");
+        operation.assert_replays("the answer").await;
+    }
 }
 
 pub(super) async fn complete_beats_running(setup: &dyn Setup) {
