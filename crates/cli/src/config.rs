@@ -26,6 +26,8 @@ use hapax::http::Tenant;
 use hapax::{Identity, Settings};
 
 use crate::gateway::ingress::field_names::UnderscoreFields;
+use crate::gateway::limits::Limits;
+use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::store::wiring::StoreUrl;
 use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;
@@ -44,7 +46,8 @@ pub(crate) struct Config {
     pub(crate) upstream: Upstream,
     pub(crate) upstream_ca: Option<PathBuf>,
     pub(crate) upstream_timeout: Duration,
-    pub(crate) request_body_timeout: Duration,
+    pub(crate) limits: Limits,
+    pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) listen: SocketAddr,
     pub(crate) admin: SocketAddr,
     /// The token that the admin address requires, except for health.
@@ -86,11 +89,13 @@ impl Config {
         let rules = Rules::read(&values)?;
         let namespace = values.one("namespace", parse::namespace)?;
         let (listen, admin) = gateway::addresses(&values)?;
+        let gate_settings = gateway::gate_settings(&values, &rules)?;
         Ok(Self {
             upstream: values.one("upstream", parse::upstream)?,
             upstream_ca: values.maybe("upstream-ca", parse::path)?,
             upstream_timeout: values.one("upstream-timeout", parse::nonzero_duration)?,
-            request_body_timeout: values.one("request-body-timeout", parse::nonzero_duration)?,
+            limits: gateway::limits(&values, gate_settings.max_in_flight)?,
+            trusted_proxies: TrustedProxies::new(values.list("trusted-proxy", parse::network)?),
             listen,
             admin,
             admin_token: values.maybe("admin-token-file", |path| AdminToken::read(path.as_ref()))?,
@@ -102,7 +107,7 @@ impl Config {
             identity: secret.unwrap_or_default(),
             tenant: values.one("tenant", parse::tenant)?,
             underscore_fields: values.one("underscore-headers", parse::underscore_fields)?,
-            settings: gateway::gate_settings(&values, &rules)?,
+            settings: gate_settings,
             protect,
             routes: route::routes(file.routes, &values, protect)?,
             rules,

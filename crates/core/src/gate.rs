@@ -138,7 +138,7 @@ impl Builder {
         let leases = LeaseEngine::start(self.store, runtime, settings.store_timeout, terms.lease)?;
         let shared = Arc::new(GateCore {
             leases,
-            permits: Arc::new(Permits::new(settings.max_in_flight, settings.max_in_flight_per_tenant)),
+            permits: Arc::new(Permits::new(&settings)),
             coalescer: Arc::new(Coalescer::new(settings.max_followers, settings.max_followers_per_key)),
             spill_queue: SpillQueue::new(self.journal),
             meters: Meters::new(),

@@ -313,12 +313,13 @@ pub struct Call {
     fingerprint: Fingerprint,
     older: Option<Fingerprint>,
     tenant: u64,
+    origin: Option<u64>,
 }
 
 impl Call {
     /// A call whose payload is not compared.
     pub const fn new(rk: RecordKey) -> Self {
-        Self { rk, fingerprint: Fingerprint::NONE, older: None, tenant: 0 }
+        Self { rk, fingerprint: Fingerprint::NONE, older: None, tenant: 0, origin: None }
     }
 
     /// Sets the fingerprint to compare the payload by. A new record stores it.
@@ -336,6 +337,14 @@ impl Call {
         self
     }
 
+    /// Names where the call comes from, for instance a number for a network address. Unlike a tenant, a caller cannot
+    /// invent it. `Settings::max_in_flight_per_origin` limits the attempts of one origin. Never stored.
+    #[must_use]
+    pub const fn origin(mut self, origin: u64) -> Self {
+        self.origin = Some(origin);
+        self
+    }
+
     /// The record key.
     pub const fn record_key(&self) -> RecordKey {
         self.rk
@@ -349,6 +358,11 @@ impl Call {
     /// The tenant whose share of the permits the call uses.
     pub(crate) const fn tenant(&self) -> u64 {
         self.tenant
+    }
+
+    /// The origin whose share of the permits the call uses.
+    pub(crate) const fn permit_origin(&self) -> Option<u64> {
+        self.origin
     }
 
     /// Whether a record with this fingerprint has the same payload. If the call has no fingerprint under the record's

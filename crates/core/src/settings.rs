@@ -42,6 +42,9 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// The number of attempts of one tenant that may run at once. Default: 1,024.
     pub max_in_flight_per_tenant: usize,
+    /// The number of attempts of one origin that may run at once; at least one may. Default: no limit. See
+    /// [`Call::origin`](crate::Call::origin).
+    pub max_in_flight_per_origin: usize,
     /// The number of followers: calls that wait for an attempt of the same key in this process. Default: 10,000.
     pub max_followers: usize,
     /// The number of followers of one key. Default: 1,000.
@@ -56,6 +59,7 @@ impl Default for Settings {
             store_timeout: Duration::from_secs(1),
             max_in_flight: 4096,
             max_in_flight_per_tenant: 1024,
+            max_in_flight_per_origin: usize::MAX,
             max_followers: 10_000,
             max_followers_per_key: 1000,
             policy: Policy::default(),

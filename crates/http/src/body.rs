@@ -44,6 +44,11 @@ impl<R> ResponseBody<R> {
         Self { ready: body.into(), rest: None }
     }
 
+    /// The number of bytes that are in memory already.
+    pub fn bytes_in_memory(&self) -> usize {
+        self.ready.len()
+    }
+
     /// A body whose frames are passed on as they arrive.
     pub fn streaming(body: R) -> Self {
         Self { ready: Bytes::new(), rest: Some(Box::pin(body)) }

@@ -52,6 +52,11 @@ where
     }
 }
 
+/// Names where a request comes from, for instance a number for a network address. A service around the layer puts it
+/// into the extensions of the request, and `Settings::max_in_flight_per_origin` limits the attempts of one origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestOrigin(pub u64);
+
 /// The caller of a request cannot be identified. The text tells the caller what to do, without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerUnknown(pub String);

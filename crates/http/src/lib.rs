@@ -37,7 +37,7 @@ mod stored;
 
 pub use answer::RequestSummary;
 pub use body::{RequestBody, ResponseBody};
-pub use call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, Tenant, TenantScope};
+pub use call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, RequestOrigin, Tenant, TenantScope};
 pub use key::{FindKey, Grammar, JsonKey, KeyField, KeyFormat, KeyMalformed};
 pub use layer::{IdempotencyLayer, UnscopedLayer};
 pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};

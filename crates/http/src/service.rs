@@ -18,6 +18,7 @@ use tracing::{Instrument, Span};
 
 use crate::answer::{LiveSlot, problem_response, respond, run_handler};
 use crate::body::{BodyRead, RequestBody, ResponseBody, discard, read_body};
+use crate::call::RequestOrigin;
 use crate::key::KeyMalformed;
 use crate::layer::{IdempotencyLayer, LayerConfig};
 use crate::problem::Problem;
@@ -211,6 +212,9 @@ fn protect<B>(config: &LayerConfig, scope: &Scope, key: &Key, request: Request<B
     let (mut parts, body) = request.into_parts();
     let mut call = config.identity.call(scope, key);
     call = call.fingerprint(config.fingerprint.fingerprint(&config.identity, &parts, &body));
+    if let Some(RequestOrigin(origin)) = parts.extensions.get() {
+        call = call.origin(*origin);
+    }
     if let Some(older) = &config.older_fingerprint {
         call = call.or_older(older.fingerprint(&config.identity, &parts, &body));
     }

@@ -21,7 +21,6 @@ use crate::config::{self, Config, ConfiguredRoute, Flags, KeySource, Protect, Ru
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::ingress::request_body::ClientBody;
-use crate::gateway::limits::Limits;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
 use crate::gateway::routing::{RouteLayer, Routes};
@@ -113,11 +112,11 @@ async fn listen(
     // Bound before anything is served, so that a taken port prevents the start.
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     log_configuration(config);
-    let limits = Limits { body: config.request_body_timeout, ..Limits::default() };
-    open_files::raise_limit(limits.connections);
+    open_files::raise_limit(config.limits.connections);
     tokio::spawn(admin::serve(private, admin));
     let services = executors.handles().map(|executor| (executor, forward()));
-    let mut rules = IngressRules::new(routes, protected_fields(config), limits);
+    let mut rules = IngressRules::new(routes, protected_fields(config), config.limits);
+    rules.trusted = config.trusted_proxies.clone();
     rules.tenant = tenant(&config.tenant);
     GatewayServer::new(services, rules).tls(acceptor).serve_until(stop, public, DRAIN).await;
     Ok(executors)

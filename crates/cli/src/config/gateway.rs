@@ -11,6 +11,8 @@ use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::files;
+use crate::gateway::limits::Limits;
+use crate::gateway::limits::shares::share_of;
 
 pub(crate) const TABLE: &str = "gateway";
 
@@ -58,6 +60,53 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .default("60s")
         .help("How long the whole body of a protected request may take to arrive")
         .details("After the timeout the client gets 408, and nothing is recorded."),
+    SettingSpec::new(TABLE, "idle-timeout", "HAPAX_IDLE_TIMEOUT")
+        .value("DURATION")
+        .default("75s")
+        .help("How long a client connection may take from the end of one request to the head of the next")
+        .details(
+            "Keep it longer than the idle time of the load balancer in front (often 60s): then the load balancer \
+             closes an idle connection first, and never sends a request into a connection that is closing.",
+        ),
+    SettingSpec::new(TABLE, "handshake-timeout", "HAPAX_HANDSHAKE_TIMEOUT")
+        .value("DURATION")
+        .default("10s")
+        .help("How long a client may take for its TLS handshake, and then for its first bytes")
+        .details("A client that was asked to close its connection, and has no open request, gets the same time."),
+    SettingSpec::new(TABLE, "stall-timeout", "HAPAX_STALL_TIMEOUT")
+        .value("DURATION")
+        .default("60s")
+        .help("How long a client may read nothing of a response, or send nothing of a streamed body")
+        .details("Then its HTTP/1 connection is closed, or its HTTP/2 stream is reset. A request goes on without it."),
+    SettingSpec::new(TABLE, "upload-rate", "HAPAX_UPLOAD_RATE")
+        .value("BYTES")
+        .default("500B")
+        .help("Least rate of a request body in bytes per second, after the first 10s; 0 turns it off")
+        .details(
+            "A protected request whose body is slower gets 408, and nothing is recorded. Another body streams to the \
+             API; it may pause for --stall-timeout, and is cut off if it is slower.",
+        ),
+    SettingSpec::new(TABLE, "answer-memory", "HAPAX_ANSWER_MEMORY")
+        .value("BYTES")
+        .default("64MiB")
+        .help("Memory for all answers that clients have not read yet")
+        .details("Without room, a stream from the API waits, and protected requests get 503."),
+    SettingSpec::new(TABLE, "address-share", "HAPAX_ADDRESS_SHARE")
+        .value("PERCENT")
+        .default("50")
+        .help("How much one address may hold of the connections, of each memory and of --max-in-flight")
+        .details(
+            "Further connections of the address are closed, and further requests get 503. IPv6 addresses count by \
+             their /64 network. 100 turns the limit off. Behind a proxy, set --trusted-proxy.",
+        ),
+    SettingSpec::new(TABLE, "trusted-proxy", "HAPAX_TRUSTED_PROXY")
+        .value("CIDR")
+        .list()
+        .help("Network of proxies that name their clients in X-Forwarded-For, for instance 10.0.0.0/8 (repeatable)")
+        .details(
+            "The rightmost address of the field that is not a trusted proxy then counts for --address-share, in \
+             place of the address of the connection.",
+        ),
     SettingSpec::new(TABLE, "tenant", "HAPAX_TENANT")
         .value("RULE")
         .default("authorization")
@@ -115,12 +164,28 @@ pub(crate) fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow:
     }
 }
 
+/// Reads the limits that protect the gateway against hostile clients.
+pub(crate) fn limits(values: &Values, in_flight: usize) -> Result<Limits, anyhow::Error> {
+    Ok(Limits {
+        idle: values.one("idle-timeout", parse::nonzero_duration)?,
+        handshake: values.one("handshake-timeout", parse::nonzero_duration)?,
+        body: values.one("request-body-timeout", parse::nonzero_duration)?,
+        stall: values.one("stall-timeout", parse::nonzero_duration)?,
+        upload_rate: values.one("upload-rate", parse::bytes)?,
+        answer_memory: values.one("answer-memory", parse::bytes)?,
+        address_share: values.one("address-share", parse::percent)?,
+        in_flight,
+        ..Limits::default()
+    })
+}
+
 /// Puts the settings of the gate together, with the policy of `rules`.
 pub(crate) fn gate_settings(values: &Values, rules: &Rules) -> Result<Settings, anyhow::Error> {
     let mut settings = Settings::default();
     settings.store_timeout = values.one("store-timeout", parse::duration)?;
     settings.max_in_flight = values.one("max-in-flight", parse::count)?;
     settings.max_in_flight_per_tenant = values.one("max-in-flight-per-tenant", parse::count)?;
+    settings.max_in_flight_per_origin = share_of(settings.max_in_flight, values.one("address-share", parse::percent)?);
     settings.policy = rules.policy.clone();
     settings.validate().map_err(|invalid| values.invalid(&invalid))?;
     let is_chosen = values.is_chosen("max-in-flight-per-tenant");

@@ -2,31 +2,35 @@
 //! against the rules about header fields. Then its route handles it.
 
 pub(crate) mod access_log;
+pub(crate) mod answer_body;
 pub(crate) mod field_names;
 pub(crate) mod headers;
 pub(crate) mod refusal;
 pub(crate) mod request_body;
+pub(crate) mod upload_pace;
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hapax::BoxError;
-use hapax::http::{RequestBody, ResponseBody};
+use hapax::http::{RequestBody, RequestOrigin, ResponseBody};
 use hapax::runtime::BoxFuture;
 use http::header::CONNECTION;
 use http::{HeaderName, HeaderValue, Request, Response};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::gateway::ingress::access_log::{AccessLogEntry, ConnectionActivity};
+use crate::gateway::ingress::answer_body::{AnswerBody, answer};
 use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::ingress::headers::{Peer, admit};
-use crate::gateway::ingress::request_body::{BodyMemory, ChunkedEnd, ClientBody};
-use crate::gateway::limits::{BODY_MEMORY, Limits};
+use crate::gateway::ingress::request_body::{BodyReservation, ChunkedEnd, ClientBody};
+use crate::gateway::limits::Limits;
+use crate::gateway::limits::shares::{AddressAccount, Shares};
+use crate::gateway::limits::trusted_proxies::TrustedProxies;
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::routing::{Routed, Routes};
 use crate::ops::metrics::ListenerMetrics;
@@ -39,15 +43,17 @@ pub(crate) struct IngressRules {
     /// The field that names the tenant in the fair queue. Without it, the address identifies the caller.
     pub(crate) tenant: Option<HeaderName>,
     pub(crate) limits: Limits,
-    body_memory: BodyMemory,
+    /// The proxies whose X-Forwarded-For names the client.
+    pub(crate) trusted: TrustedProxies,
+    pub(crate) shares: Arc<Shares>,
     pub(crate) metrics: Arc<ListenerMetrics>,
 }
 
 impl IngressRules {
     pub(crate) fn new(routes: Routes, protected_fields: ProtectedFields, limits: Limits) -> Self {
-        let (body_memory, metrics) = (BodyMemory::new(BODY_MEMORY), ListenerMetrics::new());
+        let (shares, metrics) = (Shares::new(&limits), ListenerMetrics::new());
         let protected_fields = Arc::new(protected_fields);
-        Self { routes, protected_fields, tenant: None, limits, body_memory, metrics }
+        Self { routes, protected_fields, tenant: None, limits, trusted: TrustedProxies::default(), shares, metrics }
     }
 }
 
@@ -57,6 +63,10 @@ pub(crate) struct Ingress<S> {
     pub(crate) rules: Arc<IngressRules>,
     pub(crate) queue: FairQueue,
     pub(crate) peer: Peer,
+    /// The address of the connection.
+    pub(crate) ip: IpAddr,
+    /// The account of that address. A trusted proxy forwards requests of other addresses.
+    pub(crate) account: Arc<AddressAccount>,
     pub(crate) activity: ConnectionActivity,
     /// Handles the requests that are admitted. It must always be ready, because hyper does not ask.
     pub(crate) inner: S,
@@ -68,7 +78,7 @@ where
     S::Future: Send,
     R: Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
 {
-    type Response = Response<LoggedBody<R>>;
+    type Response = Response<AnswerBody<R>>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
@@ -76,22 +86,23 @@ where
         let (activity, metrics) = (self.activity.open_request(), Arc::clone(&self.rules.metrics));
         let mut entry = AccessLogEntry::new(&request, activity, metrics);
         // Takes the place in the queue now, in the order of arrival; the future is awaited later.
-        let turn = self.queue.wait_turn(self.caller(&request));
+        let account = self.account(&request);
+        let turn = self.queue.wait_turn(self.caller(&request, &account.number().to_ne_bytes()));
         let chunked_end = ChunkedEnd::of(&request);
-        let mut request = self.with_limits(request, chunked_end.clone());
+        let mut request = self.with_limits(request, &account, chunked_end.clone());
         match self.route(&mut request, &mut entry) {
             Routed::Layer(layer) => {
                 // The layer boxes its future here, so that the request is not moved into a second box.
                 let response = layer.layer(self.inner.clone()).call(request);
                 Box::pin(async move {
                     turn.await;
-                    let response = logged(entry, response.await?);
+                    let response = answer(entry, response.await?, account);
                     Ok(closing_after_trailers(response, chunked_end.as_ref()))
                 })
             }
             Routed::Response(response) => Box::pin(async move {
                 turn.await;
-                let response = logged(entry, response.map(ResponseBody::whole));
+                let response = answer(entry, response.map(ResponseBody::whole), account);
                 Ok(closing_after_trailers(response, chunked_end.as_ref()))
             }),
         }
@@ -100,15 +111,26 @@ where
 
 impl<S> Ingress<S> {
     /// The caller whose turn a request takes. The tenant field is not verified at this point.
-    fn caller<'a>(&'a self, request: &'a Request<Incoming>) -> Caller<'a> {
+    fn caller<'a>(&'a self, request: &'a Request<Incoming>, address: &'a [u8]) -> Caller<'a> {
         match self.rules.tenant.as_ref().and_then(|field| request.headers().get(field)) {
             Some(tenant) => Caller::Tenant(tenant.as_bytes()),
-            None => Caller::Address(self.peer.ip().as_bytes()),
+            None => Caller::Address(address),
         }
     }
 
-    fn with_limits(&self, request: Request<Incoming>, chunked_end: Option<ChunkedEnd>) -> Request<ClientBody> {
-        let reservation = self.rules.body_memory.reservation();
+    /// The account of the client: that of the connection, unless a trusted proxy forwards the request.
+    fn account(&self, request: &Request<Incoming>) -> Arc<AddressAccount> {
+        let client = self.rules.trusted.client(self.ip, request.headers());
+        if client == self.ip { Arc::clone(&self.account) } else { self.rules.shares.account(client) }
+    }
+
+    fn with_limits(
+        &self,
+        request: Request<Incoming>,
+        account: &Arc<AddressAccount>,
+        chunked_end: Option<ChunkedEnd>,
+    ) -> Request<ClientBody> {
+        let reservation = BodyReservation::new(Arc::clone(account));
         let version = request.version();
         let protected = Arc::clone(&self.rules.protected_fields);
         let mut request = request.map(|body| {
@@ -116,6 +138,7 @@ impl<S> Ingress<S> {
         });
         // The extensions live until the API has answered, and so does the memory that the body occupies.
         request.extensions_mut().insert(reservation);
+        request.extensions_mut().insert(RequestOrigin(account.number()));
         request
     }
 
@@ -136,50 +159,4 @@ fn closing_after_trailers<R>(mut response: Response<R>, chunked_end: Option<&Chu
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
-}
-
-fn logged<R: Body<Data = Bytes>>(
-    mut entry: AccessLogEntry,
-    response: Response<ResponseBody<R>>,
-) -> Response<LoggedBody<R>> {
-    entry.set_response(&response);
-    response.map(|body| {
-        if body.is_end_stream() {
-            entry.set_complete();
-        }
-        LoggedBody { body, entry }
-    })
-}
-
-/// The body of a response to a client. When it is dropped, the request has ended and its log entry is written.
-#[derive(Debug)]
-pub(crate) struct LoggedBody<R> {
-    body: ResponseBody<R>,
-    entry: AccessLogEntry,
-}
-
-impl<R: Body<Data = Bytes>> Body for LoggedBody<R> {
-    type Data = Bytes;
-    type Error = R::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        let is_last = match &polled {
-            Poll::Ready(None) => true,
-            Poll::Ready(Some(Ok(_))) => self.body.is_end_stream(),
-            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
-        };
-        if is_last {
-            self.entry.set_complete();
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

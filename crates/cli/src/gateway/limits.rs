@@ -1,5 +1,8 @@
 //! The limits that protect the gateway against hostile clients, each with its reason.
 
+pub(crate) mod shares;
+pub(crate) mod trusted_proxies;
+
 use std::time::Duration;
 
 /// Request line and header fields together, in bytes; a longer head gets 431. The same as nginx: enough for large
@@ -23,54 +26,79 @@ pub(crate) const WINDOW: u32 = (64 << 10) - 1;
 /// Streams that a client may open and reset before they are accepted; more end the connection.
 pub(crate) const RESET_STREAMS: usize = 20;
 
-/// Bodies of protected requests up to this size are always admitted. At the limit of connections they occupy 32 MiB.
+/// Bodies of protected requests up to this size are always admitted over HTTP/1. At the limit of connections they
+/// occupy 32 MiB. An HTTP/2 connection may have a hundred at once, so there every byte is counted. The same holds for
+/// answers that wait for their clients.
 pub(crate) const SMALL_BODY: usize = 8 << 10;
 
 /// The memory that larger bodies share, in bytes; a body beyond it gets 503 `overloaded`. A body stays in memory until
 /// the API has answered.
 pub(crate) const BODY_MEMORY: usize = 16 << 20;
 
+/// The bytes of one piece of an answer on an HTTP/2 stream. The client must take each piece within the stall limit.
+pub(crate) const ANSWER_PIECE: usize = 64 << 10;
+
+/// Bytes that a client has sent once an HTTP/2 connection has begun: the preface, and an empty SETTINGS frame.
+pub(crate) const HTTP2_START: u64 = 24 + 9;
+
+/// How long an upload may be slower than its least rate at its start.
+pub(crate) const UPLOAD_GRACE: Duration = Duration::from_secs(10);
+
 /// Client connections at once. Further ones wait in the system's backlog.
 const CONNECTIONS: usize = 4096;
 
-/// Time from the end of one request to the end of the head of the next. Longer than the 60 s of common load balancers:
-/// they close an idle connection first, and never send a request into a connection that the gateway is closing.
-const IDLE: Duration = Duration::from_secs(75);
-
-/// Time for a TLS handshake, which takes a few round trips.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-
-/// Time for the whole body of a protected request, which has at most a few MiB and stays in memory while it arrives.
-const BODY: Duration = Duration::from_secs(60);
-
-/// Time between two frames of a streamed body, and time for a client to read a part of a response.
-const STALL: Duration = Duration::from_secs(60);
-
-/// The limits that tests shorten.
+/// The limits that a user or a test may change. Their defaults are those of the configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) connections: usize,
+    /// Time from the end of one request to the end of the head of the next.
     pub(crate) idle: Duration,
+    /// Time for a TLS handshake, for the first bytes of a request or of HTTP/2 after it, and for a connection to end
+    /// after it was asked to and has no request left.
     pub(crate) handshake: Duration,
+    /// Time for the whole body of a protected request, which stays in memory while it arrives.
     pub(crate) body: Duration,
+    /// Time between two frames of a streamed body, and time for a client to read a part of a response.
     pub(crate) stall: Duration,
+    /// The least rate of an upload in bytes per second. 0 is no limit.
+    pub(crate) upload_rate: usize,
+    /// The bytes of all answers that wait for their clients.
+    pub(crate) answer_memory: usize,
+    /// The percentage of each resource that one address may hold.
+    pub(crate) address_share: usize,
+    /// The protected requests that may run at once. The gate enforces this limit.
+    pub(crate) in_flight: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: CONNECTIONS, idle: IDLE, handshake: HANDSHAKE, body: BODY, stall: STALL }
+        Self {
+            connections: CONNECTIONS,
+            idle: Duration::from_secs(75),
+            handshake: Duration::from_secs(10),
+            body: Duration::from_secs(60),
+            stall: Duration::from_secs(60),
+            upload_rate: 500,
+            answer_memory: 64 << 20,
+            address_share: 50,
+            in_flight: 4096,
+        }
     }
 }
 
 /// The limits in the help of the command.
 pub(crate) const HELP: &str = "\
 Limits: 4096 connections, further ones wait to be accepted. 32 KiB and 100 fields for the head of a request (431). \
-75 s from one request to the head of the next. 60 s for the body of a protected request (408, nothing is recorded; \
---request-body-timeout), and for each part of another body. 16 MiB for the bodies of protected requests that are \
-longer than 8 KiB, all together (503 `overloaded`). 60 s for a client to read a part of a response. 10 s for a TLS \
-handshake. 100 requests at once on an HTTP/2 connection. Under overload, requests start round-robin by tenant (by \
-address if there is none), and connections by address. To the API: 10 s, or half of --upstream-timeout, for a \
-connection (502, nothing was sent); 100 requests at once on an HTTP/2 connection, more open another.";
+10 s for a TLS handshake and for the first bytes after it (--handshake-timeout). 75 s from one request to the head of \
+the next (--idle-timeout). 60 s for the body of a protected request (408, nothing is recorded; \
+--request-body-timeout), and for each part of another body (--stall-timeout). 500 bytes per second for an upload, \
+after 10 s (408; --upload-rate). 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together \
+(503 `overloaded`). 64 MiB for answers that clients have not read (503 `overloaded`; --answer-memory). 60 s for a \
+client to read a part of a response. 100 requests at once on an HTTP/2 connection. One address holds at most 50 % of \
+the connections, of both memories and of the running requests (--address-share, --trusted-proxy). Under overload, \
+requests start round-robin by tenant (by address if there is none), and connections by address. To the API: 10 s, or \
+half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an HTTP/2 connection, \
+more open another.";
 
 #[cfg(test)]
 mod tests {
@@ -88,6 +116,9 @@ mod tests {
             format!("{} s for the body", limits.body.as_secs()),
             format!("{} s for a client to read", limits.stall.as_secs()),
             format!("{} s for a TLS handshake", limits.handshake.as_secs()),
+            format!("{} bytes per second for an upload, after {} s", limits.upload_rate, UPLOAD_GRACE.as_secs()),
+            format!("{} MiB for answers", limits.answer_memory >> 20),
+            format!("at most {} %", limits.address_share),
             format!("{STREAMS} requests at once"),
             format!("{} s, or half of --upstream-timeout, for a connection", CONNECT.as_secs()),
             format!("{API_STREAMS} requests at once on an HTTP/2 connection, more"),

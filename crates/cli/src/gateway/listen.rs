@@ -5,6 +5,7 @@ pub(crate) mod connection;
 pub(crate) mod executors;
 pub(crate) mod fair_queue;
 pub(crate) mod open_files;
+pub(crate) mod stream_flow;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,6 +28,7 @@ use tower_service::Service;
 
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::request_body::ClientBody;
+use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
 use crate::gateway::listen::connection::{ClientConnection, ConnectionSettings};
 use crate::gateway::listen::fair_queue::FairQueue;
 
@@ -120,8 +122,9 @@ where
         let Some(executor) = self.executors.iter().min_by_key(|executor| executor.connections.len()) else {
             return;
         };
+        let Some((account, share)) = self.share(ip) else { return };
         let (service, queue) = (executor.service.clone(), executor.queue.clone());
-        let connection = ClientConnection { service, queue, settings: self.settings.clone(), ip };
+        let connection = ClientConnection { service, queue, settings: self.settings.clone(), ip, account };
         // A socket wakes the executor in whose context it was registered, so it is registered anew.
         let moved = stream.into_std().and_then(|stream| {
             let _context = executor.handle.enter();
@@ -130,13 +133,25 @@ where
         match moved {
             Ok(stream) => {
                 let served = async move {
-                    let _permit = permit;
+                    let _held = (permit, share);
                     connection.serve(stream).await;
                 };
                 executor.connections.spawn_on(served, &executor.handle);
             }
             Err(error) => tracing::warn!(%error, "a connection could not be moved to its executor"),
         }
+    }
+
+    /// Counts a connection against the share of its address. None if the address has too many; the connection is then
+    /// closed. The connections of a trusted proxy belong to many clients, so they do not count.
+    fn share(&self, ip: IpAddr) -> Option<(Arc<AddressAccount>, Option<Taken>)> {
+        let rules = &self.settings.rules;
+        let account = rules.shares.account(ip);
+        if rules.trusted.contains(ip) {
+            return Some((account, None));
+        }
+        let taken = account.take(Resource::Connections, 1)?;
+        Some((account, Some(taken)))
     }
 }
 

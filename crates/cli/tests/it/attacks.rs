@@ -43,8 +43,8 @@ const PACE: Duration = Duration::from_millis(2);
 const LONGER: usize = 5;
 
 /// The nice values of the gateway and the attackers. The API and the other tenants have 0.
-const GATEWAY: i32 = 5;
-const ATTACKING: i32 = 15;
+pub(crate) const GATEWAY: i32 = 5;
+pub(crate) const ATTACKING: i32 = 15;
 
 /// The largest number of checks whether the attack has ended.
 const MAX_CHECKS: usize = 100;
@@ -105,7 +105,7 @@ async fn reset(target: SocketAddr, number: usize) -> Vec<RawConnection> {
 }
 
 /// The waiting time of every request of another tenant; None for a missing or wrong response.
-type WaitTimes = Vec<Option<Duration>>;
+pub(crate) type WaitTimes = Vec<Option<Duration>>;
 
 /// The effect of an attack on other tenants and on memory.
 struct AttackResult {
@@ -154,14 +154,14 @@ async fn send_others(target: &GatewayClient, name: &str, count: usize) -> WaitTi
 }
 
 /// Returns the waiting time that all but this percentage of the requests stay within. A lost request counts as endless.
-fn percentile(waits: &WaitTimes, except: usize) -> Duration {
+pub(crate) fn percentile(waits: &WaitTimes, except: usize) -> Duration {
     let mut sorted: Vec<_> = waits.iter().map(|wait| wait.unwrap_or(Duration::MAX)).collect();
     sorted.sort_unstable();
     sorted[(sorted.len() - 1) - sorted.len() * except / 100]
 }
 
 /// Creates a runtime whose threads have this nice value.
-fn runtime(nice: i32) -> Runtime {
+pub(crate) fn runtime(nice: i32) -> Runtime {
     let set_priority = move || {
         if nice > 0 {
             setpriority_process(None, nice).unwrap();
@@ -242,7 +242,7 @@ impl AttackSetup {
 }
 
 /// Returns the command for a gateway with a lower priority and default logs.
-fn gateway() -> Command {
+pub(crate) fn gateway() -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", &GATEWAY.to_string()]).arg(hapax().get_program()).env_clear();
     command

@@ -9,6 +9,7 @@ pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
 pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 
 /// A flag of DATA and HEADERS. In SETTINGS the same bit is ACK.
@@ -32,6 +33,12 @@ pub(crate) struct Frame {
 impl Frame {
     pub(crate) fn new(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Self {
         Self { kind, flags, stream, payload: payload.to_vec() }
+    }
+
+    /// Creates the SETTINGS of a client that lets this many bytes of each response come.
+    pub(crate) fn window(bytes: u32) -> Self {
+        const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
+        Self::new(SETTINGS, 0, 0, &[&INITIAL_WINDOW_SIZE[..], &bytes.to_be_bytes()].concat())
     }
 
     pub(crate) fn reset(stream: u32, reason: u32) -> Self {

@@ -3,7 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
 #[cfg(target_os = "linux")]
+mod address_share;
+#[cfg(target_os = "linux")]
 mod attacks;
+#[cfg(target_os = "linux")]
+mod attacks_on_slots;
 mod client_aborts;
 mod config;
 mod demo;
@@ -19,6 +23,7 @@ mod gateway;
 mod harness;
 mod hosts;
 mod http2;
+mod http2_clients;
 mod http2_frames;
 mod http_contract;
 mod lifecycle;

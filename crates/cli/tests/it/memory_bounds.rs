@@ -14,7 +14,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{Api, Gateway, until};
+use crate::http2_clients::{FrameClient, LARGE, start_large_api};
 use crate::raw_http::RawConnection;
+use crate::tls::Pki;
 
 /// The memory in bytes by which a process may grow.
 const GROWTH: u64 = 64 << 20;
@@ -208,4 +210,44 @@ async fn one_of_many_concurrent_copies_runs_h18() {
         let retry = gateway.post("/slow", &key, "{}").await.unwrap();
         assert!(retry.is_replayed());
     }
+}
+
+/// Half of the memory for answers belongs to one address; further ones are withheld with 503.
+#[tokio::test(flavor = "multi_thread")]
+async fn replays_that_nobody_reads_stay_within_their_memory_h29() {
+    const ONE: [u8; 4] = [127, 0, 0, 1];
+    let (api, pki) = (start_large_api().await, Pki::new());
+    let (directory, cert, key) = (tempfile::tempdir().unwrap(), pki.path("cert"), pki.path("key"));
+    // Each replay from a file is a copy of its own.
+    let store = crate::harness::sqlite(directory.path());
+    let flags = ["--tenant", "none", "--tls-cert", &cert, "--tls-key", &key, "--answer-memory", "32MiB"];
+    let gateway = Gateway::start(api.address, &store, &flags).await;
+    let mut client = FrameClient::start(ONE, gateway.public, &pki, 1 << 21).await.unwrap();
+    client.request("POST", "/large", "key-1").await;
+    assert_eq!(client.read_heads(1).await.0[0].payload[0], 0x88, "200");
+    let (clients, streams) = (size_from("HAPAX_UNREAD", 4), 100);
+    let (held, growth) = measure_growth(&gateway, async {
+        let (mut held, mut withheld) = (Vec::new(), 0);
+        for _ in 0..clients {
+            let mut client = FrameClient::start(ONE, gateway.public, &pki, 0).await.unwrap();
+            for _ in 0..streams {
+                client.request("POST", "/large", "key-1").await;
+            }
+            let heads = client.read_heads(streams).await.0;
+            withheld += heads.iter().filter(|head| head.payload[0] != 0x88).count();
+            held.push(client);
+        }
+        let all = usize::try_from(clients).unwrap() * streams;
+        let admitted = (16 << 20) / LARGE;
+        println!("{withheld} of {all} replays withheld");
+        assert!((all - admitted - 1..all).contains(&withheld), "{withheld} of {all} replays were withheld");
+        held
+    })
+    .await;
+    println!("grown by {} KiB", growth >> 10);
+    assert!(growth <= GROWTH, "grown by {} MiB", growth >> 20);
+    let mut other = FrameClient::start([127, 0, 0, 2], gateway.public, &pki, 1 << 21).await.unwrap();
+    other.request("POST", "/large", "key-1").await;
+    assert_eq!(other.read_heads(1).await.0[0].payload[0], 0x88, "another address has its share");
+    drop(held);
 }

@@ -40,6 +40,13 @@ impl RawConnection {
         Self(BufReader::new(TcpStream::connect(address).await.unwrap()))
     }
 
+    /// Connects from this address, for instance one of 127.0.0.0/8.
+    pub(crate) async fn from(source: [u8; 4], address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        Self(BufReader::new(socket.connect(address).await.unwrap()))
+    }
+
     /// Connects with a small receive buffer, so that unread data blocks the sender soon.
     pub(crate) async fn with_small_buffer(address: SocketAddr) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
@@ -133,6 +140,9 @@ pub(crate) struct ScriptedApi {
 }
 
 impl ScriptedApi {
+    /// A path that gets no response, on a connection that stays open.
+    pub(crate) const NEVER: &str = "/never";
+
     pub(crate) async fn start(answers: &[(&'static str, Vec<u8>)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -154,6 +164,9 @@ impl ScriptedApi {
         wire.0.read_exact(&mut vec![0; length]).await.ok()?;
         let path = request.head.split(' ').nth(1)?.to_owned();
         self.seen.lock().unwrap().push(request.head);
+        if path == Self::NEVER {
+            std::future::pending::<()>().await;
+        }
         // Any other path gets no response.
         wire.send_bytes(self.answers.get(path.as_str())?).await;
         Some(())

@@ -86,8 +86,13 @@ fn post(address: SocketAddr, path: &str, key: &str) -> Request<Full<Bytes>> {
 }
 
 pub(crate) async fn secure_gateway(api: SocketAddr, pki: &Pki) -> Gateway {
+    secure_gateway_with(api, pki, &[]).await
+}
+
+pub(crate) async fn secure_gateway_with(api: SocketAddr, pki: &Pki, flags: &[&str]) -> Gateway {
     let (cert, key) = (pki.path("cert"), pki.path("key"));
-    Gateway::start(api, "memory:", &["--tenant", "none", "--tls-cert", &cert, "--tls-key", &key]).await
+    let secure = ["--tenant", "none", "--tls-cert", &cert, "--tls-key", &key];
+    Gateway::start(api, "memory:", &[&secure, flags].concat()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

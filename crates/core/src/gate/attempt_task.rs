@@ -35,7 +35,7 @@ impl Gate {
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
         // Taken before the begin: a grant that waits for a permit would use up its lease.
-        let Some(permit) = self.shared.permits.take(call.tenant()) else {
+        let Some(permit) = self.shared.permits.take(call.tenant(), call.permit_origin()) else {
             return Err(Reason::Overloaded.into());
         };
         let (sender, receiver) = oneshot::channel();

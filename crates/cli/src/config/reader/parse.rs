@@ -1,6 +1,6 @@
 //! Parses the text of each kind of value. An error says how to write the value.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use hapax::http::headers::is_storable;
 use hapax::http::{JsonKey, Tenant};
 use http::uri::{Scheme, Uri};
 use http::{HeaderName, Method};
+use ipnet::IpNet;
 
 use crate::gateway::ingress::field_names::UnderscoreFields;
 use crate::upstream::client::Upstream;
@@ -67,6 +68,21 @@ pub(crate) fn bytes(text: &str) -> Result<usize, anyhow::Error> {
     };
     let number: usize = number.parse().context("write a number of bytes, for instance 1048576 or 1MiB")?;
     number.checked_mul(unit).context("the number of bytes is too large for this machine")
+}
+
+pub(crate) fn percent(text: &str) -> Result<usize, anyhow::Error> {
+    const WRITE: &str = "write a percentage from 1 to 100, without a sign";
+    match text.parse().context(WRITE)? {
+        percent @ 1..=100 => Ok(percent),
+        _ => bail!(WRITE),
+    }
+}
+
+/// A network, or a single address.
+pub(crate) fn network(text: &str) -> Result<IpNet, anyhow::Error> {
+    let single = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let network = text.parse().ok().or_else(single);
+    network.context("write a network or an address, for instance 10.0.0.0/8 or fd00::/8")
 }
 
 pub(crate) fn address(text: &str) -> Result<SocketAddr, anyhow::Error> {
@@ -207,6 +223,16 @@ mod tests {
         assert_eq!(key_place("json:/a/b").unwrap(), KeyPlace::Body(JsonKey::at("/a/b").unwrap()));
         for place in ["", "json", "json:", "json:id", "header:", "cookie:x"] {
             assert!(key_place(place).is_err(), "{place}");
+        }
+    }
+
+    #[test]
+    fn a_network_is_a_cidr_or_an_address() {
+        for (text, expected) in [("10.0.0.0/8", "10.0.0.0/8"), ("::1", "::1/128"), ("10.1.2.3", "10.1.2.3/32")] {
+            assert_eq!(network(text).unwrap().to_string(), expected);
+        }
+        for text in ["", "10.0.0.0/33", "10.0.0", "localhost"] {
+            assert!(network(text).is_err(), "{text}");
         }
     }
 

@@ -117,9 +117,15 @@ impl ConnectionActivity {
 
     /// Waits until no request has been open for this long. It polls by timer, so that requests need not wake it.
     pub(crate) async fn wait_until_idle(&self, limit: Duration) {
+        let start = self.0.lock().last_ended_at;
+        self.wait_until_idle_from(start, limit).await;
+    }
+
+    /// Waits until no request has been open for this long, counted from `start` or later.
+    pub(crate) async fn wait_until_idle_from(&self, start: Instant, limit: Duration) {
         loop {
             let now = Instant::now();
-            let idle_since = self.idle_since().unwrap_or(now);
+            let idle_since = self.idle_since().unwrap_or(now).max(start);
             if now.duration_since(idle_since) >= limit {
                 return;
             }

@@ -28,10 +28,6 @@ impl Peer {
         let ip = HeaderValue::try_from(ip.to_string()).expect("an address is a valid field value");
         Self { ip, scheme: HeaderValue::from_static(scheme) }
     }
-
-    pub(crate) fn ip(&self) -> &HeaderValue {
-        &self.ip
-    }
 }
 
 /// Checks a request and rewrites its target and fields for the API.

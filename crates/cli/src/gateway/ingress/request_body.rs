@@ -1,12 +1,10 @@
 //! The body of a client's request, with its limits in time and in memory.
 
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::BoxError;
@@ -14,25 +12,28 @@ use http::header::TRANSFER_ENCODING;
 use http::{Request, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::time::Instant;
 
 use crate::gateway::ingress::field_names::ProtectedFields;
+use crate::gateway::ingress::upload_pace::UploadPace;
+use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
 use crate::gateway::limits::{Limits, SMALL_BODY};
 use crate::upstream::fields::filter_trailers;
 use crate::upstream::forward::{StreamProgress, StreamedBody};
 use crate::upstream::http2;
 
 /// The body of a client's request. The whole body must arrive within one time limit. Once it streams, another limit
-/// applies to each pause between two frames.
+/// applies to each pause between two frames. A least rate applies to both.
 #[derive(Debug)]
 pub(crate) struct ClientBody {
     body: Incoming,
     is_http2: bool,
     limits: Limits,
     reservation: BodyReservation,
-    /// The running time limit; none while no frame is awaited.
-    timer: Option<Pin<Box<Sleep>>>,
+    pace: UploadPace,
+    /// Until when a body that does not stream must be complete; none before it is awaited.
+    ends_at: Option<Instant>,
+    is_begun: bool,
     /// Set once the body streams.
     progress: Option<Arc<StreamProgress>>,
     /// The fields that are never trailers.
@@ -63,8 +64,20 @@ impl ClientBody {
     /// `version` is that of the request.
     pub(crate) fn new(body: Incoming, version: Version, limits: Limits, reservation: BodyReservation) -> Self {
         let is_http2 = version == Version::HTTP_2;
-        let (timer, progress, protected, chunked_end) = (None, None, None, None);
-        Self { body, is_http2, limits, reservation, timer, progress, protected, chunked_end }
+        let pace = UploadPace::of_whole_body(&limits);
+        let (progress, protected, chunked_end) = (None, None, None);
+        Self {
+            body,
+            is_http2,
+            limits,
+            reservation,
+            pace,
+            ends_at: None,
+            is_begun: false,
+            progress,
+            protected,
+            chunked_end,
+        }
     }
 
     /// The body leaves these fields out of its trailers, and reports its end.
@@ -97,25 +110,38 @@ impl ClientBody {
 
     /// Reserves memory for a frame, or counts it as progress if the body streams.
     fn account(&mut self, frame: Frame<Bytes>) -> Result<Frame<Bytes>, BoxError> {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        self.pace.record(length);
         match &self.progress {
-            Some(progress) => {
-                progress.record_frame();
-                self.timer = None;
-            }
-            None => self.reservation.reserve(frame.data_ref().map_or(0, Bytes::len))?,
+            Some(progress) => progress.record_frame(),
+            // An HTTP/2 connection has many bodies at once, so that even small ones could fill the memory.
+            None => self.reservation.reserve(length, if self.is_http2 { 0 } else { SMALL_BODY })?,
         }
         Ok(frame)
     }
 
-    fn time_limit(&self) -> Duration {
-        if self.progress.is_some() { self.limits.stall } else { self.limits.body }
+    /// Only the body of a protected request is read before it streams.
+    fn begin(&mut self) -> io::Result<()> {
+        if !std::mem::replace(&mut self.is_begun, true) && self.progress.is_none() {
+            self.reservation.begin_request()?;
+        }
+        Ok(())
+    }
+
+    /// Until when the next frame must arrive.
+    fn limit(&mut self) -> Instant {
+        let now = Instant::now();
+        if self.progress.is_some() {
+            return now + self.limits.stall;
+        }
+        *self.ends_at.get_or_insert(now + self.limits.body)
     }
 }
 
 impl StreamedBody for ClientBody {
     fn start_streaming(&mut self) -> Arc<StreamProgress> {
         let progress = Arc::<StreamProgress>::default();
-        self.timer = None;
+        self.pace = UploadPace::of_stream(&self.limits);
         // A streamed body does not stay in memory.
         self.reservation.free();
         self.progress = Some(Arc::clone(&progress));
@@ -128,14 +154,13 @@ impl Body for ClientBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        // Without streaming, the timer keeps running over all frames: it limits the arrival of the whole body.
+        self.begin()?;
         if let Poll::Ready(frame) = self.poll_received(cx) {
             let frame = frame.transpose().map(|frame| self.filter(frame)).transpose();
             return Poll::Ready(frame.map(|frame| self.account(frame?)));
         }
-        let limit = self.time_limit();
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
-        timer.as_mut().poll(cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
+        let limit = self.limit();
+        self.pace.poll_too_slow(limit, cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -147,68 +172,82 @@ impl Body for ClientBody {
     }
 }
 
-/// The memory for bodies of protected requests, shared by all of them.
+/// What one request occupies of the shared resources. They are free again when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct BodyMemory(Arc<Semaphore>);
+pub(crate) struct BodyReservation(Arc<Mutex<ReservedBytes>>);
 
-impl BodyMemory {
-    pub(crate) fn new(bytes: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes)))
-    }
-
-    pub(crate) fn reservation(&self) -> BodyReservation {
-        BodyReservation { memory: self.clone(), reserved: Arc::default() }
-    }
-}
-
-/// The memory that one request occupies. The memory is free again when the last clone is dropped.
-#[derive(Clone, Debug)]
-pub(crate) struct BodyReservation {
-    memory: BodyMemory,
-    reserved: Arc<Mutex<ReservedBytes>>,
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ReservedBytes {
+    account: Arc<AddressAccount>,
     bytes: usize,
-    permit: Option<OwnedSemaphorePermit>,
+    taken: Option<Taken>,
+    /// Counts the request as running.
+    running: Option<Taken>,
 }
 
 impl BodyReservation {
-    /// Reserves this many more bytes. The first [`SMALL_BODY`] bytes are always granted, so that large bodies cannot
-    /// block small ones.
-    fn reserve(&self, bytes: usize) -> io::Result<()> {
-        let mut reserved = self.reserved.lock();
-        let before = reserved.bytes.max(SMALL_BODY);
-        reserved.bytes += bytes;
-        let more = u32::try_from(reserved.bytes.saturating_sub(before)).unwrap_or(u32::MAX);
-        let exhausted = |_| io::Error::from(io::ErrorKind::QuotaExceeded);
-        let permit = Arc::clone(&self.memory.0).try_acquire_many_owned(more).map_err(exhausted)?;
-        match &mut reserved.permit {
-            Some(earlier) => earlier.merge(permit),
-            none => *none = Some(permit),
+    pub(crate) fn new(account: Arc<AddressAccount>) -> Self {
+        Self(Arc::new(Mutex::new(ReservedBytes { account, bytes: 0, taken: None, running: None })))
+    }
+
+    /// Counts a protected request. It fails while answers that clients do not read leave no room for another one.
+    fn begin_request(&self) -> io::Result<()> {
+        let mut reserved = self.0.lock();
+        if !reserved.account.has_room(Resource::Answers) {
+            reserved.account.warn_if_full(Resource::Answers);
+            return Err(io::ErrorKind::QuotaExceeded.into());
         }
+        reserved.running = Some(reserved.account.take_anyway(Resource::Attempts, 1));
         Ok(())
     }
 
+    /// Reserves this many more bytes. The first `free` bytes are always granted, so that large bodies cannot block
+    /// small ones.
+    fn reserve(&self, bytes: usize, free: usize) -> io::Result<()> {
+        let mut reserved = self.0.lock();
+        let before = reserved.bytes.max(free);
+        reserved.bytes += bytes;
+        let more = reserved.bytes.saturating_sub(before);
+        if more == 0 {
+            return Ok(());
+        }
+        let ReservedBytes { account, taken, .. } = &mut *reserved;
+        let taken = taken.get_or_insert_with(|| account.empty(Resource::Bodies));
+        if taken.grow(more) { Ok(()) } else { Err(io::ErrorKind::QuotaExceeded.into()) }
+    }
+
     fn free(&self) {
-        self.reserved.lock().permit = None;
+        self.0.lock().taken = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::limits::BODY_MEMORY;
+    use crate::gateway::limits::shares::Shares;
 
     #[test]
     fn a_small_body_is_admitted_while_large_ones_occupy_all_memory() {
-        let memory = BodyMemory::new(3 * SMALL_BODY);
-        let large = memory.reservation();
-        (0..4).for_each(|_| large.reserve(SMALL_BODY).unwrap());
-        assert_eq!(large.reserve(1).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
-        memory.reservation().reserve(SMALL_BODY).unwrap();
-        assert!(memory.reservation().reserve(SMALL_BODY + 1).is_err());
+        let shares = Shares::new(&Limits { address_share: 100, ..Limits::default() });
+        let reservation = || BodyReservation::new(shares.account([127, 0, 0, 1].into()));
+        let large = reservation();
+        large.reserve(BODY_MEMORY + SMALL_BODY, SMALL_BODY).unwrap();
+        reservation().reserve(SMALL_BODY, SMALL_BODY).unwrap();
+        let refused = reservation().reserve(SMALL_BODY + 1, SMALL_BODY).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
+        assert!(reservation().reserve(1, 0).is_err(), "nothing is free over HTTP/2");
         drop(large);
-        memory.reservation().reserve(SMALL_BODY * 4).unwrap();
+        reservation().reserve(SMALL_BODY * 4, SMALL_BODY).unwrap();
+    }
+
+    #[test]
+    fn large_bodies_of_one_address_leave_room_for_another() {
+        let shares = Shares::new(&Limits::default());
+        let reservation = |last| BodyReservation::new(shares.account([127, 0, 0, last].into()));
+        let held: Vec<_> = (0..32).map(|_| reservation(1)).collect();
+        let admitted = held.iter().filter(|one| one.reserve(1 << 20, SMALL_BODY).is_ok()).count();
+        assert_eq!(admitted, (BODY_MEMORY >> 20) / 2);
+        reservation(2).reserve(1 << 20, SMALL_BODY).unwrap();
     }
 }

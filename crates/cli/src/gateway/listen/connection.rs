@@ -1,12 +1,12 @@
 //! One client connection: TLS, the version of HTTP, its limits, and its orderly end.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hapax::BoxError;
 use hapax::http::RequestBody;
@@ -14,10 +14,11 @@ use hapax::runtime::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Body;
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -27,9 +28,11 @@ use crate::gateway::ingress::access_log::ConnectionActivity;
 use crate::gateway::ingress::headers::Peer;
 use crate::gateway::ingress::request_body::ClientBody;
 use crate::gateway::ingress::{Ingress, IngressRules};
-use crate::gateway::limits::{HEAD_BYTES, HEAD_FIELDS, READ_CAP, RESET_STREAMS, STREAMS, WINDOW};
-use crate::gateway::listen::capped_reads::CappedReads;
+use crate::gateway::limits::shares::AddressAccount;
+use crate::gateway::limits::{HEAD_BYTES, HEAD_FIELDS, HTTP2_START, Limits, READ_CAP, RESET_STREAMS, STREAMS, WINDOW};
+use crate::gateway::listen::capped_reads::{CappedReads, ReceivedBytes};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
+use crate::gateway::listen::stream_flow::StreamExecutor;
 use crate::ops::metrics::ConnectionGauge;
 use crate::tls::H2;
 
@@ -47,6 +50,7 @@ pub(crate) struct ClientConnection<S> {
     pub(crate) queue: FairQueue,
     pub(crate) settings: ConnectionSettings,
     pub(crate) ip: IpAddr,
+    pub(crate) account: Arc<AddressAccount>,
 }
 
 impl<S, R> ClientConnection<S>
@@ -91,29 +95,29 @@ where
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (idle, stop) = (self.settings.rules.limits.idle, self.settings.stop.clone());
-        let activity = ConnectionActivity::default();
+        let stream = CappedReads::new(stream, READ_CAP);
+        let ends = self.ends(stream.received(), 1);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
             // Runs from the end of one request to the end of the head of the next.
-            .header_read_timeout(idle)
+            .header_read_timeout(ends.limits.idle)
             .max_buf_size(HEAD_BYTES)
             .max_headers(HEAD_FIELDS)
             // A client may close its sending side after the request and still read the response.
             .half_close(true);
-        let ingress = self.ingress(scheme, activity.clone());
-        let connection = builder.serve_connection(TokioIo::new(CappedReads::new(stream, READ_CAP)), ingress);
-        drive(connection, stop, activity.wait_until_idle(idle)).await;
+        let ingress = self.ingress(scheme, ends.activity.clone());
+        ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
     async fn serve_http2<I>(self, stream: I)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (limits, stop) = (self.settings.rules.limits, self.settings.stop.clone());
-        let activity = ConnectionActivity::default();
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let stream = CappedReads::new(stream, u64::MAX);
+        let ends = self.ends(stream.received(), HTTP2_START);
+        let limits = ends.limits;
+        let mut builder = http2::Builder::new(StreamExecutor { stall: limits.stall });
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
@@ -124,37 +128,85 @@ where
             // Pings detect a client that has disappeared.
             .keep_alive_interval(limits.stall)
             .keep_alive_timeout(limits.handshake);
-        let ingress = self.ingress("https", activity.clone());
-        let connection = builder.serve_connection(TokioIo::new(stream), ingress);
-        drive(connection, stop, activity.wait_until_idle(limits.idle)).await;
+        let ingress = self.ingress("https", ends.activity.clone());
+        ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
+    }
+
+    fn ends(&self, received: ReceivedBytes, start: u64) -> ConnectionEnds {
+        let (limits, stop) = (self.settings.rules.limits, self.settings.stop.clone());
+        ConnectionEnds { limits, stop, activity: ConnectionActivity::default(), received, start }
     }
 
     fn ingress(self, scheme: &'static str, activity: ConnectionActivity) -> Ingress<S> {
-        let Self { service: inner, queue, settings, ip } = self;
-        Ingress { rules: settings.rules, queue, peer: Peer::new(ip, scheme), activity, inner }
+        let Self { service: inner, queue, settings, ip, account } = self;
+        Ingress { rules: settings.rules, queue, peer: Peer::new(ip, scheme), ip, account, activity, inner }
     }
 }
 
-/// Serves a connection until it ends by itself. After `stop` or `idle` it takes no new request, and ends after the open
-/// ones.
-async fn drive<C>(connection: C, stop: CancellationToken, idle: impl Future<Output = ()> + Send)
-where
-    C: GracefulConnection<Error = hyper::Error>,
-{
-    let mut connection = pin!(connection);
-    // A connection is polled several times for each request. FuturesUnordered polls these two only when they were woken
-    // themselves.
-    let mut ends: FuturesUnordered<BoxFuture<'_, ()>> =
-        [Box::pin(stop.cancelled()) as BoxFuture<'_, ()>, Box::pin(idle)].into_iter().collect();
-    let ended = tokio::select! {
-        // The connection is polled first, so that it takes a request that has arrived before it is closed as idle.
-        biased;
-        ended = connection.as_mut() => ended,
-        _ = ends.next() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+/// Why the gateway ends a connection.
+enum End {
+    /// The gateway stops, or the connection is idle: the client is asked to go.
+    Asked,
+    /// The client did not send the start of a request, or of HTTP/2, in time.
+    Unstarted,
+}
+
+/// What ends a connection.
+struct ConnectionEnds {
+    limits: Limits,
+    stop: CancellationToken,
+    activity: ConnectionActivity,
+    received: ReceivedBytes,
+    /// The bytes that the client must send within the limit for a handshake.
+    start: u64,
+}
+
+impl ConnectionEnds {
+    /// Serves a connection until it ends by itself. After a stop or an idle time it takes no new request, and ends
+    /// after the open ones.
+    async fn drive<C>(self, connection: C)
+    where
+        C: GracefulConnection<Error = hyper::Error>,
+    {
+        let mut connection = pin!(connection);
+        // A connection is polled several times for each request. FuturesUnordered polls these only when they were woken
+        // themselves.
+        let mut ends: FuturesUnordered<BoxFuture<'_, End>> = [
+            Box::pin(self.stop.cancelled().map(|()| End::Asked)) as BoxFuture<'_, End>,
+            Box::pin(self.activity.wait_until_idle(self.limits.idle).map(|()| End::Asked)),
+            Box::pin(self.wait_until_unstarted().map(|()| End::Unstarted)),
+        ]
+        .into_iter()
+        .collect();
+        let end = tokio::select! {
+            // The connection is polled first, so that it takes a request that has arrived before it is closed as idle.
+            biased;
+            ended = connection.as_mut() => return log_end(ended),
+            end = ends.next() => end,
+        };
+        match end {
+            Some(End::Asked) => {}
+            Some(End::Unstarted) | None => return tracing::debug!("a client began no request in time"),
         }
-    };
+        connection.as_mut().graceful_shutdown();
+        // A client may ignore the request to go. Requests that are open finish first, whatever time they take.
+        let ignored = self.activity.wait_until_idle_from(Instant::now(), self.limits.handshake);
+        tokio::select! {
+            biased;
+            ended = connection => log_end(ended),
+            () = ignored => tracing::debug!("a client did not close its connection in time"),
+        }
+    }
+
+    async fn wait_until_unstarted(&self) {
+        sleep(self.limits.handshake).await;
+        if self.received.count() >= self.start {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn log_end(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
         tracing::debug!(%error, "a client connection failed");
     }

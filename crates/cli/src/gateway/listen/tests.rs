@@ -21,7 +21,17 @@ const SHORT: Duration = Duration::from_millis(200);
 /// Longer than any test: a limit of this length never ends.
 const LONG: Duration = Duration::from_secs(600);
 
-const PATIENT: Limits = Limits { connections: 100, idle: LONG, handshake: LONG, body: LONG, stall: LONG };
+const PATIENT: Limits = Limits {
+    connections: 100,
+    idle: LONG,
+    handshake: LONG,
+    body: LONG,
+    stall: LONG,
+    upload_rate: 0,
+    answer_memory: 64 << 20,
+    address_share: 100,
+    in_flight: 100,
+};
 
 /// The rules of a gateway without routes of its own, with these limits.
 fn rules(limits: Limits) -> IngressRules {
@@ -191,6 +201,21 @@ async fn started_before_other(field: Option<HeaderName>, from: [u8; 4]) -> usize
         () = server.accept(&listener) => panic!("accept returned"),
     }
     served.lock().iter().position(|tenant| tenant == "other").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_address_gets_its_share_of_the_connections() {
+    let address = start_server(Limits { connections: 4, address_share: 50, ..PATIENT }).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = send_at_once(address, [127, 0, 0, 1], "one", 1).await;
+        assert_eq!(stream.read_u8().await.unwrap(), b'H');
+        held.push(stream);
+    }
+    let mut third = send_at_once(address, [127, 0, 0, 1], "one", 1).await;
+    assert!(third.read_u8().await.is_err(), "it is closed without a response");
+    let mut other = send_at_once(address, [127, 0, 0, 2], "other", 1).await;
+    assert_eq!(other.read_u8().await.unwrap(), b'H');
 }
 
 #[tokio::test]

@@ -1,0 +1,170 @@
+//! The body of a response on its way to a client.
+//!
+//! All bytes that wait for clients share one memory (`--answer-memory`). They count until the connection has written
+//! them, however long that takes: the bytes themselves give their room back when they are dropped.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hapax::BoxError;
+use hapax::http::headers::HAPAX_UNRECORDED;
+use hapax::http::{Problem, ProblemDetails, RequestSummary, ResponseBody, ShowProblem};
+use hapax::runtime::BoxFuture;
+use http::Response;
+use hyper::body::{Body, Frame, SizeHint};
+use serde_json::Value;
+
+use crate::gateway::ingress::access_log::AccessLogEntry;
+use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
+use crate::gateway::limits::{ANSWER_PIECE, SMALL_BODY};
+use crate::gateway::listen::stream_flow::StreamFlow;
+
+/// The body of a response to a client. When it is dropped, the request has ended and its log entry is written.
+pub(crate) struct AnswerBody<R> {
+    body: ResponseBody<R>,
+    entry: AccessLogEntry,
+    account: Arc<AddressAccount>,
+    /// The room for the bytes that are in memory from the start.
+    taken: Option<Taken>,
+    /// On an HTTP/2 stream: whether the client has taken the last piece.
+    flow: Option<StreamFlow>,
+    /// Bytes that are not handed to the connection yet.
+    unsent: Bytes,
+    /// Set while the next frame waits for room.
+    room: Option<BoxFuture<'static, ()>>,
+}
+
+/// Gives a response its log entry, and room for its bytes. If there is none, the answer is withheld with 503; a copy of
+/// the request gets it.
+pub(crate) fn answer<R: Body<Data = Bytes>>(
+    mut entry: AccessLogEntry,
+    mut response: Response<ResponseBody<R>>,
+    account: Arc<AddressAccount>,
+) -> Response<AnswerBody<R>> {
+    let (bytes, flow) = (response.body().bytes_in_memory(), StreamFlow::current());
+    let mut taken = None;
+    if bytes > 0 && (flow.is_some() || bytes > SMALL_BODY) {
+        taken = account.take(Resource::Answers, bytes);
+        if taken.is_none() {
+            response = withhold(response);
+            taken = Some(account.take_anyway(Resource::Answers, response.body().bytes_in_memory()));
+        }
+    }
+    if response.extensions().get::<RequestSummary>().is_some_and(|summary| summary.outcome == "overloaded") {
+        account.warn_if_full(Resource::Attempts);
+    }
+    entry.set_response(&response);
+    response.map(|body| {
+        if body.is_end_stream() {
+            entry.set_complete();
+        }
+        AnswerBody { body, entry, account, taken, flow, unsent: Bytes::new(), room: None }
+    })
+}
+
+/// Replaces an answer that a copy of the request can get again. Other responses are problems, which are short, or have
+/// no record.
+fn withhold<R>(response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
+    let Some(RequestSummary { record_key, outcome }) = response.extensions().get().copied() else { return response };
+    let is_recorded = matches!(outcome, "fresh" | "replayed") && !response.headers().contains_key(HAPAX_UNRECORDED);
+    if !is_recorded {
+        return response;
+    }
+    let mut shown = ProblemDetails::default().show(&Problem::Overloaded, record_key.as_ref());
+    if outcome == "fresh"
+        && let Ok(Value::Object(mut document)) = serde_json::from_slice(shown.body())
+    {
+        let detail = "The request was run and its answer is recorded, but too many answers wait to be read by \
+                      clients. Send the same request again to get the answer.";
+        document.insert("detail".into(), detail.into());
+        *shown.body_mut() = Value::Object(document).to_string().into();
+    }
+    let mut shown = shown.map(ResponseBody::whole);
+    shown.extensions_mut().insert(RequestSummary { record_key, outcome: Problem::Overloaded.name() });
+    shown
+}
+
+impl<R: Body<Data = Bytes, Error: Into<BoxError>>> AnswerBody<R> {
+    /// The next frame of the body. A frame that is not in memory yet waits for room before it is read.
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let is_read_now = self.body.bytes_in_memory() == 0 && !self.body.is_end_stream();
+        if is_read_now && (self.room.is_some() || !self.account.has_room(Resource::Answers)) {
+            let account = &self.account;
+            let wait = || Box::pin(Arc::clone(account).wait_for_room(Resource::Answers)) as BoxFuture<'static, ()>;
+            ready!(self.room.get_or_insert_with(wait).as_mut().poll(cx));
+            self.room = None;
+        }
+        Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
+    }
+
+    /// Lets the bytes count until they are dropped.
+    fn count(&mut self, data: Bytes) -> Bytes {
+        let taken = match self.taken.take() {
+            Some(taken) => taken,
+            None if self.flow.is_none() && data.len() <= SMALL_BODY => return data,
+            None => self.account.take_anyway(Resource::Answers, data.len()),
+        };
+        Bytes::from_owner(CountedBytes { data, _taken: taken })
+    }
+
+    /// The bytes that the connection gets next.
+    fn next_piece(&mut self) -> Frame<Bytes> {
+        Frame::data(match &self.flow {
+            None => std::mem::take(&mut self.unsent),
+            Some(flow) => flow.hand_over(self.unsent.split_to(self.unsent.len().min(ANSWER_PIECE))),
+        })
+    }
+}
+
+impl<R: Body<Data = Bytes, Error: Into<BoxError>>> Body for AnswerBody<R> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        if let Some(flow) = &this.flow {
+            // The end of the body waits as well: hyper must keep the stream until its last byte is taken.
+            ready!(flow.poll_taken(cx));
+        }
+        if this.unsent.is_empty() {
+            match ready!(this.poll_source(cx)).transpose()?.map(Frame::into_data) {
+                Some(Ok(data)) => this.unsent = this.count(data),
+                Some(Err(other)) => {
+                    return Poll::Ready(other.into_trailers().ok().map(|trailers| Ok(Frame::trailers(trailers))));
+                }
+                None => {
+                    this.entry.set_complete();
+                    return Poll::Ready(None);
+                }
+            }
+        }
+        let piece = this.next_piece();
+        if this.flow.is_none() && this.is_end_stream() {
+            this.entry.set_complete();
+        }
+        Poll::Ready(Some(Ok(piece)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let is_taken = self.flow.as_ref().is_none_or(StreamFlow::is_taken);
+        is_taken && self.unsent.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Bytes that give their room back when they are dropped.
+struct CountedBytes {
+    data: Bytes,
+    _taken: Taken,
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
