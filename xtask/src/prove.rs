@@ -7,6 +7,9 @@ use std::{env, fs};
 /// The committed report of the simulation.
 const SIM_REPORT: &str = "verify/sim/REPORT.md";
 
+/// What decides the result of a seed: the core, the simulation, and the virtual time and faults that it runs on.
+const SIMULATED: [&str; 3] = ["crates/core/src", "crates/testkit/src", "verify/sim/src"];
+
 /// Runs one of the proofs and returns whether it passed.
 ///
 /// # Errors
@@ -36,7 +39,8 @@ fn number<'a>(word: &'a &str) -> Result<&'a str, String> {
 
 /// Runs many seeds and writes their report.
 fn simulations(root: &Path, first: &str, count: &str) -> Result<bool, String> {
-    let commit = commit(root).ok_or("git cannot name the commit of this checkout")?;
+    let commit = commit(root).ok_or("git cannot name the commit of the simulated sources")?;
+    println!("{}", report_age(root, &fs::read_to_string(root.join(SIM_REPORT)).unwrap_or_default()));
     let folder = target(root).join("prove-sim");
     if commit.ends_with("-dirty") {
         // Earlier results were made from other sources.
@@ -57,15 +61,37 @@ fn simulation(root: &Path, arguments: &[&str]) -> bool {
     command.current_dir(root).status().is_ok_and(|status| status.success())
 }
 
+/// The last commit that touched the simulated sources. It ends in `-dirty` if one of them is not committed.
 fn commit(root: &Path) -> Option<String> {
-    let mut command = Command::new("git");
-    let output = command
-        .args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
-        .current_dir(root)
-        .output()
-        .ok()?;
-    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (output.status.success() && !commit.is_empty()).then_some(commit)
+    let commit = git(root, &["log", "-1", "--format=%h", "--abbrev=12", "--"]).filter(|commit| !commit.is_empty())?;
+    let is_clean = git(root, &["status", "--porcelain", "--"])?.is_empty();
+    Some(if is_clean { commit } else { format!("{commit}-dirty") })
+}
+
+/// Says how many commits have touched the simulated sources since the committed report.
+fn report_age(root: &Path, report: &str) -> String {
+    let Some(commit) = reported_commit(report) else {
+        return format!("{SIM_REPORT} names no commit");
+    };
+    match git(root, &["rev-list", "--count", &format!("{commit}..HEAD"), "--"]).as_deref() {
+        Some("0") => format!("{SIM_REPORT} is of commit {commit}, the last one that touched what it simulates"),
+        Some(count) => {
+            format!("warning: {SIM_REPORT} is of commit {commit}; {count} later ones touch what it simulates")
+        }
+        None => format!("warning: {SIM_REPORT} is of commit {commit}, which git does not know"),
+    }
+}
+
+/// The commit in a line `| commit | d2c53aded543 |`.
+fn reported_commit(report: &str) -> Option<&str> {
+    report.lines().find_map(|line| line.strip_prefix("| commit | ")?.strip_suffix(" |"))
+}
+
+/// Runs git for the simulated sources, and returns what it prints.
+fn git(root: &Path, words: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(words).args(SIMULATED).current_dir(root).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }
 
 fn target(root: &Path) -> PathBuf {
@@ -75,6 +101,13 @@ fn target(root: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_commit_is_that_of_the_report() {
+        let report = "| seeds | 0 to 9 |\n| commit | d2c53aded543 |\n| runs | 10 |\n";
+        assert_eq!(reported_commit(report), Some("d2c53aded543"));
+        assert_eq!(reported_commit("| runs | 10 |\n"), None);
+    }
 
     #[test]
     fn wrong_arguments_are_refused() {

@@ -3,8 +3,7 @@
 //! - An answer was given by a handler for the same key and payload. A fresh answer was given by the caller's own
 //!   handler. The payload is not compared if the store forgot a record and the outcome was then found out by operation,
 //!   which has no payload.
-//! - An answer that is marked as recorded is or was in the store. Relaxed if the store forgot a live record and its
-//!   clock stepped, because then one token can name two grants.
+//! - An answer that is marked as recorded is or was in the store.
 //! - An answer that is marked as pending is in the journal of its process, or in the store. Relaxed if each run gives
 //!   another answer, because the pending one may have lost against a recorded one. Relaxed if the store forgot a live
 //!   record.
@@ -129,10 +128,7 @@ impl OracleState {
         let key = &self.keys[self.calls[call].key];
         let in_store = key.recorded.iter().any(|recorded| recorded == answer);
         match recorded {
-            Recorded::Yes => {
-                let confused = self.has_ambiguous_token(self.calls[call].key);
-                (!in_store && !confused).then_some("an answer is marked as recorded and is not")
-            }
+            Recorded::Yes => (!in_store).then_some("an answer is marked as recorded and is not"),
             Recorded::Pending => {
                 let journal = self.lives[self.calls[call].life].journal.as_ref();
                 let entries = journal.and_then(|journal| journal.replay().now_or_never()).and_then(Result::ok);
