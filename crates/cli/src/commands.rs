@@ -6,6 +6,7 @@ pub(crate) mod gateway;
 use std::process::ExitCode;
 
 use crate::causes::in_words;
+use crate::logs::escape_controls;
 
 /// The error of a command, with its exit code.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ impl CommandError {
 
     /// Prints the error and its causes on standard error.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("hapax: {}", in_words(self.error.as_ref()));
+        eprintln!("hapax: {}", escape_controls(&in_words(self.error.as_ref())));
         ExitCode::from(self.code)
     }
 }

@@ -11,6 +11,7 @@
 //! prints every value for `--check`. This module opens only the configuration file and the files with secrets.
 
 mod gateway;
+mod log;
 mod policy;
 mod reader;
 mod route;
@@ -28,6 +29,7 @@ use hapax::{Identity, Settings};
 use crate::gateway::ingress::field_names::UnderscoreFields;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
+use crate::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::upstream::client::Upstream;
 use reader::file::ConfigFile;
@@ -52,8 +54,13 @@ pub(crate) struct Config {
     pub(crate) admin: SocketAddr,
     /// The token that the admin address requires, except for health.
     pub(crate) admin_token: Option<AdminToken>,
+    /// The names under which the admin address may be asked without a token, beside addresses and `localhost`.
+    pub(crate) admin_hosts: Vec<String>,
     /// The files with the server certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// How long connections are accepted after a stop signal, and how long the whole stop may take.
+    pub(crate) drain_delay: Duration,
+    pub(crate) drain: Duration,
     pub(crate) store: StoreUrl,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) namespace: String,
@@ -67,6 +74,7 @@ pub(crate) struct Config {
     pub(crate) protect: Protect,
     pub(crate) rules: Rules,
     pub(crate) routes: Vec<ConfiguredRoute>,
+    pub(crate) log: LogSettings,
     /// Every value with its origin, for `--check`.
     values: Values,
 }
@@ -90,6 +98,7 @@ impl Config {
         let namespace = values.one("namespace", parse::namespace)?;
         let (listen, admin) = gateway::addresses(&values)?;
         let gate_settings = gateway::gate_settings(&values, &rules)?;
+        let (drain_delay, drain) = gateway::drain(&values)?;
         Ok(Self {
             upstream: values.one("upstream", parse::upstream)?,
             upstream_ca: values.maybe("upstream-ca", parse::path)?,
@@ -99,7 +108,10 @@ impl Config {
             listen,
             admin,
             admin_token: values.maybe("admin-token-file", |path| AdminToken::read(path.as_ref()))?,
+            admin_hosts: values.list("admin-host", parse::host_name)?,
             tls: gateway::tls(&values)?,
+            drain_delay,
+            drain,
             data_dir: store::data_dir(&values, &store, &namespace)?,
             store,
             namespace,
@@ -111,6 +123,7 @@ impl Config {
             protect,
             routes: route::routes(file.routes, &values, protect)?,
             rules,
+            log: log::read(&values)?,
             values,
         })
     }
@@ -189,5 +202,14 @@ mod tests {
         let shown = |url: &str| show::without_credentials(url);
         assert_eq!(shown("redis://user:p@ss@host:6379/0"), "redis://…@host:6379/0");
         assert_eq!((shown("sqlite://hapax.db"), shown("memory:")), ("sqlite://hapax.db".into(), "memory:".into()));
+        for (url, expected) in [
+            ("redis://:pa?ss/@host", "redis://…@host"),
+            ("redis://host?password=secret&db=2", "redis://host?password=…&db=2"),
+            ("unix:///run/redis.sock?user=me&pass=secret", "unix:///run/redis.sock?user=…&pass=…"),
+            ("rediss://host?ca=ca.pem&secret", "rediss://host?ca=ca.pem&…"),
+            ("https://user:secret@api:1?token=secret", "https://…@api:1?token=…"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
     }
 }

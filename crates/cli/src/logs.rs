@@ -1,63 +1,82 @@
-//! The log of the process on standard error.
+//! The log of the process, on standard error or in a file.
+
+mod flood;
+mod levels;
+mod output;
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use tokio::time::sleep;
-use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use anyhow::anyhow;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
 
-/// Libraries whose debug logs contain keys and credentials: they stay at `warn` whatever HAPAX_LOG says.
-const LEAKY_LIBRARIES: [&str; 4] = ["h2=warn", "hyper=warn", "hyper_util=warn", "rustls=warn"];
+use flood::FloodLimit;
+use output::LogOutput;
 
-/// Starts the log: text on a terminal, JSON otherwise.
-pub(crate) fn start() {
-    let mut level = EnvFilter::try_from_env("HAPAX_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    for library in LEAKY_LIBRARIES {
-        level = level.add_directive(library.parse().expect("a valid directive"));
-    }
-    let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let logs = match std::io::stderr().is_terminal() {
-        true => logs.with_target(false).boxed(),
-        false => logs.json().flatten_event(true).boxed(),
-    };
-    tracing_subscriber::registry().with(logs.with_filter(StoreErrorLimit)).with(level).init();
+pub(crate) use flood::report_suppressed;
+pub(crate) use levels::LogLevels;
+pub(crate) use output::{end_with, escape_controls};
+
+/// Which lines are logged, where, and in which format.
+#[derive(Clone, Debug)]
+pub(crate) struct LogSettings {
+    pub(crate) levels: LogLevels,
+    /// Without a format: text on a terminal, JSON otherwise.
+    pub(crate) format: Option<LogFormat>,
+    /// Without a file, the log goes to standard error.
+    pub(crate) file: Option<PathBuf>,
 }
 
-/// Logs one store error per second and counts the rest: in an outage every request causes one. The access log has an
-/// entry for each request anyway.
-struct StoreErrorLimit;
-
-/// The module that logs store errors, at the level `ERROR`.
-const STORE_ERROR_TARGET: &str = "hapax_http::answer";
-
-/// Store errors of the current second, including the one that was logged.
-static STORE_ERRORS: AtomicU64 = AtomicU64::new(0);
-
-const SECOND: Duration = Duration::from_secs(1);
-
-impl<S: Subscriber> Filter<S> for StoreErrorLimit {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        true
-    }
-
-    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        let is_store_error =
-            event.metadata().target() == STORE_ERROR_TARGET && *event.metadata().level() == Level::ERROR;
-        !is_store_error || STORE_ERRORS.fetch_add(1, Ordering::Relaxed) == 0
+impl LogSettings {
+    /// The settings of a command without a configuration: only the variable HAPAX_LOG counts.
+    ///
+    /// # Errors
+    /// If the variable has a wrong value.
+    pub(crate) fn from_variable() -> Result<Self, anyhow::Error> {
+        let levels = std::env::var_os("HAPAX_LOG").unwrap_or_else(|| "info".into());
+        let levels = levels.to_string_lossy().parse().map_err(|error| anyhow!("HAPAX_LOG: {error:#}"))?;
+        Ok(Self { levels, format: None, file: None })
     }
 }
 
-/// Logs each second how many store errors were left out, until the process ends.
-pub(crate) async fn report_omitted_errors() {
-    loop {
-        sleep(SECOND).await;
-        let more = STORE_ERRORS.swap(0, Ordering::Relaxed).saturating_sub(1);
-        if more > 0 {
-            tracing::error!(more, "the store cannot be used; this many further requests failed in the last second");
+/// The format of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// The running log.
+#[derive(Clone, Debug)]
+pub(crate) struct Log(Arc<LogOutput>);
+
+impl Log {
+    /// Starts the log. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub(crate) fn start(settings: &LogSettings) -> Result<Self, anyhow::Error> {
+        let output = Arc::new(LogOutput::open(settings.file.as_deref())?);
+        let is_terminal = settings.file.is_none() && std::io::stderr().is_terminal();
+        let default = if is_terminal { LogFormat::Text } else { LogFormat::Json };
+        // The output escapes the control characters of colours, too.
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Arc::clone(&output));
+        let lines = match settings.format.unwrap_or(default) {
+            LogFormat::Text => lines.with_target(false).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        };
+        tracing_subscriber::registry().with(lines.with_filter(FloodLimit)).with(settings.levels.0.clone()).init();
+        tokio::spawn(flood::report_every_second());
+        Ok(Self(output))
+    }
+
+    /// Opens the file of the log again, after it was renamed.
+    pub(crate) fn reopen(&self) {
+        if let Err(error) = self.0.reopen() {
+            tracing::error!("{error:#}; the log goes on in the file that is open");
         }
     }
 }

@@ -15,6 +15,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use commands::CommandError;
+use logs::{Log, LogSettings};
+
 /// A request allocates and frees dozens of small objects, often on different threads. mimalloc is faster at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -42,26 +45,29 @@ const VERSION: &str =
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
-Logs go to standard error; HAPAX_LOG sets their level (error, warn, info, debug).";
+Logs go to standard error; HAPAX_LOG sets their level (off, error, warn, info, debug, trace).";
 
 fn main() -> ExitCode {
     disable_huge_pages();
     let cli = Cli::parse();
-    logs::start();
     if matches!(cli.command, Command::Gateway(_)) {
         commands::demo::end_with_demo();
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return commands::CommandError::cannot_start(anyhow::Error::new(error)).report(),
+        Err(error) => return CommandError::cannot_start(anyhow::Error::new(error)).report(),
     };
     let ended = runtime.block_on(async {
-        tokio::spawn(logs::report_omitted_errors());
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
-            Command::Demo(args) => commands::demo::run(args).await,
+            Command::Demo(args) => {
+                let log = LogSettings::from_variable().map_err(CommandError::usage)?;
+                Log::start(&log).map_err(CommandError::cannot_start)?;
+                commands::demo::run(args).await
+            }
         }
     });
+    logs::report_suppressed();
     // The command has waited for its requests. A task that hangs must not keep the process alive.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| error.report())

@@ -1,5 +1,7 @@
-//! The tools of an operator: the admin listener, the metrics and the stop signal.
+//! The tools of an operator: the admin listener, the metrics, signals and the orderly stop.
 
 pub(crate) mod admin;
 pub(crate) mod metrics;
+mod process;
+pub(crate) mod shutdown;
 pub(crate) mod signals;

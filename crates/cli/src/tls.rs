@@ -1,12 +1,15 @@
 //! TLS for clients and for the API: rustls with the provider `ring`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use parking_lot::RwLock;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
@@ -19,19 +22,52 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Returns an acceptor of client connections with this certificate chain and private key, both PEM.
-pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, anyhow::Error> {
+/// The certificate for clients. New connections get the one that was loaded last.
+#[derive(Debug)]
+pub(crate) struct ServerCertificate {
+    certificate: PathBuf,
+    key: PathBuf,
+    loaded: RwLock<Arc<CertifiedKey>>,
+}
+
+impl ServerCertificate {
+    /// Loads this certificate chain and private key, both PEM.
+    pub(crate) fn load(certificate: &Path, key: &Path) -> Result<Arc<Self>, anyhow::Error> {
+        let loaded = RwLock::new(Arc::new(certified_key(certificate, key)?));
+        Ok(Arc::new(Self { certificate: certificate.into(), key: key.into(), loaded }))
+    }
+
+    /// Loads the files again. On an error, the old certificate stays.
+    pub(crate) fn reload(&self) {
+        match certified_key(&self.certificate, &self.key) {
+            Ok(loaded) => *self.loaded.write() = Arc::new(loaded),
+            Err(error) => tracing::error!("{error:#}; the server certificate stays the old one"),
+        }
+    }
+
+    /// Returns an acceptor of client connections with this certificate.
+    pub(crate) fn acceptor(self: Arc<Self>) -> Result<TlsAcceptor, anyhow::Error> {
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(self);
+        config.alpn_protocols = vec![H2.to_vec(), HTTP_11.to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+impl ResolvesServerCert for ServerCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.loaded.read()))
+    }
+}
+
+fn certified_key(certificate: &Path, key: &Path) -> Result<CertifiedKey, anyhow::Error> {
     let chain = certificates(certificate)?;
     let private = private_key(key)?;
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, private)
-        .with_context(|| {
-            format!("the key {} does not belong to the certificate {}", key.display(), certificate.display())
-        })?;
-    config.alpn_protocols = vec![H2.to_vec(), HTTP_11.to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    CertifiedKey::from_der(chain, private, &provider()).with_context(|| {
+        format!("the key {} does not belong to the certificate {}", key.display(), certificate.display())
+    })
 }
 
 /// Returns a configuration that trusts only the authorities in this file, or those of the system without a file.

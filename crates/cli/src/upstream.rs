@@ -2,10 +2,11 @@
 //!
 //! `forward.rs` forwards a request and classifies failures, `client.rs` sends it in the version of HTTP that the API
 //! speaks, and `http1.rs` and `http2.rs` keep the connections of one version each. `fields.rs` has the rules about
-//! header fields, and `body.rs` the body of a response.
+//! header fields, `body.rs` the body of a response, and `failure.rs` the response for an API that gives none.
 
 mod body;
 pub(crate) mod client;
+mod failure;
 pub(crate) mod fields;
 pub(crate) mod forward;
 mod http1;

@@ -25,14 +25,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::journal::Journal;
 use crate::key::Call;
 use crate::lease::LeaseEngine;
 use crate::runtime::{Runtime, timeout};
 use crate::settings::{OnBusy, Policy, Settings, Terms};
 use crate::store::Store;
-use crate::telemetry::Meters;
+use crate::telemetry::{self, Meters};
 use coalesce::{CallRole, Coalescer, Follower, LeaderOutcome, LeaderStage};
 use permits::Permits;
 use spill::SpillQueue;
@@ -258,6 +258,9 @@ impl Gate {
         let result = self.lead_or_follow(call, handler).await;
         let (label, is_caught) = outcome::metric_label(&result);
         self.shared.meters.call_ended(label, is_caught);
+        if let Err(Refused { reason: Reason::Store(ErrorKind::Damaged), .. }) = &result {
+            telemetry::damaged();
+        }
         result
     }
 
@@ -268,6 +271,11 @@ impl Gate {
     /// Safe to drop.
     pub async fn drain(&self, limit: Duration) -> bool {
         timeout(&**self.shared.leases.runtime(), limit, self.shared.leases.wait_until_idle()).await.is_some()
+    }
+
+    /// The number of completions in the journal that the store has not confirmed yet.
+    pub fn spilled(&self) -> usize {
+        self.shared.spill_queue.depth()
     }
 
     async fn lead_or_follow<A, H, F>(&self, call: Call, handler: H) -> Result<RunResult<A>, Refused<A>>

@@ -137,6 +137,15 @@ pub trait Inspect: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// The reason why the store cannot be reached.
     async fn check(&self) -> Result<Vec<Finding>>;
+
+    /// Counts the live records whose outcome is held as unknown. `None` if the store cannot count them without reading
+    /// every record.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`; counting again is safe.
+    async fn count_unknown(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 }
 
 /// A problem that a check found.

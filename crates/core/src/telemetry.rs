@@ -43,6 +43,10 @@ pub mod names {
     pub const UNPROTECTED: &str = "hapax_unprotected_total";
     /// Answers in the journal that are not in the store yet.
     pub const SPILL_DEPTH: &str = "hapax_spill_depth";
+    /// Age in seconds of the oldest answer in the journal, by the end of its handler. 0 if the journal is empty.
+    pub const SPILL_OLDEST_SECONDS: &str = "hapax_spill_oldest_seconds";
+    /// Calls whose record is damaged.
+    pub const DAMAGED: &str = "hapax_damaged_total";
     /// Answers that neither the store nor the journal took.
     pub const UNRECORDED: &str = "hapax_unrecorded_total";
     /// Seconds by which the last check of the heartbeat was late.
@@ -109,30 +113,41 @@ pub(crate) fn follower_left() {
     gauge!(names::FOLLOWERS).decrement(1);
 }
 
+pub(crate) fn attempt_begins(grant: &Grant) {
+    let Grant { rk, token, attempt, .. } = grant;
+    // The operation is computed only if the line is logged.
+    tracing::debug!(?rk, operation = %rk.operation(), token = token.0, attempt, "an attempt begins");
+}
+
 pub(crate) fn taken_over(grant: &Grant) {
+    let (rk, operation) = (grant.rk, grant.rk.operation());
     counter!(names::TAKEOVERS).increment(1);
     let attempt = grant.attempt;
-    tracing::warn!(rk = ?grant.rk, attempt, "the lease of an earlier attempt expired; the handler runs again");
+    tracing::warn!(?rk, %operation, attempt, "the lease of an earlier attempt expired; the handler runs again");
 }
 
 pub(crate) fn grant_lost(grant: &Grant) {
+    let (rk, operation) = (grant.rk, grant.rk.operation());
     counter!(names::GRANTS_LOST).increment(1);
     let token = grant.token.0;
-    tracing::warn!(rk = ?grant.rk, token, "the grant was lost while its handler ran; the handler is cancelled");
+    tracing::warn!(?rk, %operation, token, "the grant was lost while its handler ran; the handler is cancelled");
 }
 
 pub(crate) fn ran_too_long(grant: &Grant) {
-    tracing::warn!(rk = ?grant.rk, "the handler exceeded max_execution; its lease is no longer renewed");
+    let (rk, operation) = (grant.rk, grant.rk.operation());
+    tracing::warn!(?rk, %operation, "the handler exceeded max_execution; its lease is no longer renewed");
 }
 
 pub(crate) fn renewal_failed(grant: &Grant, error: Option<&Error>) {
+    let (rk, operation) = (grant.rk, grant.rk.operation());
     let error = error.map(tracing::field::debug);
-    tracing::warn!(rk = ?grant.rk, error, "the store did not confirm the renewal of a lease");
+    tracing::warn!(?rk, %operation, error, "the store did not confirm the renewal of a lease");
 }
 
 pub(crate) fn forgotten(grant: &Grant) {
+    let (rk, operation) = (grant.rk, grant.rk.operation());
     counter!(names::AMNESIA).increment(1);
-    tracing::error!(rk = ?grant.rk, "the store lost the record of a running attempt");
+    tracing::error!(?rk, %operation, "the store lost the record of a running attempt");
 }
 
 /// Reports that a store has lost all records or some of them. For stores that can detect it.
@@ -146,27 +161,34 @@ pub(crate) fn heartbeat_late(late: Duration) {
 }
 
 pub(crate) fn divergent(rk: RecordKey, token: u64, other: &Record) {
+    let operation = rk.operation();
     counter!(names::DIVERGENT).increment(1);
     let other = other.token.0;
-    tracing::error!(?rk, token, other, "an attempt had an effect, but the record belongs to another attempt");
+    let message = "an attempt had an effect, but the record belongs to another attempt";
+    tracing::error!(?rk, %operation, token, other, "{message}");
 }
 
 pub(crate) fn recreated(rk: RecordKey) {
+    let operation = rk.operation();
     counter!(names::RECREATED).increment(1);
-    tracing::error!(?rk, "the store had lost a record; the completion recreated it");
+    tracing::error!(?rk, %operation, "the store had lost a record; the completion recreated it");
 }
 
 pub(crate) fn completion_retried(rk: RecordKey, error: &Error) {
-    tracing::warn!(?rk, ?error, "the store did not confirm a completion; retrying");
+    let operation = rk.operation();
+    tracing::warn!(?rk, %operation, ?error, "the store did not confirm a completion; retrying");
 }
 
 pub(crate) fn spilled(rk: RecordKey, cause: &Error) {
-    tracing::error!(?rk, ?cause, "the store did not confirm an answer; the journal keeps it and the gate retries");
+    let operation = rk.operation();
+    let message = "the store did not confirm an answer; the journal keeps it and the gate retries";
+    tracing::error!(?rk, %operation, ?cause, "{message}");
 }
 
 pub(crate) fn unrecorded(rk: RecordKey, cause: &Error, journal: &Error) {
+    let operation = rk.operation();
     counter!(names::UNRECORDED).increment(1);
-    tracing::error!(?rk, ?cause, ?journal, "an answer is lost: neither the store nor the journal took it");
+    tracing::error!(?rk, %operation, ?cause, ?journal, "an answer is lost: neither the store nor the journal took it");
 }
 
 pub(crate) fn spill_depth(depth: usize) {
@@ -175,12 +197,22 @@ pub(crate) fn spill_depth(depth: usize) {
     gauge!(names::SPILL_DEPTH).set(depth as f64);
 }
 
+pub(crate) fn spill_oldest(age: Duration) {
+    gauge!(names::SPILL_OLDEST_SECONDS).set(age.as_secs_f64());
+}
+
+pub(crate) fn damaged() {
+    counter!(names::DAMAGED).increment(1);
+}
+
 pub(crate) fn drained(rk: RecordKey) {
-    tracing::info!(?rk, "the store has recorded an answer from the journal");
+    let operation = rk.operation();
+    tracing::info!(?rk, %operation, "the store has recorded an answer from the journal");
 }
 
 pub(crate) fn spilled_answer_discarded(rk: RecordKey, why: &str) {
-    tracing::error!(?rk, why, "an answer from the journal is discarded");
+    let operation = rk.operation();
+    tracing::error!(?rk, %operation, why, "an answer from the journal is discarded");
 }
 
 pub(crate) fn journal_trouble(error: &Error) {
@@ -188,21 +220,26 @@ pub(crate) fn journal_trouble(error: &Error) {
 }
 
 pub(crate) fn not_given_back(rk: RecordKey, error: &Error) {
+    let operation = rk.operation();
     tracing::error!(
         ?rk,
+        %operation,
         ?error,
         "the store did not confirm a release, abandonment or cancellation; the lease will expire"
     );
 }
 
 pub(crate) fn unprotected(rk: RecordKey, error: &Error) {
+    let operation = rk.operation();
     counter!(names::UNPROTECTED).increment(1);
-    tracing::error!(?rk, ?error, "the store is down; a handler runs without a record");
+    tracing::error!(?rk, %operation, ?error, "the store is down; a handler runs without a record");
 }
 
 pub(crate) fn probe_failed(rk: RecordKey, error: Option<BoxError>) {
+    let operation = rk.operation();
     tracing::warn!(
         ?rk,
+        %operation,
         error = error.as_ref().map(tracing::field::display),
         "a probe failed or timed out; the outcome stays unknown"
     );

@@ -1,4 +1,4 @@
-//! Five chapters. Every example is compiled, and run unless it needs a server.
+//! Six chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
@@ -6,6 +6,7 @@
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
+//! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
 //! | `from_a_pattern` | authors of a service with a hand-written lock in Redis | `tokio` |
 //!
 //! Complete programs are in the folder `examples/` of the repository.
@@ -29,6 +30,10 @@ pub mod outcomes {
 #[cfg(all(feature = "redis", feature = "tokio"))]
 pub mod records_in_redis {
     #![doc = include_str!("guide/records_in_redis.md")]
+}
+
+pub mod operating_a_gateway {
+    #![doc = include_str!("guide/operating_a_gateway.md")]
 }
 
 #[cfg(feature = "tokio")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use hapax_core::gate::{Attempt, Failure, Provenance, Reason, Recorded, Refused, RunResult};
+use hapax_core::gate::{Attempt, Detail, Failure, Provenance, Reason, Recorded, Refused, RunResult};
 use hapax_core::{BoxError, Call, Error, ErrorKind, RecordKey};
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, response};
@@ -121,7 +121,8 @@ impl<R, E> LiveSlot<R, E> {
             BodyRead::TooLong(body) => (StoredResponse::NotReplayable, body),
             BodyRead::Failed(error) => {
                 let error = error.into();
-                tracing::warn!(?rk, %error, "the response of the service broke off; the outcome is unknown");
+                let operation = rk.operation();
+                tracing::warn!(?rk, %operation, %error, "the response of the service broke off; outcome unknown");
                 let problem = if is_timeout(&*error) { Problem::UpstreamTimeout } else { Problem::UpstreamCut };
                 self.pass_on(self.config.problem.show(&problem, Some(&rk)).map(ResponseBody::whole));
                 return Err(unknown("the response of the service broke off"));
@@ -221,7 +222,7 @@ pub(crate) fn respond<R, E>(
         },
         (Err(refused), _) => {
             if let Reason::Store(_) = refused.reason {
-                tracing::error!(?rk, error = ?refused.detail, "the store cannot be used");
+                log_store_error(rk, refused.detail.as_ref());
             }
             problem_response(problems, &problem_of(refused.reason), Some(rk))
         }
@@ -230,6 +231,14 @@ pub(crate) fn respond<R, E>(
         response.headers_mut().insert(HAPAX_UNRECORDED, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+fn log_store_error<A>(rk: RecordKey, detail: Option<&Detail<A>>) {
+    let error = match detail {
+        Some(Detail::Error(error)) => Some(tracing::field::debug(error)),
+        Some(Detail::Answer(_)) | None => None,
+    };
+    tracing::error!(?rk, operation = %rk.operation(), error, "the store cannot be used");
 }
 
 /// Whether the handler ran without a record.

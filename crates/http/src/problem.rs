@@ -147,6 +147,11 @@ impl Problem {
         StatusCode::from_u16(self.problem_type().status).expect("the table holds valid statuses")
     }
 
+    /// The names of all problems.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        PROBLEM_TYPES.iter().map(|problem_type| problem_type.name)
+    }
+
     /// The name, which is the fragment of the member `type`.
     pub fn name(&self) -> &'static str {
         self.problem_type().name
@@ -261,8 +266,10 @@ where
     }
 }
 
-/// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, `retry` (whether to send the request again), and
-/// the record as `instance`.
+/// Problem details (RFC 9457): `type`, `title`, `status`, `detail`, `retry` (whether to send the request again), the
+/// record as `instance`, and the operation id as `operation`.
+///
+/// The extensions of the response contain the [`Problem`], for logs and metrics around the layer.
 ///
 /// ```
 /// use hapax_http::{Problem, ProblemDetails, ShowProblem};
@@ -313,6 +320,7 @@ impl ShowProblem for ProblemDetails {
         });
         if let Some(rk) = rk {
             document["instance"] = format!("urn:hapax:record:{rk}").into();
+            document["operation"] = rk.operation().to_string().into();
         }
         let mut response = Response::new(Bytes::from(document.to_string()));
         *response.status_mut() = problem.status();
@@ -324,6 +332,7 @@ impl ShowProblem for ProblemDetails {
         if let Some(seconds) = problem.retry_after(rk) {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(problem.clone());
         response
     }
 }

@@ -150,4 +150,8 @@ impl Inspect for Sqlite {
             "SQLite does not sync its log before it replies; a power failure could lose a recorded effect".into();
         Ok(vec![Finding { severity: Severity::Refuse, message }])
     }
+
+    async fn count_unknown(&self) -> Result<Option<u64>> {
+        self.reader.run(|step| step.count_unknown()).await.map(Some)
+    }
 }

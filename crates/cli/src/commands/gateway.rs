@@ -1,5 +1,6 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,6 @@ use http::header::AUTHORIZATION;
 use http::uri::Scheme;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use crate::commands::CommandError;
 use crate::config::{self, Config, ConfiguredRoute, Flags, KeySource, Protect, Rules};
@@ -24,14 +24,16 @@ use crate::gateway::ingress::request_body::ClientBody;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
 use crate::gateway::routing::{RouteLayer, Routes};
+use crate::logs::{self, Log};
 use crate::ops::admin::{self, AdminAccess, AdminState};
-use crate::ops::metrics;
-use crate::ops::signals::stop_signal;
+use crate::ops::shutdown::Shutdown;
+use crate::ops::signals::StopSignals;
+use crate::ops::{metrics, signals};
 use crate::store::checks::{CheckFailure, StoreChecks};
 use crate::store::health::{CheckIntervals, StoreHealth};
 use crate::store::unverified::UnverifiedStore;
 use crate::store::wiring::{self, OpenedStore};
-use crate::tls;
+use crate::tls::{self, ServerCertificate};
 use crate::upstream::forward::Forward;
 
 /// The arguments of `hapax gateway`.
@@ -41,35 +43,45 @@ pub(crate) type GatewayArgs = Flags;
 /// must not end before that.
 const SHORTEST_CHECK: Duration = Duration::from_secs(3);
 
-/// How long a shutdown waits for running requests.
-const DRAIN: Duration = Duration::from_secs(30);
-
 /// Runs the gateway until a stop signal.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
-    for (name, guess) in config::mistyped(std::env::vars_os()) {
-        tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
-    }
+    // First of all, because an unhandled SIGHUP ends the process.
+    let hangups = signals::hangups().map_err(CommandError::cannot_start)?;
     let config = Config::load(&args).map_err(CommandError::usage)?;
     if args.check {
         // An error means that the reader has closed the pipe, for instance `hapax gateway --check | head`.
         let _ = io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
-    let stop = stop_signal().map_err(CommandError::cannot_start)?;
+    let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
+    let stop = StopSignals::listen().map_err(CommandError::cannot_start)?;
+    for (name, guess) in config::mistyped(std::env::vars_os()) {
+        tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
+    }
+    let certificate = certificate(&config)?;
+    let reloaded = certificate.clone();
+    tokio::spawn(signals::at_each(hangups, move || {
+        log.reopen();
+        reloaded.iter().for_each(|certificate| certificate.reload());
+    }));
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;
     let opened = wiring::open(&config.store, Arc::new(Tokio::current()))?;
-    serve(&config, opened, metrics, CheckIntervals::default(), stop).await?;
+    serve(&config, opened, Operations { metrics, certificate, stop, intervals: CheckIntervals::default() }).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves clients with this store until `stop` completes.
-async fn serve(
-    config: &Config,
-    opened: OpenedStore,
+/// What a gateway needs beside its configuration and its store.
+struct Operations {
     metrics: PrometheusHandle,
+    /// None without TLS for clients.
+    certificate: Option<Arc<ServerCertificate>>,
+    stop: StopSignals,
     intervals: CheckIntervals,
-    stop: impl Future<Output = ()>,
-) -> Result<(), CommandError> {
+}
+
+/// Serves clients with this store until a stop signal.
+async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> Result<(), CommandError> {
+    let Operations { metrics, certificate, stop, intervals } = operations;
     let runtime = ExecutorRuntime::with_current_fallback();
     let checks = store_checks(config, &opened, &runtime);
     let checked = checks.run().await;
@@ -90,12 +102,62 @@ async fn serve(
     let repeated = Arc::clone(&health);
     tokio::spawn(async move { repeated.run(intervals).await });
     tokio::spawn(admin::sweep(opened.inspect));
-    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin);
-    let executors = listen(config, &gate, AdminState { health, metrics, access }, stop).await?;
-    shut_down(&gate, journal).await;
-    // Requests run on the executors until the gate has drained.
-    drop(executors);
-    Ok(())
+    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
+    let shutdown = Arc::new(Shutdown::new(config.drain_delay, config.drain));
+    let admin = AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) };
+    let served = async {
+        let executors = listen(config, &gate, admin, certificate, stop.first.cancelled()).await?;
+        let is_idle = gate.drain(shutdown.left_for_requests()).await;
+        close_journal(journal.as_deref(), &shutdown).await;
+        // Requests run on the executors until the gate has drained.
+        drop(executors);
+        Ok(if is_idle { StopKind::Idle } else { StopKind::StillRunning })
+    };
+    let stopped = tokio::select! {
+        stopped = served => stopped?,
+        () = stop.second.cancelled() => StopKind::AtOnce,
+    };
+    logs::report_suppressed();
+    logs::end_with(|| log_end(stopped, gate.spilled(), config.data_dir.as_deref()));
+    match stopped {
+        StopKind::Idle | StopKind::StillRunning => Ok(()),
+        StopKind::AtOnce => std::process::exit(1),
+    }
+}
+
+/// How a gateway stopped.
+#[derive(Clone, Copy, Debug)]
+enum StopKind {
+    /// No request was running.
+    Idle,
+    /// Requests were still running at the end of the drain.
+    StillRunning,
+    /// A second signal ended the drain.
+    AtOnce,
+}
+
+/// The last line of the log. The next process that uses the directory records the answers in its journal.
+fn log_end(stopped: StopKind, answers_in_journal: usize, journal: Option<&Path>) {
+    let journal = journal.map(|path| tracing::field::display(path.display()));
+    let left = "their leases will expire and retries follow --on-lapse";
+    match stopped {
+        StopKind::Idle => tracing::info!(answers_in_journal, journal, "stopped; no requests were running"),
+        StopKind::StillRunning => {
+            tracing::warn!(answers_in_journal, journal, "stopped with requests still running; {left}");
+        }
+        StopKind::AtOnce => {
+            tracing::warn!(answers_in_journal, journal, "stopped at once; if requests were running, {left}");
+        }
+    }
+}
+
+/// Closes the journal, within what is left of the drain.
+async fn close_journal(journal: Option<&FileJournal>, shutdown: &Shutdown) {
+    if let Some(journal) = journal
+        && tokio::time::timeout(shutdown.left(), journal.close()).await.is_err()
+    {
+        tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
+    }
 }
 
 /// Serves clients until `stop` completes. Their requests may still run on the executors that it returns.
@@ -103,35 +165,26 @@ async fn listen(
     config: &Config,
     gate: &Gate,
     admin: AdminState,
+    certificate: Option<Arc<ServerCertificate>>,
     stop: impl Future<Output = ()>,
 ) -> Result<Executors, CommandError> {
     let executors = Executors::start().context("the system has no thread left").map_err(CommandError::cannot_start)?;
     let routes = routes(config, gate).map_err(CommandError::usage)?;
     let forward = forward(config)?;
-    let acceptor = acceptor(config)?;
+    let acceptor = certificate.map(ServerCertificate::acceptor).transpose().map_err(CommandError::cannot_start)?;
     // Bound before anything is served, so that a taken port prevents the start.
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     log_configuration(config);
     open_files::raise_limit(config.limits.connections);
+    let shutdown = Arc::clone(&admin.shutdown);
     tokio::spawn(admin::serve(private, admin));
     let services = executors.handles().map(|executor| (executor, forward()));
     let mut rules = IngressRules::new(routes, protected_fields(config), config.limits);
     rules.trusted = config.trusted_proxies.clone();
     rules.tenant = tenant(&config.tenant);
-    GatewayServer::new(services, rules).tls(acceptor).serve_until(stop, public, DRAIN).await;
+    let server = GatewayServer::new(services, rules).tls(acceptor);
+    server.serve_until(shutdown.wait(stop), public, shutdown.time_for_requests()).await;
     Ok(executors)
-}
-
-/// Waits for running requests and closes the journal. The next process adopts the answers that are left in it.
-async fn shut_down(gate: &Gate, journal: Option<Arc<FileJournal>>) {
-    if gate.drain(DRAIN).await {
-        tracing::info!("stopped; no requests were running");
-    } else {
-        tracing::warn!("stopped with requests still running; their leases will expire and retries follow --on-lapse");
-    }
-    if let Some(journal) = journal {
-        journal.close().await;
-    }
 }
 
 fn store_checks(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -> StoreChecks {
@@ -154,9 +207,9 @@ fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, CommandE
 }
 
 /// Loads the server certificate, if TLS is on.
-fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, CommandError> {
+fn certificate(config: &Config) -> Result<Option<Arc<ServerCertificate>>, CommandError> {
     let files = config.tls.as_ref();
-    files.map(|(cert, key)| tls::acceptor(cert, key)).transpose().map_err(CommandError::cannot_start)
+    files.map(|(cert, key)| ServerCertificate::load(cert, key)).transpose().map_err(CommandError::cannot_start)
 }
 
 /// Returns the fields that identify the tenant or the key on some route.
@@ -252,7 +305,7 @@ fn log_configuration(config: &Config) {
     }
     let (upstream, routes) = (&upstream.authority, config.routes.len());
     tracing::info!(%listen, %admin, %upstream, key = %protect, routes, "POST and PATCH are protected");
-    if matches!(AdminAccess::new(config.admin_token.as_ref(), *admin), AdminAccess::NoClient) {
+    if matches!(AdminAccess::new(config.admin_token.as_ref(), *admin, &[]), AdminAccess::NoClient) {
         tracing::warn!("/metrics is disabled, because other hosts can connect to {admin}; set --admin-token-file");
     }
     if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {

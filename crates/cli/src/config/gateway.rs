@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hapax::Settings;
 use hapax::http::Tenant;
@@ -49,6 +50,14 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .details(
             "Every path but /healthz and /readyz then requires `Authorization: Bearer TOKEN`. \
              The file must not be readable by everybody.",
+        ),
+    SettingSpec::new(TABLE, "admin-host", "HAPAX_ADMIN_HOST")
+        .value("NAME")
+        .list()
+        .help("Host name under which /metrics may be asked without a token, beside IP addresses and localhost")
+        .details(
+            "Any other name gets 421: a page of a browser could reach the admin address under a name of its own \
+             (DNS rebinding). With --admin-token-file every name is allowed, and always for /healthz and /readyz.",
         ),
     SettingSpec::new(TABLE, "upstream-timeout", "HAPAX_UPSTREAM_TIMEOUT")
         .value("DURATION")
@@ -107,6 +116,16 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
             "The rightmost address of the field that is not a trusted proxy then counts for --address-share, in \
              place of the address of the connection.",
         ),
+    SettingSpec::new(TABLE, "drain-delay", "HAPAX_DRAIN_DELAY")
+        .value("DURATION")
+        .default("0s")
+        .help("How long connections are still accepted after SIGTERM; must be shorter than --drain")
+        .details("/readyz is 503 at once, so that a load balancer can take the gateway out of its pool meanwhile."),
+    SettingSpec::new(TABLE, "drain", "HAPAX_DRAIN")
+        .value("DURATION")
+        .default("25s")
+        .help("How long the whole stop after SIGTERM may take, --drain-delay included")
+        .details("Requests that still run then are cut off; their leases expire, and retries follow --on-lapse."),
     SettingSpec::new(TABLE, "tenant", "HAPAX_TENANT")
         .value("RULE")
         .default("authorization")
@@ -148,6 +167,24 @@ pub(crate) fn addresses(values: &Values) -> Result<(SocketAddr, SocketAddr), any
         return Err(values.wrong("admin", reason));
     }
     Ok((listen, admin))
+}
+
+/// Reads the delay before the drain, and the limit of the drain.
+///
+/// # Errors
+/// If the delay leaves no time for the drain.
+pub(crate) fn drain(values: &Values) -> Result<(Duration, Duration), anyhow::Error> {
+    let (delay, limit) = (values.one("drain-delay", parse::duration)?, values.one("drain", parse::duration)?);
+    if limit.is_zero() {
+        return Err(
+            values.wrong("drain", "must not be zero: every running request would be cut off; write for instance 1s")
+        );
+    }
+    if delay >= limit {
+        let shorter = Duration::from_secs(1);
+        return Err(values.too_long("drain-delay", "drain", shorter, "running requests need time to end"));
+    }
+    Ok((delay, limit))
 }
 
 /// Reads the paths of the server certificate and its key.

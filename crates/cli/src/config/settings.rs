@@ -1,14 +1,15 @@
 //! Every setting, in the order in which the help and `--check` list them.
 
 use crate::config::reader::setting::SettingSpec;
-use crate::config::{gateway, policy, secrets, store};
+use crate::config::{gateway, log, policy, secrets, store};
 
 /// The tables of the file that hold settings, and the headings above their flags in the help.
-pub(crate) const TABLES: [(&str, &str); 4] = [
+pub(crate) const TABLES: [(&str, &str); 5] = [
     (gateway::TABLE, "[gateway] of the file"),
     (store::TABLE, "[store] of the file"),
     (policy::TABLE, "[policy] of the file; a [[route]] may override it, with `protect` in place of `key`"),
     (secrets::TABLE, "[secrets] of the file"),
+    (log::TABLE, "[log] of the file"),
 ];
 
 /// The table whose settings each route may override.
@@ -16,7 +17,7 @@ pub(crate) const PER_ROUTE: &str = policy::TABLE;
 
 /// Returns every setting.
 pub(crate) fn all() -> impl Iterator<Item = &'static SettingSpec> {
-    [gateway::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS].into_iter().flatten()
+    [gateway::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS, log::SETTINGS].into_iter().flatten()
 }
 
 /// Returns the settings of one table.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::gate::Reason;
+use hapax::http::Problem;
 use hapax::store::{Finding, Severity};
 use hapax::telemetry::names as core;
 use http::StatusCode;
@@ -12,12 +13,23 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+use crate::ops::process;
+
 /// Open client connections.
 const CONNECTIONS: &str = "hapax_gateway_connections";
 /// Requests by the class of their status (label `status`).
 const REQUESTS: &str = "hapax_gateway_requests_total";
 /// Seconds from the head of a request to the end of its response.
 const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
+
+/// Problems that clients got (label `problem`: the name, or `other` for a refusal without one).
+const PROBLEMS: &str = "hapax_gateway_problems_total";
+/// Requests that the API did not answer properly (label `kind`).
+const UPSTREAM_ERRORS: &str = "hapax_gateway_upstream_errors_total";
+/// Records whose outcome is held as unknown. Missing for a store that cannot count them.
+const RECORDS_UNKNOWN: &str = "hapax_gateway_records_unknown";
+/// Always 1 (labels `version` and `features`).
+const BUILD_INFO: &str = "hapax_build_info";
 
 /// Findings of the last check of the store (label `severity`: `refuse` or `warn`).
 const FINDINGS: &str = "hapax_gateway_store_findings";
@@ -34,11 +46,14 @@ pub(crate) fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = builder.install_recorder()?;
     describe();
     register_with_zero();
+    process::describe();
+    process::collect();
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(UPKEEP_EVERY).await;
             upkeep.run_upkeep();
+            process::collect();
         }
     });
     Ok(handle)
@@ -61,10 +76,16 @@ fn describe() {
     describe_counter!(core::UNPROTECTED, "Requests that ran without a record while the store was down");
     describe_gauge!(core::SPILL_DEPTH, "Answers in the journal that the store has not confirmed");
     describe_counter!(core::UNRECORDED, "Answers that could be written neither to the store nor to the journal");
+    describe_gauge!(core::SPILL_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest answer in the journal, or 0");
+    describe_counter!(core::DAMAGED, "Requests whose record is damaged; an operator must repair it");
     describe_gauge!(core::HEARTBEAT_LATE_SECONDS, Unit::Seconds, "Delay of the heartbeat's last round");
     describe_gauge!(core::BREAKER_OPEN, "1 while begins are refused because the store does not reply");
     describe_gauge!(CONNECTIONS, "Open client connections");
     describe_counter!(REQUESTS, "Requests by class of status; none if the client disconnected first");
+    describe_counter!(PROBLEMS, "Problems that clients got, by name; other is a refusal without a name");
+    describe_counter!(UPSTREAM_ERRORS, "Requests that the API did not answer properly, by kind");
+    describe_gauge!(RECORDS_UNKNOWN, "Records with an unknown outcome, counted every minute by stores that can");
+    describe_gauge!(BUILD_INFO, "Always 1; the labels describe the build");
     describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its response");
 }
@@ -81,7 +102,7 @@ fn register_with_zero() {
     }
     counter!(core::CAUGHT, "layer" => "gate").absolute(0);
     let counters = [core::TAKEOVERS, core::GRANTS_LOST, core::DIVERGENT, core::AMNESIA, core::RECREATED];
-    for name in counters.into_iter().chain([core::UNPROTECTED, core::UNRECORDED]) {
+    for name in counters.into_iter().chain([core::UNPROTECTED, core::UNRECORDED, core::DAMAGED]) {
         counter!(name).absolute(0);
     }
     for name in [core::BEGIN_SECONDS, core::HANDLER_SECONDS, core::COMPLETE_SECONDS, REQUEST_SECONDS] {
@@ -92,10 +113,67 @@ fn register_with_zero() {
     }
     let gauges =
         [core::IN_FLIGHT, core::FOLLOWERS, core::SPILL_DEPTH, core::HEARTBEAT_LATE_SECONDS, core::BREAKER_OPEN];
-    for name in gauges.into_iter().chain([CONNECTIONS]) {
+    for name in gauges.into_iter().chain([core::SPILL_OLDEST_SECONDS, CONNECTIONS]) {
         gauge!(name).set(0.0);
     }
+    for name in Problem::names().chain([OTHER_PROBLEM]) {
+        counter!(PROBLEMS, "problem" => name).absolute(0);
+    }
+    for kind in UpstreamErrorKind::ALL {
+        counter!(UPSTREAM_ERRORS, "kind" => kind.as_str()).absolute(0);
+    }
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "features" => FEATURES).set(1.0);
     set_findings(&[]);
+}
+
+/// The features of this build.
+const FEATURES: &str = match (cfg!(feature = "sqlite"), cfg!(feature = "redis")) {
+    (true, true) => "redis,sqlite",
+    (true, false) => "sqlite",
+    (false, true) => "redis",
+    (false, false) => "",
+};
+
+/// The label of a refusal that has no name.
+const OTHER_PROBLEM: &str = "other";
+
+/// Counts a problem by its name. A refusal without one has none.
+pub(crate) fn count_problem(name: Option<&'static str>) {
+    counter!(PROBLEMS, "problem" => name.unwrap_or(OTHER_PROBLEM)).increment(1);
+}
+
+/// What went wrong between the gateway and the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpstreamErrorKind {
+    /// The API did not receive the request.
+    Unreachable,
+    /// The connection broke during the request or the response.
+    Cut,
+    /// The API did not answer in time.
+    Timeout,
+}
+
+impl UpstreamErrorKind {
+    const ALL: [Self; 3] = [Self::Unreachable, Self::Cut, Self::Timeout];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Cut => "cut",
+            Self::Timeout => "timeout",
+        }
+    }
+
+    pub(crate) fn count(self) {
+        counter!(UPSTREAM_ERRORS, "kind" => self.as_str()).increment(1);
+    }
+}
+
+/// Sets the number of records whose outcome is held as unknown.
+pub(crate) fn set_records_unknown(count: u64) {
+    // Exact up to 2^52 records.
+    #[expect(clippy::cast_precision_loss, reason = "a store holds fewer than 2^52 records")]
+    gauge!(RECORDS_UNKNOWN).set(count as f64);
 }
 
 /// Sets the gauges of the store's findings.

@@ -82,6 +82,11 @@ impl StoreChecks {
         self.with_timeout(self.inspect.check()).await
     }
 
+    /// The number of records with an unknown outcome, if the store can count them.
+    pub(crate) async fn count_unknown(&self) -> Result<Option<u64>, Error> {
+        self.with_timeout(self.inspect.count_unknown()).await
+    }
+
     async fn with_timeout<T>(&self, reply: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let no_reply = |_| Err(Error::new(ErrorKind::Unknown, "the store does not reply"));
         timeout(self.timeout, reply).await.unwrap_or_else(no_reply)

@@ -9,7 +9,7 @@ use hapax::{Error, Gate, OnLapse, OnStoreDown, Policy, Repeatable};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::ops::metrics::set_findings;
+use crate::ops::metrics::{set_findings, set_records_unknown};
 use crate::store::checks::{CheckFailure, StoreChecks, TRIAL_RETENTION, trial_call};
 use crate::store::unverified::UnverifiedStore;
 
@@ -90,6 +90,7 @@ impl StoreHealth {
     /// Repeats the checks until the process ends.
     pub(crate) async fn run(&self, intervals: CheckIntervals) {
         let mut checked_at = Instant::now();
+        self.count_unknown().await;
         loop {
             sleep(intervals.retry).await;
             if !self.is_verified() {
@@ -152,9 +153,17 @@ impl StoreHealth {
     }
 
     async fn check(&self) {
+        self.count_unknown().await;
         match self.checks.findings().await {
             Ok(findings) => self.record_check(&findings),
             Err(error) => tracing::warn!(?error, "the store could not be checked; the next check is in a minute"),
+        }
+    }
+
+    /// Counts the records with an unknown outcome, if the store can.
+    async fn count_unknown(&self) {
+        if let Ok(Some(count)) = self.checks.count_unknown().await {
+            set_records_unknown(count);
         }
     }
 

@@ -64,6 +64,9 @@ impl std::str::FromStr for StoreUrl {
             "sqlite" => {
                 let path =
                     rest.strip_prefix("//").context("write sqlite://PATH, sqlite:///absolute/path.db for instance")?;
+                if path.contains('?') {
+                    bail!("sqlite:// takes no parameters; remove the question mark and all behind it");
+                }
                 if path.is_empty() {
                     bail!("sqlite:// needs the path of a file, sqlite://hapax.db for instance");
                 }

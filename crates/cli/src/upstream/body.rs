@@ -12,6 +12,7 @@ use hapax::http::headers::is_reserved;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 
+use crate::ops::metrics::UpstreamErrorKind;
 use crate::upstream::fields::filter_trailers;
 use crate::upstream::http1::ResponseConnection;
 use crate::upstream::http2::{self, StreamSlot};
@@ -46,6 +47,13 @@ impl<B> From<UpstreamContent<B>> for UpstreamBody<B> {
     }
 }
 
+/// The body of a problem.
+impl<B> From<Bytes> for UpstreamBody<B> {
+    fn from(body: Bytes) -> Self {
+        UpstreamContent::Whole(body).into()
+    }
+}
+
 impl<B> UpstreamBody<B>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -71,6 +79,9 @@ where
         if let Poll::Ready(frame) = self.poll_content(cx) {
             // Each frame has the whole limit.
             self.timer = None;
+            if let Some(Err(_)) = &frame {
+                UpstreamErrorKind::Cut.count();
+            }
             return Poll::Ready(
                 frame.and_then(|frame| frame.map(|frame| filter_trailers(frame, is_reserved)).transpose()),
             );
@@ -79,7 +90,10 @@ where
             return Poll::Pending;
         };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
-        timer.as_mut().poll(cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
+        timer.as_mut().poll(cx).map(|()| {
+            UpstreamErrorKind::Timeout.count();
+            Some(Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+        })
     }
 
     fn is_end_stream(&self) -> bool {

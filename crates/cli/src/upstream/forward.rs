@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::gate::Attempt;
+use hapax::http::RequestBody;
 use hapax::http::headers::is_reserved;
-use hapax::http::{Outcome, Problem, ProblemDetails, RequestBody, ShowProblem};
 use hapax::runtime::BoxFuture;
 use hapax::{BoxError, RecordKey};
 use http::header::CONTENT_LENGTH;
@@ -21,8 +21,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
 use crate::upstream::SendError;
-use crate::upstream::body::{UpstreamBody, UpstreamContent};
+use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::{Upstream, UpstreamClient};
+use crate::upstream::failure::UpstreamFailure;
 use crate::upstream::fields::{add_attempt_fields, remove_unforwardable, take_framing};
 
 /// Time limit for opening a connection to the API, or half of the API's time limit if that is shorter. A connection
@@ -133,9 +134,7 @@ impl<B: StreamedBody> Forwarder<B> {
             biased;
             sent = self.client.send(request) => sent,
             () = time_limit => {
-                let Asked { rk, .. } = asked;
-                tracing::warn!(?rk, timeout_s = self.timeout.as_secs(), "the API timed out; outcome unknown");
-                return problem(Problem::UpstreamTimeout, Outcome::Unknown, rk);
+                return UpstreamFailure::TimedOut(self.timeout).response(asked.rk);
             }
         };
         self.respond(sent, &asked)
@@ -146,24 +145,13 @@ impl<B: StreamedBody> Forwarder<B> {
         match sent {
             // No forwarded request has an Upgrade field, so this response is invalid. The API may have run the request.
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                tracing::warn!(?rk, "the API switched protocols unasked; outcome unknown");
-                problem(Problem::UpstreamCut, Outcome::Unknown, rk)
+                UpstreamFailure::Switched.response(rk)
             }
             Ok(mut response) => match take_framing(response.headers_mut(), asked.is_head) {
                 Ok(()) => self.pass_on(response, asked),
-                Err(why) => {
-                    tracing::warn!(?rk, "the end of an answer of the API is uncertain: {why}; outcome unknown");
-                    problem(Problem::UpstreamCut, Outcome::Unknown, rk)
-                }
+                Err(why) => UpstreamFailure::Framing(why).response(rk),
             },
-            Err(SendError::Unsent(error)) => {
-                tracing::warn!(?rk, %error, "the API is unreachable, or it rejected the stream unprocessed");
-                problem(Problem::UpstreamUnreachable, Outcome::NotApplied, rk)
-            }
-            Err(SendError::Cut(error)) => {
-                tracing::warn!(?rk, %error, "the connection to the API failed during the request; outcome unknown");
-                problem(Problem::UpstreamCut, Outcome::Unknown, rk)
-            }
+            Err(error) => UpstreamFailure::from(error).response(rk),
         }
     }
 
@@ -191,11 +179,4 @@ impl<B: StreamedBody> Forwarder<B> {
         response.body_mut().frame_limit = asked.is_protected.then_some(self.timeout);
         response
     }
-}
-
-fn problem<B>(problem: Problem, outcome: Outcome, rk: Option<RecordKey>) -> Response<UpstreamBody<B>> {
-    let shown = ProblemDetails::default().show(&problem, rk.as_ref());
-    let mut response = shown.map(|body| UpstreamContent::Whole(body).into());
-    response.extensions_mut().insert(outcome);
-    response
 }

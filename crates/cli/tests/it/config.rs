@@ -269,3 +269,23 @@ async fn limits_and_when_store_down_reach_the_gate_h28() {
     let got = gateway.post("/charges", "key-3", "{}").await.unwrap();
     assert_eq!((got.status.as_u16(), &got.headers["hapax-unrecorded"]), (201, &"true".parse().unwrap()));
 }
+
+#[test]
+fn the_check_shows_no_password() {
+    let directory = tempfile::tempdir().unwrap();
+    for (store, code, shown) in [
+        ("redis://user:4242@127.0.0.1:6379/0", 0, "redis://…@127.0.0.1:6379/0"),
+        ("unix:///run/redis.sock?user=me&pass=4242", 0, "unix:///run/redis.sock?user=…&pass=…"),
+        ("redis://127.0.0.1?password=4242", 2, "password"),
+        ("sqlite://hapax.db?password=4242", 2, "takes no parameters"),
+        ("redis://:42?4242@127.0.0.1", 2, "--store"),
+    ] {
+        let (exit_code, output, error) = check(directory.path(), &[("HOME", "/")], &["--store", store]);
+        let all = output + &error;
+        assert!(exit_code == code && all.contains(shown) && !all.contains("4242"), "{store}: {exit_code} {all}");
+    }
+    for upstream in ["http://user:4242@api", "http://api?password=4242"] {
+        let (code, output, error) = check(directory.path(), &[], &["--upstream", upstream]);
+        assert!(code == 2 && !(output + &error).contains("4242"), "{upstream}");
+    }
+}

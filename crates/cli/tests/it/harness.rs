@@ -368,6 +368,11 @@ impl GatewayClient {
         })
     }
 
+    pub(crate) async fn get(&self, path: &str) -> Option<ClientResponse> {
+        let request = Request::get(format!("http://{}{path}", self.public)).body(Full::default()).unwrap();
+        self.send(request).await
+    }
+
     pub(crate) async fn post(&self, path: &str, key: &str, body: &'static str) -> Option<ClientResponse> {
         // Shorter secrets also occur in ordinary words of the logs.
         let secrets = [key, body].into_iter().filter(|secret| secret.len() > 4);

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rusqlite::Connection;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Signal, getrlimit, kill_process};
 
 use crate::harness::{Api, Gateway, free_address, hapax, sqlite, until};
 
@@ -13,7 +13,7 @@ pub(crate) async fn kill_during_request(api: &Api, store: &str, on_lapse: &str) 
     let mut gateway = Gateway::start(api.address, store, &flags).await;
     tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
         api.wait_for_requests(1).await;
-        rustix::process::kill_process(gateway.pid(), rustix::process::Signal::KILL).unwrap();
+        kill_process(gateway.pid(), Signal::KILL).unwrap();
     });
     gateway.kill();
     // The API's first run must not wait for ever, and must not take the permit of a later run.
@@ -135,6 +135,101 @@ async fn a_running_request_ends_before_the_process_stops() {
     assert_eq!(got.unwrap().status, 201);
     let (code, logs) = gateway.wait_for_exit();
     assert_eq!(code, Some(0), "{logs}");
+}
+
+/// The store cannot be reached, so its checks are repeated.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_signal_does_not_end_a_gateway_that_waits_for_its_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let flags = ["--upstream", "http://127.0.0.1:9", "--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::spawn(hapax(), "redis://127.0.0.1:1", &flags, free_address());
+    until("the process catches the signal", async || catches(&gateway, Signal::HUP)).await;
+    kill_process(gateway.pid(), Signal::HUP).unwrap();
+    until("the admin listener responds", async || gateway.get(gateway.admin, "/readyz").await.is_some()).await;
+    gateway.terminate();
+    let (code, logs) = gateway.wait_for_exit();
+    assert!(code == Some(0) && logs.contains("SIGHUP"), "{code:?} {logs}");
+}
+
+/// Whether the process handles this signal, instead of ending.
+fn catches(gateway: &Gateway, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid().as_raw_nonzero())).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+    u64::from_str_radix(caught, 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_signal_does_not_end_a_gateway_that_drains() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    let (got, ()) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.wait_for_requests(1).await;
+        kill_process(gateway.pid(), Signal::HUP).unwrap();
+        gateway.terminate();
+        until("the gateway drains", async || {
+            gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 503)
+        })
+        .await;
+        kill_process(gateway.pid(), Signal::HUP).unwrap();
+        assert_eq!(gateway.get(gateway.admin, "/healthz").await.unwrap().status, 200);
+        api.release_slow();
+    });
+    assert_eq!(got.unwrap().status, 201);
+    assert_eq!(gateway.wait_for_exit().0, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_the_drain_delay_the_gateway_is_not_ready_and_still_accepts() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--drain-delay", "110s", "--drain", "120s"]).await;
+    gateway.terminate();
+    until("the gateway is not ready", async || {
+        let got = gateway.get(gateway.admin, "/readyz").await.unwrap();
+        got.status == 503 && got.body == "not ready: the gateway is stopping\n"
+    })
+    .await;
+    // A new client opens a new connection.
+    let client = crate::harness::GatewayClient::of(gateway.public);
+    assert_eq!(client.post("/charges", "key-1", "{}").await.unwrap().status, 201);
+    assert_eq!(gateway.get(gateway.admin, "/healthz").await.unwrap().status, 200);
+    // A second signal ends the process at once.
+    gateway.terminate();
+    let (code, logs) = gateway.wait_for_exit();
+    assert!(code == Some(1) && logs.lines().last().unwrap().contains("stopped at once"), "{logs}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_ends_at_its_limit_and_the_last_line_names_the_answers_in_the_journal() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--lease", "1s", "--drain", "2s"];
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
+    let (first, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.wait_for_requests(1).await;
+        let lock = lock_database(directory.path());
+        api.release_slow();
+        lock
+    });
+    assert_eq!(first.unwrap().headers["hapax-recorded"], "pending");
+    // This request never ends.
+    let (cut, ()) = tokio::join!(gateway.post("/stalls", "key-2", "{}"), async {
+        gateway.terminate();
+    });
+    assert!(cut.is_none_or(|got| got.status != 201));
+    let (code, logs) = gateway.wait_for_exit();
+    drop(lock);
+    let last: serde_json::Value = serde_json::from_str(logs.lines().last().unwrap()).unwrap();
+    let journal = directory.path().join("hapax.db.spill").display().to_string();
+    assert_eq!((code, &last["answers_in_journal"], &last["journal"]), (Some(0), &1.into(), &journal.into()), "{logs}");
+    assert!(last["message"].as_str().unwrap().starts_with("stopped"), "{last}");
+}
+
+#[test]
+fn a_drain_delay_must_be_shorter_than_the_drain() {
+    let (code, message) = refusal(&["--drain-delay", "30s"]);
+    assert!(code == Some(2) && message.contains("--drain-delay") && message.contains("drain 25s"), "{message}");
+    let (code, message) = refusal(&["--drain", "0s"]);
+    assert!(code == Some(2) && message.contains("--drain: "), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

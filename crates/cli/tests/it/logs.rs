@@ -1,19 +1,27 @@
 //! The logs of the process. The harness checks every gateway of the suite for keys, bodies and credentials in its logs.
 
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
 use http::Request;
 use http_body_util::Full;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Api, Gateway};
+use crate::harness::{Api, Gateway, free_address, hapax, until};
 use crate::raw_http::RawConnection;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
+/// Returns the lines of a log in JSON.
+fn lines(logs: &str) -> Vec<Value> {
+    logs.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
+}
+
 /// Returns the lines of the access log, in the order in which requests ended.
 fn access(logs: &str) -> Vec<Value> {
-    let lines =
-        logs.lines().map(|line| serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("no JSON: {line}")));
-    lines.filter(|line| line["target"] == "hapax::access").collect()
+    lines(logs).into_iter().filter(|line| line["target"] == "hapax::access").collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,7 +80,6 @@ async fn the_context_of_a_trace_is_passed_on_and_appears_in_the_log() {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_the_store_does_not_log_a_line_for_each_request() {
-    use crate::harness::{free_address, hapax, until};
     const REQUESTS: usize = 300;
     let directory = tempfile::tempdir().unwrap();
     let flags = ["--upstream", "http://127.0.0.1:9", "--data-dir", directory.path().to_str().unwrap()];
@@ -88,6 +95,152 @@ async fn an_outage_of_the_store_does_not_log_a_line_for_each_request() {
     let (_, logs) = gateway.wait_for_exit();
     assert_eq!(access(&logs).len(), REQUESTS);
     let lines = logs.lines().filter(|line| line.contains("\"the store cannot be used")).count();
-    // At most two lines a second: one with the cause and one with the count. The first and last second are partial.
-    assert!((1..=2 * (seconds + 2)).contains(&lines) && lines < REQUESTS, "{lines} lines in {seconds} s");
+    // At most ten lines a second with the cause and one with the count. The first and last second are partial.
+    assert!((1..=11 * (seconds + 2)).contains(&lines) && lines < REQUESTS, "{lines} lines in {seconds} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_logged_at_most_ten_times_a_second_and_the_others_are_counted() {
+    const REQUESTS: usize = 200;
+    let gateway = Gateway::start_with("memory:", &["--upstream", "http://127.0.0.1:9"]).await;
+    let began = std::time::Instant::now();
+    for number in 0..REQUESTS {
+        let got = gateway.post("/charges", &format!("flood-{number}"), "{}").await.unwrap();
+        assert_eq!(got.problem(), "upstream-unreachable");
+    }
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    gateway.terminate();
+    let (_, logs) = gateway.wait_for_exit();
+    assert_eq!(access(&logs).len(), REQUESTS, "no line of the access log is left out");
+    let lines = lines(&logs);
+    let is_event = |line: &&Value| line["message"].as_str().is_some_and(|text| text.starts_with("the API is unreach"));
+    let logged = lines.iter().filter(is_event).count();
+    assert!((1..=10 * (seconds + 2)).contains(&logged), "{logged} lines in {seconds} s");
+    let counts = lines.iter().filter(|line| line["event"].as_str().is_some_and(|event| event.contains("unreachable")));
+    let suppressed: u64 = counts.map(|line| line["suppressed"].as_u64().unwrap()).sum();
+    assert_eq!(u64::try_from(logged).unwrap() + suppressed, u64::try_from(REQUESTS).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_line_and_problem_of_a_protected_request_names_its_operation_h57() {
+    let gateway = Gateway::start_with("memory:", &["--upstream", "http://127.0.0.1:9"]).await;
+    let got = gateway.post("/charges", "key-1", "{}").await.unwrap();
+    let problem: Value = serde_json::from_str(&got.body).unwrap();
+    let operation = problem["operation"].as_str().unwrap();
+    assert!(operation.len() == 36 && operation.matches('-').count() == 4, "{operation}");
+    gateway.post("/charges", "key-2", "{}").await.unwrap();
+    gateway.terminate();
+    let (_, logs) = gateway.wait_for_exit();
+    let lines = lines(&logs);
+    for line in lines.iter().filter(|line| !line["rk"].is_null()) {
+        let rk = line["rk"].as_str().unwrap();
+        assert!(rk.len() == 8 && rk.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
+        assert_eq!(line["operation"].as_str().map(str::len), Some(36), "{line}");
+    }
+    let of_request: Vec<_> = lines.iter().filter(|line| line["operation"] == operation).collect();
+    for (level, message) in [("DEBUG", "an attempt begins"), ("WARN", "the API is unreachable"), ("INFO", "request")] {
+        let is_line = |line: &&&Value| line["message"].as_str().is_some_and(|text| text.starts_with(message));
+        let found = of_request.iter().find(is_line).unwrap_or_else(|| panic!("no line {message:?} in {logs}"));
+        assert_eq!(found["level"], level);
+    }
+}
+
+fn check(variable: &str, flags: &[&str]) -> Output {
+    let mut command = hapax();
+    command.env("HAPAX_LOG", variable).env("HAPAX_UPSTREAM", "http://127.0.0.1:9").arg("gateway").args(flags);
+    command.output().unwrap()
+}
+
+#[test]
+fn a_wrong_log_level_is_refused_like_every_other_value() {
+    for wrong in ["", "verbose", "INFO", "2", "info,loud", "hapax=loud", "=debug", "info,", "[span]=debug"] {
+        // Without --check, the wrong level must prevent the start.
+        for flags in [&["--check"][..], &["--store", "memory:"]] {
+            let output = check(wrong, flags);
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{wrong:?}: {error}");
+            assert!(error.contains("HAPAX_LOG: ") && error.contains("off, error, warn, info, debug"), "{error}");
+            let quoted = wrong.split(',').next_back().unwrap();
+            assert!(error.contains(&format!("{quoted:?}")), "{quoted:?} is not quoted: {error}");
+        }
+    }
+    for level in ["off", "error", "warn", "info", "debug", "trace", "info,hapax_core=debug", "hapax_http::answer=off"] {
+        let output = check(level, &["--check"]);
+        assert_eq!(output.status.code(), Some(0), "{level}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains(level));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_level_off_logs_nothing_and_a_target_has_a_level_of_its_own() {
+    let api = Api::start().await;
+    for (level, is_expected) in [("off", false), ("off,hapax::access=info", true)] {
+        let mut command = hapax();
+        command.env("HAPAX_LOG", level);
+        let flags = ["--upstream", &format!("http://{}", api.address)];
+        let gateway = Gateway::run(command, "memory:", &flags, free_address()).await;
+        gateway.post("/charges", "key-1", "{}").await.unwrap();
+        gateway.terminate();
+        let (_, logs) = gateway.wait_for_exit();
+        let targets: Vec<_> = lines(&logs).iter().map(|line| line["target"].clone()).collect();
+        assert!(targets.iter().all(|target| target == "hapax::access"), "{logs}");
+        assert_eq!(!targets.is_empty(), is_expected, "{logs}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_format_of_the_log_is_text_or_json_and_neither_has_control_characters() {
+    let api = Api::start().await;
+    for format in ["text", "json"] {
+        let gateway = Gateway::start(api.address, "memory:", &["--log-format", format]).await;
+        let mut wire = RawConnection::to(gateway.public).await;
+        // U+009B starts a command of a terminal, as an escape and a bracket do.
+        wire.send_bytes(b"GET /\xc2\x9b31m HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        wire.read_response().await.unwrap();
+        gateway.terminate();
+        let (_, logs) = gateway.wait_for_exit();
+        assert!(logs.contains("/\\u009b31m"), "{logs}");
+        assert!(!logs.contains(|found: char| found.is_control() && found != '\n'), "{logs:?}");
+        let is_json = logs.lines().all(|line| serde_json::from_str::<Value>(line).is_ok());
+        assert_eq!(is_json, format == "json", "{logs}");
+    }
+    let output = check("info", &["--check", "--log-format", "xml"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("\"xml\": write one of: text, json"), "{error}");
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_signal_opens_the_log_file_again() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let (file, rotated) = (directory.path().join("hapax.log"), directory.path().join("hapax.log.1"));
+    let gateway = Gateway::start(api.address, "memory:", &["--log-file", file.to_str().unwrap()]).await;
+    gateway.post("/charges", "key-1", "{}").await.unwrap();
+    until("the request is in the log", async || access(&read(&file)).len() == 1).await;
+    fs::rename(&file, &rotated).unwrap();
+    kill_process(gateway.pid(), Signal::HUP).unwrap();
+    until("the log has a new file", async || file.exists()).await;
+    gateway.post("/charges", "key-2", "{}").await.unwrap();
+    until("the next request is in the new file", async || access(&read(&file)).len() == 1).await;
+    assert_eq!(access(&read(&rotated)).len(), 1);
+    // The new file cannot be opened: the log goes on in the old one.
+    fs::rename(&file, directory.path().join("hapax.log.2")).unwrap();
+    fs::create_dir(&file).unwrap();
+    kill_process(gateway.pid(), Signal::HUP).unwrap();
+    let current = directory.path().join("hapax.log.2");
+    until("the failure is in the old file", async || read(&current).contains("cannot open the log file")).await;
+    gateway.terminate();
+    let (code, logs) = gateway.wait_for_exit();
+    assert_eq!((code, logs.as_str()), (Some(0), ""), "nothing goes to standard error");
+    assert!(read(&current).lines().last().unwrap().contains("stopped"));
+}
+
+#[test]
+fn a_log_file_that_cannot_be_opened_prevents_the_start() {
+    let output = check("info", &["--store", "memory:", "--log-file", "/nowhere/hapax.log"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(3) && error.contains("/nowhere/hapax.log"), "{error}");
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
+mod admin;
 #[cfg(target_os = "linux")]
 mod address_share;
 #[cfg(target_os = "linux")]

@@ -5,9 +5,11 @@ use hapax::telemetry::names;
 use http::Request;
 use http_body_util::Full;
 
-use crate::harness::{Api, Gateway, until};
+use crate::harness::{Api, Gateway, sqlite, until};
+use crate::lifecycle::{kill_during_request, lock_database};
+use crate::raw_http::RawConnection;
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
     names::CALLS,
     names::CAUGHT,
     names::BEGIN_SECONDS,
@@ -22,6 +24,8 @@ const NAMES: [&str; 17] = [
     names::RECREATED,
     names::UNPROTECTED,
     names::SPILL_DEPTH,
+    names::SPILL_OLDEST_SECONDS,
+    names::DAMAGED,
     names::UNRECORDED,
     names::HEARTBEAT_LATE_SECONDS,
     names::BREAKER_OPEN,
@@ -111,4 +115,86 @@ async fn the_admin_token_protects_metrics_but_not_health() {
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
     assert!(!logs.contains("an-admin-token"), "{logs}");
+}
+
+async fn page(gateway: &Gateway) -> String {
+    gateway.get(gateway.admin, "/metrics").await.unwrap().body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_describe_the_build_and_the_process() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    let page = page(&gateway).await;
+    let build = page.lines().find(|line| line.starts_with("hapax_build_info{")).expect("build info");
+    assert!(build.contains(&format!("version=\"{}\"", env!("CARGO_PKG_VERSION"))) && build.ends_with(" 1"), "{build}");
+    for name in ["cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds", "start_time_seconds"] {
+        assert!(value(&page, &format!("process_{name}")) >= 0.0, "{name}");
+    }
+    assert!(value(&page, "process_resident_memory_bytes") > 1e6 && value(&page, "process_open_fds") > 3.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn problems_are_counted_by_name_and_errors_of_the_api_by_kind() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "300ms"]).await;
+    for (name, count) in [("key-reused", 0.0), ("upstream-timeout", 0.0), ("other", 0.0)] {
+        let series = format!("hapax_gateway_problems_total{{problem=\"{name}\"}}");
+        assert!((value(&page(&gateway).await, &series) - count).abs() < f64::EPSILON, "{name}");
+    }
+    for (path, key, body) in [("/charges", "a", "{}"), ("/charges", "a", "[]"), ("/slow", "b", "{}")] {
+        gateway.post(path, key, body).await.unwrap();
+    }
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: authorization\r\n\r\n").await;
+    assert_eq!(wire.read_response().await.unwrap().status, 400);
+    let closed = Gateway::start_with("memory:", &["--upstream", "http://127.0.0.1:9"]).await;
+    // Not protected, and counted all the same.
+    assert_eq!(closed.get(closed.public, "/charges").await.unwrap().status, 502);
+    for (gateway, series) in [
+        (&gateway, "hapax_gateway_problems_total{problem=\"key-reused\"}"),
+        (&gateway, "hapax_gateway_problems_total{problem=\"upstream-timeout\"}"),
+        (&gateway, "hapax_gateway_problems_total{problem=\"other\"}"),
+        (&gateway, "hapax_gateway_upstream_errors_total{kind=\"timeout\"}"),
+        (&closed, "hapax_gateway_problems_total{problem=\"upstream-unreachable\"}"),
+        (&closed, "hapax_gateway_upstream_errors_total{kind=\"unreachable\"}"),
+    ] {
+        until(series, async || (value(&page(gateway).await, series) - 1.0).abs() < f64::EPSILON).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_age_of_the_oldest_answer_in_the_journal_is_known() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &["--lease", "1s"]).await;
+    let (first, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.wait_for_requests(1).await;
+        let lock = lock_database(directory.path());
+        api.release_slow();
+        lock
+    });
+    assert_eq!(first.unwrap().headers["hapax-recorded"], "pending");
+    until("the age grows", async || value(&page(&gateway).await, "hapax_spill_oldest_seconds") > 1.0).await;
+    assert!((value(&page(&gateway).await, "hapax_spill_depth") - 1.0).abs() < f64::EPSILON);
+    drop(lock);
+    until("the journal is empty", async || value(&page(&gateway).await, "hapax_spill_oldest_seconds") == 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_are_damaged_or_held_as_unknown_are_counted() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let mut gateway = kill_during_request(&api, &sqlite(directory.path()), "hold").await;
+    let got = gateway.retry_until_settled("/slow", "key-1", "{}").await;
+    assert_eq!(got.problem(), "outcome-unknown");
+    gateway.kill();
+    // They are counted at the start, and then every minute.
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
+    until("the record is counted", async || value(&page(&gateway).await, "hapax_gateway_records_unknown") == 1.0).await;
+    gateway.post("/charges", "key-2", "{}").await.unwrap();
+    let database = rusqlite::Connection::open(directory.path().join("hapax.db")).unwrap();
+    let changed = database.execute("update hapax_record set answer = null where answer is not null", []).unwrap();
+    assert!(changed >= 1);
+    let got = gateway.post("/charges", "key-2", "{}").await.unwrap();
+    assert_eq!(got.problem(), "record-damaged");
+    assert!((value(&page(&gateway).await, "hapax_damaged_total") - 1.0).abs() < f64::EPSILON);
 }

@@ -56,6 +56,10 @@ impl Pki {
         self.file(name).display().to_string()
     }
 
+    fn pem(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file(name)).unwrap()
+    }
+
     fn certificate(&self, name: &str) -> CertificateDer<'static> {
         CertificateDer::from_pem_file(self.file(name)).unwrap()
     }
@@ -249,6 +253,33 @@ async fn an_https_api_needs_a_trusted_certificate() {
         }
     }
     assert_eq!(api.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_signal_loads_a_new_certificate_and_keeps_the_old_one_if_the_new_is_bad() {
+    let (api, old, new, log) = (Api::start().await, Pki::new(), Pki::new(), tempfile::NamedTempFile::new().unwrap());
+    let (cert, key) = (old.path("cert"), old.path("key"));
+    let flags = ["--tenant", "none", "--tls-cert", &cert, "--tls-key", &key, "--log-file"];
+    let flags = [&flags[..], &[log.path().to_str().unwrap()]].concat();
+    let gateway = Gateway::start(api.address, "memory:", &flags).await;
+    let is_served = async |pki: &Pki, key: &str| {
+        // A new client has no session to resume.
+        client(pki, Version::HTTP_11).request(post(gateway.public, "/charges", key)).await.is_ok()
+    };
+    assert!(is_served(&old, "k1").await);
+    let hang_up = || rustix::process::kill_process(gateway.pid(), rustix::process::Signal::HUP).unwrap();
+    let is_logged = |text: &str| std::fs::read_to_string(log.path()).unwrap().contains(text);
+    for (bad, is_of_key) in [("nothing".to_owned(), false), (new.pem("cert"), true)] {
+        std::fs::write(old.file("cert"), &bad).unwrap();
+        hang_up();
+        let reason = if is_of_key { "does not belong to" } else { "contains no certificate" };
+        until("the refusal is logged", async || is_logged(reason)).await;
+        assert!(is_served(&old, "k2").await, "the old certificate is kept");
+    }
+    std::fs::write(old.file("key"), new.pem("key")).unwrap();
+    hang_up();
+    until("the new certificate is used", async || is_served(&new, "k3").await).await;
+    assert!(!is_served(&old, "k4").await);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::gate::reason::Reason;
 use crate::gate::settle::GrantGuard;
 use crate::gate::{Gate, GateCore};
 use crate::key::Call;
-use crate::telemetry::Meters;
+use crate::telemetry::{self, Meters};
 
 impl Gate {
     /// Runs the call in a task of its own.
@@ -75,6 +75,7 @@ impl Gate {
         timer.end_phase(Meters::begun);
         let result = match begun {
             Ok(BeginOutcome::Granted(granted)) => {
+                telemetry::attempt_begins(&granted.grant);
                 resources.set_granted();
                 let attempt = Attempt::granted(granted.grant);
                 // Created before the handler runs: a handler that is aborted must abandon its grant.

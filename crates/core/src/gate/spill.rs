@@ -14,6 +14,7 @@ use crate::gate::GateCore;
 use crate::journal::{EntryNumber, Journal, Spilled};
 use crate::lease::Heartbeat;
 use crate::machine::Completed;
+use crate::record::Timestamp;
 use crate::runtime::Runtime;
 use crate::telemetry;
 
@@ -22,7 +23,14 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 /// The spilled completions of a gate, oldest first.
 pub(super) struct SpillQueue {
     journal: Option<Arc<dyn Journal>>,
-    pending: Mutex<VecDeque<PendingCompletion>>,
+    pending: Mutex<PendingCompletions>,
+}
+
+#[derive(Default)]
+struct PendingCompletions {
+    queue: VecDeque<PendingCompletion>,
+    /// How many are being tried at this moment, outside of the queue.
+    taken: usize,
 }
 
 struct PendingCompletion {
@@ -47,21 +55,37 @@ impl SpillQueue {
 
     /// Takes every entry. Completions that spill while these are tried are queued meanwhile.
     fn take_all(&self) -> VecDeque<PendingCompletion> {
-        std::mem::take(&mut *self.pending.lock())
+        let mut pending = self.pending.lock();
+        pending.taken = pending.queue.len();
+        std::mem::take(&mut pending.queue)
+    }
+
+    /// The number of entries, including those that are being tried.
+    pub(super) fn depth(&self) -> usize {
+        let pending = self.pending.lock();
+        pending.queue.len() + pending.taken
+    }
+
+    fn push_back(&self, entry: PendingCompletion) {
+        self.pending.lock().queue.push_back(entry);
+        telemetry::spill_depth(self.depth());
     }
 
     /// Puts entries back in front of those that were queued meanwhile.
-    fn push_front(&self, earlier: impl IntoIterator<Item = PendingCompletion>) {
+    fn push_front(&self, earlier: impl IntoIterator<Item = PendingCompletion>, now: Timestamp) {
         let mut pending = self.pending.lock();
-        let newer = std::mem::take(&mut *pending);
-        pending.extend(earlier.into_iter().chain(newer));
-        telemetry::spill_depth(pending.len());
+        let newer = std::mem::take(&mut pending.queue);
+        pending.queue.extend(earlier.into_iter().chain(newer));
+        pending.taken = 0;
+        telemetry::spill_depth(pending.queue.len());
+        let oldest = pending.queue.iter().map(|entry| entry.spilled.ended).min();
+        telemetry::spill_oldest(oldest.map_or(Duration::ZERO, |ended| now.since(ended)));
     }
 }
 
 impl fmt::Debug for SpillQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SpillQueue({} in {:?})", self.pending.lock().len(), self.journal)
+        write!(f, "SpillQueue({} in {:?})", self.depth(), self.journal)
     }
 }
 
@@ -79,7 +103,7 @@ async fn drain(gate: Weak<GateCore>, runtime: Arc<dyn Runtime>, journal: Arc<dyn
         (Ok(entries), Some(shared)) => {
             let earlier =
                 entries.into_iter().map(|(number, spilled)| PendingCompletion { number, spilled, _attempt: None });
-            shared.spill_queue.push_front(earlier);
+            shared.spill_queue.push_front(earlier, runtime.wall_now());
         }
         (Err(error), _) => telemetry::journal_trouble(&error),
         (Ok(_), None) => return,
@@ -105,7 +129,7 @@ impl GateCore {
         }
         let number = journal.append(&spilled).await?;
         let attempt = KeptAttempt { _heartbeat: heartbeat.take(), _gate: Arc::clone(self) };
-        queue.pending.lock().push_back(PendingCompletion { number, spilled, _attempt: Some(attempt) });
+        queue.push_back(PendingCompletion { number, spilled, _attempt: Some(attempt) });
         Ok(())
     }
 
@@ -128,7 +152,7 @@ impl GateCore {
                 DrainResult::Keep => remaining.push_back(entry),
             }
         }
-        self.spill_queue.push_front(remaining.into_iter().chain(pending));
+        self.spill_queue.push_front(remaining.into_iter().chain(pending), self.leases.runtime().wall_now());
     }
 
     async fn try_to_record(&self, spilled: &Spilled) -> DrainResult {

@@ -9,7 +9,7 @@ use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::RecordKey;
 use crate::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
-use crate::record::{State, Timestamp, Token};
+use crate::record::{Phase, State, Timestamp, Token};
 use crate::runtime::Runtime;
 use crate::store::{Finding, Inserted, Inspect, Severity, Store, StoredRecord, Swapped, is_unchanged, observe};
 
@@ -197,6 +197,16 @@ impl Inspect for Memory {
         let message =
             "the memory store forgets every key when this process ends; name a durable store to keep them".into();
         Ok(vec![Finding { severity: Severity::Warn, message }])
+    }
+
+    async fn count_unknown(&self) -> Result<Option<u64>> {
+        let now = self.runtime.wall_now();
+        let is_unknown = |stored: &&StoredRecord| {
+            matches!(stored.record.state, State::Open(Phase::Indeterminate, _)) && !stored.is_expired(now)
+        };
+        let count = |shard: &Mutex<Shard>| shard.lock().slots.values().filter(is_unknown).count();
+        let unknown: usize = self.shards.iter().map(count).sum();
+        Ok(u64::try_from(unknown).ok())
     }
 }
 

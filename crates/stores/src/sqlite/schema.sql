@@ -32,3 +32,6 @@ create table if not exists hapax_record (
 ) strict;
 
 create unique index if not exists hapax_record_rk on hapax_record (rk);
+
+-- Has only the records with an unknown outcome, so that they can be counted, and costs the others nothing.
+create index if not exists hapax_record_unknown on hapax_record (state) where state = 4;

@@ -132,6 +132,12 @@ impl StepContext<'_> {
         Ok(deleted)
     }
 
+    /// Counts the live records with an unknown outcome.
+    pub(super) fn count_unknown(&self) -> Result<u64, StepError> {
+        let mut statement = self.connection.prepare_cached(include_str!("count_unknown.sql"))?;
+        Ok(statement.query_row([row::stored_time(self.now)], |row| row.get::<_, i64>(0))?.unsigned_abs())
+    }
+
     pub(super) fn synchronous(&self) -> Result<i64, StepError> {
         Ok(self.connection.query_row("pragma synchronous", [], |row| row.get(0)).optional()?.unwrap_or_default())
     }

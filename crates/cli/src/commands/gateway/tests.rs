@@ -102,6 +102,10 @@ impl Inspect for FailingStore {
     }
 }
 
+fn operations(metrics: PrometheusHandle) -> Operations {
+    Operations { metrics, certificate: None, stop: StopSignals::default(), intervals: OFTEN }
+}
+
 /// Starts an API that responds "ok" and counts its requests.
 async fn api() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -146,7 +150,7 @@ impl RunningGateway {
         let config = config(upstream, public, admin, secret);
         let opened = opened(store);
         let metrics = PrometheusBuilder::new().build_recorder().handle();
-        tokio::spawn(async move { serve(&config, opened, metrics, OFTEN, std::future::pending()).await });
+        tokio::spawn(async move { serve(&config, opened, operations(metrics)).await });
         let gateway = Self { public, admin, runs };
         gateway.wait_for("it listens", async || is_listened_at(public).await && is_listened_at(admin).await).await;
         gateway
@@ -255,7 +259,7 @@ async fn an_unsafe_store_prevents_the_start() {
     store.add_finding(Severity::Refuse, "it evicts records; set noeviction");
     let config = config(free_address().await, free_address().await, free_address().await, None);
     let metrics = PrometheusBuilder::new().build_recorder().handle();
-    let served = serve(&config, opened(&store), metrics, OFTEN, std::future::ready(())).await;
+    let served = serve(&config, opened(&store), operations(metrics)).await;
     let refusal = format!("{:?}", served.expect_err("it must not start"));
     assert!(refusal.contains("it evicts records; set noeviction"), "{refusal}");
 }

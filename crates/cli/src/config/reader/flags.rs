@@ -105,7 +105,7 @@ pub(crate) fn mistyped(variables: impl Iterator<Item = (OsString, OsString)>) ->
 }
 
 const PREFIX: &str = "HAPAX_";
-const OTHERS: [&str; 2] = ["HAPAX_CONFIG", "HAPAX_LOG"];
+const OTHERS: [&str; 1] = ["HAPAX_CONFIG"];
 
 /// Returns the value of a flag or, without one, of its variable. A default from clap is ignored, because a value in the
 /// file takes precedence over it.

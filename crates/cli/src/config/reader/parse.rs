@@ -12,6 +12,7 @@ use http::{HeaderName, Method};
 use ipnet::IpNet;
 
 use crate::gateway::ingress::field_names::UnderscoreFields;
+use crate::logs::LogFormat;
 use crate::upstream::client::Upstream;
 
 /// Where the key of a request is.
@@ -94,6 +95,13 @@ pub(crate) fn path(text: &str) -> Result<PathBuf, anyhow::Error> {
         bail!("the path is empty; write a path or remove the setting");
     }
     Ok(text.into())
+}
+
+pub(crate) fn host_name(text: &str) -> Result<String, anyhow::Error> {
+    if text.is_empty() || text.contains(|other: char| !other.is_ascii_alphanumeric() && !"-._".contains(other)) {
+        bail!("{text:?} is not a host name; write it without a port, metrics.example for instance");
+    }
+    Ok(text.to_owned())
 }
 
 pub(crate) fn namespace(text: &str) -> Result<String, anyhow::Error> {
@@ -184,6 +192,7 @@ macro_rules! words {
 }
 
 words! {
+    log_format -> LogFormat { "text" => LogFormat::Text, "json" => LogFormat::Json }
     key_rule -> Protect { "required" => Protect::Required, "optional" => Protect::Optional }
     protect -> Protect { "required" => Protect::Required, "optional" => Protect::Optional, "off" => Protect::Off }
     is_strict -> bool { "lenient" => false, "strict" => true }

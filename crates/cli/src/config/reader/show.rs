@@ -34,8 +34,7 @@ fn setting_row(setting: &'static SettingSpec, values: &Values, derived: &Derived
         Some(given) => (given.texts.join(","), origin(given)),
         None => ("none".into(), "default".into()),
     };
-    let text = if setting.flag == "store" { without_credentials(&text) } else { text };
-    (setting.flag, derived.get(setting.flag).cloned().unwrap_or(text), origin)
+    (setting.flag, derived.get(setting.flag).cloned().unwrap_or_else(|| without_credentials(&text)), origin)
 }
 
 fn route_rows(route: &ConfiguredRoute) -> impl Iterator<Item = ShownRow> {
@@ -51,18 +50,22 @@ fn origin(given: &GivenValue) -> String {
     given.origin.to_string()
 }
 
-/// Hides the user name and password in a URL.
-pub(in crate::config) fn without_credentials(url: &str) -> String {
-    let (place, parameters) = url.split_once('?').map_or((url, None), |(place, query)| (place, Some(query)));
-    let place = match place.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
-        Some((scheme, Some((_, host)))) => format!("{scheme}://…@{host}"),
-        Some((_, None)) | None => place.to_owned(),
+/// The parameters of a URL that are shown. Any other one may be a secret.
+const SHOWN_PARAMETERS: [&str; 5] = ["ca", "cert", "connections", "db", "key"];
+
+/// Hides the user name and password in a URL, and the values of its parameters. Returns any other text as it is.
+pub(in crate::config) fn without_credentials(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    // A password may contain a question mark or a slash, so all before the last @ is hidden first.
+    let rest = rest.rsplit_once('@').map_or_else(|| rest.to_owned(), |(_, host)| format!("…@{host}"));
+    let Some((place, query)) = rest.split_once('?') else { return format!("{scheme}://{rest}") };
+    let shown = |parameter: &str| match parameter.split_once('=') {
+        Some((name, _)) if SHOWN_PARAMETERS.contains(&name) => parameter.to_owned(),
+        Some((name, _)) => format!("{name}=…"),
+        None => "…".to_owned(),
     };
-    match parameters {
-        Some(parameters) if parameters.contains("pass=") || parameters.contains('@') => format!("{place}?…"),
-        Some(parameters) => format!("{place}?{parameters}"),
-        None => place,
-    }
+    let parameters: Vec<_> = query.split('&').map(shown).collect();
+    format!("{scheme}://{place}?{}", parameters.join("&"))
 }
 
 /// Aligns rows in three columns.

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::RecordKey;
-use hapax::http::RequestSummary;
+use hapax::http::{Problem, RequestSummary};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::ops::metrics::ListenerMetrics;
+use crate::ops::metrics::{ListenerMetrics, count_problem};
+
+/// The target of the access log.
+pub(crate) const TARGET: &str = "hapax::access";
 
 /// One entry of the access log, written when it is dropped: the request has ended. It contains no query, header field
 /// or body, because these may contain keys.
@@ -21,7 +24,10 @@ pub(crate) struct AccessLogEntry {
     started_at: std::time::Instant,
     status: Option<StatusCode>,
     outcome: &'static str,
+    is_refused: bool,
     rk: Option<RecordKey>,
+    /// The name of the problem that the client gets, if it gets one.
+    problem: Option<&'static str>,
     is_complete: bool,
     metrics: Arc<ListenerMetrics>,
     _open: OpenRequest,
@@ -36,19 +42,24 @@ impl AccessLogEntry {
             started_at: std::time::Instant::now(),
             status: None,
             outcome: "passed",
+            is_refused: false,
             rk: None,
+            problem: None,
             is_complete: false,
             metrics,
             _open: open,
         }
     }
 
+    /// Notes that the gateway refuses the request before it picks a route.
     pub(crate) fn set_refused(&mut self) {
+        self.is_refused = true;
         self.outcome = "refused";
     }
 
     pub(crate) fn set_response<B>(&mut self, response: &Response<B>) {
         self.status = Some(response.status());
+        self.problem = response.extensions().get::<Problem>().map(Problem::name);
         if let Some(handled) = response.extensions().get::<RequestSummary>() {
             self.outcome = handled.outcome;
             self.rk = handled.record_key;
@@ -65,14 +76,18 @@ impl Drop for AccessLogEntry {
     fn drop(&mut self) {
         let duration = self.started_at.elapsed();
         self.metrics.record_request(self.status, duration);
+        if self.problem.is_some() || self.is_refused {
+            count_problem(self.problem);
+        }
         tracing::info!(
-            target: "hapax::access",
+            target: TARGET,
             method = %self.method,
             path = %self.path,
             // Without a status, the client disconnected before the response.
             status = self.status.map(|status| status.as_u16()),
             outcome = if self.status.is_some() { self.outcome } else { "client-gone" },
             rk = self.rk.as_ref().map(tracing::field::debug),
+            operation = self.rk.map(|rk| tracing::field::display(rk.operation())),
             ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
             trace = self.trace,
             cut = (self.status.is_some() && !self.is_complete).then_some(true),

@@ -1,0 +1,76 @@
+//! The course of an orderly stop.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// What is left for the journal and the last log line when running requests have used up their time.
+const RESERVE: Duration = Duration::from_secs(1);
+
+/// When the stop began, and how long it may take. From the signal on, the process is not ready.
+#[derive(Debug)]
+pub(crate) struct Shutdown {
+    delay: Duration,
+    limit: Duration,
+    began: OnceLock<Instant>,
+}
+
+impl Shutdown {
+    /// Connections are accepted for `delay` after the signal. All ends within `limit` after the signal.
+    pub(crate) fn new(delay: Duration, limit: Duration) -> Self {
+        Self { delay, limit, began: OnceLock::new() }
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.began.get().is_some()
+    }
+
+    /// Waits for the signal, and then for the delay.
+    pub(crate) async fn wait(&self, signal: impl Future<Output = ()>) {
+        signal.await;
+        self.began.get_or_init(Instant::now);
+        if !self.delay.is_zero() {
+            tracing::info!(delay_s = self.delay.as_secs(), "stopping after --drain-delay; /readyz is 503");
+            sleep(self.delay).await;
+        }
+    }
+
+    /// How long running requests may take after the delay.
+    pub(crate) fn time_for_requests(&self) -> Duration {
+        self.limit.saturating_sub(self.delay + self.reserve())
+    }
+
+    /// The rest of that time.
+    pub(crate) fn left_for_requests(&self) -> Duration {
+        self.left().saturating_sub(self.reserve())
+    }
+
+    /// The rest of the limit.
+    pub(crate) fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.began.get().map_or(Duration::ZERO, Instant::elapsed))
+    }
+
+    fn reserve(&self) -> Duration {
+        RESERVE.min(self.limit / 4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn delay_and_requests_end_before_the_limit() {
+        let seconds = Duration::from_secs;
+        let shutdown = Shutdown::new(seconds(5), seconds(25));
+        assert!(!shutdown.has_begun());
+        shutdown.wait(std::future::ready(())).await;
+        assert!(shutdown.has_begun());
+        assert_eq!((shutdown.time_for_requests(), shutdown.left_for_requests()), (seconds(19), seconds(19)));
+        sleep(seconds(15)).await;
+        assert_eq!((shutdown.left_for_requests(), shutdown.left()), (seconds(4), seconds(5)));
+        sleep(seconds(15)).await;
+        assert_eq!((shutdown.left_for_requests(), shutdown.left()), (seconds(0), seconds(0)));
+    }
+}
