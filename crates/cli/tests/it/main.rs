@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
-mod admin;
 #[cfg(target_os = "linux")]
 mod address_share;
+mod admin;
 #[cfg(target_os = "linux")]
 mod attacks;
 #[cfg(target_os = "linux")]
