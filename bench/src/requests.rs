@@ -10,8 +10,8 @@ use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::post;
 use hapax_core::store::Memory;
-use hapax_core::{Gate, Identity, Settings};
-use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax_core::{Gate, Settings};
+use hapax_http::{IdempotencyLayer, Tenant};
 use http_body_util::{BodyExt, Collected};
 use tower_service::Service;
 
@@ -35,8 +35,7 @@ pub(crate) fn app(middleware: Middleware) -> anyhow::Result<Router> {
         Middleware::Idempotency => {
             let store = Memory::new();
             let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-            let scope = TenantScope::new("bench", Tenant::Authorization, Identity::plain())?;
-            app.layer(IdempotencyLayer::new(gate).scope(scope))
+            app.layer(IdempotencyLayer::new(gate).tenant("bench", Tenant::Authorization)?)
         }
     })
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hapax_core::Call;
 use hapax_core::runtime::Tokio;
-use hapax_stores::Sqlite;
+use hapax_stores::{Sqlite, SqliteSettings};
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
@@ -54,7 +54,7 @@ fn through_the_store(directory: Arc<TempDir>) -> Batch {
 }
 
 async fn cycles(path: &Path, calls: Vec<Call>) -> anyhow::Result<Vec<Duration>> {
-    let store = Arc::new(Sqlite::open(path, Arc::new(Tokio::current()))?);
+    let store = Arc::new(Sqlite::with(path, Arc::new(Tokio::current()), SqliteSettings::default())?);
     let tasks: Vec<_> = calls
         .chunks(OPERATIONS.div_ceil(IN_FLIGHT))
         .map(|calls| {
@@ -82,7 +82,7 @@ fn filled(path: &Path) -> anyhow::Result<FreshCalls> {
     Builder::new_current_thread()
         .enable_all()
         .build()?
-        .block_on(async { Sqlite::open(path, Arc::new(Tokio::current())).map(drop) })?;
+        .block_on(async { Sqlite::with(path, Arc::new(Tokio::current()), SqliteSettings::default()).map(drop) })?;
     let mut connection = Connection::open(path)?;
     connection.pragma_update(None, "synchronous", "off")?;
     let mut calls = FreshCalls::new();

@@ -7,7 +7,7 @@ use std::fmt;
 /// The kind of an [`Error`]: each kind asks the caller for a different reaction.
 ///
 /// ```
-/// use hapax_core::ErrorKind;
+/// use hapax::ErrorKind;
 ///
 /// fn advice(kind: ErrorKind) -> &'static str {
 ///     match kind {
@@ -42,7 +42,7 @@ pub enum ErrorKind {
 /// An error with its kind, a message and, where known, its cause.
 ///
 /// ```
-/// use hapax_core::{Error, ErrorKind};
+/// use hapax::{Error, ErrorKind};
 ///
 /// let cause = std::io::Error::other("the connection broke");
 /// let error = Error::new(ErrorKind::Unknown, "the store did not answer").caused_by(cause);

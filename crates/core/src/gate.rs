@@ -14,6 +14,8 @@ mod attempt;
 mod attempt_task;
 mod begin;
 mod coalesce;
+#[cfg(feature = "json")]
+mod json;
 mod outcome;
 mod permits;
 mod reason;
@@ -38,6 +40,8 @@ use permits::Permits;
 use spill::SpillQueue;
 
 pub use attempt::Attempt;
+#[cfg(feature = "json")]
+pub use json::Json;
 pub use outcome::{Answer, Detail, Failure, Provenance, Recorded, Refused, RunResult};
 pub use reason::Reason;
 
@@ -47,8 +51,8 @@ pub use reason::Reason;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::sync::Arc;
-/// use hapax_core::store::Memory;
-/// use hapax_core::{Gate, Identity, Key, Scope, Settings};
+/// use hapax::store::Memory;
+/// use hapax::{Gate, Identity, Key, Scope, Settings};
 ///
 /// let store = Memory::new();
 /// let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
@@ -87,10 +91,10 @@ impl fmt::Debug for Gate {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// # use std::sync::Arc;
-/// # use hapax_core::store::Memory;
-/// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+/// # use hapax::store::Memory;
+/// # use hapax::{Gate, Identity, Key, Scope, Settings};
 /// # let store = Arc::new(Memory::new());
-/// use hapax_core::journal::MemoryJournal;
+/// use hapax::journal::MemoryJournal;
 ///
 /// // A service uses a `FileJournal`, in a folder of its own for each store.
 /// let gate = Gate::builder(store, Settings::default()).journal(Arc::new(MemoryJournal::new())).build()?;
@@ -174,11 +178,11 @@ impl Gate {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::store::Memory;
-    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Identity, Key, Scope, Settings};
     /// # let store = Arc::new(Memory::new());
     /// use std::time::Duration;
-    /// use hapax_core::{OnBusy, Policy};
+    /// use hapax::{OnBusy, Policy};
     ///
     /// let gate = Gate::builder(store, Settings::default()).build()?;
     /// let mut patient = Policy::default();
@@ -227,12 +231,12 @@ impl Gate {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::store::Memory;
-    /// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Identity, Key, Scope, Settings};
     /// # let store = Arc::new(Memory::new());
     /// # let gate = Gate::builder(store, Settings::default()).build()?;
     /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
-    /// use hapax_core::gate::{Provenance, Reason};
+    /// use hapax::gate::{Provenance, Reason};
     ///
     /// let result = gate.run(call, |attempt| async move { Ok(format!("charged as {}", attempt.operation())) }).await;
     /// match result {

@@ -19,11 +19,11 @@ pub use memory::MemoryJournal;
 /// A durable list of completions. An entry that was appended and is not done survives a crash.
 ///
 /// ```
-/// use hapax_core::Journal;
-/// use hapax_core::store::Protocol;
+/// use hapax::Journal;
+/// use hapax::store::Protocol;
 ///
 /// /// Records the completions that an earlier process left.
-/// async fn adopt(journal: &dyn Journal, protocol: Protocol<'_>) -> hapax_core::Result<()> {
+/// async fn adopt(journal: &dyn Journal, protocol: Protocol<'_>) -> hapax::Result<()> {
 ///     for (number, spilled) in journal.replay().await? {
 ///         protocol.complete(&spilled.rk, &spilled.complete).await?;
 ///         journal.done(number).await?;

@@ -65,13 +65,13 @@ impl fmt::Debug for Key {
 /// the answer of another.
 ///
 /// ```
-/// use hapax_core::Scope;
+/// use hapax::Scope;
 ///
 /// let shop = Scope::tenant("payments", "acme")?;
 /// // The same key from two principals names two operations.
 /// assert_ne!(shop.clone().principal("till-3"), shop.principal("till-4"));
 /// assert!(Scope::tenant("payments", "").is_err(), "an empty tenant is an error");
-/// # Ok::<(), hapax_core::Error>(())
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
@@ -141,13 +141,13 @@ impl fmt::Debug for Scope {
 /// The secret can never change: under another secret every retry looks like a new operation.
 ///
 /// ```
-/// use hapax_core::{Identity, Key, Scope};
+/// use hapax::{Identity, Key, Scope};
 ///
 /// let (scope, key) = (Scope::tenant("payments", "acme")?.principal("till-3"), Key::new("order-7")?);
 /// let plain = Identity::plain().record_key(&scope, &key);
 /// let keyed = Identity::keyed([7; 32]).record_key(&scope, &key);
 /// assert_ne!(plain, keyed);
-/// # Ok::<(), hapax_core::Error>(())
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, Default)]
 pub struct Identity {
@@ -297,7 +297,7 @@ impl fmt::Debug for Fingerprint {
 /// accepted.
 ///
 /// ```
-/// use hapax_core::{Identity, Key, Rule, Scope};
+/// use hapax::{Identity, Key, Rule, Scope};
 ///
 /// let identity = Identity::plain();
 /// let (newer, older) = (identity.fingerprint(Rule(2), &[b"5"]), identity.fingerprint(Rule(1), &[b"amount=5"]));
@@ -305,7 +305,7 @@ impl fmt::Debug for Fingerprint {
 /// let call = identity.call(&scope, &key).fingerprint(newer).or_older(older);
 /// assert_eq!(call.newest_fingerprint(), newer);
 /// assert!(call.accepts(older), "a record from before the change of the rule");
-/// # Ok::<(), hapax_core::Error>(())
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {

@@ -44,8 +44,8 @@ pub use request::{Begin, Claim, Complete, Lapse, Verdict};
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_core::machine::{Begin, Begun, Decision, Lapse, Observed, begin};
-/// use hapax_core::{Call, Millis, Owner, RecordKey, Seconds, Timestamp, Token};
+/// use hapax::machine::{Begin, Begun, Decision, Lapse, Observed, begin};
+/// use hapax::{Call, Millis, Owner, RecordKey, Seconds, Timestamp, Token};
 ///
 /// let ask = Begin {
 ///     call: Call::new(RecordKey::from_bytes([7; 16])),
@@ -132,8 +132,8 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
 /// ```
 /// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
 /// use std::time::Duration;
-/// use hapax_core::Seconds;
-/// use hapax_core::machine::{Claim, Complete, Completed, Decision, complete};
+/// use hapax::Seconds;
+/// use hapax::machine::{Claim, Complete, Completed, Decision, complete};
 ///
 /// let ask = Complete {
 ///     claim: Claim::from(&grant),
@@ -258,8 +258,8 @@ pub fn hold(seen: &Observed, expected: Token, unknown_retention: Seconds) -> Dec
 /// ```
 /// # let (_, grant, mut seen) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
 /// use std::time::Duration;
-/// use hapax_core::machine::{Decision, Resolved, Verdict, hold, resolve};
-/// use hapax_core::{Seconds, State};
+/// use hapax::machine::{Decision, Resolved, Verdict, hold, resolve};
+/// use hapax::{Seconds, State};
 ///
 /// // A record in progress is held first, which needs an expired lease.
 /// seen.lease_left = Duration::ZERO;

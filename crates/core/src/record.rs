@@ -33,7 +33,7 @@ use crate::key::{Fingerprint, RecordKey, Rule};
 /// A fencing token: it grows with every grant of a record key. Zero is not a token.
 ///
 /// ```
-/// use hapax_core::Token;
+/// use hapax::Token;
 ///
 /// /// Writes only for the newest attempt; a late write of an earlier attempt is refused.
 /// fn write(balance: &mut i64, newest: &mut Token, token: Token, amount: i64) -> bool {
@@ -119,7 +119,7 @@ impl From<Seconds> for Duration {
 /// What a store knows of one operation. A record outlives its lease, so a lapse never erases that an attempt existed.
 ///
 /// ```
-/// use hapax_core::{Completion, Fingerprint, Record, RecordKey, State, Token};
+/// use hapax::{Completion, Fingerprint, Record, RecordKey, State, Token};
 ///
 /// let rk = RecordKey::from_bytes([7; 16]);
 /// let state = State::Completed(Completion { answer: "charged".into(), expiry: 1_800_000_000 });
@@ -128,7 +128,7 @@ impl From<Seconds> for Duration {
 /// let value = record.encode(&rk);
 /// assert_eq!(Record::decode(&rk, &value)?, record);
 /// assert!(Record::decode(&RecordKey::from_bytes([8; 16]), &value).is_err(), "a record of another key");
-/// # Ok::<(), hapax_core::Error>(())
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -143,7 +143,7 @@ pub struct Record {
 /// The state of an operation.
 ///
 /// ```
-/// use hapax_core::{Phase, State};
+/// use hapax::{Phase, State};
 ///
 /// fn describe(state: &State) -> String {
 ///     match state {

@@ -30,7 +30,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// use std::time::Duration;
-/// use hapax_core::runtime::{Runtime, Tokio};
+/// use hapax::runtime::{Runtime, Tokio};
 ///
 /// /// The duration of a call, by the clock of the runtime.
 /// async fn measured(runtime: &dyn Runtime, call: impl Future<Output = ()>) -> Duration {
@@ -86,7 +86,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::future::pending;
 /// use std::time::Duration;
-/// use hapax_core::runtime::{Tokio, timeout};
+/// use hapax::runtime::{Tokio, timeout};
 ///
 /// let runtime = Tokio::current();
 /// assert_eq!(timeout(&runtime, Duration::from_secs(1), async { 7 }).await, Some(7));

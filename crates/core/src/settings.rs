@@ -1,6 +1,7 @@
 //! Settings of a gate: plain data with units, and their limits.
 
 mod limits;
+mod setters;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,16 +21,15 @@ pub use limits::{InvalidSetting, SettingName};
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_core::Settings;
+/// use hapax::{Policy, Settings};
 ///
-/// let mut settings = Settings::default();
-/// settings.max_in_flight = 100;
-/// settings.policy.retention = Duration::from_secs(7 * 24 * 3600);
+/// let policy = Policy::default().retention(Duration::from_secs(7 * 24 * 3600));
+/// let settings = Settings::default().max_in_flight(100).policy(policy);
 /// settings.validate()?;
 ///
-/// settings.policy.lease = Duration::from_millis(1);
-/// assert!(settings.validate().is_err());
-/// # Ok::<(), hapax_core::Error>(())
+/// let short = Policy::default().lease(Duration::from_millis(1));
+/// assert!(settings.policy(short).validate().is_err());
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -71,11 +71,11 @@ impl Default for Settings {
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_core::{OnBusy, OnLapse, Policy, Repeatable};
+/// use hapax::{OnBusy, OnLapse, Policy, Repeatable};
 ///
-/// let mut policy = Policy::default();
-/// policy.on_busy = OnBusy::Wait(Duration::from_secs(5));
-/// policy.on_lapse = OnLapse::Retry(Repeatable::declared("the provider deduplicates by the operation id"));
+/// let policy = Policy::default()
+///     .on_busy(OnBusy::Wait(Duration::from_secs(5)))
+///     .on_lapse(OnLapse::Retry(Repeatable::declared("the provider deduplicates by the operation id")));
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -120,11 +120,11 @@ impl Default for Policy {
 /// What happens after a lease has expired and the outcome of its attempt is unknown.
 ///
 /// ```
-/// use hapax_core::{OnLapse, Policy, Repeatable};
+/// use hapax::{OnLapse, Policy, Repeatable};
 ///
-/// let mut policy = Policy::default();
 /// // The handler upserts one row, so a second run changes nothing.
-/// policy.on_lapse = OnLapse::Retry(Repeatable::declared("the row is written under the operation's id"));
+/// let repeatable = Repeatable::declared("the row is written under the operation's id");
+/// let policy = Policy::default().on_lapse(OnLapse::Retry(repeatable));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub enum OnLapse {
@@ -142,7 +142,7 @@ pub enum OnLapse {
 ///
 /// ```
 /// use async_trait::async_trait;
-/// use hapax_core::{BoxError, Found, OperationId, Probe};
+/// use hapax::{BoxError, Found, OperationId, Probe};
 ///
 /// #[derive(Debug)]
 /// struct Provider;

@@ -32,12 +32,12 @@ pub use protocol::Protocol;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> hapax_core::Result<()> {
+/// # async fn main() -> hapax::Result<()> {
 /// # let (ask, _, _) = include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/machine/seen.rs"));
 /// use std::sync::Arc;
-/// use hapax_core::Store;
-/// use hapax_core::machine::{Claim, Renewed};
-/// use hapax_core::store::{Inserted, Memory};
+/// use hapax::Store;
+/// use hapax::machine::{Claim, Renewed};
+/// use hapax::store::{Inserted, Memory};
 ///
 /// let store: Arc<dyn Store> = Arc::new(Memory::new());
 /// let Inserted::Granted(grant) = store.begin(&ask).await? else { panic!("the store was empty") };
@@ -112,9 +112,9 @@ pub enum Swapped {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// # use hapax_core::store::Memory;
+/// # use hapax::store::Memory;
 /// # let store = Memory::new();
-/// use hapax_core::Inspect;
+/// use hapax::Inspect;
 ///
 /// for finding in store.check().await? {
 ///     println!("{:?}: {}", finding.severity, finding.message);
@@ -194,9 +194,9 @@ impl StoredRecord {
 ///
 /// ```
 /// use std::collections::HashMap;
-/// use hapax_core::machine::{Change, Observed};
-/// use hapax_core::store::{StoredRecord, Swapped, is_unchanged};
-/// use hapax_core::{RecordKey, Timestamp};
+/// use hapax::machine::{Change, Observed};
+/// use hapax::store::{StoredRecord, Swapped, is_unchanged};
+/// use hapax::{RecordKey, Timestamp};
 ///
 /// type Rows = HashMap<RecordKey, StoredRecord>;
 ///

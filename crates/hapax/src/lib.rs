@@ -24,6 +24,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `tokio` (default) | `runtime::Tokio`, the runtime of a gate |
+//! | `json` | `gate::Json`: answers of any type that serde can write and read |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
 //! | `axum` | `http::axum`: extractors and responses for handlers of axum |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |

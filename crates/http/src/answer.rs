@@ -25,7 +25,7 @@ use crate::stored::StoredResponse;
 /// The outcome of a protected request, in the extensions of its response: for access logs around the layer.
 ///
 /// ```
-/// use hapax_http::RequestSummary;
+/// use hapax::http::RequestSummary;
 /// use http::Response;
 ///
 /// /// A line of an access log. The record key is logged as its first 8 digits.

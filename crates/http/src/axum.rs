@@ -12,8 +12,11 @@ use crate::outcome::Outcome;
 
 /// The attempt that a handler runs: its derived ids, its fencing token, and the signal to stop.
 ///
+/// A handler of axum takes this type. It cannot take [`gate::Attempt`](hapax_core::gate::Attempt), which the closure of
+/// a [`Gate::run`](hapax_core::Gate::run) gets: axum then says that the function is no `Handler`.
+///
 /// ```
-/// use hapax_http::axum::Attempt;
+/// use hapax::http::axum::Attempt;
 ///
 /// async fn charge(attempt: Attempt) -> String {
 ///     // The same in every attempt of this request. Use it as the idempotency key of calls to the payment provider.
@@ -43,7 +46,7 @@ impl<S: Sync> FromRequestParts<S> for Attempt {
 /// [`IdempotencyLayer`](crate::IdempotencyLayer), or extract an `Option<Attempt>` if the key is optional.
 ///
 /// ```
-/// use hapax_http::axum::Attempt;
+/// use hapax::http::axum::Attempt;
 ///
 /// /// The key is optional: the handler serves requests with a key and without.
 /// async fn charge(attempt: Option<Attempt>) -> String {
@@ -87,7 +90,7 @@ outcome_responses!(
     ///
     /// ```
     /// use http::StatusCode;
-    /// use hapax_http::axum::Final;
+    /// use hapax::http::axum::Final;
     ///
     /// let declined = Final((StatusCode::INTERNAL_SERVER_ERROR, "the card was declined"));
     /// ```

@@ -28,7 +28,7 @@ impl<R> ResponseBody<R> {
     ///
     /// ```
     /// use bytes::Bytes;
-    /// use hapax_http::ResponseBody;
+    /// use hapax::http::ResponseBody;
     /// use http::{Response, StatusCode};
     /// use http_body_util::Full;
     ///

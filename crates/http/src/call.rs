@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use hapax_core::{Fingerprint, Identity, Rule, Scope};
+use hapax_core::{Error, Fingerprint, Identity, Rule, Scope};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http::uri::{Authority, Scheme};
@@ -15,8 +15,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 /// Use only facts that were authenticated before. A caller who can choose the scope can read the answers of others.
 ///
 /// ```
-/// use hapax_core::Scope;
-/// use hapax_http::{CallerUnknown, MakeScope};
+/// use hapax::Scope;
+/// use hapax::http::{CallerUnknown, MakeScope};
 /// use http::request::Parts;
 ///
 /// /// An authentication layer outside of this one puts it into the request.
@@ -24,18 +24,18 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 /// struct User(String);
 ///
 /// fn scope(parts: &Parts) -> Result<Scope, CallerUnknown> {
-///     let user = parts.extensions.get::<User>().ok_or(CallerUnknown("log in first".into()))?;
-///     Scope::tenant("payments", &user.0).map_err(|error| CallerUnknown(error.to_string()))
+///     let user = parts.extensions.get::<User>().ok_or("log in first")?;
+///     Ok(Scope::tenant("payments", &user.0)?)
 /// }
 /// # fn is_one(_: impl MakeScope) {}
 /// # is_one(scope);
 /// ```
 pub trait MakeScope: Send + Sync + 'static {
-    /// The scope of this request.
+    /// The scope of this request. `identity` is that of the layer.
     ///
     /// # Errors
     /// Fails if the caller cannot be identified. The response is 400 `caller-unknown` with the remedy.
-    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown>;
+    fn scope(&self, identity: &Identity, parts: &Parts) -> Result<Scope, CallerUnknown>;
 
     /// The member `caller` of the policy page.
     fn describe(&self) -> String {
@@ -47,7 +47,7 @@ impl<F> MakeScope for F
 where
     F: Fn(&Parts) -> Result<Scope, CallerUnknown> + Send + Sync + 'static,
 {
-    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown> {
+    fn scope(&self, _: &Identity, parts: &Parts) -> Result<Scope, CallerUnknown> {
         self(parts)
     }
 }
@@ -61,6 +61,18 @@ pub struct RequestOrigin(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerUnknown(pub String);
 
+impl From<&str> for CallerUnknown {
+    fn from(remedy: &str) -> Self {
+        Self(remedy.into())
+    }
+}
+
+impl From<Error> for CallerUnknown {
+    fn from(error: Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// The place in a request that names its tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tenant {
@@ -73,51 +85,33 @@ pub enum Tenant {
 }
 
 /// One namespace, with the tenant from a field of the request.
-///
-/// ```
-/// use hapax_core::Identity;
-/// use hapax_http::{MakeScope, Tenant, TenantScope};
-/// use http::{HeaderName, Request};
-///
-/// let tenant = Tenant::Header(HeaderName::from_static("x-account"));
-/// let scope = TenantScope::new("payments", tenant, Identity::plain())?;
-/// let of = |request: http::request::Builder| scope.scope(&request.body(()).unwrap().into_parts().0);
-/// assert!(of(Request::post("/charges").header("x-account", "acme")).is_ok());
-/// assert!(of(Request::post("/charges")).is_err());
-/// # Ok::<(), hapax_core::Error>(())
-/// ```
 #[derive(Clone, Debug)]
-pub struct TenantScope {
+pub(crate) struct TenantScope {
     namespace: String,
     tenant: Tenant,
-    identity: Identity,
 }
 
 impl TenantScope {
-    /// The scopes of one service.
-    ///
-    /// # Errors
-    /// `Invalid` if the namespace is empty.
-    pub fn new(namespace: impl Into<String>, tenant: Tenant, identity: Identity) -> Result<Self, hapax_core::Error> {
-        let namespace = namespace.into();
+    /// The scopes of one service. Fails if the namespace is empty.
+    pub(crate) fn new(namespace: String, tenant: Tenant) -> Result<Self, Error> {
         Scope::untenanted(&namespace)?;
-        Ok(Self { namespace, tenant, identity })
+        Ok(Self { namespace, tenant })
     }
 
     fn of_tenant(&self, tenant: &[u8]) -> Result<Scope, CallerUnknown> {
-        Scope::tenant(&self.namespace, tenant).map_err(|error| CallerUnknown(error.to_string()))
+        Ok(Scope::tenant(&self.namespace, tenant)?)
     }
 }
 
 impl MakeScope for TenantScope {
-    fn scope(&self, parts: &Parts) -> Result<Scope, CallerUnknown> {
+    fn scope(&self, identity: &Identity, parts: &Parts) -> Result<Scope, CallerUnknown> {
         match &self.tenant {
             Tenant::Authorization => {
                 let credential = exactly_one(&parts.headers, &AUTHORIZATION)?;
-                self.of_tenant(&self.identity.tenant_of(credential))
+                self.of_tenant(&identity.tenant_of(credential))
             }
             Tenant::Header(name) => self.of_tenant(exactly_one(&parts.headers, name)?),
-            Tenant::None => Scope::untenanted(&self.namespace).map_err(|error| CallerUnknown(error.to_string())),
+            Tenant::None => Ok(Scope::untenanted(&self.namespace)?),
         }
     }
 
@@ -148,8 +142,8 @@ fn exactly_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a [u8]
 ///
 /// ```
 /// use bytes::Bytes;
-/// use hapax_core::{Fingerprint, Identity, Rule};
-/// use hapax_http::MakeFingerprint;
+/// use hapax::{Fingerprint, Identity, Rule};
+/// use hapax::http::MakeFingerprint;
 /// use http::request::Parts;
 ///
 /// /// Method, path and body. The query is left out: it carries a trace id that differs in each copy.
@@ -182,8 +176,8 @@ where
 /// own finds it in `axum::extract::OriginalUri`.
 ///
 /// ```
-/// use hapax_core::Identity;
-/// use hapax_http::{MakeFingerprint, RawFingerprint};
+/// use hapax::Identity;
+/// use hapax::http::{MakeFingerprint, RawFingerprint};
 /// use http::Request;
 ///
 /// let of = |target: &str, body: &'static str| {

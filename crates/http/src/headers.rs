@@ -61,7 +61,7 @@ pub fn is_reserved(name: &HeaderName) -> bool {
 /// Whether this field can be stored with an answer and given to other clients later.
 ///
 /// ```
-/// use hapax_http::headers::is_storable;
+/// use hapax::http::headers::is_storable;
 /// use http::header::{ETAG, SET_COOKIE};
 ///
 /// assert!(is_storable(&ETAG) && !is_storable(&SET_COOKIE));

@@ -13,14 +13,14 @@ const MAX_LEN: usize = 255;
 /// Finds the key of a request.
 ///
 /// ```
-/// use hapax_core::Key;
-/// use hapax_http::{FindKey, KeyMalformed};
+/// use hapax::Key;
+/// use hapax::http::{FindKey, KeyMalformed};
 /// use http::request::Parts;
 ///
 /// /// Older clients send their key in this field.
 /// fn request_id(parts: &Parts) -> Result<Option<Key>, KeyMalformed> {
 ///     let Some(id) = parts.headers.get("x-request-id") else { return Ok(None) };
-///     Key::new(id.as_bytes()).map(Some).map_err(|error| KeyMalformed(error.to_string()))
+///     Ok(Some(Key::new(id.as_bytes())?))
 /// }
 /// # fn is_one(_: impl FindKey) {}
 /// # is_one(request_id);
@@ -72,6 +72,12 @@ where
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMalformed(pub String);
 
+impl From<Error> for KeyMalformed {
+    fn from(error: Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl From<&str> for KeyMalformed {
     fn from(why: &str) -> Self {
         Self(why.into())
@@ -81,7 +87,7 @@ impl From<&str> for KeyMalformed {
 /// The key in exactly one field, `Idempotency-Key` by default: 1 to 255 bytes of visible ASCII.
 ///
 /// ```
-/// use hapax_http::{Grammar, KeyField, KeyFormat};
+/// use hapax::http::{Grammar, KeyField, KeyFormat};
 ///
 /// let as_in_the_draft = KeyField::default().grammar(Grammar::Strict).format(KeyFormat::Uuid);
 /// ```
@@ -195,10 +201,10 @@ impl FindKey for KeyField {
 /// For services whose clients already send an id in each request. The body of every protected request must be JSON.
 ///
 /// ```
-/// use hapax_http::{JsonKey, KeyFormat};
+/// use hapax::http::{JsonKey, KeyFormat};
 ///
 /// let id = JsonKey::at("/payment/id")?.format(KeyFormat::Uuid);
-/// # Ok::<(), hapax_core::Error>(())
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonKey {

@@ -1,14 +1,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hapax_core::{Error, ErrorKind, Gate, Identity};
-use http::{HeaderName, Method};
+use bytes::Bytes;
+use hapax_core::{Error, ErrorKind, Fingerprint, Gate, Identity, Key, RecordKey, Scope};
+use http::request::Parts;
+use http::response::Parts as ResponseParts;
+use http::{HeaderName, Method, Response};
+use tower_layer::Layer;
 
-use crate::call::{MakeFingerprint, MakeScope, RawFingerprint};
+use crate::call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, Tenant, TenantScope};
 use crate::headers::is_storable;
-use crate::key::{FindKey, KeyField};
-use crate::outcome::{JudgeOutcome, StatusOutcomes};
-use crate::problem::{ProblemDetails, ShowProblem};
+use crate::key::{FindKey, KeyField, KeyMalformed};
+use crate::outcome::{JudgeOutcome, Outcome, StatusOutcomes};
+use crate::problem::{Problem, ProblemDetails, ShowProblem};
+use crate::service::Idempotency;
 
 /// Protects the `POST` and `PATCH` requests of an inner service: one request of each key reaches the inner service.
 ///
@@ -34,17 +39,16 @@ use crate::problem::{ProblemDetails, ShowProblem};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use hapax_core::store::Memory;
-/// use hapax_core::{Gate, Identity, Settings};
-/// use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+/// use hapax::store::Memory;
+/// use hapax::{Gate, Settings};
+/// use hapax::http::{IdempotencyLayer, Tenant};
 ///
 /// let store = Memory::new();
 /// let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-/// let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
-/// let idempotency = IdempotencyLayer::new(gate).scope(scope);
+/// let idempotency = IdempotencyLayer::new(gate).tenant("payments", Tenant::Authorization)?;
 ///
 /// // The first layer is the outermost. A caller who waits too long gets the timeout's response; the handler continues.
-/// # let handler = service_fn(|_: http::Request<hapax_http::RequestBody<http_body_util::Empty<bytes::Bytes>>>| async {
+/// # let handler = service_fn(|_: http::Request<hapax::http::RequestBody<http_body_util::Empty<bytes::Bytes>>>| async {
 /// #     Ok::<_, std::convert::Infallible>(http::Response::new(http_body_util::Empty::<bytes::Bytes>::new()))
 /// # });
 /// let service = ServiceBuilder::new().timeout(Duration::from_secs(10)).layer(idempotency).service(handler);
@@ -59,8 +63,18 @@ pub struct IdempotencyLayer {
     pub(crate) config: Arc<LayerConfig>,
 }
 
-/// An [`IdempotencyLayer`] without a scope. [`UnscopedLayer::scope`] completes it.
-#[derive(Debug)]
+/// An [`IdempotencyLayer`] without a scope. [`UnscopedLayer::tenant`] or [`UnscopedLayer::scope`] completes it. Without
+/// one of them it is no layer:
+///
+/// ```compile_fail,E0277
+/// # fn protect(gate: hapax::Gate) {
+/// use axum::Router;
+/// use hapax::http::IdempotencyLayer;
+///
+/// let router: Router = Router::new().layer(IdempotencyLayer::new(gate));
+/// # }
+/// ```
+#[derive(Clone, Debug)]
 pub struct UnscopedLayer {
     gate: Gate,
 }
@@ -85,31 +99,61 @@ pub(crate) struct LayerConfig {
 const MIB: usize = 1 << 20;
 
 impl UnscopedLayer {
-    /// Finds the caller of a request with a [`TenantScope`](crate::TenantScope), or a closure over the head of the
-    /// request.
+    /// Finds the caller of a request in this place. The namespace is the name of the service.
+    ///
+    /// # Errors
+    /// `Invalid` if the namespace is empty.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::store::Memory;
-    /// # use hapax_core::{Gate, Settings};
-    /// # use hapax_http::IdempotencyLayer;
-    /// # let store = Memory::new();
-    /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// use hapax_core::Scope;
-    /// use hapax_http::CallerUnknown;
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Settings};
+    /// # let gate = Gate::builder(Arc::new(Memory::new()), Settings::default()).build()?;
+    /// use hapax::http::{IdempotencyLayer, Tenant};
+    /// use http::HeaderName;
     ///
-    /// // One tenant: all callers share their keys, and can get each other's answers.
-    /// let layer = IdempotencyLayer::new(gate)
-    ///     .scope(|_: &http::request::Parts| {
-    ///         Scope::untenanted("payments").map_err(|error| CallerUnknown(error.to_string()))
-    ///     });
+    /// let account = Tenant::Header(HeaderName::from_static("x-account"));
+    /// let layer = IdempotencyLayer::new(gate).tenant("payments", account)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tenant(self, namespace: impl Into<String>, tenant: Tenant) -> Result<IdempotencyLayer, Error> {
+        Ok(self.scope_with(TenantScope::new(namespace.into(), tenant)?))
+    }
+
+    /// Finds the caller of a request with a closure over its head.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Settings};
+    /// # use hapax::http::IdempotencyLayer;
+    /// # let gate = Gate::builder(Arc::new(Memory::new()), Settings::default()).build()?;
+    /// use hapax::Scope;
+    ///
+    /// // A proxy has authenticated the account.
+    /// let layer = IdempotencyLayer::new(gate).scope(|parts| {
+    ///     let account = parts.headers.get("x-account").ok_or("send X-Account")?;
+    ///     Ok(Scope::tenant("payments", account.as_bytes())?)
+    /// });
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn scope(self, scope: impl MakeScope) -> IdempotencyLayer {
+    pub fn scope(
+        self,
+        scope: impl Fn(&Parts) -> Result<Scope, CallerUnknown> + Send + Sync + 'static,
+    ) -> IdempotencyLayer {
+        self.scope_with(scope)
+    }
+
+    /// Finds the caller of a request with a value of the trait.
+    #[must_use]
+    pub fn scope_with(self, scope: impl MakeScope) -> IdempotencyLayer {
         let config = LayerConfig {
             gate: self.gate,
             identity: Identity::plain(),
@@ -129,6 +173,30 @@ impl UnscopedLayer {
     }
 }
 
+/// Implemented by no type. The compiler shows its message for a layer that has no scope.
+#[diagnostic::on_unimplemented(
+    message = "this idempotency layer does not know the callers of its requests",
+    label = "the layer has no scope",
+    note = "call `.tenant(\"NAME OF THE SERVICE\", Tenant::Authorization)?` or `.scope(|parts| …)` on it before"
+)]
+#[doc(hidden)]
+pub trait HasScope<S> {
+    fn with_scope(&self) -> IdempotencyLayer;
+}
+
+/// Exists for the message of the compiler; it never applies.
+#[doc(hidden)]
+impl<S> Layer<S> for UnscopedLayer
+where
+    Self: HasScope<S>,
+{
+    type Service = Idempotency<S>;
+
+    fn layer(&self, inner: S) -> Idempotency<S> {
+        self.with_scope().layer(inner)
+    }
+}
+
 impl IdempotencyLayer {
     /// A layer over this gate. Routes with different policies need a layer each, over gates made with [`Gate::with`].
     #[expect(clippy::new_ret_no_self, reason = "there is no layer without a scope")]
@@ -136,16 +204,32 @@ impl IdempotencyLayer {
         UnscopedLayer { gate }
     }
 
-    /// Derives record keys and fingerprints under this identity instead of [`Identity::plain`]. A
-    /// [`TenantScope`](crate::TenantScope) takes an identity of its own; pass the same one to both.
+    /// Derives record keys, fingerprints and hashes of credentials under this identity instead of [`Identity::plain`].
     #[must_use]
     pub fn identity(self, identity: Identity) -> Self {
         self.change(|config| config.identity = identity)
     }
 
-    /// Finds keys with [`KeyField`], [`JsonKey`](crate::JsonKey), or a closure over the head of the request.
+    /// Finds keys with a closure over the head of the request.
+    ///
+    /// ```
+    /// # fn older_clients(layer: hapax::http::IdempotencyLayer) -> hapax::http::IdempotencyLayer {
+    /// use hapax::Key;
+    ///
+    /// layer.key(|parts| match parts.headers.get("x-request-id") {
+    ///     Some(id) => Ok(Some(Key::new(id.as_bytes())?)),
+    ///     None => Ok(None),
+    /// })
+    /// # }
+    /// ```
     #[must_use]
-    pub fn key(self, key: impl FindKey) -> Self {
+    pub fn key(self, key: impl Fn(&Parts) -> Result<Option<Key>, KeyMalformed> + Send + Sync + 'static) -> Self {
+        self.key_with(key)
+    }
+
+    /// Finds keys with a [`KeyField`] or a [`JsonKey`](crate::JsonKey).
+    #[must_use]
+    pub fn key_with(self, key: impl FindKey) -> Self {
         self.change(|config| config.key = Arc::new(key))
     }
 
@@ -155,9 +239,18 @@ impl IdempotencyLayer {
         self.change(|config| config.key_required = false)
     }
 
-    /// Compares payloads with [`RawFingerprint`], or a closure over the request and its body.
+    /// Compares payloads with a closure over the request and its body.
     #[must_use]
-    pub fn fingerprint(self, fingerprint: impl MakeFingerprint) -> Self {
+    pub fn fingerprint(
+        self,
+        fingerprint: impl Fn(&Identity, &Parts, &Bytes) -> Fingerprint + Send + Sync + 'static,
+    ) -> Self {
+        self.fingerprint_with(fingerprint)
+    }
+
+    /// Compares payloads with a value of the trait. The default is a [`RawFingerprint`].
+    #[must_use]
+    pub fn fingerprint_with(self, fingerprint: impl MakeFingerprint) -> Self {
         self.change(|config| config.fingerprint = Arc::new(fingerprint))
     }
 
@@ -168,39 +261,60 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::store::Memory;
-    /// # use hapax_core::{Gate, Identity, Settings};
-    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Settings};
+    /// # use hapax::http::{IdempotencyLayer, Tenant};
     /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// # let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
-    /// # let layer = IdempotencyLayer::new(gate).scope(scope);
-    /// use bytes::Bytes;
-    /// use hapax_core::Rule;
-    /// use hapax_http::RawFingerprint;
-    /// use http::request::Parts;
+    /// # let layer = IdempotencyLayer::new(gate).tenant("payments", Tenant::Authorization)?;
+    /// use hapax::Rule;
+    /// use hapax::http::RawFingerprint;
     ///
     /// // New records compare only the body. Copies of older records are still recognized until those records expire.
-    /// let body_only = |identity: &Identity, _: &Parts, body: &Bytes| identity.fingerprint(Rule(2), &[body]);
-    /// let layer = layer.fingerprint(body_only).older_fingerprint(RawFingerprint::default());
+    /// let layer = layer
+    ///     .fingerprint(|identity, _, body| identity.fingerprint(Rule(2), &[body]))
+    ///     .older_fingerprint_with(RawFingerprint::default());
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn older_fingerprint(self, fingerprint: impl MakeFingerprint) -> Self {
+    pub fn older_fingerprint(
+        self,
+        fingerprint: impl Fn(&Identity, &Parts, &Bytes) -> Fingerprint + Send + Sync + 'static,
+    ) -> Self {
+        self.older_fingerprint_with(fingerprint)
+    }
+
+    /// As [`older_fingerprint`](Self::older_fingerprint), with a value of the trait.
+    #[must_use]
+    pub fn older_fingerprint_with(self, fingerprint: impl MakeFingerprint) -> Self {
         self.change(|config| config.older_fingerprint = Some(Arc::new(fingerprint)))
     }
 
-    /// Decides the outcome of responses that declare none, with [`StatusOutcomes`] or a closure over the head of the
-    /// response.
+    /// Decides the outcome of responses that declare none with a closure over the head of the response.
     #[must_use]
-    pub fn outcome(self, outcome: impl JudgeOutcome) -> Self {
+    pub fn outcome(self, outcome: impl Fn(&ResponseParts) -> Outcome + Send + Sync + 'static) -> Self {
+        self.outcome_with(outcome)
+    }
+
+    /// Decides the outcome of responses that declare none with [`StatusOutcomes`].
+    #[must_use]
+    pub fn outcome_with(self, outcome: impl JudgeOutcome) -> Self {
         self.change(|config| config.outcome = Arc::new(outcome))
     }
 
-    /// Makes the responses of refused requests, with [`ProblemDetails`] or a closure.
+    /// Makes the responses of refused requests with a closure.
     #[must_use]
-    pub fn problem(self, problem: impl ShowProblem) -> Self {
+    pub fn problem(
+        self,
+        problem: impl Fn(&Problem, Option<&RecordKey>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.problem_with(problem)
+    }
+
+    /// Makes the responses of refused requests with [`ProblemDetails`].
+    #[must_use]
+    pub fn problem_with(self, problem: impl ShowProblem) -> Self {
         self.change(|config| config.problem = Arc::new(problem))
     }
 
@@ -221,13 +335,12 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::store::Memory;
-    /// # use hapax_core::{Gate, Identity, Settings};
-    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Settings};
+    /// # use hapax::http::{IdempotencyLayer, Tenant};
     /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// # let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
-    /// # let layer = IdempotencyLayer::new(gate).scope(scope);
+    /// # let layer = IdempotencyLayer::new(gate).tenant("payments", Tenant::Authorization)?;
     /// use http::HeaderName;
     /// use http::header::SET_COOKIE;
     ///

@@ -19,7 +19,8 @@
 //! ```
 //!
 //! Five traits of one required method each change a decision of the layer: [`MakeScope`], [`FindKey`],
-//! [`MakeFingerprint`], [`JudgeOutcome`] and [`ShowProblem`]. A closure implements each of them.
+//! [`MakeFingerprint`], [`JudgeOutcome`] and [`ShowProblem`]. Each has two methods of the layer: `key` takes a closure,
+//! and `key_with` takes a value of the trait, for instance a [`KeyField`].
 
 mod answer;
 #[cfg(feature = "axum")]
@@ -37,7 +38,7 @@ mod stored;
 
 pub use answer::RequestSummary;
 pub use body::{RequestBody, ResponseBody};
-pub use call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, RequestOrigin, Tenant, TenantScope};
+pub use call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, RequestOrigin, Tenant};
 pub use key::{FindKey, Grammar, JsonKey, KeyField, KeyFormat, KeyMalformed};
 pub use layer::{IdempotencyLayer, UnscopedLayer};
 pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};

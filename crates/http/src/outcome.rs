@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 /// What a response says about the effect of its request.
 ///
 /// ```
-/// use hapax_http::Outcome;
+/// use hapax::http::Outcome;
 /// use http::{Response, StatusCode};
 ///
 /// /// The status alone would mean *unknown*. The handler knows whether the charge was sent.
@@ -46,7 +46,7 @@ impl Outcome {
 /// Decides the outcome of a response that declares no [`Outcome`].
 ///
 /// ```
-/// use hapax_http::{JudgeOutcome, Outcome, StatusOutcomes};
+/// use hapax::http::{JudgeOutcome, Outcome, StatusOutcomes};
 /// use http::response::Parts;
 ///
 /// /// The service reports in a header whether it acted.
@@ -88,7 +88,7 @@ where
 /// not applied: an idempotent service answers it while an earlier copy still runs.
 ///
 /// ```
-/// use hapax_http::StatusOutcomes;
+/// use hapax::http::StatusOutcomes;
 ///
 /// // This service answers 503 before it acts, and its 500 is final.
 /// let outcomes = StatusOutcomes::default().not_applied([503]).finally([500]);

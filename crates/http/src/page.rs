@@ -11,8 +11,8 @@ use crate::problem::PROBLEM_TYPES;
 /// The contract of a layer for its clients: retention, the grammar of keys, the protected methods, and every problem.
 ///
 /// ```
-/// # fn serve(layer: &hapax_http::IdempotencyLayer, request: &http::Request<()>) -> http::Response<bytes::Bytes> {
-/// // Call this for `hapax_http::PAGE` in the router of your choice.
+/// # fn serve(layer: &hapax::http::IdempotencyLayer, request: &http::Request<()>) -> http::Response<bytes::Bytes> {
+/// // Call this for `hapax::http::PAGE` in the router of your choice.
 /// layer.page().response(request.headers())
 /// # }
 /// ```
@@ -28,13 +28,12 @@ impl IdempotencyLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// # use std::sync::Arc;
-    /// # use hapax_core::store::Memory;
-    /// # use hapax_core::{Gate, Identity, Settings};
-    /// # use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Settings};
+    /// # use hapax::http::{IdempotencyLayer, Tenant};
     /// # let store = Memory::new();
     /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    /// # let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
-    /// # let layer = IdempotencyLayer::new(gate).scope(scope);
+    /// # let layer = IdempotencyLayer::new(gate).tenant("payments", Tenant::Authorization)?;
     /// assert_eq!(layer.page().json()["retention"]["seconds"], 86_400);
     /// # Ok(())
     /// # }

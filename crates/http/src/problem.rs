@@ -11,7 +11,7 @@ use serde_json::json;
 /// ```
 /// use axum::Router;
 /// use axum::routing::get;
-/// use hapax_http::{IdempotencyLayer, PAGE};
+/// use hapax::http::{IdempotencyLayer, PAGE};
 /// use http::HeaderMap;
 ///
 /// fn add_page(router: Router, layer: &IdempotencyLayer) -> Router {
@@ -239,8 +239,8 @@ impl Problem {
 ///
 /// ```
 /// use bytes::Bytes;
-/// use hapax_core::RecordKey;
-/// use hapax_http::{Problem, ShowProblem};
+/// use hapax::RecordKey;
+/// use hapax::http::{Problem, ShowProblem};
 /// use http::Response;
 ///
 /// /// Uses the format of the service's other errors.
@@ -272,7 +272,7 @@ where
 /// The extensions of the response contain the [`Problem`], for logs and metrics around the layer.
 ///
 /// ```
-/// use hapax_http::{Problem, ProblemDetails, ShowProblem};
+/// use hapax::http::{Problem, ProblemDetails, ShowProblem};
 ///
 /// let problems = ProblemDetails::explained_at("https://docs.example/idempotency")?;
 /// let response = problems.show(&Problem::KeyReused, None);

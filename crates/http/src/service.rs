@@ -44,14 +44,14 @@ const DISCARDED_FOR: Duration = Duration::from_secs(1);
 /// # use std::convert::Infallible;
 /// # use std::sync::Arc;
 /// # use bytes::Bytes;
-/// # use hapax_core::store::Memory;
-/// # use hapax_core::{Gate, Identity, Settings};
-/// # use hapax_http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
+/// # use hapax::store::Memory;
+/// # use hapax::{Gate, Settings};
+/// # use hapax::http::{IdempotencyLayer, RequestBody, Tenant};
 /// # use http::{Request, Response};
 /// # use http_body_util::Full;
 /// # let store = Memory::new();
 /// # let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-/// # let layer = IdempotencyLayer::new(gate).scope(TenantScope::new("shop", Tenant::None, Identity::plain())?);
+/// # let layer = IdempotencyLayer::new(gate).tenant("shop", Tenant::None)?;
 /// use tower::{Layer, ServiceExt, service_fn};
 ///
 /// let charge = service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
@@ -180,7 +180,7 @@ fn require_key(config: &LayerConfig, found: Result<Option<Key>, KeyMalformed>) -
 }
 
 fn scope_of(config: &LayerConfig, parts: &Parts) -> Result<Scope, Problem> {
-    config.scope.scope(parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))
+    config.scope.scope(&config.identity, parts).map_err(|unknown| Problem::CallerUnknown(unknown.0))
 }
 
 /// Reads the whole body, up to the limit of the layer.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts |
 //! | `sqlite` | [`Sqlite`]: one file, for one host |
+//! | `tokio` | `Redis::connect` and `Sqlite::open`, which use the current tokio runtime |
 
 #[cfg(feature = "redis")]
 mod redis;
@@ -14,4 +15,4 @@ mod sqlite;
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisUrl};
 #[cfg(feature = "sqlite")]
-pub use sqlite::Sqlite;
+pub use sqlite::{Sqlite, SqliteSettings};

@@ -51,11 +51,10 @@ pub use url::RedisUrl;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::sync::Arc;
-/// use hapax_core::runtime::Tokio;
-/// use hapax_core::{Gate, Identity, Inspect, Key, Scope, Settings};
-/// use hapax_stores::Redis;
+/// use hapax::{Gate, Identity, Inspect, Key, Scope, Settings};
+/// use hapax::stores::Redis;
 ///
-/// let store = Arc::new(Redis::open(&"redis://127.0.0.1".parse()?, Arc::new(Tokio::current()))?);
+/// let store = Arc::new(Redis::connect("redis://127.0.0.1")?);
 /// // At start, and once a minute: the server may evict records, or may have lost them.
 /// for finding in store.check().await? {
 ///     println!("{:?}: {}", finding.severity, finding.message);
@@ -76,12 +75,25 @@ pub struct Redis {
 const TRIES: usize = 8;
 
 impl Redis {
-    /// Creates a store on the server with this URL. It connects at its first call, so a server that is down is no error
-    /// here.
+    /// Creates a store on the server with this URL, on the current tokio runtime. It connects at its first call, so a
+    /// server that is down is no error here.
+    ///
+    /// # Errors
+    /// - `Invalid` if the text is not the URL of a Redis server.
+    /// - `Unusable` if a file in the URL cannot be read, or contains no certificate.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn connect(url: &str) -> Result<Self> {
+        Self::with(&url.parse()?, Arc::new(hapax_core::runtime::Tokio::current()))
+    }
+
+    /// Creates a store on the server with this URL, on this runtime.
     ///
     /// # Errors
     /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
-    pub fn open(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+    pub fn with(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         url.client()?;
         Ok(Self::new(Arc::new(url.clone()), Arc::new(ServerMonitor::new(runtime)), url.connections()))
     }

@@ -24,18 +24,20 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use hapax::http::axum::{Attempt, NotApplied};
-use hapax::http::{IdempotencyLayer, PAGE, Tenant, TenantScope};
-use hapax::runtime::Tokio;
+use hapax::http::{IdempotencyLayer, PAGE, Tenant};
+use hapax::journal::FileJournal;
 use hapax::stores::Sqlite;
-use hapax::{Gate, Identity, Inspect, Settings};
+use hapax::{Gate, Settings};
 use provider::{Closed, Provider};
 use tokio::net::TcpListener;
 
 // The integration with Hapax begins here ...
-fn payments(store: Arc<Sqlite>, provider: Arc<Provider>) -> hapax::Result<(Gate, Router)> {
-    let gate = Gate::builder(store, Settings::default()).build()?;
-    let scope = TenantScope::new("payments", Tenant::Authorization, Identity::plain())?;
-    let idempotency = IdempotencyLayer::new(gate.clone()).scope(scope);
+fn payments(records: &Path, provider: Arc<Provider>) -> hapax::Result<(Gate, Router)> {
+    let store = Sqlite::open(records)?;
+    // Keeps the answers that the store does not accept until it works again.
+    let journal = FileJournal::open(records.with_extension("spill"))?;
+    let gate = Gate::builder(Arc::new(store), Settings::default()).journal(Arc::new(journal)).build()?;
+    let idempotency = IdempotencyLayer::new(gate.clone()).tenant("payments", Tenant::Authorization)?;
     let page = idempotency.page();
     let page = get(async move |headers: HeaderMap| page.response(&headers).map(Body::from));
     let charges = Router::new().route("/charges", post(charge).get(charges)).layer(idempotency);
@@ -71,25 +73,13 @@ async fn main() -> anyhow::Result<()> {
     let records = arguments.next().unwrap_or_else(|| "hapax.db".into());
     let port = arguments.next().unwrap_or_else(|| "3000".into()).parse()?;
 
-    let store = Arc::new(Sqlite::open(Path::new(&records), Arc::new(Tokio::current()))?);
-    let (gate, app) = payments(Arc::clone(&store), Arc::default())?;
-    tokio::spawn(sweep(store));
+    let (gate, app) = payments(Path::new(&records), Arc::default())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).with_graceful_shutdown(wait_for_interrupt()).await?;
     // Attempts of disconnected clients may still be running, and their charges must be recorded.
     gate.drain(Duration::from_secs(10)).await;
     Ok(())
-}
-
-/// Removes expired records in small batches. Expired records count as absent anyway; this keeps the file small.
-async fn sweep(store: Arc<Sqlite>) {
-    loop {
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        if let Err(error) = store.sweep(1000).await {
-            eprintln!("a sweep failed and will be retried: {error}");
-        }
-    }
 }
 
 async fn wait_for_interrupt() {

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use hapax::gate::Attempt;
-use hapax::http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
+use hapax::http::{IdempotencyLayer, RequestBody, Tenant};
 use hapax::store::Memory;
-use hapax::{Gate, Identity, Settings};
+use hapax::{Gate, Settings};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -41,8 +41,7 @@ async fn order(request: Request<RequestBody<Incoming>>) -> Result<Response<Full<
 fn idempotency() -> hapax::Result<IdempotencyLayer> {
     let store = Memory::new();
     let gate = Gate::builder(Arc::new(store), Settings::default()).build()?;
-    let scope = TenantScope::new("orders", Tenant::Authorization, Identity::plain())?;
-    Ok(IdempotencyLayer::new(gate).scope(scope))
+    IdempotencyLayer::new(gate).tenant("orders", Tenant::Authorization)
 }
 
 #[tokio::main]

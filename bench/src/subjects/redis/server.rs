@@ -45,7 +45,7 @@ impl BenchServer {
     /// A store with this many connections. It belongs to the runtime in which it is opened.
     pub(super) fn store(&self, connections: usize) -> anyhow::Result<Arc<Redis>> {
         let url = format!("{}?connections={connections}", self.server.url()).parse()?;
-        Ok(Arc::new(Redis::open(&url, Arc::new(Tokio::current()))?))
+        Ok(Arc::new(Redis::with(&url, Arc::new(Tokio::current()))?))
     }
 
     pub(super) fn url(&self) -> String {

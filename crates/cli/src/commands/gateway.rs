@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant, TenantScope};
+use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant};
 use hapax::journal::{FileJournal, FileJournalSettings};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::{Gate, OnStoreDown};
@@ -236,7 +236,7 @@ fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Ar
     let Some(directory) = &config.data_dir else {
         return Ok(None);
     };
-    let journal = FileJournal::open(directory, Arc::clone(runtime), FileJournalSettings::default());
+    let journal = FileJournal::with(directory, Arc::clone(runtime), FileJournalSettings::default());
     journal.map(|journal| Some(Arc::new(journal))).map_err(CommandError::cannot_start)
 }
 
@@ -248,23 +248,22 @@ fn routes(config: &Config, gate: &Gate) -> Result<Routes, hapax::Error> {
         let ConfiguredRoute { methods, pattern, outcomes, .. } = route.clone();
         let is_protected = route.protect != Protect::Off;
         // A layer that protects no method lets the requests of an unprotected route stream through.
-        let layer = layer.outcome(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
+        let layer = layer.outcome_with(outcomes).methods(if is_protected { methods.clone() } else { Vec::new() });
         Ok(RouteLayer { methods, pattern, layer, is_protected })
     });
     Ok(Routes::new(routes.collect::<Result<_, hapax::Error>>()?, others))
 }
 
 fn layer(config: &Config, gate: &Gate, rules: &Rules, protect: Protect) -> Result<IdempotencyLayer, hapax::Error> {
-    let scope = TenantScope::new(&config.namespace, config.tenant.clone(), config.identity.clone())?;
     let layer = IdempotencyLayer::new(gate.clone())
-        .scope(scope)
+        .tenant(&config.namespace, config.tenant.clone())?
         .identity(config.identity.clone())
-        .fingerprint(fingerprint(config, rules))
+        .fingerprint_with(fingerprint(config, rules))
         .max_request_body(rules.max_request_body)
         .max_stored_body(rules.max_stored_body);
     let layer = match &rules.key {
-        KeySource::Field(key) => layer.key(key.clone()),
-        KeySource::Body(key) => layer.key(key.clone()),
+        KeySource::Field(key) => layer.key_with(key.clone()),
+        KeySource::Body(key) => layer.key_with(key.clone()),
     };
     let layer = rules.store_headers.iter().cloned().try_fold(layer, IdempotencyLayer::store_header)?;
     Ok(match protect {

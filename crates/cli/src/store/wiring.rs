@@ -107,12 +107,15 @@ pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedSt
         #[cfg(feature = "redis")]
         #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Redis(url) => {
-            hapax::stores::Redis::open(url, runtime).map(OpenedStore::new).map_err(CommandError::cannot_start)
+            hapax::stores::Redis::with(url, runtime).map(OpenedStore::new).map_err(CommandError::cannot_start)
         }
         #[cfg(feature = "sqlite")]
         #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Sqlite(path) => {
-            hapax::stores::Sqlite::open(path, runtime).map(OpenedStore::new).map_err(CommandError::cannot_start)
+            // The gateway sweeps every store itself.
+            let settings = hapax::stores::SqliteSettings::default().sweep_every(None);
+            let opened = hapax::stores::Sqlite::with(path, runtime, settings);
+            opened.map(OpenedStore::new).map_err(CommandError::cannot_start)
         }
     }
 }

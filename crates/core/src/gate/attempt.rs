@@ -7,7 +7,7 @@ use crate::machine::Grant;
 /// The handler's view of its attempt: the grant, the derived ids, and the cancellation.
 ///
 /// ```
-/// use hapax_core::gate::{Attempt, Failure};
+/// use hapax::gate::{Attempt, Failure};
 ///
 /// async fn ship(attempt: Attempt) -> Result<String, Failure<String>> {
 ///     let (transaction, message) = (attempt.operation(), attempt.event_id(0));

@@ -11,8 +11,8 @@ use crate::record::Completion;
 ///
 /// ```
 /// use bytes::Bytes;
-/// use hapax_core::BoxError;
-/// use hapax_core::gate::Answer;
+/// use hapax::BoxError;
+/// use hapax::gate::Answer;
 ///
 /// /// The number of a receipt, stored as eight bytes.
 /// #[derive(Debug, PartialEq)]
@@ -64,13 +64,13 @@ impl Answer for String {
 /// The return value of a handler that has no applied answer. `Ok` means applied.
 ///
 /// ```
-/// use hapax_core::gate::Failure;
+/// use hapax::gate::Failure;
 /// use std::io::{Error, ErrorKind};
 ///
 /// fn classify(error: Error) -> Failure<String> {
 ///     match error.kind() {
 ///         ErrorKind::InvalidInput => Failure::finally("there is no such card".into()),
-///         ErrorKind::PermissionDenied => Failure::denied(error),
+///         ErrorKind::PermissionDenied => Failure::denied("this account may not pay"),
 ///         // The request was never sent, so it has no effect.
 ///         ErrorKind::ConnectionRefused => Failure::not_applied(error),
 ///         // The request may have been sent. A plain `?` does the same.
@@ -113,7 +113,8 @@ impl<A> Failure<A> {
     }
 }
 
-impl<A, E: StdError + Send + Sync + 'static> From<E> for Failure<A> {
+/// An error, a text, a boxed error or an error of the crate `anyhow`.
+impl<A, E: Into<BoxError>> From<E> for Failure<A> {
     fn from(error: E) -> Self {
         Self::Unknown(Detail::Error(error.into()))
     }
@@ -129,7 +130,8 @@ pub enum Detail<A> {
     Error(BoxError),
 }
 
-impl<A, E: StdError + Send + Sync + 'static> From<E> for Detail<A> {
+/// An error, a text, a boxed error or an error of the crate `anyhow`.
+impl<A, E: Into<BoxError>> From<E> for Detail<A> {
     fn from(error: E) -> Self {
         Self::Error(error.into())
     }
@@ -210,7 +212,7 @@ impl<A: Answer> RunResult<A> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_core::gate::{Reason, Refused};
+/// use hapax::gate::{Reason, Refused};
 ///
 /// /// When the same call may succeed, if at all.
 /// fn retry_after<A>(refused: &Refused<A>) -> Option<Duration> {

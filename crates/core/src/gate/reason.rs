@@ -9,7 +9,7 @@ use crate::record::Timestamp;
 /// Why a call has no answer.
 ///
 /// ```
-/// use hapax_core::gate::Reason;
+/// use hapax::gate::Reason;
 ///
 /// let names: Vec<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
 /// assert!(names.contains(&"busy") && names.contains(&"overloaded"));

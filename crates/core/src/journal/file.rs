@@ -29,7 +29,7 @@ use thread::{JobReply, JournalFiles, JournalJob};
 /// Settings of a [`FileJournal`].
 ///
 /// ```
-/// use hapax_core::journal::FileJournalSettings;
+/// use hapax::journal::FileJournalSettings;
 ///
 /// let settings = FileJournalSettings::default().max_bytes(64 << 20);
 /// ```
@@ -67,15 +67,12 @@ impl FileJournalSettings {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> hapax_core::Result<()> {
-/// use std::sync::Arc;
-/// use hapax_core::Journal;
-/// use hapax_core::journal::{FileJournal, FileJournalSettings};
-/// use hapax_core::runtime::Tokio;
+/// # async fn main() -> hapax::Result<()> {
+/// use hapax::Journal;
+/// use hapax::journal::FileJournal;
 ///
 /// # let directory = std::env::temp_dir().join(format!("hapax-journal-example-{}", std::process::id()));
-/// let settings = FileJournalSettings::default();
-/// let journal = FileJournal::open(&directory, Arc::new(Tokio::current()), settings)?;
+/// let journal = FileJournal::open(&directory)?;
 /// for (number, spilled) in journal.replay().await? {
 ///     // Record the completion in the store, then:
 ///     journal.done(number).await?;
@@ -95,11 +92,24 @@ const QUEUE: usize = 1024;
 
 impl FileJournal {
     /// Creates the directory if it is missing and a file for this process, and adopts the files that no process has
-    /// locked. Blocks while it reads the adopted files.
+    /// locked. Blocks while it reads the adopted files. Uses the default settings and the current tokio runtime.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be created, read or written, or if its file system has no locks.
-    pub fn open(directory: &Path, runtime: Arc<dyn Runtime>, settings: FileJournalSettings) -> Result<Self> {
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
+        let runtime = Arc::new(crate::runtime::Tokio::current());
+        Self::with(directory.as_ref(), runtime, FileJournalSettings::default())
+    }
+
+    /// Opens the directory with these settings, on this runtime.
+    ///
+    /// # Errors
+    /// `Unusable` if the directory cannot be created, read or written, or if its file system has no locks.
+    pub fn with(directory: &Path, runtime: Arc<dyn Runtime>, settings: FileJournalSettings) -> Result<Self> {
         let directory = folder::prepare(directory)?;
         let files = JournalFiles::open(&directory, &*runtime, settings)?;
         let (jobs, queue) = mpsc::channel(QUEUE);

@@ -9,7 +9,7 @@ use uuid::Uuid;
 /// The key of a record in a store: the first 16 bytes of a hash over the scope and key.
 ///
 /// ```
-/// use hapax_core::{Identity, Key, RecordKey, Scope};
+/// use hapax::{Identity, Key, RecordKey, Scope};
 ///
 /// let rk = Identity::plain().record_key(&Scope::tenant("payments", "acme")?, &Key::new("order-7")?);
 /// // `Display` prints all digits, `Debug` only the first 8, for logs.
@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// assert_eq!(format!("{rk:?}"), rk.to_string()[..8]);
 /// // Stores keep the bytes.
 /// assert_eq!(RecordKey::from_bytes(*rk.as_bytes()), rk);
-/// # Ok::<(), hapax_core::Error>(())
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey([u8; 16]);

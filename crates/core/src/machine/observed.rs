@@ -50,9 +50,9 @@ impl Observed {
 /// What the machine decided about an operation.
 ///
 /// ```
-/// use hapax_core::machine::{Decision, Observed};
-/// use hapax_core::store::{Store, Swapped};
-/// use hapax_core::{RecordKey, Result};
+/// use hapax::machine::{Decision, Observed};
+/// use hapax::store::{Store, Swapped};
+/// use hapax::{RecordKey, Result};
 ///
 /// /// Returns `None` if the record changed since it was read. The caller then reads and decides again.
 /// async fn carry_out<R>(

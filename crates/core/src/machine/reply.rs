@@ -25,7 +25,7 @@ pub struct Grant {
 /// The reply to a begin.
 ///
 /// ```
-/// use hapax_core::machine::Begun;
+/// use hapax::machine::Begun;
 ///
 /// fn explain(begun: &Begun) -> &'static str {
 ///     match begun {

@@ -17,7 +17,7 @@ use crate::runtime::{BoxFuture, Runtime};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use hapax_core::runtime::{Runtime, Tokio};
+/// use hapax::runtime::{Runtime, Tokio};
 ///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() {

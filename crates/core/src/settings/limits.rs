@@ -57,8 +57,8 @@ impl fmt::Display for SettingName {
 ///
 /// ```
 /// use std::time::Duration;
-/// use hapax_core::Settings;
-/// use hapax_core::settings::{InvalidSetting, SettingName};
+/// use hapax::Settings;
+/// use hapax::settings::{InvalidSetting, SettingName};
 ///
 /// let mut settings = Settings::default();
 /// settings.policy.retention = Duration::from_secs(10);

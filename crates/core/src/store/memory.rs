@@ -44,8 +44,8 @@ impl MemorySettings {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use std::sync::Arc;
-/// use hapax_core::runtime::Tokio;
-/// use hapax_core::store::{Memory, MemorySettings};
+/// use hapax::runtime::Tokio;
+/// use hapax::store::{Memory, MemorySettings};
 ///
 /// let store = Memory::new();
 /// let small = Memory::with(Arc::new(Tokio::current()), MemorySettings::default().max_bytes(64 << 20));

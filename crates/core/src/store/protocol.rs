@@ -34,13 +34,13 @@ const PIN_RETENTION: Seconds = Seconds(20 * 366 * 24 * 3600);
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// # use std::sync::Arc;
-/// # use hapax_core::store::Memory;
-/// # use hapax_core::{Gate, Identity, Key, Scope, Settings};
+/// # use hapax::store::Memory;
+/// # use hapax::{Gate, Identity, Key, Scope, Settings};
 /// # let store = Arc::new(Memory::new());
 /// # let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
-/// use hapax_core::machine::{Resolved, Verdict};
-/// use hapax_core::store::Protocol;
-/// use hapax_core::{Seconds, State};
+/// use hapax::machine::{Resolved, Verdict};
+/// use hapax::store::Protocol;
+/// use hapax::{Seconds, State};
 ///
 /// # let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build()?;
 /// # let lost = std::io::Error::other("the connection broke");
@@ -185,10 +185,10 @@ impl<'a> Protocol<'a> {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> hapax_core::Result<()> {
-    /// use hapax_core::machine::Pinned;
-    /// use hapax_core::store::{Memory, Protocol};
-    /// use hapax_core::{Identity, Owner};
+    /// # async fn main() -> hapax::Result<()> {
+    /// use hapax::machine::Pinned;
+    /// use hapax::store::{Memory, Protocol};
+    /// use hapax::{Identity, Owner};
     ///
     /// let store = Memory::new();
     /// let protocol = Protocol::over(&store);

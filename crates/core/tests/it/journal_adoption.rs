@@ -60,7 +60,7 @@ async fn only_this_user_can_read_the_files() {
     let folder = JournalFolder::new();
     let directory = folder.0.join("deep").join("data");
     let settings = FileJournalSettings::default();
-    let journal = FileJournal::open(&directory, Arc::new(Tokio::current()), settings).unwrap();
+    let journal = FileJournal::with(&directory, Arc::new(Tokio::current()), settings).unwrap();
     journal.append(&spilled(1, b"")).await.unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&directory), 0o700);
@@ -73,7 +73,7 @@ async fn a_path_that_is_not_a_directory_is_unusable() {
     let folder = JournalFolder::new();
     let path = folder.write_file("file", b"");
     let settings = FileJournalSettings::default();
-    let error = FileJournal::open(&path, Arc::new(Tokio::current()), settings).unwrap_err();
+    let error = FileJournal::with(&path, Arc::new(Tokio::current()), settings).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unusable);
     assert!(error.to_string().contains("check that this user may write there"));
 }
@@ -107,7 +107,7 @@ async fn the_file_of_a_live_journal_is_not_adopted() {
     first.append(&spilled(1, b"")).await.unwrap();
     let third = folder.open();
     for other in [&second, &third] {
-        assert_eq!(undone_in(other).await, []);
+        assert!(undone_in(other).await.is_empty());
         other.close().await;
     }
     assert_eq!(folder.files().len(), 1);
@@ -168,7 +168,7 @@ async fn the_file_of_a_killed_process_is_adopted() {
     assert_eq!(other.read_line(), "holds");
     // The other process still holds its lock.
     let early = folder.open();
-    assert_eq!(undone_in(&early).await, []);
+    assert!(undone_in(&early).await.is_empty());
     early.close().await;
     other.child.kill().unwrap();
     other.child.wait().unwrap();
@@ -239,7 +239,7 @@ async fn run_as_other_process() {
     };
     let settings = FileJournalSettings::default();
     let runtime = Arc::new(Tokio::current());
-    let journal = FileJournal::open(Path::new(&directory), runtime, settings).unwrap();
+    let journal = FileJournal::with(Path::new(&directory), runtime, settings).unwrap();
     match role.as_str() {
         "look" => println!("says: left {:?}", undone_in(&journal).await),
         "hold" => {

@@ -69,7 +69,7 @@ impl JournalFolder {
     }
 
     pub(crate) fn open_with(&self, settings: FileJournalSettings) -> FileJournal {
-        FileJournal::open(&self.0, Arc::new(Tokio::current()), settings).unwrap()
+        FileJournal::with(&self.0, Arc::new(Tokio::current()), settings).unwrap()
     }
 
     /// Writes a file as if a process had died and left it.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
+mod answer_types;
 mod begin;
 mod coalesce;
 mod complete;

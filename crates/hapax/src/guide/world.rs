@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use hapax::store::Memory;
-use hapax::{Call, Gate, Identity, Key, OnLapse, Scope, Settings};
+use hapax::{Call, Gate, Identity, Key, OnLapse, Policy, Scope, Settings};
 
 /// A gate with this lapse policy. Call it inside of a tokio runtime.
 fn gate(on_lapse: OnLapse) -> hapax::Result<Gate> {
-    let mut settings = Settings::default();
-    settings.policy.on_lapse = on_lapse;
+    let settings = Settings::default().policy(Policy::default().on_lapse(on_lapse));
     let store = Memory::new();
     Gate::builder(Arc::new(store), settings).build()
 }

@@ -38,7 +38,7 @@ async fn a_route_may_pass_requests_without_a_key_on_h1() {
 
 #[tokio::test]
 async fn the_strict_grammar_accepts_only_quoted_keys_h3() {
-    let world = World::new().change_layer(|layer| layer.key(KeyField::default().grammar(Grammar::Strict)));
+    let world = World::new().change_layer(|layer| layer.key_with(KeyField::default().grammar(Grammar::Strict)));
     assert_eq!(world.send(keyed("abc"), || created("1")).await.problem(), "key-malformed");
     assert_eq!(world.send(keyed("\"abc\""), || created("1")).await.status, 201);
     assert!(world.send(keyed("\"abc\";v=2"), || created("1")).await.is_replay());
@@ -59,7 +59,7 @@ async fn every_malformed_key_is_refused_before_anything_runs_h4() {
 
 #[tokio::test]
 async fn a_route_may_require_a_format_h5() {
-    let world = World::new().change_layer(|layer| layer.key(KeyField::default().format(KeyFormat::Uuid)));
+    let world = World::new().change_layer(|layer| layer.key_with(KeyField::default().format(KeyFormat::Uuid)));
     assert_eq!(world.send(keyed("order-7"), || created("1")).await.problem(), "key-malformed");
     assert_eq!(world.send(keyed("8e03978e-40d5-43dd-bc93-6894a57f9324"), || created("1")).await.status, 201);
 }
@@ -106,7 +106,7 @@ async fn the_host_counts_unless_the_rule_leaves_it_out_h8() {
     for other in ["other.example", "api.example:8080", "[::80]", ""] {
         assert_eq!(world.send(copy_to(other), || created("2")).await.problem(), "key-reused", "{other}");
     }
-    let world = World::new().change_layer(|layer| layer.fingerprint(RawFingerprint::default().without_host()));
+    let world = World::new().change_layer(|layer| layer.fingerprint_with(RawFingerprint::default().without_host()));
     world.send(copy_to("api.example"), || created("1")).await;
     assert!(world.send(copy_to("other.example"), || created("2")).await.is_replay());
 }
@@ -132,7 +132,7 @@ async fn the_fingerprint_rule_may_change_while_records_live_h10() {
     let before = World::over(Arc::clone(&store) as _);
     before.send(post("k", "{}"), || created("1")).await;
     let after = World::over(Arc::clone(&store) as _)
-        .change_layer(|layer| layer.fingerprint(body_only).older_fingerprint(RawFingerprint::default()));
+        .change_layer(|layer| layer.fingerprint(body_only).older_fingerprint_with(RawFingerprint::default()));
     assert!(after.send(post("k", "{}"), || created("2")).await.is_replay());
     assert_eq!(after.send(post("k", "{ }"), || created("2")).await.problem(), "key-reused");
     after.send(post("new", "{}"), || created("1")).await;
@@ -287,7 +287,7 @@ async fn a_problem_has_advice_and_a_link_to_its_explanation_h33() {
 #[tokio::test]
 async fn problems_may_link_to_another_page_or_have_another_format_h34() {
     let elsewhere = ProblemDetails::explained_at("https://docs.example/idempotency").unwrap();
-    let world = World::new().change_layer(|layer| layer.problem(elsewhere));
+    let world = World::new().change_layer(|layer| layer.problem_with(elsewhere));
     let got = world.send(keyed("a b"), || created("1")).await;
     let document: serde_json::Value = serde_json::from_slice(&got.body).unwrap();
     assert_eq!(document["type"], "https://docs.example/idempotency#key-malformed");
@@ -301,7 +301,7 @@ async fn problems_may_link_to_another_page_or_have_another_format_h34() {
 
 #[tokio::test]
 async fn the_policy_page_is_served_as_json_and_html_h35() {
-    let world = World::new().change_layer(|layer| layer.key(KeyField::default().format(KeyFormat::AtLeast(16))));
+    let world = World::new().change_layer(|layer| layer.key_with(KeyField::default().format(KeyFormat::AtLeast(16))));
     let page = world.layer.page();
     let json = page.response(&HeaderMap::new());
     assert_eq!(json.headers()["content-type"], "application/json");
@@ -319,7 +319,7 @@ async fn the_policy_page_is_served_as_json_and_html_h35() {
 
 #[tokio::test]
 async fn the_policy_page_lists_routes_with_different_contracts_h35() {
-    let refunds = World::new().layer.methods([Method::PUT]).key_optional().key(JsonKey::at("/id").unwrap());
+    let refunds = World::new().layer.methods([Method::PUT]).key_optional().key_with(JsonKey::at("/id").unwrap());
     let page = World::new().layer.page().route("/refunds/{id}", &refunds);
     let page = page.unprotected_route("/search", &[Method::POST]);
     let routes = serde_json::json!([
@@ -346,7 +346,7 @@ fn keyless(body: &'static str) -> Request<Full<Bytes>> {
 #[tokio::test]
 async fn the_key_may_be_in_another_field_h1() {
     let world = World::new()
-        .change_layer(|layer| layer.key(KeyField::default().in_field(HeaderName::from_static("x-request-id"))));
+        .change_layer(|layer| layer.key_with(KeyField::default().in_field(HeaderName::from_static("x-request-id"))));
     for copies in 0..2 {
         let mut request = post("ignored", "{}");
         request.headers_mut().insert("x-request-id", HeaderValue::from_static("k"));
@@ -358,7 +358,7 @@ async fn the_key_may_be_in_another_field_h1() {
 
 #[tokio::test]
 async fn the_key_may_be_in_a_member_of_the_body_h1() {
-    let world = World::new().change_layer(|layer| layer.key(JsonKey::at("/id").unwrap()));
+    let world = World::new().change_layer(|layer| layer.key_with(JsonKey::at("/id").unwrap()));
     world.send(keyless(r#"{"id":"k","amount":5}"#), || created("1")).await;
     let retry = world.send(keyless(r#"{"id":"k","amount":5}"#), || created("2")).await;
     assert!(retry.is_replay() && retry.body == "1");

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use hapax_core::gate::Attempt;
 use hapax_core::machine::{Claim, Verdict};
 use hapax_core::store::Protocol;
-use hapax_core::{Identity, Scope, Seconds, Settings};
-use hapax_http::{IdempotencyLayer, MakeScope, Outcome, RequestBody, Tenant, TenantScope};
+use hapax_core::{Identity, Key, Scope, Seconds, Settings};
+use hapax_http::{IdempotencyLayer, Outcome, RequestBody};
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Frame;
@@ -163,13 +163,16 @@ async fn an_outcome_unknown_problem_names_its_record_h33() {
     }
 }
 
-#[test]
-fn the_tenant_is_the_hash_of_the_credential_h7() {
-    let identity = Identity::plain();
-    let scope = TenantScope::new("it", Tenant::Authorization, identity.clone()).unwrap();
-    let parts = post("k", "{}").into_parts().0;
-    let hashed = Scope::tenant("it", identity.tenant_of(b"Bearer a")).unwrap();
-    assert!(scope.scope(&parts).unwrap() == hashed);
+#[tokio::test]
+async fn the_tenant_is_the_hash_of_the_credential_under_the_identity_of_the_layer_h7() {
+    for identity in [Identity::plain(), Identity::keyed([7; 32])] {
+        let world = World::new().change_layer(|layer| layer.identity(identity.clone()));
+        let got = world.send(post("k", "{}"), || panic!("a test's panic")).await;
+        let document: serde_json::Value = serde_json::from_slice(&got.body).unwrap();
+        let scope = Scope::tenant("it", identity.tenant_of(b"Bearer a")).unwrap();
+        let rk = identity.call(&scope, &Key::new("k").unwrap()).record_key();
+        assert_eq!(document["instance"], format!("urn:hapax:record:{rk}"));
+    }
 }
 
 #[tokio::test]

@@ -7,10 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::runtime::Tokio;
 use hapax_core::store::{Memory, MemorySettings};
-use hapax_core::{Gate, Identity, Scope, Settings};
-use hapax_http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax_core::{Gate, Scope, Settings};
+use hapax_http::{IdempotencyLayer, Tenant};
 use hapax_testkit::{Faulty, StoreFault};
-use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
@@ -36,8 +35,7 @@ async fn a_renewed_credential_makes_a_new_request_unless_the_tenant_is_the_accou
     assert_eq!((&renewed.body[..], renewed.is_replay()), (&b"2"[..], false));
 
     let account = Tenant::Header(HeaderName::from_static("x-account"));
-    let scope = TenantScope::new("it", account, Identity::plain()).unwrap();
-    let by_account = World::new().change_layer(|_| IdempotencyLayer::new(gate()).scope(scope));
+    let by_account = World::new().change_layer(|_| IdempotencyLayer::new(gate()).tenant("it", account).unwrap());
     let of = |credential: &'static str| {
         let mut request = post_with("x-account", "acme");
         request.headers_mut().insert("authorization", HeaderValue::from_static(credential));
@@ -50,11 +48,11 @@ async fn a_renewed_credential_makes_a_new_request_unless_the_tenant_is_the_accou
 
 #[tokio::test]
 async fn users_of_one_tenant_may_have_separate_keys_h6() {
-    let of_user = |parts: &Parts| {
-        let user = parts.headers.get("x-user").map(HeaderValue::as_bytes).unwrap_or_default();
-        Ok(Scope::tenant("it", "acme").unwrap().principal(user))
-    };
-    let world = World::new().change_layer(|_| IdempotencyLayer::new(gate()).scope(of_user));
+    let layer = IdempotencyLayer::new(gate()).scope(|parts| {
+        let user = parts.headers.get("x-user").map(HeaderValue::as_bytes).ok_or("send x-user")?;
+        Ok(Scope::tenant("it", "acme")?.principal(user))
+    });
+    let world = World::new().change_layer(|_| layer);
     world.send(post_with("x-user", "one"), || created("1")).await;
     assert!(world.send(post_with("x-user", "one"), || created("2")).await.is_replay());
     assert!(!world.send(post_with("x-user", "two"), || created("2")).await.is_replay());

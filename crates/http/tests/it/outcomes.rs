@@ -71,12 +71,12 @@ async fn a_declared_outcome_overrides_the_status_h25() {
 #[tokio::test]
 async fn a_route_may_override_the_outcome_of_a_status_h25() {
     let exceptions = StatusOutcomes::default().not_applied([503]).finally([500]);
-    let world = World::new().change_layer(|layer| layer.outcome(exceptions.clone()));
+    let world = World::new().change_layer(|layer| layer.outcome_with(exceptions.clone()));
     assert_eq!(send(&world, || status(503)).await.0, 503);
     assert_eq!(send(&world, || status(500)).await.0, 500, "a copy ran again");
     assert_eq!(send(&world, || created("1")).await.0, 500, "the 500 was final");
     let by_closure = World::new().change_layer(|layer| {
-        layer.outcome(|head: &http::response::Parts| match head.headers.contains_key("x-rolled-back") {
+        layer.outcome(|head| match head.headers.contains_key("x-rolled-back") {
             true => Outcome::NotApplied,
             false => Outcome::Unknown,
         })

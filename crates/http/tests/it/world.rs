@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hapax_core::store::Memory;
-use hapax_core::{BoxError, Gate, Identity, Settings, Store};
-use hapax_http::{IdempotencyLayer, RequestBody, ResponseBody, Tenant, TenantScope};
+use hapax_core::{BoxError, Gate, Settings, Store};
+use hapax_http::{IdempotencyLayer, RequestBody, ResponseBody, Tenant};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
@@ -101,8 +101,8 @@ impl World {
     }
 
     pub(crate) fn with_gate(gate: Gate) -> Self {
-        let scope = TenantScope::new("it", Tenant::Authorization, Identity::plain()).expect("a namespace");
-        let layer = IdempotencyLayer::new(gate).scope(scope).max_request_body(LIMIT).max_stored_body(LIMIT);
+        let layer = IdempotencyLayer::new(gate).tenant("it", Tenant::Authorization).expect("a namespace");
+        let layer = layer.max_request_body(LIMIT).max_stored_body(LIMIT);
         Self { layer, runs: Arc::default() }
     }
 

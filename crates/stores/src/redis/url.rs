@@ -33,11 +33,11 @@ use super::call_error::{DriverError, Transport};
 /// `Debug` hide the password.
 ///
 /// ```
-/// use hapax_stores::RedisUrl;
+/// use hapax::stores::RedisUrl;
 ///
 /// let url: RedisUrl = "redis://payments:secret@redis.example/2".parse()?;
 /// assert_eq!(url.to_string(), "redis://payments:***@redis.example/2");
-/// # Ok::<(), hapax_core::Error>(())
+/// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {

@@ -163,7 +163,7 @@ mod tests {
     use hapax_core::runtime::Tokio;
 
     use super::*;
-    use crate::Sqlite;
+    use crate::{Sqlite, SqliteSettings};
 
     thread_local! {
         /// The file system that every path of this thread seems to be on, because a test cannot mount a network one.
@@ -179,7 +179,7 @@ mod tests {
         let path = directory.path().join("hapax.db");
         let open_on = |file_system| {
             PRETENDED.set(Some(file_system));
-            let opened = Sqlite::open(&path, Arc::new(Tokio::current()));
+            let opened = Sqlite::with(&path, Arc::new(Tokio::current()), SqliteSettings::default());
             PRETENDED.set(None);
             opened
         };

@@ -6,11 +6,9 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::machine::{Claim, Complete, Completed, Grant};
-use hapax_core::runtime::Tokio;
 use hapax_core::store::{Inserted, Inspect};
 use hapax_core::{Error, ErrorKind, Seconds, Store};
 use hapax_stores::Sqlite;
@@ -110,7 +108,7 @@ async fn a_read_only_disk_is_refused_with_a_remedy() {
     wait_until_closed(&path).await;
     let remounted = Command::new("mount").args(["-o", "remount,ro"]).arg(&disk).status().unwrap();
     assert!(remounted.success());
-    let error = Sqlite::open(&path, Arc::new(Tokio::current())).expect_err("the disk is read-only");
+    let error = Sqlite::open(&path).expect_err("the disk is read-only");
     assert_eq!(error.kind(), ErrorKind::Unusable);
     assert!(error.to_string().contains("cannot be"), "{error}");
 }

@@ -1,18 +1,18 @@
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hapax_core::machine::{Begin, Lapse};
-use hapax_core::runtime::Tokio;
 use hapax_core::store::{Inserted, Inspect};
 use hapax_core::{Error, ErrorKind, Identity, Key, Millis, Owner, Scope, Seconds, Store};
-use hapax_stores::Sqlite;
+use hapax_stores::{Sqlite, SqliteSettings};
 use hapax_testkit::ManualClock;
 use rusqlite::Connection;
 
 use crate::disk::wait_until_closed;
 
 pub(crate) fn open(path: &Path) -> Result<Sqlite, Error> {
-    Sqlite::open(path, Arc::new(Tokio::current()))
+    Sqlite::open(path)
 }
 
 pub(crate) fn begin(key: u32) -> Begin {
@@ -143,21 +143,43 @@ async fn two_stores_on_one_file_grant_a_key_once() {
 async fn a_sweep_searches_the_table_in_bounded_windows() {
     let directory = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new());
-    let store = Sqlite::open(&directory.path().join("hapax.db"), Arc::clone(&clock) as _).unwrap();
+    let settings = SqliteSettings::default().sweep_every(None);
+    let store = Sqlite::with(&directory.path().join("hapax.db"), Arc::clone(&clock) as _, settings).unwrap();
     for key in 0..100 {
         store.begin(&begin(key)).await.unwrap();
     }
     // Half of the records' lifetime passes, so the first hundred expire half a lifetime before the others.
-    clock.forward(std::time::Duration::from_secs(1800));
+    clock.forward(Duration::from_secs(1800));
     for key in 100..150 {
         store.begin(&begin(key)).await.unwrap();
     }
     assert_eq!(store.sweep(1000).await.unwrap(), 0, "no record has expired yet");
-    clock.forward(std::time::Duration::from_secs(1800));
+    clock.forward(Duration::from_secs(1800));
     let (first, second, third) =
         (store.sweep(60).await.unwrap(), store.sweep(60).await.unwrap(), store.sweep(60).await.unwrap());
     assert_eq!((first, second, third), (60, 40, 0));
     assert!(matches!(store.begin(&begin(120)).await.unwrap(), Inserted::Found(_)), "a live record was not swept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_records_are_removed_by_themselves() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, clock) = (directory.path().join("hapax.db"), Arc::new(ManualClock::new()));
+    assert!(SqliteSettings::default().sweep_every.is_some(), "a store sweeps unless its settings say otherwise");
+    let settings = SqliteSettings::default().sweep_every(Some(Duration::from_millis(1)));
+    let store = Sqlite::with(&path, Arc::clone(&clock) as _, settings).unwrap();
+    for key in 0..100 {
+        store.begin(&begin(key)).await.unwrap();
+    }
+    let file = Connection::open(&path).unwrap();
+    let rows = || file.query_row("select count(*) from hapax_record", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(rows(), 100, "no record has expired yet");
+    clock.forward(Duration::from_secs(3600));
+    let started = Instant::now();
+    while rows() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "{} records are left", rows());
+        tokio::task::yield_now().await;
+    }
 }
 
 /// The length of the log, in pages of 4 KiB.

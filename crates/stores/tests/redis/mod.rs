@@ -39,7 +39,7 @@ impl RedisSetup {
         let options = RedisServerOptions::new(kind).with_args(&["--maxmemory", "64mb"]);
         let server = RedisServer::start(options).await.expect("the server starts");
         let url = server.url().parse().expect("the URL is valid");
-        let store = Redis::open(&url, Arc::new(Tokio::current())).expect("the URL can be used");
+        let store = Redis::with(&url, Arc::new(Tokio::current())).expect("the URL can be used");
         let client = Client::open(server.url()).expect("the URL is valid");
         let inspection = client.get_multiplexed_async_connection().await.expect("the server answers");
         Self { server, store: Arc::new(store), inspection }

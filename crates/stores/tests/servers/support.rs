@@ -52,7 +52,7 @@ pub(crate) fn store(url: &str) -> Arc<Redis> {
 }
 
 pub(crate) fn open(url: &str) -> Result<Redis> {
-    Redis::open(&url.parse()?, Arc::new(Tokio::current()))
+    Redis::with(&url.parse()?, Arc::new(Tokio::current()))
 }
 
 /// Starts a proxy in front of the server, and a store that connects through it.

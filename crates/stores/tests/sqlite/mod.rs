@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
-use hapax_stores::Sqlite;
+use hapax_stores::{Sqlite, SqliteSettings};
 use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup, StoredPart};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -30,7 +30,9 @@ impl SqliteSetup {
         let directory = tempfile::tempdir().expect("a directory for the file");
         let path = directory.path().join("hapax.db");
         let clock = Arc::new(ManualClock::new());
-        let store = Sqlite::open(&path, Arc::clone(&clock) as _).expect("the file can be created");
+        // A case counts the records in the file, so none may vanish by itself.
+        let settings = SqliteSettings::default().sweep_every(None);
+        let store = Sqlite::with(&path, Arc::clone(&clock) as _, settings).expect("the file can be created");
         Self { path, clock, store: Arc::new(store), _directory: directory }
     }
 

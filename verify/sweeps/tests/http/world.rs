@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::store::{Memory, MemorySettings};
-use hapax_core::{BoxError, Gate, Identity, Settings};
-use hapax_http::{IdempotencyLayer, RequestBody, Tenant, TenantScope};
+use hapax_core::{BoxError, Gate, Settings};
+use hapax_http::{IdempotencyLayer, RequestBody, Tenant};
 use hapax_sim::rules;
 use hapax_sweeps::{Interruption, Sweep};
 use hapax_testkit::{Faulty, Process, StoreFault, TaskHandle, VirtualTime};
@@ -96,8 +96,8 @@ impl World {
         settings.policy.lease = LEASE;
         let builder = Gate::builder(Arc::clone(&self.faulty) as _, settings).runtime(Arc::clone(&process) as _);
         let gate = builder.build().expect("valid settings");
-        let scope = TenantScope::new("sweeps", Tenant::None, Identity::plain()).expect("a valid scope");
-        self.servers.push((process, IdempotencyLayer::new(gate).scope(scope).max_stored_body(LIMIT)));
+        let layer = IdempotencyLayer::new(gate).tenant("sweeps", Tenant::None).expect("a valid namespace");
+        self.servers.push((process, layer.max_stored_body(LIMIT)));
     }
 
     /// Sends the request to a server.

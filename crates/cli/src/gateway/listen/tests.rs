@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use hapax::http::{IdempotencyLayer, Tenant, TenantScope};
+use hapax::http::{IdempotencyLayer, Tenant};
 use hapax::store::Memory;
-use hapax::{Gate, Identity, Settings};
+use hapax::{Gate, Settings};
 use http::HeaderName;
 use http_body_util::{BodyExt, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,8 +37,7 @@ const PATIENT: Limits = Limits {
 fn rules(limits: Limits) -> IngressRules {
     let store = Memory::new();
     let gate = Gate::builder(Arc::new(store), Settings::default()).build().unwrap();
-    let scope = TenantScope::new("test", Tenant::None, Identity::plain()).unwrap();
-    let routes = Routes::new(Vec::new(), IdempotencyLayer::new(gate).scope(scope));
+    let routes = Routes::new(Vec::new(), IdempotencyLayer::new(gate).tenant("test", Tenant::None).unwrap());
     IngressRules::new(routes, ProtectedFields::with(None), limits)
 }
 
