@@ -21,6 +21,7 @@
 //! key, is an error and never treated as absent. `tests/vectors/records.txt` contains golden records.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -329,11 +330,7 @@ impl Record {
     /// # Errors
     /// `Damaged` for a value that is truncated, altered, of an unknown version, or stored under another key.
     pub fn decode(rk: &RecordKey, value: &Bytes) -> Result<Self, Error> {
-        if value.first().is_some_and(|version| *version != VERSION) {
-            return Err(damaged(
-                "a record has a version that this release does not know; read it with the release that wrote it",
-            ));
-        }
+        check_version(value)?;
         let phase = Phase::from_stored(*value.get(1).ok_or_else(|| damaged("a record is truncated"))?)?;
         let completed = phase.is_none();
         let header_len = if completed { COMPLETED_LEN } else { HELD_LEN };
@@ -386,6 +383,19 @@ fn check(rk: &RecordKey, header: &[u8], answer: &[u8]) -> [u8; CHECK_LEN] {
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the range has N bytes")
+}
+
+/// The bytes with which records of later releases may begin. Any other byte is not a version.
+const LATER_VERSIONS: RangeInclusive<u8> = VERSION + 1..=15;
+
+fn check_version(value: &[u8]) -> Result<(), Error> {
+    match value.first() {
+        None | Some(&VERSION) => Ok(()),
+        Some(later) if LATER_VERSIONS.contains(later) => Err(damaged(
+            "a record has a version that this release does not know; read it with the release that wrote it",
+        )),
+        Some(_) => Err(damaged("a record begins with no version: it was altered, or another program wrote it")),
+    }
 }
 
 fn damaged(message: &'static str) -> Error {

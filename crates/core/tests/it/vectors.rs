@@ -259,3 +259,13 @@ fn a_record_of_another_key_is_damaged() {
         }
     }
 }
+
+#[test]
+fn only_a_record_of_a_later_version_is_called_one() {
+    let rk = RecordKey::from_bytes([7; 16]);
+    let error = |value: &[u8]| Record::decode(&rk, &Bytes::copy_from_slice(value)).unwrap_err().to_string();
+    assert!(error(&[2; 60]).contains("a version that this release does not know"), "{}", error(&[2; 60]));
+    for garbage in [&b"OK"[..], b"{\"status\":\"done\"}", &[0; 60], &[0xff; 60]] {
+        assert!(error(garbage).contains("another program wrote it"), "{}", error(garbage));
+    }
+}
