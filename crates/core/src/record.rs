@@ -21,7 +21,6 @@
 //! key, is an error and never treated as absent. `tests/vectors/records.txt` contains golden records.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -276,7 +275,7 @@ impl Record {
     /// every field of the record, the answer included. It covers no instant, so a renewal does not change it.
     ///
     /// ```
-    /// use hapax_core::{Completion, Fingerprint, Record, RecordKey, State, Token};
+    /// use hapax::{Completion, Fingerprint, Record, RecordKey, State, Token};
     ///
     /// let rk = RecordKey::from_bytes([7; 16]);
     /// let completed = |answer: &'static str| Record {
@@ -385,13 +384,11 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the range has N bytes")
 }
 
-/// The bytes with which records of later releases may begin. Any other byte is not a version.
-const LATER_VERSIONS: RangeInclusive<u8> = VERSION + 1..=15;
-
 fn check_version(value: &[u8]) -> Result<(), Error> {
     match value.first() {
         None | Some(&VERSION) => Ok(()),
-        Some(later) if LATER_VERSIONS.contains(later) => Err(damaged(
+        // Records of later releases begin with one of these. Any other byte is no version.
+        Some(2..=15) => Err(damaged(
             "a record has a version that this release does not know; read it with the release that wrote it",
         )),
         Some(_) => Err(damaged("a record begins with no version: it was altered, or another program wrote it")),

@@ -12,7 +12,7 @@ use hapax_core::machine::Change;
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Inserted, Swapped};
 use hapax_core::{ErrorKind, RecordKey, Result, Store, Timestamp, Token};
-use hapax_stores::Sqlite;
+use hapax_stores::{Sqlite, SqliteSettings};
 use rusqlite::Connection;
 
 use crate::sqlite::{begin, open};
@@ -181,7 +181,7 @@ async fn a_group_reads_the_clock_after_it_has_the_lock_of_the_file() {
         under_lock: AtomicUsize::new(0),
         without_lock: AtomicUsize::new(0),
     });
-    let store = Sqlite::open(&path, Arc::clone(&watch) as _).unwrap();
+    let store = Sqlite::with(&path, Arc::clone(&watch) as _, SqliteSettings::default().sweep_every(None)).unwrap();
     watch.is_watched.store(true, Ordering::SeqCst);
     for key in 0..3 {
         grant(&store, key).await.unwrap();
