@@ -23,6 +23,7 @@ setters!(Settings {
     store_timeout: Duration,
     max_in_flight: usize,
     max_in_flight_per_tenant: usize,
+    max_in_flight_per_origin: usize,
     max_followers: usize,
     max_followers_per_key: usize,
     policy: Policy,
