@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
 use hapax_core::store::{Inserted, Inspect, Memory, MemorySettings, Swapped};
 use hapax_core::{RecordKey, Result, Store};
-use hapax_testkit::{ClockStep, ManualClock, Setup, differential};
+use hapax_testkit::{ClockStep, ManualClock, Setup, StoredPart, differential};
 
 /// A memory store. Its first renewal replies what is not true, if it is asked to lie.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Setup for LiarSetup {
         }
     }
 
-    async fn corrupt(&self, _rk: &RecordKey) {
+    async fn corrupt(&self, _rk: &RecordKey, _part: StoredPart) {
         unreachable!("the comparison damages no record");
     }
 
