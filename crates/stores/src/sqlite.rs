@@ -190,6 +190,6 @@ impl Inspect for Sqlite {
     }
 
     async fn count_unknown(&self) -> Result<Option<u64>> {
-        self.reader.run(|step| step.count_unknown()).await.map(Some)
+        self.threads.reader.run(|step| step.count_unknown()).await.map(Some)
     }
 }
