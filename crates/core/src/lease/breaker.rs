@@ -46,10 +46,10 @@ impl Breaker {
     }
 
     pub(crate) fn record_failure(&self, now: Duration) {
-        // Not one atomic step: a concurrent failure may be lost, which only delays the opening.
-        let failures = self.failures.load(Ordering::Acquire).saturating_add(1);
-        self.failures.store(failures, Ordering::Release);
-        if failures == FAILURES {
+        // One atomic step: a success at the same time must not be overwritten by an older count.
+        let add_one = |failures: u32| Some(failures.saturating_add(1));
+        let before = self.failures.fetch_update(Ordering::AcqRel, Ordering::Acquire, add_one);
+        if before == Ok(FAILURES - 1) {
             self.probe_at.store(micros(now + PROBE_EVERY), Ordering::Release);
             telemetry::breaker_opened();
         }
@@ -80,9 +80,45 @@ mod tests {
         assert!(breaker.admits(second), "the probe is due");
         assert!(!breaker.admits(second), "a second probe in the same second is refused");
         breaker.record_failure(second);
+        assert!(breaker.is_open() && !breaker.admits(second * 3 / 2), "a failed probe leaves it open");
         assert!(breaker.admits(second * 2));
         breaker.record_success();
         assert!(!breaker.is_open());
         assert!(breaker.admits(second * 2) && breaker.admits(second * 2), "a closed breaker admits all");
+    }
+
+    #[test]
+    fn a_failure_does_not_undo_a_success_at_the_same_time() {
+        const ROUNDS: u32 = 20_000;
+        let (breaker, started, ended) = (Breaker::default(), AtomicU32::new(0), AtomicU32::new(0));
+        let wait_for = |counter: &AtomicU32, round| {
+            while counter.load(Ordering::Acquire) < round {
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    wait_for(&started, round);
+                    breaker.record_failure(Duration::ZERO);
+                    ended.store(round, Ordering::Release);
+                }
+            });
+            for round in 1..=ROUNDS {
+                breaker.record_success();
+                for _ in 1..FAILURES {
+                    breaker.record_failure(Duration::ZERO);
+                }
+                started.store(round, Ordering::Release);
+                // The other thread needs a moment, which differs from machine to machine.
+                for _ in 0..round % 200 {
+                    std::hint::spin_loop();
+                }
+                breaker.record_success();
+                wait_for(&ended, round);
+                // Whichever comes first, at most one failure follows the success.
+                assert!(!breaker.is_open(), "round {round}");
+            }
+        });
     }
 }
