@@ -180,9 +180,9 @@ mod tests {
     fn a_route_overrides_the_values_of_the_policy() {
         let file = "[gateway]\nupstream = 'http://a'\n[store]\ntimeout = '2s'\n[policy]\nlease = '3s'\n\
             retention = '4h'\nunknown-retention = '5h'\nmax-execution = '6h'\nwait = '7s'\nmax-request-body = 8\n\
-            max-stored-body = 9\n\
+            max-stored-body = 9\nrecord-patience = '1s'\n\
             on-lapse = 'retry'\nwhen-store-down = 'pass'\nstore-header = 'x-a'\n\
-            [[route]]\npath = '/a'\nmax-execution = '10h'\non-lapse = 'hold'\n";
+            [[route]]\npath = '/a'\nmax-execution = '10h'\nrecord-patience = '2s'\non-lapse = 'hold'\n";
         let config = Config::merge(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();
         let (seconds, hours) = (Duration::from_secs, Duration::from_hours);
         let Config { settings, rules, routes, .. } = config;
@@ -194,6 +194,7 @@ mod tests {
         assert_eq!(rules.store_headers, ["x-a"]);
         let own = &routes[0].rules.policy;
         assert_eq!((own.max_execution, own.lease), (hours(10), seconds(3)));
+        assert_eq!((policy.record_patience, own.record_patience), (seconds(1), seconds(2)));
         assert!(matches!(own.on_lapse, OnLapse::Hold) && matches!(own.on_store_down, OnStoreDown::Pass(_)));
     }
 

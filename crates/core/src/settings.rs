@@ -93,6 +93,10 @@ pub struct Policy {
     pub released_retention: Duration,
     /// How long a handler may run; then it is cancelled and its lease is no longer renewed. Default: 15 min.
     pub max_execution: Duration,
+    /// How long a caller waits while the store does not confirm its answer. After that the journal keeps the answer,
+    /// and the gate goes on in the background. Without a journal the caller waits for a lease. Default: 2 s; a longer
+    /// time than the lease counts as the lease.
+    pub record_patience: Duration,
     /// What happens after a lease has expired. Default: hold.
     pub on_lapse: OnLapse,
     /// What a retry gets while the first attempt still runs. Default: reject.
@@ -110,6 +114,7 @@ impl Default for Policy {
             unknown_retention: Duration::from_secs(30 * 24 * 3600),
             released_retention: Duration::from_secs(600),
             max_execution: Duration::from_secs(15 * 60),
+            record_patience: Duration::from_secs(2),
             on_lapse: OnLapse::Hold,
             on_busy: OnBusy::Reject,
             on_store_down: OnStoreDown::Reject,
@@ -254,6 +259,8 @@ pub(crate) struct Terms {
     pub(crate) unknown_retention: Seconds,
     pub(crate) released_retention: Seconds,
     pub(crate) max_execution: Duration,
+    /// At most the lease.
+    pub(crate) record_patience: Duration,
     pub(crate) on_lapse: Lapse,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) on_busy: OnBusy,
@@ -278,6 +285,7 @@ impl TryFrom<&Policy> for Terms {
             unknown_retention: seconds(policy.unknown_retention),
             released_retention: seconds(policy.released_retention),
             max_execution: policy.max_execution,
+            record_patience: policy.record_patience.min(policy.lease),
             on_lapse: match policy.on_lapse {
                 // A probe resolves a record that is indeterminate, so the begin holds it first.
                 OnLapse::Hold | OnLapse::Resolve(_) => Lapse::Hold,

@@ -55,6 +55,14 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .default("15min")
         .help("How long a request may run; after that its lease is no longer renewed")
         .details("At least --upstream-timeout, or the lease would expire while the API may still answer."),
+    SettingSpec::new(TABLE, "record-patience", "HAPAX_RECORD_PATIENCE")
+        .value("DURATION")
+        .default("2s")
+        .help("How long a client waits while the store does not confirm its answer; at most --lease counts")
+        .details(
+            "After that the answer is in the journal of --data-dir, the client gets it with Hapax-Recorded: pending, \
+             and the gateway records it as soon as the store answers again.",
+        ),
     SettingSpec::new(TABLE, "wait", "HAPAX_WAIT")
         .value("DURATION")
         .default("0s")
@@ -141,6 +149,7 @@ fn policy(values: &Values) -> Result<Policy, anyhow::Error> {
     policy.final_retention = values.maybe("final-retention", parse::duration)?;
     policy.unknown_retention = values.one("unknown-retention", parse::duration)?;
     policy.max_execution = values.one("max-execution", parse::duration)?;
+    policy.record_patience = values.one("record-patience", parse::duration)?;
     // No flag sets it, so a longer lease must not contradict its default.
     policy.released_retention = policy.released_retention.max(policy.lease);
     if values.one("on-lapse", parse::is_retry)? {

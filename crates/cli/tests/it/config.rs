@@ -177,6 +177,7 @@ fn every_contradiction_is_refused_with_its_remedy() {
             "hapax.toml:2: timeout: store-timeout 31s (hapax.toml:2) must not be longer than lease 30s",
         ),
         ("[store]\ntimeout = '0s'", &[], "hapax.toml:2: timeout: \"0s\": must not be zero"),
+        ("[policy]\nrecord-patience = '0s'", &[], "hapax.toml:2: record-patience: \"0s\": must not be zero"),
         ("[gateway]\nmax-in-flight = 0", &[], "hapax.toml:2: max-in-flight: \"0\": must not be zero"),
         (
             "[gateway]\nmax-in-flight = 5\nmax-in-flight-per-tenant = 6",

@@ -1,9 +1,11 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rusqlite::Connection;
 use rustix::process::{Resource, Signal, getrlimit, kill_process};
+use tokio::time::timeout;
 
 use crate::harness::{Api, Gateway, free_address, hapax, sqlite, until};
 
@@ -77,6 +79,29 @@ async fn an_unconfirmed_answer_is_sent_and_recorded_later() {
         api.release_slow();
         lock
     });
+    let first = first.unwrap();
+    assert_eq!((first.status.as_u16(), first.body.as_str()), (201, "answer 1"));
+    assert_eq!(first.headers["hapax-recorded"], "pending");
+    drop(lock);
+    let retry = gateway.retry_until_settled("/slow", "key-1", "{}").await;
+    assert!(retry.is_replayed() && retry.body == "answer 1", "{}", retry.body);
+    assert_eq!(api.seen().len(), 1);
+}
+
+/// The lease is longer than the patience of the test.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_waits_for_its_answer_no_longer_than_the_record_patience_h30() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--lease", "10min", "--record-patience", "300ms"];
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
+    let outage = async {
+        api.wait_for_requests(1).await;
+        let lock = lock_database(directory.path());
+        api.release_slow();
+        lock
+    };
+    let answered = async { tokio::join!(gateway.post("/slow", "key-1", "{}"), outage) };
+    let (first, lock) = timeout(Duration::from_secs(60), answered).await.expect("an answer before the lease ends");
     let first = first.unwrap();
     assert_eq!((first.status.as_u16(), first.body.as_str()), (201, "answer 1"));
     assert_eq!(first.headers["hapax-recorded"], "pending");

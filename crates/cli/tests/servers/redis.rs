@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, RespValue, Trial};
+use tokio::time::timeout;
 
 use crate::harness::{Api, ClientResponse, Gateway, free_address, hapax, until};
 use crate::torture::assert_one_effect_per_key;
@@ -16,6 +17,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("every_key_has_one_effect_with_two_gateways_and_crashes", redis, two_gateways),
         servers::test("a_pause_of_the_server_loses_nothing", redis, paused_for_ten_seconds),
         servers::test("a_restart_of_the_server_loses_nothing", redis, killed_and_restarted),
+        servers::test("a_client_does_not_wait_for_a_server_that_is_silent_h30", redis, silent_server),
         servers::test("a_gateway_starts_before_its_server", redis, before_its_server),
         servers::test("an_evicting_server_is_refused", redis, evicting_server),
         servers::test("the_audit_of_the_demo_holds", redis, demo_audit),
@@ -127,6 +129,30 @@ async fn killed_and_restarted() {
     let server = start().await;
     let (kill, restart) = (async || server.kill(), async || server.restart().await.unwrap());
     outage(&server, Duration::from_secs(2), kill, restart).await;
+}
+
+/// The server falls silent while a request runs. The lease is longer than the patience of the test.
+async fn silent_server() {
+    let (server, api, directory) = (start().await, Api::start().await, tempfile::tempdir().unwrap());
+    let data = directory.path().to_str().unwrap();
+    let flags = ["--lease", "10min", "--record-patience", "300ms", "--data-dir", data];
+    let gateway = Gateway::start(api.address, &server.url(), &flags).await;
+    let silence = async {
+        api.wait_for_requests(1).await;
+        server.pause().unwrap();
+        api.release_slow();
+    };
+    let answered = async { tokio::join!(gateway.post("/slow", "the-slow-one", "{}"), silence).0 };
+    let first = timeout(Duration::from_secs(60), answered).await.expect("an answer before the lease ends").unwrap();
+    assert_eq!((first.status.as_u16(), first.body.as_str()), (201, "answer 1"));
+    assert_eq!(first.headers["hapax-recorded"], "pending");
+    server.resume().unwrap();
+    until("the answer is recorded", async || {
+        let got = gateway.post("/slow", "the-slow-one", "{}").await;
+        got.is_some_and(|got| got.is_replayed() && got.body == first.body)
+    })
+    .await;
+    assert_eq!(api.seen().len(), 1);
 }
 
 /// The number of clients. Each sends requests one after the other, each with a new key.

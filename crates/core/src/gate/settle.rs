@@ -13,11 +13,14 @@ use crate::gate::spill::is_permanent;
 use crate::journal::Spilled;
 use crate::lease::{Cancellation, GiveBack, Granted, Heartbeat, LeaseTerms};
 use crate::machine::{self, Claim, Complete, Completed};
-use crate::record::{Record, Seconds};
+use crate::record::{Record, Seconds, Timestamp};
+use crate::runtime::timeout;
 use crate::telemetry;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+const NOT_CONFIRMED: &str = "the store did not confirm the answer in time";
 
 /// The shortest lifetime of the record of a denied caller.
 const MIN_DENIED_LIFETIME: Seconds = Seconds(10);
@@ -46,6 +49,9 @@ impl GrantGuard {
         mut self,
         returned: Result<A, Failure<A>>,
     ) -> Result<RunResult<A>, Refused<A>> {
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.set_handler_ended();
+        }
         if chaos::on("heartbeat_stops_early") {
             self.heartbeat = None;
         }
@@ -98,45 +104,71 @@ impl GrantGuard {
         Box::pin(self.gate.shared.leases.give_back(give_back, self.heartbeat.take())).await;
     }
 
-    /// Records the answer, and retries for one lease, but only while the lease cannot have expired. After that it
-    /// spills.
+    /// Records the answer. If the store does not confirm it in time, the journal keeps it. If the journal does not take
+    /// it either, the store is asked until the lease may have expired, and then the journal once more.
     async fn complete<A: Answer>(&mut self, answer: A) -> Result<RunResult<A>, Refused<A>> {
         let leases = Arc::clone(&self.gate.shared.leases);
-        let runtime = leases.runtime();
-        let (ended_at, ended_at_wall) = (runtime.boottime_now(), runtime.wall_now());
-        let mut request = Complete {
-            claim: Claim::from(&self.granted.grant),
-            fingerprint: self.granted.grant.fingerprint,
-            answer: answer.encode(),
-            retention: self.retention,
-            age: Duration::ZERO,
+        let mut unrecorded = UnrecordedAnswer {
+            request: Complete {
+                claim: Claim::from(&self.granted.grant),
+                fingerprint: self.granted.grant.fingerprint,
+                answer: answer.encode(),
+                retention: self.retention,
+                age: Duration::ZERO,
+            },
+            ended_at: leases.runtime().boottime_now(),
+            ended_at_wall: leases.runtime().wall_now(),
         };
         if chaos::on("answer_before_record") {
-            self.complete_later(request);
+            self.complete_later(unrecorded.request);
             return Ok(self.fresh(answer, Recorded::Yes));
         }
-        let mut pause = FIRST_PAUSE;
+        let mut wait = self.gate.terms.record_patience;
         loop {
-            // Safe to repeat after an ambiguous error: the same token and answer give `Already` (row C3).
-            let error = match self.send_completion(&request).await {
+            let error = match self.record_within(&mut unrecorded, wait).await {
                 Ok(completed) => return self.completed_result(answer, completed),
                 Err(error) => error,
             };
-            let now = runtime.boottime_now();
-            let has_retried_for_a_lease = now >= ended_at + Duration::from(self.gate.terms.lease);
-            if is_permanent(&error) || has_retried_for_a_lease || self.lease_may_be_over(now) {
-                let spilled = Spilled {
-                    rk: self.granted.grant.rk,
-                    complete: request,
-                    unknown_retention: self.gate.terms.unknown_retention,
-                    ended: ended_at_wall,
-                };
-                return Box::pin(self.spill(answer, spilled, error)).await;
+            let journal_error = match self.spill(&unrecorded).await {
+                Ok(()) => {
+                    telemetry::spilled(self.granted.grant.rk, &error);
+                    return Ok(self.fresh(answer, Recorded::Pending));
+                }
+                Err(error) => error,
+            };
+            let lease = Duration::from(self.gate.terms.lease);
+            if is_permanent(&error) || wait >= lease || self.lease_may_be_over() {
+                telemetry::unrecorded(self.granted.grant.rk, &error, &journal_error);
+                return Err(Refused::with_detail(Reason::Unrecorded, error.into()));
+            }
+            wait = lease;
+        }
+    }
+
+    /// Sends the completion until the store replies, a retry cannot help, the lease may have expired, or this time has
+    /// passed since the handler ended.
+    async fn record_within(&self, unrecorded: &mut UnrecordedAnswer, wait: Duration) -> Result<Completed> {
+        let runtime = self.gate.shared.leases.runtime();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            unrecorded.request.age = runtime.boottime_now().saturating_sub(unrecorded.ended_at);
+            // Safe to repeat after an ambiguous error: the same token and answer give `Already` (row C3). For the same
+            // reason a try may be dropped.
+            let left = wait.saturating_sub(unrecorded.request.age);
+            let tried = timeout(&**runtime, left, self.send_completion(&unrecorded.request)).await;
+            let error = match tried.unwrap_or_else(|| Err(Error::new(ErrorKind::Unknown, NOT_CONFIRMED))) {
+                Ok(completed) => return Ok(completed),
+                Err(error) => error,
+            };
+            let age = runtime.boottime_now().saturating_sub(unrecorded.ended_at);
+            // Not later: a try without time for a reply would tell nothing.
+            let is_last = age + pause >= wait;
+            if is_permanent(&error) || is_last || self.lease_may_be_over() {
+                return Err(error);
             }
             telemetry::completion_retried(self.granted.grant.rk, &error);
             runtime.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            request.age = runtime.boottime_now().saturating_sub(ended_at);
         }
     }
 
@@ -158,7 +190,8 @@ impl GrantGuard {
         });
     }
 
-    fn lease_may_be_over(&self, now: Duration) -> bool {
+    fn lease_may_be_over(&self) -> bool {
+        let now = self.gate.shared.leases.runtime().boottime_now();
         self.heartbeat.as_ref().is_none_or(|heartbeat| now >= heartbeat.lease_expires_at())
     }
 
@@ -191,24 +224,26 @@ impl GrantGuard {
         }
     }
 
-    /// Moves the completion and its heartbeat to the journal. The caller gets the answer only if the journal has it.
-    async fn spill<A: Answer>(
-        &mut self,
-        answer: A,
-        spilled: Spilled,
-        cause: Error,
-    ) -> Result<RunResult<A>, Refused<A>> {
-        match self.gate.shared.spill(spilled, &mut self.heartbeat).await {
-            Ok(()) => {
-                telemetry::spilled(self.granted.grant.rk, &cause);
-                Ok(self.fresh(answer, Recorded::Pending))
-            }
-            Err(error) => {
-                telemetry::unrecorded(self.granted.grant.rk, &cause, &error);
-                Err(Refused::with_detail(Reason::Unrecorded, cause.into()))
-            }
-        }
+    /// Moves the completion and its heartbeat to the journal.
+    async fn spill(&mut self, unrecorded: &UnrecordedAnswer) -> Result<()> {
+        let spilled = Spilled {
+            rk: self.granted.grant.rk,
+            complete: unrecorded.request.clone(),
+            unknown_retention: self.gate.terms.unknown_retention,
+            ended: unrecorded.ended_at_wall,
+        };
+        // Boxed, so that the future of a completion that is confirmed stays small.
+        Box::pin(self.gate.shared.spill(spilled, &mut self.heartbeat)).await
     }
+}
+
+/// The answer of a handler that has ended.
+struct UnrecordedAnswer {
+    request: Complete,
+    /// When the handler ended, on the boot-time clock.
+    ended_at: Duration,
+    /// The same by the wall clock.
+    ended_at_wall: Timestamp,
 }
 
 impl Drop for GrantGuard {

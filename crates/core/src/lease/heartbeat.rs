@@ -158,6 +158,8 @@ struct RenewedLease {
     is_renewing: AtomicBool,
     /// The grant is lost, or the attempt exceeded `max_execution`: the lease is not renewed any more.
     has_ended: AtomicBool,
+    /// The answer is known, and only its record is missing: `max_execution` no longer applies.
+    handler_has_ended: AtomicBool,
     renewal_ended: Notify,
 }
 
@@ -185,7 +187,7 @@ impl RenewedLease {
     }
 
     fn exceeds_max_execution(&self, now: Duration) -> bool {
-        now >= self.max_execution_at && !chaos::on("never_too_long")
+        now >= self.max_execution_at && !self.handler_has_ended.load(Ordering::Acquire) && !chaos::on("never_too_long")
     }
 
     fn confirmed(&self) -> Duration {
@@ -210,7 +212,14 @@ impl RenewedLease {
                 self.set_due(sent_at, &*runtime);
             }
             // Stays due, so that the next check sends the renewal again.
-            Some(Err(error)) => telemetry::renewal_failed(&self.grant, Some(&error)),
+            Some(Err(error)) => {
+                telemetry::renewal_failed(&self.grant, Some(&error));
+                // The lease of a damaged record protects nothing. While the handler runs, an operator may still repair
+                // the record in time.
+                if error.kind() == ErrorKind::Damaged && self.handler_has_ended.load(Ordering::Acquire) {
+                    self.has_ended.store(true, Ordering::Release);
+                }
+            }
             None => telemetry::renewal_failed(&self.grant, None),
         }
         // Cleared before the notification, so that a waiter that wakes up sees it.
@@ -291,10 +300,16 @@ impl Heartbeat {
             due: AtomicU64::new(micros(sent_at + duration / 3)),
             is_renewing: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
+            handler_has_ended: AtomicBool::new(false),
             renewal_ended: Notify::new(),
         });
         let number = engine.leases.insert(&lease);
         Self { lease, number, engine: Arc::clone(engine) }
+    }
+
+    /// Notes that the handler has ended. From now on the lease is renewed until its answer is recorded.
+    pub(crate) fn set_handler_ended(&self) {
+        self.lease.handler_has_ended.store(true, Ordering::Release);
     }
 
     /// When the lease expires in the store at the earliest, on the boot-time clock.

@@ -28,6 +28,8 @@ pub enum SettingName {
     ReleasedRetention,
     /// [`Policy::max_execution`]
     MaxExecution,
+    /// [`Policy::record_patience`]
+    RecordPatience,
 }
 
 impl SettingName {
@@ -43,6 +45,7 @@ impl SettingName {
             Self::UnknownRetention => "unknown_retention",
             Self::ReleasedRetention => "released_retention",
             Self::MaxExecution => "max_execution",
+            Self::RecordPatience => "record_patience",
         }
     }
 }
@@ -165,12 +168,18 @@ pub(super) fn check_settings(settings: &Settings) -> Result<(), InvalidSetting> 
 
 /// Checks the limits of each setting of a policy, then the contradictions between them.
 pub(super) fn check_policy(policy: &Policy) -> Result<(), InvalidSetting> {
-    use SettingName::{FinalRetention, Lease, MaxExecution, ReleasedRetention, Retention, UnknownRetention};
+    use SettingName::{
+        FinalRetention, Lease, MaxExecution, RecordPatience, ReleasedRetention, Retention, UnknownRetention,
+    };
     let Policy { lease, retention, unknown_retention, released_retention, max_execution, .. } = *policy;
     let final_retention = policy.final_retention.unwrap_or(retention);
-    if max_execution.is_zero() {
-        let why = "every handler would be cancelled at once";
-        return Err(InvalidSetting::Zero { setting: MaxExecution, why });
+    for (setting, duration, why) in [
+        (MaxExecution, max_execution, "every handler would be cancelled at once"),
+        (RecordPatience, policy.record_patience, "every answer would go to the journal"),
+    ] {
+        if duration.is_zero() {
+            return Err(InvalidSetting::Zero { setting, why });
+        }
     }
     if lease < SHORTEST_LEASE {
         let why = "a shorter lease could expire between two renewals";

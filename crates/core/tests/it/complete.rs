@@ -9,13 +9,14 @@ use hapax_core::gate::{Detail, Provenance, Reason, Recorded, Refused};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::{Claim, Complete, Completed};
 use hapax_core::store::Protocol;
-use hapax_core::{Error, ErrorKind, Identity, Journal, OnLapse, Owner, Rule, Seconds, State, Store, Token};
+use hapax_core::{Error, ErrorKind, Gate, Identity, Journal, OnLapse, Owner, Rule, Seconds, State, Store, Token};
+use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
 use crate::stepped::settle;
 use crate::world::{
-    GateWorld, LEASE, assert_answer, call, call_of, gate_over, run_beside, run_call_with_answer, settings,
-    wait_for_cancellation, with_journal,
+    CallFault, GateWorld, LEASE, MAX_EXECUTION, assert_answer, call, call_of, gate_over, run_beside,
+    run_call_with_answer, settings, wait_for_cancellation, with_journal,
 };
 
 #[tokio::test]
@@ -179,6 +180,37 @@ async fn the_lease_of_a_spilled_answer_is_renewed() {
 }
 
 #[tokio::test]
+async fn max_execution_does_not_apply_to_an_answer_that_is_not_recorded_yet() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    world.gate = with_journal(&world, &journal);
+    world.store.refuse_completes.store(true, Ordering::SeqCst);
+    run_beside(world.run_with_answer("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
+    world.time.pass(MAX_EXECUTION + LEASE * 3).await;
+    let result = world.run_with_answer("a second run").await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn the_lease_of_a_damaged_record_is_not_renewed_after_its_handler_has_ended() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    world.gate = with_journal(&world, &journal);
+    let go = Arc::new(Notify::new());
+    world.start_and_leave(&go, "the answer").await;
+    for method in [StoreMethod::Renew, StoreMethod::Complete] {
+        world.store.inject(method, CallFault::Fail(ErrorKind::Damaged));
+    }
+    let count_renewals = || world.store.renewals.load(Ordering::SeqCst);
+    world.time.pass(LEASE / 2).await;
+    assert!(count_renewals() > 1, "an operator may still repair the record");
+    go.notify_one();
+    world.time.pass(LEASE).await;
+    assert_eq!(journal.replay().await.unwrap().len(), 1);
+    let renewals = count_renewals();
+    world.time.pass(LEASE * 5).await;
+    assert_eq!(count_renewals(), renewals);
+}
+
+#[tokio::test]
 async fn a_new_process_records_the_journal_of_the_one_before() {
     let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
     world.gate = with_journal(&world, &journal);
@@ -214,4 +246,47 @@ async fn a_spilled_answer_older_than_its_retention_is_discarded() {
     let forgotten = world.store.inner.read(&spilled.rk).await.unwrap();
     assert!(forgotten.live().is_none(), "{forgotten:?}");
     assert!(left.replay().await.unwrap().is_empty(), "the journal must not keep it");
+}
+
+#[tokio::test]
+async fn a_caller_waits_for_its_patience_and_not_for_its_lease() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    let mut settings = settings(OnLapse::Hold);
+    (settings.policy.lease, settings.policy.record_patience) = (LEASE * 30, LEASE * 2);
+    // A single try must not take longer than the patience either.
+    settings.store_timeout = LEASE * 5;
+    let builder = Gate::builder(Arc::clone(&world.store) as _, settings).runtime(Arc::clone(&world.time) as _);
+    world.gate = builder.journal(Arc::clone(&journal) as _).build().unwrap();
+    for is_silent in [false, true] {
+        let fault = if is_silent { CallFault::Hang } else { CallFault::Fail(ErrorKind::Unknown) };
+        world.store.inject(StoreMethod::Complete, fault);
+        let key = if is_silent { "silent" } else { "refuses" };
+        let run = run_call_with_answer(&world.gate, call_of("acme", key));
+        let wait = async {
+            world.time.pass(LEASE * 3 / 2).await;
+            let spilled = journal.replay().await.unwrap().len();
+            assert_eq!(spilled, usize::from(is_silent), "the store has time to confirm the answer");
+            world.time.pass(LEASE).await;
+        };
+        let ran = run_beside(run, wait).await.unwrap();
+        assert_eq!((ran.answer.as_str(), ran.recorded), ("the answer", Recorded::Pending));
+    }
+    world.store.heal(StoreMethod::Complete);
+    world.time.pass(LEASE * 7).await;
+    assert!(journal.replay().await.unwrap().is_empty(), "the gate goes on in the background");
+}
+
+#[tokio::test]
+async fn without_a_journal_a_completion_is_retried_for_the_lease() {
+    let world = GateWorld::new().with_settings(|settings| {
+        (settings.policy.lease, settings.policy.record_patience) = (LEASE * 10, LEASE);
+    });
+    world.store.refuse_completes.store(true, Ordering::SeqCst);
+    let heal = async {
+        world.time.pass(LEASE * 8).await;
+        world.store.refuse_completes.store(false, Ordering::SeqCst);
+        world.time.pass(LEASE).await;
+    };
+    let result = run_beside(world.run_with_answer("the answer"), heal).await;
+    assert_answer(result, "the answer", Provenance::Fresh);
 }

@@ -1,6 +1,6 @@
 //! A gate over a memory store that can fail, with a clock that only the test moves.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,7 @@ use hapax_core::{
     Call, Error, ErrorKind, Gate, Identity, Key, OnLapse, RecordKey, Repeatable, Result, Rule, Scope, Settings, State,
     Store,
 };
+use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
@@ -182,6 +183,23 @@ pub(crate) struct FaultyStore {
     pub(crate) down: AtomicBool,
     /// Begins without a record fail.
     pub(crate) full: AtomicBool,
+    /// Renewals find no record.
+    pub(crate) forgets: AtomicBool,
+    /// Completions of this record fail with this kind.
+    pub(crate) damaged: Mutex<Option<(RecordKey, ErrorKind)>>,
+    pub(crate) may_go_on: Notify,
+    /// What happens to every call of a method.
+    faults: Mutex<Vec<(StoreMethod, CallFault)>>,
+}
+
+/// What happens to a call instead of being carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CallFault {
+    Fail(ErrorKind),
+    /// It never returns.
+    Hang,
+    /// It waits for `may_go_on`, and is then carried out.
+    Wait,
 }
 
 impl FaultyStore {
@@ -200,6 +218,10 @@ impl FaultyStore {
             begins: AtomicU32::new(0),
             down: AtomicBool::new(false),
             full: AtomicBool::new(false),
+            forgets: AtomicBool::new(false),
+            damaged: Mutex::default(),
+            may_go_on: Notify::new(),
+            faults: Mutex::default(),
         }
     }
 
@@ -207,6 +229,30 @@ impl FaultyStore {
     pub(crate) fn refuse_all_after_begin(&self, refuse: bool) {
         for switch in [&self.refuse_completes, &self.refuse_renewals, &self.refuse_swaps] {
             switch.store(refuse, Ordering::SeqCst);
+        }
+    }
+
+    /// From now on this happens to every call of the method.
+    pub(crate) fn inject(&self, method: StoreMethod, fault: CallFault) {
+        self.heal(method);
+        self.faults.lock().unwrap().push((method, fault));
+    }
+
+    /// From now on every call of the method is carried out.
+    pub(crate) fn heal(&self, method: StoreMethod) {
+        self.faults.lock().unwrap().retain(|(other, _)| *other != method);
+    }
+
+    async fn apply_fault(&self, method: StoreMethod) -> Result<()> {
+        let fault = self.faults.lock().unwrap().iter().find(|(other, _)| *other == method).map(|(_, fault)| *fault);
+        match fault {
+            None => Ok(()),
+            Some(CallFault::Fail(kind)) => Err(Error::new(kind, "an injected fault")),
+            Some(CallFault::Hang) => pending().await,
+            Some(CallFault::Wait) => {
+                self.may_go_on.notified().await;
+                Ok(())
+            }
         }
     }
 
@@ -243,6 +289,7 @@ pub(crate) fn unknown<T>() -> Result<T> {
 impl Store for FaultyStore {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         self.begins.fetch_add(1, Ordering::SeqCst);
+        self.apply_fault(StoreMethod::Begin).await?;
         if self.down.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::NotApplied, "the store is down"));
         }
@@ -262,18 +309,30 @@ impl Store for FaultyStore {
         if self.hold_renewals.load(Ordering::SeqCst) {
             self.renewals_may_go_on.notified().await;
         }
+        self.apply_fault(StoreMethod::Renew).await?;
+        if self.forgets.load(Ordering::SeqCst) {
+            return Ok(Renewed::Gone);
+        }
         if self.refuse_renewals.load(Ordering::SeqCst) { unknown() } else { self.inner.renew(rk, claim).await }
     }
 
     async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
+        self.apply_fault(StoreMethod::Complete).await?;
+        if let Some((damaged, kind)) = *self.damaged.lock().unwrap()
+            && damaged == *rk
+        {
+            return Err(Error::new(kind, "the record is damaged"));
+        }
         if self.refuse_completes.load(Ordering::SeqCst) { unknown() } else { self.inner.complete(rk, ask).await }
     }
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
+        self.apply_fault(StoreMethod::Read).await?;
         self.inner.read(rk).await
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
+        self.apply_fault(StoreMethod::Swap).await?;
         if self.refuse_swaps.load(Ordering::SeqCst) { unknown() } else { self.inner.swap(rk, seen, next).await }
     }
 
