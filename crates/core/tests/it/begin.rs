@@ -8,18 +8,21 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::gate::{Failure, Provenance, Reason, Refused};
-use hapax_core::machine::{Begin, Cancelled, Change, Claim, Complete, Completed, Lapse, Observed, Renewed};
+use hapax_core::machine::{
+    Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Lapse, Observed, Renewed, Verdict,
+};
 use hapax_core::store::{Inserted, Protocol, Swapped};
 use hapax_core::{
     BoxError, Error, ErrorKind, Found, Gate, Millis, OnBusy, OnLapse, OperationId, Owner, Phase, Probe, RecordKey,
     Result, Seconds, State, Store,
 };
+use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
 use crate::world::{
-    GateWorld, LEASE, assert_answer, call, call_of, count_begins, retry, run_beside, run_call_with_answer, run_on,
-    settings,
+    CallFault, FaultyStore, GateWorld, LEASE, assert_answer, call, call_of, count_begins, retry, run_beside,
+    run_call_with_answer, run_on, settings,
 };
 
 #[tokio::test]
@@ -144,6 +147,12 @@ async fn a_store_that_is_down_gets_one_begin_a_second() {
     }
     // The stepped clock stands still, so no probe is due during the 20 calls.
     assert_eq!(count_begins(&world), 5, "after five failures the breaker must be open");
+    // One begin probes the store and fails. It must leave the breaker open.
+    world.time.pass(Duration::from_secs(1)).await;
+    for _ in 0..5 {
+        assert!(world.run_with_answer("never").await.is_err());
+    }
+    assert_eq!(count_begins(&world), 6);
     world.store.down.store(false, Ordering::SeqCst);
     // The store answers again, but no probe is due yet.
     assert!(world.run_with_answer("too early").await.is_err());
@@ -164,24 +173,27 @@ async fn a_full_store_still_replays_its_answers() {
     assert_answer(world.run_with_answer("a second run").await, "the answer", Provenance::Replayed);
 }
 
-/// Begins as another process, which gets the grant.
-async fn grant_to_another_process(world: &GateWorld) -> Begin {
-    let ask = Begin {
+fn begin_of_another_process() -> Begin {
+    Begin {
         call: call(),
         owner: Owner([9; 16]),
         lease: Millis(1000),
         unknown_retention: Seconds(3600),
         on_lapse: Lapse::Hold,
-    };
-    let begun = world.store.inner.begin(&ask).await.unwrap();
-    assert!(matches!(begun, Inserted::Granted(_)));
-    ask
+    }
+}
+
+/// Begins as another process, which gets the grant.
+async fn grant_to_another_process(protocol: &Protocol<'_>) -> Claim {
+    let begun = protocol.begin(&begin_of_another_process()).await.unwrap();
+    let Begun::Granted(grant) = begun else { panic!("a grant was expected, not {begun:?}") };
+    Claim::from(&grant)
 }
 
 #[tokio::test]
 async fn an_ambiguous_begin_is_cancelled_whatever_the_second_one_returns() {
     let world = GateWorld::new();
-    let other = grant_to_another_process(&world).await;
+    let other = grant_to_another_process(&Protocol::over(&world.store.inner)).await;
     world.store.delay_begins.store(1, Ordering::SeqCst);
     let result = world.run_with_answer("never").await;
     assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
@@ -279,4 +291,59 @@ async fn a_probe_that_finds_unknown_leaves_the_outcome_unknown() {
     let result = world.run_with_answer("a second run").await;
     assert!(matches!(result, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{result:?}");
     assert_eq!((world.runs(), probe.asked.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_call_that_waits_ignores_failed_reads() {
+    let world = GateWorld::new();
+    let go = Arc::new(Notify::new());
+    world.start_and_leave(&go, "the answer").await;
+    let mut patient = settings(OnLapse::Hold);
+    patient.policy.on_busy = OnBusy::Wait(LEASE * 3);
+    let (store, time) = (Arc::clone(&world.store), Arc::clone(&world.time));
+    let other = Gate::builder(store as _, patient).runtime(time as _).build().unwrap();
+    world.store.inject(StoreMethod::Read, CallFault::Fail(ErrorKind::Unknown));
+    let meanwhile = async {
+        world.time.pass(LEASE).await;
+        world.store.heal(StoreMethod::Read);
+        go.notify_one();
+        world.time.pass(LEASE).await;
+    };
+    let waiting = run_call_with_answer(&other, call());
+    assert_answer(run_beside(waiting, meanwhile).await, "the answer", Provenance::Replayed);
+}
+
+/// Finds that the first attempt had no effect. Meanwhile an operator resolves that attempt, and a second one begins and
+/// ends with an unknown outcome.
+#[derive(Debug)]
+struct OvertakenProbe {
+    store: Arc<FaultyStore>,
+}
+
+#[async_trait]
+impl Probe for OvertakenProbe {
+    async fn probe(&self, _: OperationId) -> Result<Found, BoxError> {
+        let (protocol, rk) = (Protocol::over(&self.store.inner), call().record_key());
+        let first = self.store.inner.read(&rk).await?.record.expect("the first attempt has a record").token;
+        protocol.resolve(&rk, first, &Verdict::NotDone { lifetime: Seconds(600) }).await?;
+        let second = grant_to_another_process(&protocol).await;
+        protocol.abandon(&rk, &second).await?;
+        let begun = protocol.begin(&begin_of_another_process()).await?;
+        assert!(matches!(begun, Begun::Indeterminate(_)), "{begun:?}");
+        Ok(Found::NotDone)
+    }
+}
+
+#[tokio::test]
+async fn what_a_probe_finds_applies_only_to_the_attempt_it_was_asked_about() {
+    let mut world = GateWorld::new();
+    let result = world.run(|_| async { Err(Failure::unknown(Error::new(ErrorKind::Unknown, "cut off"))) }).await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{result:?}");
+    let store = Arc::clone(&world.store);
+    world =
+        world.with_settings(|settings| settings.policy.on_lapse = OnLapse::Resolve(Arc::new(OvertakenProbe { store })));
+    let result = world.run_with_answer("a third run").await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Indeterminate { .. }, .. })), "{result:?}");
+    assert!(matches!(world.state().await, State::Open(Phase::Indeterminate, _)), "the second outcome is unknown");
+    assert_eq!(world.runs(), 1);
 }

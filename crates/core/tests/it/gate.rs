@@ -1,16 +1,19 @@
 //! What a call gets from the gate: answers, refusals, limits.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join;
 use hapax_core::gate::{Detail, Failure, Provenance, Reason, Recorded, Refused};
 use hapax_core::store::{Memory, MemorySettings};
 use hapax_core::{ErrorKind, Gate, Identity, OnStoreDown, Repeatable, Rule, Settings};
 use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
-use crate::world::{GateWorld, LEASE, assert_answer, call, call_of, count_begins, run_call_with_answer};
+use crate::world::{
+    GateWorld, LEASE, assert_answer, call, call_of, count_begins, poll_once_and_drop, run_call_with_answer,
+};
 
 #[tokio::test]
 async fn a_call_runs_once_and_is_replayed() {
@@ -104,6 +107,7 @@ async fn contradicting_settings_are_refused() {
     refused(|settings| settings.policy.unknown_retention = Duration::MAX);
     refused(|settings| settings.policy.final_retention = Some(settings.policy.lease - Duration::from_millis(1)));
     refused(|settings| settings.policy.final_retention = Some(Duration::MAX));
+    refused(|settings| settings.policy.record_patience = Duration::ZERO);
 }
 
 #[tokio::test]
@@ -166,4 +170,38 @@ async fn a_refusal_says_whether_the_handler_ran_without_a_record() {
             "{result:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_every_attempt() {
+    let world = GateWorld::new();
+    let start = async |key: &str| {
+        let (gate, go) = (world.gate.clone(), Arc::new(Notify::new()));
+        let (may_end, call) = (Arc::clone(&go), call_of("acme", key));
+        let run = async move {
+            gate.run(call, move |_| async move {
+                may_end.notified().await;
+                Ok(String::from("the answer"))
+            })
+            .await
+        };
+        poll_once_and_drop(run).await;
+        go
+    };
+    let (first, second) = (start("first").await, start("second").await);
+    settle().await;
+    let has_drained = AtomicBool::new(false);
+    let drain = async {
+        assert!(world.gate.drain(LEASE * 10).await);
+        has_drained.store(true, Ordering::SeqCst);
+    };
+    let end = async {
+        for go in [second, first] {
+            assert!(!world.gate.drain(Duration::ZERO).await && !has_drained.load(Ordering::SeqCst));
+            go.notify_one();
+            settle().await;
+        }
+    };
+    join(drain, end).await;
+    assert!(world.gate.drain(Duration::ZERO).await);
 }

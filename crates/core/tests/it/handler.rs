@@ -11,11 +11,13 @@ use hapax_core::machine::Grant;
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Memory, MemorySettings};
 use hapax_core::{Error, ErrorKind, Gate, OnLapse, Phase, State, Store};
+use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
 use crate::world::{
-    GateWorld, Handled, LEASE, assert_answer, call, fail_by_question_mark, poll_once_and_drop, retry, run_on, settings,
+    CallFault, GateWorld, Handled, LEASE, assert_answer, call, fail_by_question_mark, poll_once_and_drop, retry,
+    run_on, settings,
 };
 
 #[tokio::test]
@@ -194,4 +196,45 @@ async fn a_takeover_that_applied_nothing_leaves_the_key_unknown() {
     assert!(matches!(result, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{result:?}");
     let State::Open(Phase::InProgress, holding) = world.state().await else { panic!("the record is not in progress") };
     assert!(holding.takeover && holding.is_abandoned(), "{holding:?}");
+}
+
+#[tokio::test]
+async fn the_record_of_a_denied_caller_lives_ten_seconds_or_a_lease() {
+    for (lease, before, after) in [(LEASE, 9, 2), (LEASE * 20, 19, 2)] {
+        let world = GateWorld::new().with_settings(|settings| settings.policy.lease = lease);
+        let result = world.run(|_| async { Err(Failure::denied(io::Error::other("no right"))) }).await;
+        assert!(matches!(result, Err(Refused { reason: Reason::NotApplied { .. }, .. })), "{result:?}");
+        world.time.pass(Duration::from_secs(before)).await;
+        assert!(matches!(world.state().await, State::Open(Phase::Released, _)));
+        world.time.pass(Duration::from_secs(after)).await;
+        assert!(world.read().await.live().is_none(), "a denied caller must not hold the key for longer");
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_aborted_while_it_settles_is_abandoned() {
+    for (method, failure) in [
+        (StoreMethod::Complete, None),
+        (StoreMethod::Swap, Some(Failure::<String>::unknown as fn(io::Error) -> Failure<String>)),
+        (StoreMethod::Swap, Some(Failure::not_applied)),
+    ] {
+        let world = GateWorld::new();
+        world.store.inject(method, CallFault::Hang);
+        let run = world.run(move |_| async move {
+            match failure {
+                None => Ok(String::from("the answer")),
+                Some(failure) => Err(failure(io::Error::other("see the record"))),
+            }
+        });
+        poll_once_and_drop(run).await;
+        settle().await;
+        world.store.heal(method);
+        world.time.abort_all().await;
+        world.time.pass(LEASE / 10).await;
+        let state = world.state().await;
+        assert!(
+            matches!(state, State::Open(Phase::InProgress, holding) if holding.is_abandoned()),
+            "{method:?}: {state:?}"
+        );
+    }
 }

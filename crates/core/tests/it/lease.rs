@@ -10,11 +10,12 @@ use hapax_core::machine::{Claim, Settled};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Memory, Protocol};
 use hapax_core::{Gate, OnLapse, Phase, Seconds, State, Store};
+use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
 use crate::stepped::settle;
 use crate::world::{
-    GateWorld, LEASE, MAX_EXECUTION, assert_answer, call, poll_once_and_drop, run_beside, settings,
+    CallFault, GateWorld, LEASE, MAX_EXECUTION, assert_answer, call, poll_once_and_drop, run_beside, settings,
     wait_for_cancellation,
 };
 
@@ -171,6 +172,60 @@ async fn a_lease_counts_from_the_sending_of_its_renewal() {
     // Sent after a third of a lease, so the deadline is 1.23 leases after the begin. Counted from the reply it would be
     // 1.7.
     assert!(stopped > LEASE && stopped < LEASE * 7 / 5, "{stopped:?}");
+}
+
+#[tokio::test]
+async fn a_handler_goes_on_after_the_store_forgot_its_record() {
+    let world = GateWorld::new();
+    let stopped = Arc::<AtomicBool>::default();
+    world.store.forgets.store(true, Ordering::SeqCst);
+    let run = world.run(wait_for_cancellation(&stopped));
+    let forget = async {
+        world.time.pass(LEASE / 2).await;
+        let renewals = world.store.renewals.load(Ordering::SeqCst);
+        assert!(renewals > 0 && !stopped.load(Ordering::SeqCst), "a forgotten record is no lost grant");
+        world.store.forgets.store(false, Ordering::SeqCst);
+        // The store has the record again, for instance after a failover: the lease is renewed as before.
+        world.time.pass(LEASE * 3).await;
+        assert!(!stopped.load(Ordering::SeqCst));
+        world.time.pass(MAX_EXECUTION).await;
+    };
+    assert_answer(run_beside(run, forget).await, "its own answer", Provenance::Fresh);
+    assert_answer(world.run_with_answer("another").await, "its own answer", Provenance::Replayed);
+}
+
+#[tokio::test]
+async fn a_renewal_that_failed_is_sent_again_at_the_next_check() {
+    let world = GateWorld::new();
+    world.store.refuse_renewals.store(true, Ordering::SeqCst);
+    world.start_and_leave(&Arc::new(Notify::new()), "never").await;
+    world.time.pass(LEASE).await;
+    // The first one is due after a third of the lease, and the thread checks twelve times a lease.
+    let renewals = world.store.renewals.load(Ordering::SeqCst);
+    assert!((6..=9).contains(&renewals), "{renewals} renewals in a lease");
+}
+
+#[tokio::test]
+async fn a_grant_is_given_back_one_timeout_after_a_renewal_that_never_returns() {
+    let world = GateWorld::new();
+    let go = Arc::new(Notify::new());
+    let may_end = Arc::clone(&go);
+    let run = world.run(move |_| async move {
+        may_end.notified().await;
+        Err(Failure::unknown(io::Error::other("who knows")))
+    });
+    let meanwhile = async {
+        settle().await;
+        world.store.inject(StoreMethod::Renew, CallFault::Hang);
+        world.time.pass(LEASE / 2).await;
+        assert_eq!(world.store.renewals.load(Ordering::SeqCst), 1);
+        go.notify_one();
+        // The timeout of the store is a second, and the renewal was sent before the handler ended.
+        world.time.pass(Duration::from_secs(1)).await;
+    };
+    let result = run_beside(run, meanwhile).await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{result:?}");
+    assert!(matches!(world.state().await, State::Open(Phase::InProgress, holding) if holding.is_abandoned()));
 }
 
 #[expect(clippy::disallowed_methods, reason = "the only test in real time, with its own threads")]

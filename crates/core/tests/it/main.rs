@@ -6,6 +6,7 @@ mod answer_types;
 mod begin;
 mod coalesce;
 mod complete;
+mod error_kinds;
 mod gate;
 mod handler;
 mod journal;
