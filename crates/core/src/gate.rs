@@ -71,6 +71,14 @@ pub struct Gate {
     terms: Arc<Terms>,
 }
 
+/// A call, and until when it may wait for another attempt: as a follower, and for another process.
+#[derive(Clone, Copy)]
+struct ArrivedCall {
+    call: Call,
+    /// On the boot-time clock. None if it does not wait.
+    wait_until: Option<Duration>,
+}
+
 struct GateCore {
     leases: Arc<LeaseEngine>,
     permits: Arc<Permits>,
@@ -288,35 +296,44 @@ impl Gate {
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
+        let call = ArrivedCall { call, wait_until: self.wait_until() };
         loop {
             // A follower whose leader applied nothing joins again: as the next leader, or as its follower.
-            let follower = match self.shared.coalescer.join(&call) {
+            let follower = match self.shared.coalescer.join(&call.call) {
                 CallRole::Leader(leader) => return self.lead(call, Some(leader), handler).await,
                 CallRole::Alone => return self.lead(call, None, handler).await,
                 CallRole::Mismatch => return Err(Reason::Mismatch.into()),
                 CallRole::TooManyFollowers => return Err(self.busy().into()),
                 CallRole::Follower(follower) => follower,
             };
-            if let Some(result) = self.follow(follower).await.into_result() {
+            if let Some(result) = self.follow(follower, call.wait_until).await.into_result() {
                 return result;
             }
         }
     }
 
+    /// Until when a call that arrives now may wait for another attempt.
+    fn wait_until(&self) -> Option<Duration> {
+        match self.terms.on_busy {
+            OnBusy::Wait(budget) => Some(self.shared.leases.runtime().boottime_now().saturating_add(budget)),
+            OnBusy::Reject => None,
+        }
+    }
+
     /// Waits for the leader's outcome as long as the policy allows.
-    async fn follow(&self, mut follower: Follower) -> LeaderOutcome {
-        let busy = LeaderOutcome::Refused(self.busy());
-        // The begin does not count against the follower's budget: the leader's own limits end it.
-        let stage = match (follower.wait_for_begin().await, self.terms.on_busy) {
-            (LeaderStage::Granted, OnBusy::Wait(budget)) => {
-                let ended = timeout(&**self.shared.leases.runtime(), budget, follower.wait_for_end()).await;
-                ended.unwrap_or(LeaderStage::Granted)
+    async fn follow(&self, mut follower: Follower, wait_until: Option<Duration>) -> LeaderOutcome {
+        let runtime = &**self.shared.leases.runtime();
+        // Every follower waits for the begin, which the leader's own limits end.
+        let stage = match (follower.wait_for_begin().await, wait_until) {
+            (LeaderStage::Granted, Some(deadline)) => {
+                let left = deadline.saturating_sub(runtime.boottime_now());
+                timeout(runtime, left, follower.wait_for_end()).await.unwrap_or(LeaderStage::Granted)
             }
-            (stage, OnBusy::Wait(_) | OnBusy::Reject) => stage,
+            (stage, _) => stage,
         };
         match stage {
             LeaderStage::Ended(outcome) => outcome,
-            LeaderStage::Beginning | LeaderStage::Granted => busy,
+            LeaderStage::Beginning | LeaderStage::Granted => LeaderOutcome::Refused(self.busy()),
         }
     }
 

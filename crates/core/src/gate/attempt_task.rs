@@ -17,15 +17,14 @@ use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunRe
 use crate::gate::permits::Permit;
 use crate::gate::reason::Reason;
 use crate::gate::settle::GrantGuard;
-use crate::gate::{Gate, GateCore};
-use crate::key::Call;
+use crate::gate::{ArrivedCall, Gate, GateCore};
 use crate::telemetry::{self, Meters};
 
 impl Gate {
     /// Runs the call in a task of its own.
     pub(super) async fn lead<A, H, F>(
         &self,
-        call: Call,
+        call: ArrivedCall,
         leader: Option<Leader>,
         handler: H,
     ) -> Result<RunResult<A>, Refused<A>>
@@ -35,7 +34,7 @@ impl Gate {
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
         // Taken before the begin: a grant that waits for a permit would use up its lease.
-        let Some(permit) = self.shared.permits.take(call.tenant(), call.permit_origin()) else {
+        let Some(permit) = self.shared.permits.take(call.call.tenant(), call.call.permit_origin()) else {
             return Err(Reason::Overloaded.into());
         };
         let (sender, receiver) = oneshot::channel();
@@ -61,7 +60,7 @@ impl Gate {
     /// Begins, runs the handler and settles the grant. Then the followers get the outcome.
     async fn attempt<A, H, F>(
         self,
-        call: Call,
+        call: ArrivedCall,
         mut resources: AttemptResources,
         handler: H,
     ) -> Result<RunResult<A>, Refused<A>>
@@ -90,7 +89,7 @@ impl Gate {
                 result
             }
             Ok(BeginOutcome::Unprotected) => {
-                unprotected_result(catch_panic(Attempt::unprotected(call.record_key()), handler).await)
+                unprotected_result(catch_panic(Attempt::unprotected(call.call.record_key()), handler).await)
             }
             Ok(BeginOutcome::Replay(completion)) => RunResult::from_record(completion, Provenance::Replayed),
             Ok(BeginOutcome::Refused(reason)) => Err(reason.into()),

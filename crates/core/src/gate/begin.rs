@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::chaos;
 use crate::error::{ErrorKind, Result};
-use crate::gate::Gate;
 use crate::gate::reason::Reason;
+use crate::gate::{ArrivedCall, Gate};
 use crate::key::Call;
 use crate::lease::{Granted, LeaseTerms, PendingClaim, is_unavailable};
 use crate::machine::{Begin, Begun, Verdict};
 use crate::record::Completion;
 use crate::runtime::timeout;
-use crate::settings::{Found, OnBusy, Probe};
+use crate::settings::{Found, Probe};
 use crate::telemetry;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -32,7 +32,7 @@ pub(super) enum BeginOutcome {
 
 impl Gate {
     /// Begins, and waits for another process if the policy says so.
-    pub(super) async fn begin(&self, call: Call) -> Result<BeginOutcome> {
+    pub(super) async fn begin(&self, ArrivedCall { call, wait_until }: ArrivedCall) -> Result<BeginOutcome> {
         // One owner for all begins of this attempt, so that a repeated one finds its own grant (row B4).
         let request = Begin {
             call,
@@ -44,8 +44,8 @@ impl Gate {
         let mut claim = PendingClaim::new(&self.shared.leases, request);
         let mut begun = claim.begin().await;
         // The rare paths are boxed, so that the future of a begin that is granted at once stays small.
-        if let (Ok(Begun::Busy(_)), OnBusy::Wait(budget)) = (&begun, self.terms.on_busy) {
-            begun = Box::pin(self.wait_and_begin(&mut claim, call, budget)).await;
+        if let (Ok(Begun::Busy(_)), Some(deadline)) = (&begun, wait_until) {
+            begun = Box::pin(self.wait_and_begin(&mut claim, call, deadline)).await;
         }
         if let (Ok(Begun::Indeterminate(_)), Some(probe)) = (&begun, &self.terms.probe)
             && Box::pin(self.ask_probe(call, &**probe)).await
@@ -109,15 +109,14 @@ impl Gate {
         leases.call_store(|protocol| protocol.resolve(&rk, expected, &verdict)).await.is_ok()
     }
 
-    /// Reads the record until the attempt of the other process has ended or the budget is used up, then begins again.
-    async fn wait_and_begin(&self, claim: &mut PendingClaim<'_>, call: Call, budget: Duration) -> Result<Begun> {
+    /// Reads the record until the attempt of the other process has ended or the time is up, then begins again.
+    async fn wait_and_begin(&self, claim: &mut PendingClaim<'_>, call: Call, deadline: Duration) -> Result<Begun> {
         let leases = &self.shared.leases;
-        let deadline = leases.runtime().boottime_now() + budget;
         let mut pause = FIRST_PAUSE;
         loop {
             let left = deadline.saturating_sub(leases.runtime().boottime_now());
             if left.is_zero() {
-                // The budget is used up. The reply to this last begin, most often `Busy`, is the result.
+                // The time is up. The reply to this last begin, most often `Busy`, is the result.
                 return claim.begin().await;
             }
             leases.runtime().sleep(pause.min(left)).await;

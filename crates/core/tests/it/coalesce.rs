@@ -1,19 +1,22 @@
 //! Copies of a call in flight in the same process.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use futures_util::future::{join, join_all};
+use futures_util::FutureExt;
+use futures_util::future::{Either, join, join_all, select};
 use hapax_core::gate::{Failure, Provenance, Reason, Recorded, Refused};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::store::Memory;
 use hapax_core::{Error, ErrorKind, Gate, Identity, OnBusy, OnLapse, OnStoreDown, Repeatable, Rule, Settings};
+use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
 use crate::stepped::settle;
 use crate::world::{
-    GateWorld, LEASE, assert_answer, call, count_begins, run_beside, run_call_with_answer, run_on, settings,
-    with_journal,
+    CallFault, GateWorld, LEASE, assert_answer, call, call_of, count_begins, poll_once_and_drop, run_beside,
+    run_call_with_answer, run_on, settings, with_journal,
 };
 
 #[tokio::test]
@@ -231,4 +234,100 @@ async fn a_follower_gets_no_answer_that_is_not_recorded() {
     let follower = run_beside(world.run_with_answer("a second run"), meanwhile).await;
     assert!(matches!(follower, Err(Refused { reason: Reason::Unknown { .. }, .. })), "{follower:?}");
     assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn the_limit_of_all_followers_counts_those_that_wait_now() {
+    let world = GateWorld::new().with_settings(|settings| {
+        settings.policy.on_busy = OnBusy::Wait(LEASE * 10);
+        settings.max_followers = 2;
+    });
+    for round in 0..3 {
+        let go = Arc::new(Notify::new());
+        let keys = ["a", "b", "c"].map(|key| call_of("acme", &format!("{key}-{round}")));
+        for call in keys {
+            let go = Arc::clone(&go);
+            let run = world.gate.clone();
+            let leader = async move {
+                run.run(call, move |_| async move {
+                    go.notified().await;
+                    Ok(String::from("the answer"))
+                })
+                .await
+            };
+            poll_once_and_drop(leader).await;
+        }
+        settle().await;
+        let waiting = join_all(keys[..2].iter().map(|call| run_call_with_answer(&world.gate, *call)));
+        let third = async {
+            settle().await;
+            let third = run_call_with_answer(&world.gate, keys[2]).now_or_never();
+            go.notify_waiters();
+            third.expect("a call beyond the limit does not wait")
+        };
+        let (waiting, third) = join(waiting, third).await;
+        assert!(matches!(third, Err(Refused { reason: Reason::Busy { .. }, .. })), "round {round}: {third:?}");
+        for follower in waiting {
+            assert_answer(follower, "the answer", Provenance::Replayed);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_followers_of_a_leader_that_dies_in_its_begin_begin_for_themselves() {
+    let world = GateWorld::new().with_settings(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE));
+    world.store.inject(StoreMethod::Begin, CallFault::Hang);
+    world.start_and_leave(&Arc::new(Notify::new()), "never").await;
+    let follower = world.run_with_answer("the answer");
+    let die = async {
+        settle().await;
+        world.store.heal(StoreMethod::Begin);
+        world.time.abort_all().await;
+    };
+    assert_answer(join(follower, die).await.0, "the answer", Provenance::Fresh);
+}
+
+#[tokio::test]
+async fn the_begin_of_its_leader_counts_against_the_budget_of_a_follower() {
+    let world = GateWorld::new().with_settings(|settings| {
+        settings.policy.on_busy = OnBusy::Wait(LEASE * 3);
+        // The begin takes two seconds, and must neither time out nor come too late.
+        (settings.store_timeout, settings.policy.lease) = (LEASE * 10, LEASE * 10);
+    });
+    world.store.inject(StoreMethod::Begin, CallFault::Wait);
+    world.start_and_leave(&Arc::new(Notify::new()), "never").await;
+    let meanwhile = async {
+        world.time.pass(LEASE * 2).await;
+        world.store.may_go_on.notify_one();
+        world.time.pass(LEASE * 3 / 2).await;
+    };
+    let result = run_beside(world.run_with_answer("a second run"), meanwhile).await;
+    assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_follows_several_leaders_has_one_budget() {
+    let world = GateWorld::new().with_settings(|settings| settings.policy.on_busy = OnBusy::Wait(LEASE * 3));
+    let go = Arc::new(Notify::new());
+    let not_applied = |go: Arc<Notify>| {
+        world.run(move |_| async move {
+            go.notified().await;
+            Err(Failure::not_applied(Error::new(ErrorKind::NotApplied, "declined")))
+        })
+    };
+    poll_once_and_drop(not_applied(Arc::clone(&go))).await;
+    settle().await;
+    // The first follower becomes the next leader. The second one follows both of them.
+    let next = not_applied(Arc::new(Notify::new()));
+    let follower = world.run_with_answer("never");
+    let meanwhile = async {
+        world.time.pass(LEASE * 2).await;
+        go.notify_one();
+        world.time.pass(LEASE * 3 / 2).await;
+    };
+    let follower = async { run_beside(follower, meanwhile).await };
+    let (next, follower) = (pin!(next), pin!(follower));
+    let Either::Right((result, _)) = select(next, follower).await else { panic!("the second leader does not end") };
+    assert!(matches!(result, Err(Refused { reason: Reason::Busy { .. }, .. })), "{result:?}");
 }
