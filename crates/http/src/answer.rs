@@ -39,7 +39,8 @@ use crate::stored::StoredResponse;
 pub struct RequestSummary {
     /// The key of the request's record. `None` if the request was refused before its key was known.
     pub record_key: Option<RecordKey>,
-    /// `fresh`, `replayed`, `not-applied` or `unknown` (passed on), or the name of a problem.
+    /// `fresh`, `replayed`, `canonical` (the handler ran, and the answer of another attempt was recorded first),
+    /// `not-applied` or `unknown` (passed on), or the name of a problem.
     pub outcome: &'static str,
 }
 
@@ -216,7 +217,8 @@ pub(crate) fn respond<R, E>(
         // A replay, or another attempt recorded its answer first: then the live response is discarded.
         (Ok(run), _) => match replay(run.answer) {
             Some(response) => {
-                RequestSummary::attach(describe_record(response, run.recorded, run.expiry), rk, "replayed")
+                let response = describe_record(response, run.recorded, run.expiry);
+                RequestSummary::attach(response, rk, run.provenance.as_str())
             }
             None => problem_response(problems, &Problem::NotReplayable, Some(rk)),
         },

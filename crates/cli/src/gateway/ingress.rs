@@ -100,7 +100,7 @@ where
                     Ok(closing_after_trailers(response, chunked_end.as_ref()))
                 })
             }
-            Routed::Response(response) => Box::pin(async move {
+            Routed::Page(response) | Routed::Refusal(response) => Box::pin(async move {
                 turn.await;
                 let response = answer(entry, response.map(ResponseBody::whole), account);
                 Ok(closing_after_trailers(response, chunked_end.as_ref()))
@@ -146,9 +146,13 @@ impl<S> Ingress<S> {
     fn route(&self, request: &mut Request<ClientBody>, entry: &mut AccessLogEntry) -> Routed<'_> {
         if let Err(refusal) = admit(request, &self.rules.protected_fields, &self.peer) {
             entry.set_refused();
-            return Routed::Response(refusal.response());
+            return Routed::Refusal(refusal.response());
         }
-        self.rules.routes.route(request)
+        let routed = self.rules.routes.route(request);
+        if matches!(routed, Routed::Refusal(_)) {
+            entry.set_refused();
+        }
+        routed
     }
 }
 

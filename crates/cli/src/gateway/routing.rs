@@ -32,8 +32,10 @@ pub(crate) struct RouteLayer {
 pub(crate) enum Routed<'a> {
     /// By this layer.
     Layer(&'a IdempotencyLayer),
-    /// With this response: the page, or a refusal.
-    Response(Response<Bytes>),
+    /// With the page.
+    Page(Response<Bytes>),
+    /// It is refused with this response.
+    Refusal(Response<Bytes>),
 }
 
 impl Routes {
@@ -52,9 +54,9 @@ impl Routes {
     pub(crate) fn route<B>(&self, request: &Request<B>) -> Routed<'_> {
         let path = request.uri().path();
         if path == PAGE && matches!(*request.method(), Method::GET | Method::HEAD) {
-            return Routed::Response(self.page.response(request.headers()));
+            return Routed::Page(self.page.response(request.headers()));
         }
-        self.layer(request.method(), path).map_or_else(|| Routed::Response(ambiguous_path()), Routed::Layer)
+        self.layer(request.method(), path).map_or_else(|| Routed::Refusal(ambiguous_path()), Routed::Layer)
     }
 
     /// Returns the layer of the first route that matches, or the default layer. None if the path is ambiguous: it has

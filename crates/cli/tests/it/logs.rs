@@ -9,7 +9,8 @@ use http_body_util::Full;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Api, Gateway, free_address, hapax, until};
+use crate::config::directory_with;
+use crate::harness::{Api, Gateway, free_address, hapax, sqlite, until};
 use crate::raw_http::RawConnection;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -74,6 +75,44 @@ async fn the_context_of_a_trace_is_passed_on_and_appears_in_the_log() {
     assert_eq!((&seen["traceparent"], &seen["tracestate"]), (&parent.parse().unwrap(), &"vendor=1".parse().unwrap()));
     gateway.terminate();
     assert_eq!(access(&gateway.wait_for_exit().1)[0]["trace"], TRACE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_the_gateway_refuses_or_cannot_forward_has_not_passed() {
+    let directory = directory_with("[[route]]\npath = '/orders/{id}'\nprotect = 'off'\n");
+    let config = directory.path().join("hapax.toml").display().to_string();
+    let nowhere = "127.0.0.1:1".parse().unwrap();
+    let gateway = Gateway::start(nowhere, "memory:", &["--config", &config]).await;
+    let send = async |path: &str| gateway.post(path, "key-1", "{}").await.unwrap().status.as_u16();
+    assert_eq!((send("/orders%2f7").await, send("/orders/7").await), (400, 502));
+    gateway.terminate();
+    let lines = access(&gateway.wait_for_exit().1);
+    let outcomes: Vec<_> = lines.iter().map(|line| line["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["refused", "upstream-unreachable"]);
+}
+
+/// A paused process loses its lease, and another process runs the request and records its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_ran_and_got_the_answer_of_another_run_is_canonical() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let (store, flags) = (sqlite(directory.path()), ["--lease", "1s", "--on-lapse", "retry"]);
+    let paused = Gateway::start(api.address, &store, &flags).await;
+    let other = Gateway::start(api.address, &store, &flags).await;
+    let (first, second) = tokio::join!(paused.post("/slow", "key-1", "{}"), async {
+        api.wait_for_requests(1).await;
+        kill_process(paused.pid(), Signal::STOP).unwrap();
+        let (second, ()) = tokio::join!(other.retry_until_settled("/slow", "key-1", "{}"), async {
+            api.wait_for_requests(2).await;
+            api.release_slow();
+            api.release_slow();
+        });
+        kill_process(paused.pid(), Signal::CONT).unwrap();
+        second
+    });
+    assert_eq!(first.unwrap().body, second.body);
+    paused.terminate();
+    let lines = access(&paused.wait_for_exit().1);
+    assert_eq!(lines[0]["outcome"], "canonical");
 }
 
 /// The store is down from the start, so every request is refused.

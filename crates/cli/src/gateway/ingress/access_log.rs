@@ -63,6 +63,9 @@ impl AccessLogEntry {
         if let Some(handled) = response.extensions().get::<RequestSummary>() {
             self.outcome = handled.outcome;
             self.rk = handled.record_key;
+        } else if let Some(problem) = self.problem {
+            // An unprotected request that could not be forwarded.
+            self.outcome = problem;
         }
     }
 
