@@ -399,12 +399,15 @@ async fn an_answer_that_neither_store_nor_journal_accepts_is_not_sent_h30() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_record_is_an_error_and_never_runs_again_h31() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &[]).await;
+    let store = sqlite(directory.path());
+    let gateway = Gateway::start(api.address, &store, &[]).await;
+    // A damaged record is no outage: a route that runs requests without a record must not run this one either.
+    let passes = Gateway::start(api.address, &store, &["--when-store-down", "pass"]).await;
     assert_eq!(summary(&gateway.post("/charges", "key-1", "{}").await), "201 expires");
     let database = Connection::open(directory.path().join("hapax.db")).unwrap();
     // The start-up check of the secret has a record as well, so more than one row may change.
     assert!(database.execute("update hapax_record set answer = null", []).unwrap() >= 1);
-    for body in ["{}", "[]"] {
+    for (gateway, body) in [(&gateway, "{}"), (&gateway, "[]"), (&passes, "{}"), (&passes, "[]")] {
         assert_eq!(summary(&gateway.post("/charges", "key-1", body).await), "500 record-damaged same-key");
     }
     assert_eq!(api.seen().len(), 1);

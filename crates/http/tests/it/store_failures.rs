@@ -7,6 +7,7 @@ use hapax_core::journal::MemoryJournal;
 use hapax_core::runtime::Tokio;
 use hapax_core::{ErrorKind, Gate, OnBusy, OnStoreDown, Repeatable, Settings};
 use hapax_testkit::{Faulty, StoreFault};
+use http::header::AUTHORIZATION;
 use http::{HeaderValue, Response};
 use tokio::sync::Semaphore;
 
@@ -149,6 +150,21 @@ async fn an_answer_with_a_pending_record_is_marked_h30() {
 }
 
 #[tokio::test]
+async fn a_key_that_another_caller_has_used_costs_the_store_calls_of_a_new_key_h6() {
+    let (world, store) = faulty(Settings::default()).await;
+    let send = async |caller: &str, key: &'static str| {
+        let before = store.calls().len();
+        let mut request = post(key, "{}");
+        request.headers_mut().insert(AUTHORIZATION, HeaderValue::try_from(caller).expect("a field value"));
+        let got = world.send(request, || created("1")).await;
+        (got.status, got.is_replay(), store.calls().split_off(before))
+    };
+    let first = send("victim", "used").await;
+    assert_eq!(send("attacker", "used").await, first);
+    assert_eq!(send("attacker", "new").await, first);
+}
+
+#[tokio::test]
 async fn an_answer_without_record_and_journal_is_not_returned_h30() {
     let store = Faulty::new(memory(), Arc::new(Tokio::current()), Duration::from_secs(30));
     let world = World::over(Arc::clone(&store) as _);
@@ -164,8 +180,15 @@ async fn an_answer_without_record_and_journal_is_not_returned_h30() {
 
 #[tokio::test]
 async fn a_damaged_record_does_not_count_as_absent_h31() {
-    let (world, store) = faulty(Settings::default()).await;
-    store.inject(BEGIN, StoreFault::FailBefore(ErrorKind::Damaged));
-    let got = world.send(post("k", "{}"), || created("1")).await;
-    assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (500, "record-damaged", 0));
+    let mut settings = Settings::default();
+    for on_store_down in [OnStoreDown::Reject, OnStoreDown::Pass(Repeatable::declared("the service has a ledger"))] {
+        settings.policy.on_store_down = on_store_down;
+        let (world, store) = faulty(settings.clone()).await;
+        store.inject_all(BEGIN..100, StoreFault::FailBefore(ErrorKind::Damaged));
+        // More often than a store that is down may fail before its begins are refused.
+        for _ in 0..10 {
+            let got = world.send(post("k", "{}"), || created("1")).await;
+            assert_eq!((got.status.as_u16(), got.problem().as_str(), world.runs()), (500, "record-damaged", 0));
+        }
+    }
 }
