@@ -68,7 +68,8 @@ pub(crate) fn answer<R: Body<Data = Bytes>>(
 /// no record.
 fn withhold<R>(response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
     let Some(RequestSummary { record_key, outcome }) = response.extensions().get().copied() else { return response };
-    let is_recorded = matches!(outcome, "fresh" | "replayed" | "canonical") && !response.headers().contains_key(HAPAX_UNRECORDED);
+    let is_recorded =
+        matches!(outcome, "fresh" | "replayed" | "canonical") && !response.headers().contains_key(HAPAX_UNRECORDED);
     if !is_recorded {
         return response;
     }
