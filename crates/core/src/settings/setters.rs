@@ -36,6 +36,7 @@ setters!(Policy {
     released_retention: Duration,
     final_retention: Option<Duration>,
     max_execution: Duration,
+    record_patience: Duration,
     on_lapse: OnLapse,
     on_busy: OnBusy,
     on_store_down: OnStoreDown,
