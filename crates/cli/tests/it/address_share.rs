@@ -86,12 +86,16 @@ async fn large_bodies_of_one_address_leave_memory_for_others_h29() {
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let mut held = Vec::new();
-    // All but the last byte of each body: more than the memory of all bodies together.
-    for number in 0..20 {
+    // All but the last byte of a body.
+    let mut hold = async |number: usize| {
         let mut wire = RawConnection::from(ONE, gateway.public).await;
         wire.send_bytes(post("/charges", "one", &format!("key-{number}"), "", BODY).as_bytes()).await;
         wire.send_bytes(&vec![b'b'; BODY - 1]).await;
         held.push(wire);
+    };
+    // More than the memory of all bodies together.
+    for number in 0..20 {
+        hold(number).await;
     }
     let base = post("/charges", "one", "key-small", "", 2) + "{}";
     assert_eq!(send_from(ONE, gateway.public, &base).await.status, 201, "a small body is always admitted");
@@ -99,7 +103,11 @@ async fn large_bodies_of_one_address_leave_memory_for_others_h29() {
     let got = send_from(OTHER, gateway.public, &large).await;
     assert_eq!(got.status, 201, "{}", got.text());
     let large = post("/charges", "one", "key-large", "", BODY) + &"b".repeat(BODY);
+    let mut number = 20;
     until("the address holds its share", async || {
+        // Bodies that grow at the same time are refused together, which leaves room for more of them.
+        hold(number).await;
+        number += 1;
         let got = send_from(ONE, gateway.public, &large).await;
         got.status == 503 && got.text().contains("#overloaded")
     })
