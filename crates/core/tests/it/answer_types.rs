@@ -3,10 +3,7 @@
 use std::error::Error as _;
 
 use hapax_core::BoxError;
-use hapax_core::gate::{Failure, Json, Reason, Refused};
-use serde::{Deserialize, Serialize};
-
-use crate::world::{GateWorld, call};
+use hapax_core::gate::{Failure, Reason, Refused};
 
 /// Returns the text of the error behind an unknown outcome.
 fn unknown(result: Result<(), Failure<String>>) -> String {
@@ -35,18 +32,26 @@ fn every_kind_of_error_may_be_the_detail_of_a_failure() {
     assert!(matches!(failures, [Failure::NotApplied(_), Failure::Denied(_), Failure::Unknown(_)]));
 }
 
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Charge {
-    number: u32,
-}
+#[cfg(feature = "json")]
+mod json {
+    use hapax_core::gate::Json;
+    use serde::{Deserialize, Serialize};
 
-#[tokio::test]
-async fn an_answer_of_a_type_of_serde_is_replayed() {
-    let world = GateWorld::new();
-    for number in 1..=2 {
-        let run = world.gate.run(call(), async move |_| Ok(Json(Charge { number })));
-        assert_eq!(run.await.expect("the call has an answer").answer, Json(Charge { number: 1 }));
+    use crate::world::{GateWorld, call};
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Charge {
+        number: u32,
     }
-    let stored = world.read().await.record.unwrap();
-    assert!(format!("{stored:?}").contains("number"), "the answer is stored as JSON: {stored:?}");
+
+    #[tokio::test]
+    async fn an_answer_of_a_type_of_serde_is_replayed() {
+        let world = GateWorld::new();
+        for number in 1..=2 {
+            let run = world.gate.run(call(), async move |_| Ok(Json(Charge { number })));
+            assert_eq!(run.await.expect("the call has an answer").answer, Json(Charge { number: 1 }));
+        }
+        let stored = world.read().await.record.unwrap();
+        assert!(format!("{stored:?}").contains("number"), "the answer is stored as JSON: {stored:?}");
+    }
 }
