@@ -14,7 +14,7 @@ use anyhow::bail;
 use bytes::Bytes;
 use hapax_core::machine::{Begin, Claim, Complete, Grant, Lapse};
 use hapax_core::store::Inserted;
-use hapax_core::{Call, Identity, Key, Millis, Owner, Rule, Scope, Seconds, Store};
+use hapax_core::{Call, Identity, Key, Millis, Owner, Rule, Scope, Seconds, Store, Timestamp};
 
 use crate::harness::Subject;
 
@@ -89,6 +89,7 @@ async fn full_cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
         fingerprint: grant.fingerprint,
         answer: Bytes::from_static(ANSWER),
         retention: Seconds(86_400),
+        ended: Timestamp(0),
         age: Duration::ZERO,
     };
     store.complete(&call.record_key(), &complete).await?;

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use hapax_core::machine::{Begin, Claim, Complete, Lapse};
 use hapax_core::runtime::Tokio;
 use hapax_core::store::{Inserted, Memory, MemorySettings};
-use hapax_core::{Call, Millis, Owner, Seconds, Store};
+use hapax_core::{Call, Millis, Owner, Seconds, Store, Timestamp};
 
 use crate::harness::{Subject, per_second};
 use crate::subjects::FreshCalls;
@@ -52,6 +52,7 @@ pub(crate) fn cycle(store: &Memory, call: &Call, owner: Owner, answer: &Bytes) {
         fingerprint: grant.fingerprint,
         answer: answer.clone(),
         retention: Seconds(86_400),
+        ended: Timestamp(0),
         age: std::time::Duration::ZERO,
     };
     store.complete(&rk, &complete).now_or_never().expect("at once").expect("the completion is recorded");

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::key::RecordKey;
 use crate::machine::Complete;
-use crate::record::{Seconds, Timestamp};
+use crate::record::Seconds;
 
 pub use file::{FileJournal, FileJournalSettings};
 pub use memory::MemoryJournal;
@@ -53,7 +53,7 @@ pub trait Journal: fmt::Debug + Send + Sync + 'static {
     /// If dropped, the entry may or may not be marked.
     async fn done(&self, number: EntryNumber) -> Result<()>;
 
-    /// Returns the entries that are not done, ordered by `ended`, earliest first. A damaged entry is reported and left
+    /// Returns the entries that are not done, ordered by the end of their handlers, earliest first. A damaged entry is reported and left
     /// out.
     ///
     /// # Errors
@@ -74,11 +74,9 @@ pub struct EntryNumber(pub u64);
 pub struct Spilled {
     /// The record key of the call.
     pub rk: RecordKey,
-    /// The completion. Before each try the gate computes its age from `ended`.
+    /// The completion. Before each try the gate computes its age from the end of the handler.
     pub complete: Complete,
-    /// How long the gate retries while the store does not answer, counted from `ended`: the lifetime of a record whose
+    /// How long the gate retries while the store does not answer, counted from the end of the handler: the lifetime of a record whose
     /// outcome is unknown. After this time the record has expired.
     pub unknown_retention: Seconds,
-    /// When the handler ended, by the wall clock.
-    pub ended: Timestamp,
 }

@@ -140,6 +140,7 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
 ///     fingerprint: grant.fingerprint,
 ///     answer: "charged".into(),
 ///     retention: Seconds(24 * 3600),
+///     ended: seen.now,
 ///     age: Duration::ZERO,
 /// };
 /// // The lease expired, and no other attempt recorded an answer: the completion still counts.
@@ -152,7 +153,7 @@ pub fn renew(seen: &Observed, claim: &Claim) -> Decision<Renewed> {
 pub fn complete(seen: &Observed, ask: &Complete) -> Decision<Completed> {
     let token = ask.claim.token;
     let write = |reply| {
-        let change = completed((token, ask.fingerprint), &ask.answer, ask.retention, seen.now);
+        let change = completed((token, ask.fingerprint), &ask.answer, ask.retention, ask.ended);
         Write(change, reply)
     };
     let Some(record) = seen.live() else {

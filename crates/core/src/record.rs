@@ -205,8 +205,8 @@ impl Holding {
 pub struct Completion {
     /// The encoded answer, the same bytes in every store.
     pub answer: Bytes,
-    /// When the record will expire, in unix seconds by the writer's clock. It is for display; the store's clock
-    /// decides.
+    /// When the record will expire, in unix seconds by the clock of the attempt. It is for display, and each copy is
+    /// given the same; the store's clock decides.
     pub expiry: u32,
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hapax_core::machine::{Begin, Claim, Complete, Lapse};
-use hapax_core::{Call, Identity, Key, Millis, RecordKey, Scope, Seconds, Token};
+use hapax_core::{Call, Identity, Key, Millis, RecordKey, Scope, Seconds, Timestamp, Token};
 
 use crate::record::{AnswerId, bytes, fingerprint, owner};
 use crate::store::KEYS;
@@ -171,6 +171,7 @@ pub(crate) fn completion(claim: Claim, payload: u8, answer: AnswerId) -> Complet
         fingerprint: fingerprint(payload),
         answer: bytes(answer),
         retention: RETENTION,
+        ended: Timestamp(0),
         age: Duration::ZERO,
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hapax::machine::{Begin, Begun, Claim, Complete, Grant, Lapse, Pinned};
 use hapax::runtime::Runtime;
 use hapax::store::{Finding, Protocol, Severity};
-use hapax::{Call, Error, ErrorKind, Identity, Inspect, Key, Millis, Owner, Scope, Seconds, Store};
+use hapax::{Call, Error, ErrorKind, Identity, Inspect, Key, Millis, Owner, Scope, Seconds, Store, Timestamp};
 use tokio::time::timeout;
 
 use crate::causes::in_words;
@@ -133,8 +133,14 @@ impl StoreChecks {
 
     async fn complete(&self, grant: &Grant) -> Result<(), Error> {
         let (claim, fingerprint) = (Claim::from(grant), grant.fingerprint);
-        let ask =
-            Complete { claim, fingerprint, answer: Bytes::new(), retention: TRIAL_RETENTION, age: Duration::ZERO };
+        let ask = Complete {
+            claim,
+            fingerprint,
+            answer: Bytes::new(),
+            retention: TRIAL_RETENTION,
+            ended: Timestamp(0),
+            age: Duration::ZERO,
+        };
         self.with_timeout(Protocol::over(&*self.store).complete(&grant.rk, &ask)).await.map(drop)
     }
 }

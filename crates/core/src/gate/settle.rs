@@ -114,25 +114,26 @@ impl GrantGuard {
                 fingerprint: self.granted.grant.fingerprint,
                 answer: answer.encode(),
                 retention: self.retention,
+                ended: leases.runtime().wall_now(),
                 age: Duration::ZERO,
             },
             ended_at: leases.runtime().boottime_now(),
-            ended_at_wall: leases.runtime().wall_now(),
         };
+        let ended = unrecorded.request.ended;
         if chaos::on("answer_before_record") {
             self.complete_later(unrecorded.request);
-            return Ok(self.fresh(answer, Recorded::Yes));
+            return Ok(self.fresh(answer, ended, Recorded::Yes));
         }
         let mut wait = self.gate.terms.record_patience;
         loop {
             let error = match self.record_within(&mut unrecorded, wait).await {
-                Ok(completed) => return self.completed_result(answer, completed),
+                Ok(completed) => return self.completed_result((answer, ended), completed),
                 Err(error) => error,
             };
             let journal_error = match self.spill(&unrecorded).await {
                 Ok(()) => {
                     telemetry::spilled(self.granted.grant.rk, &error);
-                    return Ok(self.fresh(answer, Recorded::Pending));
+                    return Ok(self.fresh(answer, ended, Recorded::Pending));
                 }
                 Err(error) => error,
             };
@@ -196,20 +197,25 @@ impl GrantGuard {
     }
 
     /// The result of a caller whose own handler gave the answer.
-    fn fresh<A>(&self, answer: A, recorded: Recorded) -> RunResult<A> {
-        let expiry = self.gate.shared.leases.runtime().wall_now().plus(self.retention.into()).seconds();
+    fn fresh<A>(&self, answer: A, ended: Timestamp, recorded: Recorded) -> RunResult<A> {
+        // As in the record, so that each copy is given the same expiry (`machine/change.rs`).
+        let expiry = ended.plus(self.retention.into()).seconds();
         RunResult { answer, provenance: Provenance::Fresh, recorded, expiry: Some(expiry) }
     }
 
-    fn completed_result<A: Answer>(&self, answer: A, completed: Completed) -> Result<RunResult<A>, Refused<A>> {
+    fn completed_result<A: Answer>(
+        &self,
+        (answer, ended): (A, Timestamp),
+        completed: Completed,
+    ) -> Result<RunResult<A>, Refused<A>> {
         let rk = self.granted.grant.rk;
         match completed {
-            Completed::Done | Completed::Already => Ok(self.fresh(answer, Recorded::Yes)),
+            Completed::Done | Completed::Already => Ok(self.fresh(answer, ended, Recorded::Yes)),
             Completed::Recreated => {
                 telemetry::recreated(rk);
-                Ok(self.fresh(answer, Recorded::Yes))
+                Ok(self.fresh(answer, ended, Recorded::Yes))
             }
-            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => Ok(self.fresh(answer, Recorded::Yes)),
+            Completed::Lost(_) if chaos::on("lost_gives_own_answer") => Ok(self.fresh(answer, ended, Recorded::Yes)),
             Completed::Lost(record) => self.lost_result(record),
             Completed::Gone => Err(unknown("the store forgot the record, and the answer is older than its retention")),
         }
@@ -230,7 +236,6 @@ impl GrantGuard {
             rk: self.granted.grant.rk,
             complete: unrecorded.request.clone(),
             unknown_retention: self.gate.terms.unknown_retention,
-            ended: unrecorded.ended_at_wall,
         };
         // Boxed, so that the future of a completion that is confirmed stays small.
         Box::pin(self.gate.shared.spill(spilled, &mut self.heartbeat)).await
@@ -242,8 +247,6 @@ struct UnrecordedAnswer {
     request: Complete,
     /// When the handler ended, on the boot-time clock.
     ended_at: Duration,
-    /// The same by the wall clock.
-    ended_at_wall: Timestamp,
 }
 
 impl Drop for GrantGuard {

@@ -78,7 +78,7 @@ impl SpillQueue {
         pending.queue.extend(earlier.into_iter().chain(newer));
         pending.taken = 0;
         telemetry::spill_depth(pending.queue.len());
-        let oldest = pending.queue.iter().map(|entry| entry.spilled.ended).min();
+        let oldest = pending.queue.iter().map(|entry| entry.spilled.complete.ended).min();
         telemetry::spill_oldest(oldest.map_or(Duration::ZERO, |ended| now.since(ended)));
     }
 }
@@ -159,7 +159,7 @@ impl GateCore {
         let rk = spilled.rk;
         let mut request = spilled.complete.clone();
         // By the wall clock: the entry may be older than this boot of the machine.
-        request.age = self.leases.runtime().wall_now().since(spilled.ended);
+        request.age = self.leases.runtime().wall_now().since(spilled.complete.ended);
         if chaos::on("spill_ignores_expiry") {
             request.age = Duration::ZERO;
         }

@@ -110,12 +110,12 @@ impl Frames {
         fields.extend_from_slice(complete.fingerprint.as_bytes());
         fields.extend_from_slice(&complete.retention.0.to_be_bytes());
         fields.extend_from_slice(&spilled.unknown_retention.0.to_be_bytes());
-        fields.extend_from_slice(&spilled.ended.0.to_be_bytes());
+        fields.extend_from_slice(&complete.ended.0.to_be_bytes());
         let age = u64::try_from(complete.age.as_micros()).unwrap_or(u64::MAX);
         fields.extend_from_slice(&age.to_be_bytes());
         let position = self.end();
         self.push_frame(ENTRY, &fields, &complete.answer);
-        EntryLocation { position, len: self.end() - position, ended: spilled.ended }
+        EntryLocation { position, len: self.end() - position, ended: complete.ended }
     }
 
     pub(super) fn push_done(&mut self, entry: &EntryLocation) {
@@ -229,13 +229,13 @@ pub(super) fn read_entry(frame: &Bytes, position: u64, mark: FileMark) -> Option
         fingerprint: Fingerprint::from_parts(Rule(fields[40]), array(fields, 41)),
         answer: frame.slice_ref(answer),
         retention: Seconds(u32::from_be_bytes(array(fields, 53))),
+        ended: Timestamp(u64::from_be_bytes(array(fields, 61))),
         age: Duration::from_micros(u64::from_be_bytes(array(fields, 69))),
     };
     Some(Spilled {
         rk: RecordKey::from_bytes(array(fields, 0)),
         complete,
         unknown_retention: Seconds(u32::from_be_bytes(array(fields, 57))),
-        ended: Timestamp(u64::from_be_bytes(array(fields, 61))),
     })
 }
 

@@ -43,7 +43,7 @@ impl Journal for MemoryJournal {
     async fn replay(&self) -> Result<Vec<(EntryNumber, Spilled)>> {
         let entries = self.entries.lock();
         let mut undone: Vec<_> = entries.undone.iter().map(|(number, spilled)| (*number, spilled.clone())).collect();
-        undone.sort_by_key(|(_, spilled)| spilled.ended);
+        undone.sort_by_key(|(_, spilled)| spilled.complete.ended);
         Ok(undone)
     }
 }

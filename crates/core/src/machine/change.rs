@@ -82,13 +82,13 @@ pub(super) fn moved(record: &Record, phase: Phase, holding: Holding) -> Change {
     Change { record: Record { state: State::Open(phase, holding), ..record.clone() }, lifetime: holding.lifetime }
 }
 
-/// The record of an answer.
+/// The record of an answer. It shows the expiry by the clock of `at`.
 pub(super) fn completed(
     (token, fingerprint): (Token, Fingerprint),
     answer: &Bytes,
     retention: Seconds,
-    now: Timestamp,
+    at: Timestamp,
 ) -> Change {
-    let completion = Completion { answer: answer.clone(), expiry: now.plus(retention.into()).seconds() };
+    let completion = Completion { answer: answer.clone(), expiry: at.plus(retention.into()).seconds() };
     Change { record: Record { token, fingerprint, state: State::Completed(completion) }, lifetime: retention }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::reply::Grant;
 use crate::key::{Call, Fingerprint};
-use crate::record::{Millis, Owner, Seconds, Token};
+use crate::record::{Millis, Owner, Seconds, Timestamp, Token};
 
 /// What a begin does with a record in progress whose lease expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub struct Complete {
     pub answer: Bytes,
     /// How long the recorded answer lives.
     pub retention: Seconds,
+    /// When the attempt ended, by its own wall clock. The record shows the expiry of the answer by this clock.
+    pub ended: Timestamp,
     /// How long ago the attempt ended, by its own clock. An answer older than its retention is not written to an absent
     /// record.
     pub age: Duration,

@@ -9,7 +9,7 @@ use crate::machine::{
     self, Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Decision, Lapse, Observed, Pinned, Renewed,
     Resolved, Settled, Verdict,
 };
-use crate::record::{Millis, Owner, Phase, Seconds, State, Token};
+use crate::record::{Millis, Owner, Phase, Seconds, State, Timestamp, Token};
 use crate::store::{Inserted, Store, Swapped};
 
 /// How many times an operation reads, decides and swaps before it gives up on a record that keeps changing.
@@ -215,6 +215,8 @@ impl<'a> Protocol<'a> {
                 fingerprint: grant.fingerprint,
                 answer: Bytes::new(),
                 retention: PIN_RETENTION,
+                // A first token is the store's clock.
+                ended: Timestamp(grant.token.0),
                 age: Duration::ZERO,
             };
             // Another process that completed it first wrote the same pin.

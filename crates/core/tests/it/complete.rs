@@ -9,7 +9,9 @@ use hapax_core::gate::{Detail, Provenance, Reason, Recorded, Refused};
 use hapax_core::journal::MemoryJournal;
 use hapax_core::machine::{Claim, Complete, Completed};
 use hapax_core::store::Protocol;
-use hapax_core::{Error, ErrorKind, Gate, Identity, Journal, OnLapse, Owner, Rule, Seconds, State, Store, Token};
+use hapax_core::{
+    Error, ErrorKind, Gate, Identity, Journal, OnLapse, Owner, Rule, Seconds, State, Store, Timestamp, Token,
+};
 use hapax_testkit::StoreMethod;
 use tokio::sync::Notify;
 
@@ -99,7 +101,14 @@ async fn lose_to(claim: fn(&Claim) -> Claim) {
         let grant = Claim { owner: record.state.holding().unwrap().owner, token: record.token };
         let answer = Bytes::from_static(b"the canonical answer");
         let fingerprint = record.fingerprint;
-        let ask = Complete { claim: claim(&grant), fingerprint, answer, retention: Seconds(60), age: Duration::ZERO };
+        let ask = Complete {
+            claim: claim(&grant),
+            fingerprint,
+            answer,
+            retention: Seconds(60),
+            ended: Timestamp(0),
+            age: Duration::ZERO,
+        };
         let completed = Protocol::over(&world.store.inner).complete(&call().record_key(), &ask).await;
         assert_eq!(completed.unwrap(), Completed::Done);
         world.time.pass(LEASE / 2).await;

@@ -32,7 +32,7 @@ fn fields(spilled: &Spilled) -> impl Debug + PartialEq + use<> {
     (
         (spilled.rk, complete.claim, complete.fingerprint),
         (complete.retention, spilled.unknown_retention),
-        (complete.age, spilled.ended),
+        (complete.age, complete.ended),
     )
 }
 

@@ -22,14 +22,10 @@ pub(crate) fn spilled(n: u8, answer: &[u8]) -> Spilled {
         fingerprint: Fingerprint::from_parts(Rule(3), [n; 12]),
         answer: answer.to_vec().into(),
         retention: Seconds(86_400),
+        ended: Timestamp(1_700_000_000_000_000 + u64::from(n)),
         age: Duration::from_micros(1_234_567),
     };
-    Spilled {
-        rk: RecordKey::from_bytes([n; 16]),
-        complete,
-        unknown_retention: Seconds(2_592_000),
-        ended: Timestamp(1_700_000_000_000_000 + u64::from(n)),
-    }
+    Spilled { rk: RecordKey::from_bytes([n; 16]), complete, unknown_retention: Seconds(2_592_000) }
 }
 
 pub(crate) fn name(spilled: &Spilled) -> u8 {

@@ -192,7 +192,14 @@ impl World {
             Plan::Complete { by, answer: n, old } => {
                 let (claim, fingerprint) = self.pick(&self.claims, by);
                 let age = if *old { Duration::from(RETENTION) } else { Duration::ZERO };
-                Ask::Complete(Complete { claim, fingerprint, answer: answer(*n), retention: RETENTION, age })
+                Ask::Complete(Complete {
+                    claim,
+                    fingerprint,
+                    answer: answer(*n),
+                    retention: RETENTION,
+                    ended: Timestamp(0),
+                    age,
+                })
             }
             Plan::Release(by) => Ask::Release(claim(by)),
             Plan::Cancel(by) => Ask::Cancel(owner(*by)),

@@ -9,7 +9,7 @@ use hapax_core::machine::{
     Begin, Begun, Change, Claim, Complete, Completed, Grant, Lapse, Observed, Pinned, Renewed, Resolved, Settled,
 };
 use hapax_core::store::{Inserted, Memory, MemorySettings, Protocol, Swapped};
-use hapax_core::{Call, ErrorKind, Identity, Millis, Owner, RecordKey, Result, Seconds, Store};
+use hapax_core::{Call, ErrorKind, Identity, Millis, Owner, RecordKey, Result, Seconds, Store, Timestamp};
 use hapax_testkit::ManualClock;
 
 const RK: RecordKey = RecordKey::from_bytes([5; 16]);
@@ -160,6 +160,7 @@ async fn a_completion_by_swap_succeeds_at_the_eighth_try_and_fails_after_it() {
             fingerprint: first.fingerprint,
             answer: "the answer".into(),
             retention: LIFE,
+            ended: Timestamp(0),
             age: Duration::ZERO,
         };
         let completed = Protocol::over(&store).complete(&RK, &completion).await;

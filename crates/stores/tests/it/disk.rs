@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hapax_core::machine::{Claim, Complete, Completed, Grant};
 use hapax_core::store::{Inserted, Inspect};
-use hapax_core::{Error, ErrorKind, Seconds, Store};
+use hapax_core::{Error, ErrorKind, Seconds, Store, Timestamp};
 use hapax_stores::Sqlite;
 
 use crate::sqlite::{begin, open};
@@ -44,6 +44,7 @@ async fn complete(store: &Sqlite, grant: &Grant) -> Result<Completed, Error> {
         fingerprint: grant.fingerprint,
         answer: "the answer".into(),
         retention: Seconds(3600),
+        ended: Timestamp(0),
         age: Duration::ZERO,
     };
     store.complete(&grant.rk, &ask).await

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hapax_core::machine::{Begin, Begun, Claim, Complete, Completed, Grant, Lapse};
 use hapax_core::runtime::Tokio;
 use hapax_core::store::Protocol;
-use hapax_core::{Call, Error, Identity, Key, Millis, Owner, Result, Rule, Scope, Seconds, Store};
+use hapax_core::{Call, Error, Identity, Key, Millis, Owner, Result, Rule, Scope, Seconds, Store, Timestamp};
 use hapax_stores::Redis;
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{self, RedisKind, RedisServer, RedisServerOptions, RespValue};
@@ -169,5 +169,5 @@ impl Operation {
 pub(crate) fn completion(grant: &Grant, answer: &str) -> Complete {
     let answer = Bytes::copy_from_slice(answer.as_bytes());
     let claim = Claim::from(grant);
-    Complete { claim, fingerprint: grant.fingerprint, answer, retention: DAY, age: Duration::ZERO }
+    Complete { claim, fingerprint: grant.fingerprint, answer, retention: DAY, ended: Timestamp(0), age: Duration::ZERO }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use hapax_core::machine::{Begin, Begun, Claim, Complete, Completed, Grant, Observed, Verdict};
 use hapax_core::store::Protocol;
-use hapax_core::{Call, Fingerprint, Identity, Millis, Record, RecordKey, Result, Rule, Seconds, State, Store, Token};
+use hapax_core::{
+    Call, Fingerprint, Identity, Millis, Record, RecordKey, Result, Rule, Seconds, State, Store, Timestamp, Token,
+};
 
 use super::step::ProtocolCall;
 
@@ -206,6 +208,7 @@ fn completion(grant: &Grant, answer: u8, is_old: bool) -> Complete {
         fingerprint: grant.fingerprint,
         answer: vec![answer].into(),
         retention: RETENTION,
+        ended: Timestamp(0),
         age: if is_old { RETENTION.into() } else { Duration::ZERO },
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use hapax_core::machine::{Begin, Claim, Complete, Lapse, Verdict};
 use hapax_core::store::{Memory, MemorySettings, Protocol};
-use hapax_core::{Millis, Owner, Record, Result, Seconds, Store, Token};
+use hapax_core::{Millis, Owner, Record, Result, Seconds, Store, Timestamp, Token};
 use hapax_sweeps::Sweep;
 use hapax_testkit::{Faulty, Process, StoreFault, TaskHandle, VirtualTime};
 
@@ -121,7 +121,14 @@ impl TestedOperation {
 
 fn complete(claim: Claim) -> Complete {
     let fingerprint = call().newest_fingerprint();
-    Complete { claim, fingerprint, answer: Bytes::from_static(b"done"), retention: LIFETIME, age: Duration::ZERO }
+    Complete {
+        claim,
+        fingerprint,
+        answer: Bytes::from_static(b"done"),
+        retention: LIFETIME,
+        ended: Timestamp(0),
+        age: Duration::ZERO,
+    }
 }
 
 /// A record in some state, and a faulty store before it.

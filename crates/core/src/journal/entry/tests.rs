@@ -9,14 +9,10 @@ fn spilled(answer: &[u8], ended: u64) -> Spilled {
         fingerprint: Fingerprint::from_parts(Rule(7), [0xf0; 12]),
         answer: Bytes::copy_from_slice(answer),
         retention: Seconds(86_400),
+        ended: Timestamp(ended),
         age: Duration::from_micros(1_500_000),
     };
-    Spilled {
-        rk: RecordKey::from_bytes([0xee; 16]),
-        complete,
-        unknown_retention: Seconds(2_592_000),
-        ended: Timestamp(ended),
-    }
+    Spilled { rk: RecordKey::from_bytes([0xee; 16]), complete, unknown_retention: Seconds(2_592_000) }
 }
 
 /// A file with three entries, and their locations.

@@ -173,7 +173,7 @@ impl JournalFiles {
     pub(super) fn replay(&self) -> Vec<(EntryNumber, Spilled)> {
         let logs = iter::once(&self.own).chain(&self.adopted);
         let mut undone: Vec<_> = logs.flat_map(JournalFile::replay).collect();
-        undone.sort_by_key(|(number, spilled)| (spilled.ended, *number));
+        undone.sort_by_key(|(number, spilled)| (spilled.complete.ended, *number));
         undone
     }
 }

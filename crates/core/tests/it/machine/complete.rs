@@ -4,7 +4,7 @@ use super::*;
 
 fn by(claim: Claim) -> Complete {
     let answer = Bytes::from_static(b"the answer");
-    Complete { claim, fingerprint: PAYLOAD, answer, retention: RETENTION, age: Duration::ZERO }
+    Complete { claim, fingerprint: PAYLOAD, answer, retention: RETENTION, ended: NOW, age: Duration::ZERO }
 }
 
 fn done(token: Token) -> Decision<Completed> {

@@ -19,6 +19,8 @@ use crate::setup::Setup;
 pub(super) const LEASE: Millis = Millis(30_000);
 pub(super) const UNKNOWN: Seconds = Seconds(30 * 24 * 3600);
 pub(super) const RETENTION: Seconds = Seconds(24 * 3600);
+/// When the attempts ended, by a clock that is years behind that of the store.
+const ENDED: Timestamp = Timestamp(1_500_000_000_000_000);
 pub(super) const RELEASED: Seconds = Seconds(600);
 pub(super) const DEAD: Seconds = Seconds(20 * 24 * 3600);
 
@@ -168,6 +170,7 @@ impl SuiteOperation {
             fingerprint: grant.fingerprint,
             answer: answer.into(),
             retention: RETENTION,
+            ended: ENDED,
             age: Duration::ZERO,
         }
     }
