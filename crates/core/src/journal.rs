@@ -53,8 +53,8 @@ pub trait Journal: fmt::Debug + Send + Sync + 'static {
     /// If dropped, the entry may or may not be marked.
     async fn done(&self, number: EntryNumber) -> Result<()>;
 
-    /// Returns the entries that are not done, ordered by the end of their handlers, earliest first. A damaged entry is reported and left
-    /// out.
+    /// Returns the entries that are not done, ordered by the end of their handlers, earliest first. A damaged entry is
+    /// reported and left out.
     ///
     /// # Errors
     /// `NotApplied` if the journal is closed, `Unknown` if its thread panicked.
@@ -76,7 +76,7 @@ pub struct Spilled {
     pub rk: RecordKey,
     /// The completion. Before each try the gate computes its age from the end of the handler.
     pub complete: Complete,
-    /// How long the gate retries while the store does not answer, counted from the end of the handler: the lifetime of a record whose
-    /// outcome is unknown. After this time the record has expired.
+    /// How long the gate retries while the store does not answer, counted from the end of the handler: the lifetime of
+    /// a record whose outcome is unknown. After this time the record has expired.
     pub unknown_retention: Seconds,
 }

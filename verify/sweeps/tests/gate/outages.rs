@@ -46,8 +46,8 @@ fn outages_of_up_to_59_calls_start_at_every_store_call_with_a_journal() {
     sweep.finish(20, 9000);
 }
 
-/// The outage starts with the completion and outlasts the patience of the caller. Without the interruption, the caller receives its
-/// answer while the completion is in the journal. The completion is recorded when the store is back.
+/// The outage starts with the completion and outlasts the patience of the caller. Without the interruption, the caller
+/// receives its answer while the completion is in the journal. The completion is recorded when the store is back.
 #[test]
 fn an_interruption_at_every_step_of_an_outage() {
     let mut sweep = Sweep::new("an interruption at every step of an outage, with a journal");
