@@ -355,6 +355,12 @@ impl Call {
         self.fingerprint
     }
 
+    /// Whether both calls have the same key and the same payload. They may come from different origins.
+    pub(crate) fn is_copy_of(&self, other: &Self) -> bool {
+        let payload = |call: &Self| (call.rk, call.fingerprint, call.older);
+        payload(self) == payload(other)
+    }
+
     /// The tenant whose share of the permits the call uses.
     pub(crate) const fn tenant(&self) -> u64 {
         self.tenant

@@ -120,7 +120,7 @@ impl Coalescer {
         if chaos::on("twin_runs_too") {
             return CallRole::Alone;
         }
-        if leading.call != *call {
+        if !call.is_copy_of(&leading.call) {
             return match leading.stage {
                 LeaderStage::Granted => CallRole::Mismatch,
                 // The leader's begin may still be refused, so the store has to compare the payloads.

@@ -51,6 +51,35 @@ async fn fifty_copies_run_the_handler_once() {
     assert_answer(world.run_with_answer("another").await, "the answer", Provenance::Replayed);
 }
 
+#[tokio::test]
+async fn a_copy_from_another_origin_gets_the_answer_of_its_leader() {
+    for (on_busy, waits) in [(OnBusy::Reject, false), (OnBusy::Wait(LEASE), true)] {
+        let world = GateWorld::new().with_settings(|settings| settings.policy.on_busy = on_busy);
+        let go = Arc::new(Notify::new());
+        let released = Arc::clone(&go);
+        let first = world.gate.run(call().origin(1), move |_| async move {
+            released.notified().await;
+            Ok(String::from("the answer"))
+        });
+        // A client that changed its network sends the same request again while the first one runs.
+        let copy = async {
+            settle().await;
+            let copy = world.gate.run(call().origin(2), |_| async { Ok(String::from("another")) });
+            let release = async {
+                settle().await;
+                go.notify_one();
+            };
+            join(copy, release).await.0
+        };
+        let (first, copy) = join(first, copy).await;
+        assert_answer(first, "the answer", Provenance::Fresh);
+        match copy {
+            Err(Refused { reason: Reason::Busy { .. }, .. }) if !waits => {}
+            copy => assert_answer(copy, "the answer", Provenance::Replayed),
+        }
+    }
+}
+
 #[test]
 fn fifty_copies_on_two_threads_run_the_handler_once() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
