@@ -22,8 +22,8 @@ pub(super) fn write_groups(
 ) -> impl FnOnce(StepQueue) + Send {
     move |mut queue| {
         while let Some(mut group) = queue.next(GROUP) {
-            let committed = commit(&connection, &*runtime, &mut group);
             checkpoints.count(group.len());
+            let committed = commit_readable(&connection, &*runtime, &mut group);
             group.into_iter().for_each(|step| step.reply(&committed));
         }
     }
@@ -43,6 +43,25 @@ pub(super) fn read_steps(connection: Connection, runtime: Arc<dyn Runtime>) -> i
     }
 }
 
+/// Commits the group without the steps that find a damaged row: one damaged record must not fail the calls of others.
+fn commit_readable(
+    connection: &Connection,
+    runtime: &dyn Runtime,
+    group: &mut Vec<Box<dyn QueuedStep>>,
+) -> Result<(), GroupError> {
+    loop {
+        match commit(connection, runtime, group) {
+            Err(error)
+                if let Some(damaged) = error.damaged_step
+                    && group.len() > 1 =>
+            {
+                group.remove(damaged).reply(&Err(error));
+            }
+            committed => return committed,
+        }
+    }
+}
+
 fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn QueuedStep>]) -> Result<(), GroupError> {
     if !connection.is_autocommit() {
         // The rollback of an earlier group failed and left its transaction open.
@@ -53,9 +72,7 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Q
     run(connection, "begin immediate").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
     // Read the clock after the file's lock is held: a lease must not lose the time spent waiting for it.
     let now = runtime.wall_now();
-    let committed = carry_out(connection, now, group)
-        .map_err(|error| group_error(error, ErrorKind::NotApplied))
-        .and_then(|()| run(connection, "commit").map_err(commit_error));
+    let committed = carry_out(connection, now, group).and_then(|()| run(connection, "commit").map_err(commit_error));
     if committed.is_err() && !connection.is_autocommit() {
         // If this rollback fails too, the next group repeats it before it begins.
         let _ = run(connection, "rollback");
@@ -63,17 +80,29 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Q
     committed
 }
 
-fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn QueuedStep>]) -> rusqlite::Result<()> {
-    let token_high_water = connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)?;
+fn carry_out(connection: &Connection, now: Timestamp, group: &mut [Box<dyn QueuedStep>]) -> Result<(), GroupError> {
+    let failed = |error| group_error(error, ErrorKind::NotApplied);
+    let token_high_water = mark(connection).map_err(failed)?;
     let mut context = StepContext { connection, now, token_high_water };
-    group.iter_mut().try_for_each(|step| step.carry_out(&mut context))?;
+    for (place, step) in group.iter_mut().enumerate() {
+        step.carry_out(&mut context).map_err(failed).map_err(|error| GroupError {
+            damaged_step: (error.kind == ErrorKind::Damaged).then_some(place),
+            ..error
+        })?;
+    }
     // One update for the whole group, in the transaction that stores the tokens.
     if context.token_high_water > token_high_water {
-        connection
-            .prepare_cached(include_str!("raise_mark.sql"))?
-            .execute([row::stored_token(context.token_high_water)])?;
+        raise_mark(connection, context.token_high_water).map_err(failed)?;
     }
     Ok(())
+}
+
+fn mark(connection: &Connection) -> rusqlite::Result<Token> {
+    connection.prepare_cached(include_str!("mark.sql"))?.query_row([], row::token)
+}
+
+fn raise_mark(connection: &Connection, to: Token) -> rusqlite::Result<()> {
+    connection.prepare_cached(include_str!("raise_mark.sql"))?.execute([row::stored_token(to)]).map(drop)
 }
 
 fn run(connection: &Connection, statement: &str) -> rusqlite::Result<()> {
@@ -87,7 +116,7 @@ fn group_error(error: rusqlite::Error, kind: ErrorKind) -> GroupError {
         Some(DiskFull) => (ErrorKind::Full, "the disk of the SQLite file is full"),
         Some(_) | None => (kind, "SQLite failed to carry out the step"),
     };
-    GroupError { kind, message, source: Arc::new(error) }
+    GroupError { kind, message, source: Arc::new(error), damaged_step: None }
 }
 
 /// A failed commit may have reached the disk, with two exceptions. After `SQLITE_BUSY` the commit never got the file's

@@ -35,10 +35,10 @@ impl DatabaseThread {
     pub(super) async fn run<T, W>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
-        W: FnOnce(&mut StepContext<'_>) -> Result<T, StepError> + Send + 'static,
+        W: Fn(&mut StepContext<'_>) -> Result<T, StepError> + Send + 'static,
     {
         let (reply, replied) = oneshot::channel();
-        let step = Box::new(StepRequest { work: Some(work), result: None, reply });
+        let step = Box::new(StepRequest { work, result: None, reply });
         if self.steps.send(step).await.is_err() {
             return Err(Error::new(ErrorKind::NotApplied, "the SQLite store's thread has ended"));
         }
@@ -52,6 +52,8 @@ pub(super) struct GroupError {
     pub(super) kind: ErrorKind,
     pub(super) message: &'static str,
     pub(super) source: Arc<rusqlite::Error>,
+    /// The place in the group of a step that found a damaged row. The other steps may succeed without it.
+    pub(super) damaged_step: Option<usize>,
 }
 
 impl GroupError {
@@ -62,7 +64,7 @@ impl GroupError {
 
 /// One caller's step, from the queue to its reply.
 pub(super) trait QueuedStep: Send {
-    /// Runs the step and keeps its result until the group is committed.
+    /// Runs the step and keeps its result until the group is committed. It runs again if its group is rolled back.
     fn carry_out(&mut self, context: &mut StepContext<'_>) -> Result<(), rusqlite::Error>;
 
     /// Sends the result to the caller, or the group's error if the commit failed.
@@ -70,7 +72,7 @@ pub(super) trait QueuedStep: Send {
 }
 
 struct StepRequest<T, W> {
-    work: Option<W>,
+    work: W,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
@@ -78,14 +80,14 @@ struct StepRequest<T, W> {
 impl<T, W> QueuedStep for StepRequest<T, W>
 where
     T: Send,
-    W: FnOnce(&mut StepContext<'_>) -> Result<T, StepError> + Send,
+    W: Fn(&mut StepContext<'_>) -> Result<T, StepError> + Send,
 {
     fn carry_out(&mut self, context: &mut StepContext<'_>) -> Result<(), rusqlite::Error> {
         // The caller was cancelled. A cancelled call may or may not be applied, so skip the step.
-        let Some(work) = self.work.take().filter(|_| !self.reply.is_closed()) else {
+        if self.reply.is_closed() {
             return Ok(());
-        };
-        self.result = Some(match work(context) {
+        }
+        self.result = Some(match (self.work)(context) {
             Ok(value) => Ok(value),
             Err(StepError::Record(error)) => Err(error),
             Err(StepError::Database(error)) => return Err(error),

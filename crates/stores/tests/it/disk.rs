@@ -117,7 +117,7 @@ async fn a_read_only_disk_is_refused_with_a_remedy() {
 /// Waits until the store's threads have closed the file: the last one deletes the log.
 pub(crate) async fn wait_until_closed(path: &Path) {
     let log = path.with_file_name("hapax.db-wal");
-    for _ in 0..100_000 {
+    for _ in 0..10_000_000 {
         if !log.exists() {
             return;
         }

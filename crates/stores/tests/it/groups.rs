@@ -15,6 +15,7 @@ use hapax_core::{ErrorKind, RecordKey, Result, Store, Timestamp, Token};
 use hapax_stores::{Sqlite, SqliteSettings};
 use rusqlite::Connection;
 
+use crate::disk::wait_until_closed;
 use crate::sqlite::{begin, open};
 
 fn rk(key: u32) -> RecordKey {
@@ -79,6 +80,42 @@ async fn a_group_with_a_refused_step_leaves_nothing_behind() {
             Err(error) => assert_eq!((error.kind(), stored), (ErrorKind::NotApplied, None), "key {key}: {error:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_damaged_row_fails_only_the_calls_of_its_own_record() {
+    const DAMAGED: u32 = 5;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.db");
+    let store = open(&path).unwrap();
+    grant(&store, DAMAGED).await.unwrap();
+    drop(store);
+    wait_until_closed(&path).await;
+    damage_row(&path, rk(DAMAGED));
+    let store = open(&path).unwrap();
+
+    let error = store.begin(&begin(DAMAGED)).await.expect_err("its row is damaged");
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
+    let begun = run_in_groups(&path, (0..=10).map(|key| grant(&store, key).boxed()).collect()).await;
+    for (key, begun) in (0..).zip(&begun) {
+        match begun {
+            Ok(token) => assert_eq!(store.read(&rk(key)).await.unwrap().record.unwrap().token, *token, "key {key}"),
+            Err(error) => assert_eq!((key, error.kind()), (DAMAGED, ErrorKind::Damaged), "{error:?}"),
+        }
+    }
+    assert!(begun[5].is_err(), "its row is damaged: {begun:?}");
+}
+
+/// Overwrites the type of the column `state` in the row of this key, so that the row seems to be longer than it is.
+fn damage_row(path: &Path, rk: RecordKey) {
+    // The header of a row without an answer: its own length, and a byte for the type of each of the 16 columns. The
+    // first column has no bytes, so the key follows the header.
+    const HEADER: usize = 17;
+    let mut bytes = std::fs::read(path).unwrap();
+    let is_row = |place: &usize| bytes[*place..].starts_with(rk.as_bytes()) && bytes[place - HEADER] == 17;
+    let row = (HEADER..bytes.len()).find(is_row).expect("the file has the row");
+    bytes[row - HEADER + 3] = 0x7F;
+    std::fs::write(path, bytes).unwrap();
 }
 
 #[tokio::test]
