@@ -102,8 +102,9 @@ pub(crate) async fn sweep(inspect: Arc<dyn Inspect>) {
         tokio::time::sleep(SWEEP_EVERY).await;
         loop {
             match inspect.sweep(SWEEP_STEP).await {
-                Ok(0) => break,
-                Ok(swept) => tracing::debug!(swept, "expired records were removed"),
+                Ok(SWEEP_STEP) => tracing::debug!("{SWEEP_STEP} expired records were removed"),
+                // Records that expire during the search wait for the next one.
+                Ok(_) => break,
                 Err(error) => {
                     tracing::warn!(?error, "cannot remove expired records; the next try is in {SWEEP_EVERY:?}");
                     break;

@@ -38,12 +38,13 @@ pub(super) async fn sweep(threads: &Threads, limit: usize) -> Result<usize> {
 pub(super) async fn sweep_regularly(threads: Weak<Threads>, runtime: Arc<dyn Runtime>, every: Duration) {
     loop {
         runtime.sleep(every).await;
-        let Some(threads) = threads.upgrade() else { return };
         // Small steps, so that begins wait for none of them for long.
         loop {
+            let Some(threads) = threads.upgrade() else { return };
             match sweep(&threads, STEP).await {
-                Ok(0) => break,
-                Ok(swept) => tracing::debug!(swept, "expired records were removed from the SQLite file"),
+                Ok(STEP) => tracing::debug!("{STEP} expired records were removed from the SQLite file"),
+                // The end of the table. Records that expire during the search wait for the next one.
+                Ok(_) => break,
                 Err(error) => {
                     tracing::warn!(%error, "cannot remove expired records; the next try is in {every:?}");
                     break;
