@@ -143,6 +143,7 @@ impl GateCore {
                     if let Err(error) = journal.done(entry.number).await {
                         telemetry::journal_trouble(&error);
                     }
+                    self.spill_queue.pending.lock().taken -= 1;
                 }
                 DrainResult::StoreDown => {
                     // Each later entry would wait for the same store, for up to one timeout.
@@ -179,7 +180,7 @@ impl GateCore {
             Err(_) if request.age >= spilled.unknown_retention.into() && !chaos::on("spill_never_expires") => {
                 telemetry::spilled_answer_discarded(rk, "the record has expired by now");
             }
-            // The journal keeps the answer of a damaged record until an operator repairs it.
+            // The journal keeps the answer of a damaged record, which an operator may repair until it expires.
             Err(error) if is_permanent(&error) => return DrainResult::Keep,
             Err(_) => return DrainResult::StoreDown,
         }

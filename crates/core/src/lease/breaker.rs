@@ -52,6 +52,10 @@ impl Breaker {
         if before == Ok(FAILURES - 1) {
             self.probe_at.store(micros(now + PROBE_EVERY), Ordering::Release);
             telemetry::breaker_opened();
+            if !self.is_open() {
+                // A success closed it at the same time, and may have reported that first.
+                telemetry::breaker_closed();
+            }
         }
     }
 }
