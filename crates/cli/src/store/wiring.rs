@@ -72,7 +72,11 @@ impl std::str::FromStr for StoreUrl {
                 }
                 Ok(Self::Sqlite(path.into()))
             }
-            _ => bail!("there is no store for the scheme {scheme:?}; this build has {SCHEMES}"),
+            _ if scheme.chars().all(|letter| letter.is_ascii_alphanumeric()) => {
+                bail!("there is no store for the scheme {scheme:?}; this build has {SCHEMES}")
+            }
+            // It may be a part of a password.
+            _ => bail!("the URL does not begin with the scheme of a store; this build has {SCHEMES}"),
         }
     }
 }

@@ -24,7 +24,7 @@ fn a_wrong_value_is_quoted() {
         ("--upstream", "ftp://api"),
         ("--upstream-timeout", "0s"),
         ("--store", "hapax.db"),
-        ("--store", "memory:x"),
+        ("--store", "postgres://cache.example"),
         ("--store-header", "set-cookie"),
         ("--secrets", "absent"),
         ("--admin-token-file", "absent"),
@@ -48,7 +48,19 @@ fn a_wrong_value_with_a_password_is_not_quoted() {
         ("--store", "redis://user:hush@cache.example/zwei"),
         ("--store", "redis://:hush?x@cache.example"),
         ("--store", "redis://cache.example?pass=hush"),
+        ("--store", "redis://user:hush:6379/0"),
+        ("--store", "redis://:hush:6379"),
+        ("--store", "redis:/user:hush:6379/0"),
+        ("--store", "redis:user:hush"),
+        ("--store", "redis//user:hush"),
+        ("--store", "redis//hush@cache.example:6379"),
+        ("--store", "postgres://user:hush"),
+        ("--store", "redis://user:12?hush:6379/0"),
+        ("--store", "redis://user:12?hush"),
+        ("--listen", "redis://user:hush:6379"),
         ("--upstream", "http://user:hush@api.example"),
+        ("--upstream", "http://user:hush:80"),
+        ("--upstream", "http//user:hush"),
     ] {
         let (code, _, error) = check(Path::new("."), &[], &[flag, value]);
         assert!(code == 2 && !error.contains("hush"), "{error}");

@@ -56,7 +56,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(5);
 const SHAPE: &str =
     "a server's URL is redis://HOST, rediss://HOST or unix:///PATH, redis://user:password@host:6379/0 for instance";
 const PARAMETERS: &str = "password-file, ca, cert, key and connections; for unix:// also user, pass and db";
-const ENCODE: &str = "a server's URL has no fragment (#); in a password write #, ?, / and @ as %23, %3F, %2F and %40";
+const ENCODE: &str = "a server's URL has no fragment (#), and a value for each parameter; \
+     in a password write #, ?, / and @ as %23, %3F, %2F and %40";
 const MAX_CONNECTIONS: usize = 64;
 
 impl FromStr for RedisUrl {
@@ -84,7 +85,7 @@ impl FromStr for RedisUrl {
                 "connections" => this.connections = parse_connections(&value)?,
                 "user" | "pass" | "db" if is_socket => driver_parameters.push((name, value)),
                 // The end of a password that is not encoded.
-                _ if name.contains('@') => return Err(invalid(ENCODE)),
+                _ if value.is_empty() || name.contains(['@', ':', '/']) => return Err(invalid(ENCODE)),
                 _ => return Err(invalid(format!("a server's URL has no parameter `{name}`; it takes {PARAMETERS}"))),
             }
         }

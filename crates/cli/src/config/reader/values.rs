@@ -70,6 +70,11 @@ impl Values {
 
     /// Returns the error for a text that cannot be used as the value of this setting.
     pub(crate) fn wrong_value(&self, flag: &str, text: &str, error: anyhow::Error) -> anyhow::Error {
+        let is_url = self.by_flag.get(flag).is_some_and(|value| value.setting.value == "URL");
+        // A URL with a typing mistake may have its password anywhere behind the first colon.
+        if is_url && text.contains(':') && !is_scheme_and_host(text) {
+            return self.wrong(flag, format!("{error:#}"));
+        }
         self.wrong(flag, quote(text, &error))
     }
 
@@ -131,7 +136,14 @@ impl Values {
 
 /// Puts a wrong text before the reason. A text that may contain a password is left out.
 pub(crate) fn quote(text: &str, error: &anyhow::Error) -> String {
-    if text.contains(['@', '?']) { format!("{error:#}") } else { format!("{text:?}: {error:#}") }
+    let is_hidden = text.contains(['@', '?']) || text.contains("://") && !is_scheme_and_host(text);
+    if is_hidden { format!("{error:#}") } else { format!("{text:?}: {error:#}") }
+}
+
+/// Whether the text is `SCHEME://HOST` with nothing behind it. Such a text has no place for a password.
+fn is_scheme_and_host(text: &str) -> bool {
+    let is_name = |text: &str| text.chars().all(|other| other.is_ascii_alphanumeric() || "+-.".contains(other));
+    text.split_once("://").is_some_and(|(scheme, host)| is_name(scheme) && is_name(host))
 }
 
 /// Parses the text of a value.
