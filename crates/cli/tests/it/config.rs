@@ -272,6 +272,18 @@ async fn limits_and_when_store_down_reach_the_gate_h28() {
 }
 
 #[test]
+fn the_check_writes_no_control_characters() {
+    let route = "[[route]]\npath = \"/a\\u001b[31m\"\nkey-from = \"header:x-a\"\n";
+    let directory = directory_with(route);
+    let flags = ["--config", "hapax.toml", "--namespace", "shop\u{1b}[31m\r\nok", "--upstream-ca", "\u{9b}31m"];
+    let (code, output, error) = check(directory.path(), &[], &flags);
+    assert_eq!(code, 0, "{error}");
+    assert!(output.contains("shop\\u001b[31m\\u000d\\nok") && output.contains("\\u009b31m"), "{output}");
+    let is_raw = |line: &str| line.contains(char::is_control);
+    assert!(!output.lines().any(is_raw) && output.contains("ROUTE"), "{output}");
+}
+
+#[test]
 fn the_check_shows_no_password() {
     let directory = tempfile::tempdir().unwrap();
     for (store, code, shown) in [

@@ -9,6 +9,7 @@ use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::config::route::ConfiguredRoute;
 use crate::config::settings::all;
+use crate::logs::escape_controls;
 
 /// Values that depend on other settings, by flag. They are shown in place of the defaults.
 pub(crate) type Derived = BTreeMap<&'static str, String>;
@@ -20,7 +21,7 @@ pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute
         shown += "\nA route takes every value that it does not set from above. The first route that matches applies.\n";
     }
     for route in routes {
-        shown += &format!("\nROUTE {}  ({})\n", route.name(), route.table.line);
+        shown += &escaped_line(&format!("ROUTE {}  ({})", route.name(), route.table.line));
         shown += &table("", route_rows(route));
     }
     let others = if routes.is_empty() { "POST and PATCH" } else { "POST and PATCH without a route" };
@@ -68,10 +69,18 @@ pub(in crate::config) fn without_credentials(text: &str) -> String {
     format!("{scheme}://{place}?{}", parameters.join("&"))
 }
 
+/// Returns the line after an empty one. A value cannot write control characters to the terminal.
+fn escaped_line(line: &str) -> String {
+    format!("\n{}\n", escape_controls(line))
+}
+
 /// Aligns rows in three columns.
 fn table(title: &'static str, rows: impl Iterator<Item = ShownRow>) -> String {
     let titles = (!title.is_empty()).then(|| (title, "VALUE".into(), "FROM".into()));
-    let rows: Vec<ShownRow> = titles.into_iter().chain(rows).collect();
+    let escape = |(name, value, from): ShownRow| {
+        (name, escape_controls(&value).into_owned(), escape_controls(&from).into_owned())
+    };
+    let rows: Vec<ShownRow> = titles.into_iter().chain(rows).map(escape).collect();
     let names = rows.iter().map(|(name, _, _)| name.chars().count()).max().unwrap_or_default();
     let values = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or_default();
     rows.iter().map(|(name, value, origin)| format!("{name:names$}  {value:values$}  {origin}\n")).collect()
