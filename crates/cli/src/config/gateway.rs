@@ -14,6 +14,7 @@ use crate::config::reader::values::Values;
 use crate::files;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::shares::share_of;
+use crate::ops::shutdown::Shutdown;
 
 pub(crate) const TABLE: &str = "gateway";
 
@@ -119,8 +120,11 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "drain-delay", "HAPAX_DRAIN_DELAY")
         .value("DURATION")
         .default("0s")
-        .help("How long connections are still accepted after SIGTERM; must be shorter than --drain")
-        .details("/readyz is 503 at once, so that a load balancer can take the gateway out of its pool meanwhile."),
+        .help("How long connections are still accepted after SIGTERM; at least 2s shorter than --drain")
+        .details(
+            "/readyz is 503 at once, so that a load balancer can take the gateway out of its pool meanwhile. \
+             If --drain is under 4s, the delay is at most half of it.",
+        ),
     SettingSpec::new(TABLE, "drain", "HAPAX_DRAIN")
         .value("DURATION")
         .default("25s")
@@ -180,9 +184,9 @@ pub(crate) fn drain(values: &Values) -> Result<(Duration, Duration), anyhow::Err
             values.wrong("drain", "must not be zero: every running request would be cut off; write for instance 1s")
         );
     }
-    if delay >= limit {
-        let shorter = Duration::from_secs(1);
-        return Err(values.too_long("drain-delay", "drain", shorter, "running requests need time to end"));
+    let margin = Shutdown::least_margin(limit);
+    if delay > limit.saturating_sub(margin) {
+        return Err(values.too_long("drain-delay", "drain", margin, "running requests need time to end"));
     }
     Ok((delay, limit))
 }

@@ -26,6 +26,11 @@ impl Shutdown {
         self.began.get().is_some()
     }
 
+    /// How much longer the limit must be than the delay, so that running requests get time: as much as the reserve.
+    pub(crate) fn least_margin(limit: Duration) -> Duration {
+        2 * reserve(limit)
+    }
+
     /// Waits for the signal, and then for the delay.
     pub(crate) async fn wait(&self, signal: impl Future<Output = ()>) {
         signal.await;
@@ -38,27 +43,35 @@ impl Shutdown {
 
     /// How long running requests may take after the delay.
     pub(crate) fn time_for_requests(&self) -> Duration {
-        self.limit.saturating_sub(self.delay + self.reserve())
+        self.limit.saturating_sub(self.delay + reserve(self.limit))
     }
 
     /// The rest of that time.
     pub(crate) fn left_for_requests(&self) -> Duration {
-        self.left().saturating_sub(self.reserve())
+        self.left().saturating_sub(reserve(self.limit))
     }
 
     /// The rest of the limit.
     pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.began.get().map_or(Duration::ZERO, Instant::elapsed))
     }
+}
 
-    fn reserve(&self) -> Duration {
-        RESERVE.min(self.limit / 4)
-    }
+fn reserve(limit: Duration) -> Duration {
+    RESERVE.min(limit / 4)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_delay_leaves_time_for_requests() {
+        for limit in [Duration::from_secs(25), Duration::from_secs(4), Duration::from_millis(10)] {
+            let margin = Shutdown::least_margin(limit);
+            assert_eq!(Shutdown::new(limit - margin, limit).time_for_requests(), margin / 2);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn delay_and_requests_end_before_the_limit() {

@@ -250,9 +250,18 @@ async fn a_drain_ends_at_its_limit_and_the_last_line_names_the_answers_in_the_jo
 }
 
 #[test]
-fn a_drain_delay_must_be_shorter_than_the_drain() {
-    let (code, message) = refusal(&["--drain-delay", "30s"]);
-    assert!(code == Some(2) && message.contains("--drain-delay") && message.contains("drain 25s"), "{message}");
+fn a_drain_delay_must_leave_time_for_requests() {
+    for (delay, drain, margin) in [
+        ("30s", "25s", "2s"),
+        ("25s", "25s", "2s"),
+        ("24s", "25s", "2s"),
+        ("600ms", "1s", "500ms"),
+        ("18446744073709551615s", "25s", "2s"),
+    ] {
+        let (code, message) = refusal(&["--drain-delay", delay, "--drain", drain]);
+        let rule = format!("must be at least {margin} shorter than drain {drain}");
+        assert!(code == Some(2) && message.contains("--drain-delay") && message.contains(&rule), "{message}");
+    }
     let (code, message) = refusal(&["--drain", "0s"]);
     assert!(code == Some(2) && message.contains("--drain: "), "{message}");
 }
