@@ -54,7 +54,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
         return Ok(ExitCode::SUCCESS);
     }
     let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
-    let stop = StopSignals::listen().map_err(CommandError::cannot_start)?;
+    let stop = StopSignals::listen(config.drain).map_err(CommandError::cannot_start)?;
     for (name, guess) in config::mistyped(std::env::vars_os()) {
         tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
     }

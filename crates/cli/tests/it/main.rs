@@ -37,6 +37,7 @@ mod response_summary;
 mod routes;
 mod secrets;
 mod start_errors;
+mod stop;
 mod timing;
 mod tls;
 mod torture;

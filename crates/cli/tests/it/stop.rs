@@ -1,0 +1,83 @@
+//! A stop ends in time, also while the log is stuck.
+
+use std::io::{PipeReader, Write, pipe};
+use std::net::SocketAddr;
+use std::process::{Child, ExitStatus};
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Api, GatewayClient, free_address, hapax, until};
+
+/// A gateway whose log goes to a full pipe that nobody reads, so that every thread that logs a line blocks.
+struct StuckGateway {
+    child: Child,
+    public: SocketAddr,
+    /// The pipe stays open: without a reader, writing would fail instead of blocking.
+    _unread: PipeReader,
+}
+
+impl StuckGateway {
+    async fn start(api: &Api, flags: &[&str]) -> Self {
+        let ((unread, mut log), public, admin) = (pipe().unwrap(), free_address(), free_address());
+        let mut command = hapax();
+        command.args(["gateway", "--store", "memory:", "--upstream", &format!("http://{}", api.address)]);
+        command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(flags);
+        let child = command.stderr(log.try_clone().unwrap()).spawn().unwrap();
+        let stuck = Self { child, public, _unread: unread };
+        let ready = GatewayClient::of(admin);
+        until("the gateway is ready", async || ready.get("/readyz").await.is_some_and(|got| got.status == 200)).await;
+        fcntl_setfl(&log, OFlags::NONBLOCK).unwrap();
+        for chunk in [4096, 1] {
+            while log.write(&vec![b'\n'; chunk]).is_ok() {}
+        }
+        fcntl_setfl(&log, OFlags::empty()).unwrap();
+        stuck
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until the process has ended. Calls the function before each look.
+    async fn wait_for_exit(&mut self, before_look: impl Fn(&Self)) -> ExitStatus {
+        let mut status = None;
+        until("the gateway has ended", async || {
+            before_look(self);
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
+    }
+}
+
+impl Drop for StuckGateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_log_nobody_reads_ends_at_the_limit_of_its_drain() {
+    let api = Api::start().await;
+    let mut gateway = StuckGateway::start(&api, &["--drain", "1s"]).await;
+    // The lines of a reload and of a request each block a thread.
+    gateway.signal(Signal::HUP);
+    let client = GatewayClient::of(gateway.public);
+    let post = tokio::spawn(async move { client.post("/charges", "key-1", "{}").await });
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_for_exit(|_| ()).await.code(), Some(1));
+    post.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_further_signal_ends_a_gateway_whose_log_nobody_reads() {
+    let api = Api::start().await;
+    let mut gateway = StuckGateway::start(&api, &["--drain", "1h"]).await;
+    gateway.signal(Signal::HUP);
+    // Two signals that are pending at the same time are one.
+    let ended = gateway.wait_for_exit(|gateway| gateway.signal(Signal::TERM)).await;
+    assert_eq!(ended.code(), Some(1));
+}
