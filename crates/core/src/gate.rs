@@ -285,6 +285,39 @@ impl Gate {
         timeout(&**self.shared.leases.runtime(), limit, self.shared.leases.wait_until_idle()).await.is_some()
     }
 
+    /// Waits until every attempt has ended, or until the limit. Returns whether all have ended. Unlike
+    /// [`drain`](Self::drain), it does not wait for releases and abandonments that are repeated in the background until
+    /// the store confirms them.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # use std::sync::Arc;
+    /// # use hapax::store::Memory;
+    /// # use hapax::{Gate, Settings};
+    /// # let gate = Gate::builder(Arc::new(Memory::new()), Settings::default()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// // While the store is down, a stop need not wait for releases: the leases expire.
+    /// let has_ended = gate.wait_for_attempts(Duration::from_secs(20)).await;
+    /// gate.drain(Duration::from_secs(1)).await;
+    /// println!("all attempts ended: {has_ended}; unconfirmed releases: {}", gate.unconfirmed_releases());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait_for_attempts(&self, limit: Duration) -> bool {
+        timeout(&**self.shared.leases.runtime(), limit, self.shared.leases.wait_for_attempts()).await.is_some()
+    }
+
+    /// The number of grants that are given back in the background, because the store has not confirmed it yet or a
+    /// grant may still come. If the process ends, their leases expire.
+    pub fn unconfirmed_releases(&self) -> usize {
+        self.shared.leases.give_backs()
+    }
+
     /// The number of completions in the journal that the store has not confirmed yet.
     pub fn spilled(&self) -> usize {
         self.shared.spill_queue.depth()

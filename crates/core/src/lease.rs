@@ -38,7 +38,8 @@ pub(crate) struct LeaseEngine {
     store: Arc<dyn Store>,
     runtime: Arc<dyn Runtime>,
     store_timeout: Duration,
-    tasks: Tasks,
+    attempts: Tasks,
+    give_backs: Tasks,
     leases: LeaseRegistry,
     breaker: Breaker,
 }
@@ -76,7 +77,8 @@ impl LeaseEngine {
             store,
             runtime,
             store_timeout,
-            tasks: Tasks::default(),
+            attempts: Tasks::default(),
+            give_backs: Tasks::default(),
             leases: LeaseRegistry::default(),
             breaker: Breaker::default(),
         });
@@ -116,14 +118,30 @@ impl LeaseEngine {
         Owner(bytes)
     }
 
-    /// Runs a task that [`wait_until_idle`](Self::wait_until_idle) waits for.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(Box::pin(self.tasks.track(task)));
+    /// Runs an attempt in a task of its own.
+    pub(crate) fn spawn_attempt(&self, attempt: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(Box::pin(self.attempts.track(attempt)));
     }
 
-    /// Waits until no spawned task runs.
+    fn spawn_give_back(&self, give_back: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(Box::pin(self.give_backs.track(give_back)));
+    }
+
+    /// The number of grants that are given back in the background.
+    pub(crate) fn give_backs(&self) -> usize {
+        self.give_backs.count()
+    }
+
+    /// Waits until no attempt runs.
+    pub(crate) async fn wait_for_attempts(&self) {
+        self.attempts.wait_until_idle().await;
+    }
+
+    /// Waits until no attempt runs and every grant is given back.
     pub(crate) async fn wait_until_idle(&self) {
-        self.tasks.wait_until_idle().await;
+        // In this order, because an attempt that ends may leave a grant to give back.
+        self.attempts.wait_until_idle().await;
+        self.give_backs.wait_until_idle().await;
     }
 }
 

@@ -107,7 +107,9 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     let admin = AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) };
     let served = async {
         let executors = listen(config, &gate, admin, certificate, stop.first.cancelled()).await?;
-        let is_idle = gate.drain(shutdown.left_for_requests()).await;
+        let is_idle = gate.wait_for_attempts(shutdown.left_for_requests()).await;
+        // A store that is down would delay the stop; unreleased leases expire.
+        gate.drain(config.settings.store_timeout.min(shutdown.left_for_requests())).await;
         close_journal(journal.as_deref(), &shutdown).await;
         // Requests run on the executors until the gate has drained.
         drop(executors);
@@ -118,7 +120,7 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
         () = stop.second.cancelled() => StopKind::AtOnce,
     };
     logs::report_suppressed();
-    logs::end_with(|| log_end(stopped, gate.spilled(), config.data_dir.as_deref()));
+    logs::end_with(|| log_end(stopped, &gate, config.data_dir.as_deref()));
     match stopped {
         StopKind::Idle | StopKind::StillRunning => Ok(()),
         StopKind::AtOnce => std::process::exit(1),
@@ -137,10 +139,17 @@ enum StopKind {
 }
 
 /// The last line of the log. The next process that uses the directory records the answers in its journal.
-fn log_end(stopped: StopKind, answers_in_journal: usize, journal: Option<&Path>) {
+fn log_end(stopped: StopKind, gate: &Gate, journal: Option<&Path>) {
+    let (answers_in_journal, unconfirmed_releases) = (gate.spilled(), gate.unconfirmed_releases());
     let journal = journal.map(|path| tracing::field::display(path.display()));
     let left = "their leases will expire and retries follow --on-lapse";
     match stopped {
+        StopKind::Idle if unconfirmed_releases > 0 => tracing::warn!(
+            answers_in_journal,
+            unconfirmed_releases,
+            journal,
+            "stopped; no requests were running, but the store has not confirmed every release; {left}"
+        ),
         StopKind::Idle => tracing::info!(answers_in_journal, journal, "stopped; no requests were running"),
         StopKind::StillRunning => {
             tracing::warn!(answers_in_journal, journal, "stopped with requests still running; {left}");

@@ -1,4 +1,4 @@
-//! A stop ends in time, also while the log is stuck.
+//! A stop ends in time, also while the log or the store is stuck.
 
 use std::io::{PipeReader, Write, pipe};
 use std::net::SocketAddr;
@@ -7,7 +7,8 @@ use std::process::{Child, ExitStatus};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Api, GatewayClient, free_address, hapax, until};
+use crate::harness::{Api, Gateway, GatewayClient, free_address, hapax, sqlite, until};
+use crate::lifecycle::lock_database;
 
 /// A gateway whose log goes to a full pipe that nobody reads, so that every thread that logs a line blocks.
 struct StuckGateway {
@@ -80,4 +81,23 @@ async fn a_further_signal_ends_a_gateway_whose_log_nobody_reads() {
     // Two signals that are pending at the same time are one.
     let ended = gateway.wait_for_exit(|gateway| gateway.signal(Signal::TERM)).await;
     assert_eq!(ended.code(), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_gateway_ends_without_a_release_that_its_store_does_not_confirm() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--drain", "10s", "--store-timeout", "300ms", "--upstream-timeout", "2s"];
+    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
+    // The API does not answer in time, so the outcome is unknown, and the locked file takes no abandonment.
+    let (answer, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
+        api.wait_for_requests(1).await;
+        lock_database(directory.path())
+    });
+    assert_eq!(answer.unwrap().problem(), "upstream-timeout");
+    gateway.terminate();
+    let (code, logs) = gateway.wait_for_exit();
+    drop(lock);
+    let last: serde_json::Value = serde_json::from_str(logs.lines().last().unwrap()).unwrap();
+    assert_eq!((code, &last["unconfirmed_releases"]), (Some(0), &1.into()), "{last}");
+    assert!(last["message"].as_str().unwrap().starts_with("stopped; no requests were running"), "{last}");
 }

@@ -46,7 +46,7 @@ impl Gate {
         }
         // Boxed before it is moved into the task: it is large, and every move would copy it.
         let attempt = Box::pin(gate.attempt(call, resources, handler));
-        self.shared.leases.spawn(async move {
+        self.shared.leases.spawn_attempt(async move {
             let result = attempt.await;
             // The caller may have gone away; the record has the answer.
             let _ = sender.send(result);

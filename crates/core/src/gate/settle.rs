@@ -185,7 +185,7 @@ impl GrantGuard {
     /// The bug `answer_before_record`: records the answer after the caller has it.
     fn complete_later(&self, request: Complete) {
         let (leases, rk) = (Arc::clone(&self.gate.shared.leases), self.granted.grant.rk);
-        self.gate.shared.leases.spawn(async move {
+        self.gate.shared.leases.spawn_attempt(async move {
             leases.runtime().sleep(FIRST_PAUSE).await;
             drop(leases.call_store(|protocol| protocol.complete(&rk, &request)).await);
         });

@@ -44,14 +44,14 @@ impl LeaseEngine {
         }
         if give_back.send(self).await.is_err() {
             let engine = Arc::clone(self);
-            self.spawn(async move { give_back.repeat(&engine).await });
+            self.spawn_give_back(async move { give_back.repeat(&engine).await });
         }
     }
 
     /// As [`give_back`](Self::give_back), for a caller that cannot wait.
     pub(crate) fn give_back_in_background(self: &Arc<Self>, give_back: GiveBack, heartbeat: Option<Heartbeat>) {
         let engine = Arc::clone(self);
-        self.spawn(async move {
+        self.spawn_give_back(async move {
             if let Some(heartbeat) = heartbeat {
                 heartbeat.stop().await;
             }
@@ -63,7 +63,7 @@ impl LeaseEngine {
     pub(crate) fn cancel(self: &Arc<Self>, begin: StrayBegin, terms: &LeaseTerms) {
         if !chaos::on("no_cancel") {
             let (engine, terms) = (Arc::clone(self), *terms);
-            self.spawn(async move { engine.cancel_twice(begin, terms).await });
+            self.spawn_give_back(async move { engine.cancel_twice(begin, terms).await });
         }
     }
 

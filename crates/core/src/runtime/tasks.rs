@@ -26,12 +26,17 @@ impl Tasks {
         }
     }
 
+    /// The number of running tasks.
+    pub(crate) fn count(&self) -> usize {
+        self.0.running.load(Ordering::Acquire)
+    }
+
     /// Waits until no task runs.
     pub(crate) async fn wait_until_idle(&self) {
         loop {
             // Registered before the count is read, so that a task that ends in between is not missed.
             let idle = self.0.idle.notified();
-            if self.0.running.load(Ordering::Acquire) == 0 {
+            if self.count() == 0 {
                 return;
             }
             idle.await;
