@@ -13,6 +13,10 @@ use crate::key::RecordKey;
 use crate::machine::Grant;
 use crate::record::Record;
 
+/// The target of the events that name one operation and may be its last trace: its effect may be lost, doubled or
+/// without a record. A limit on repeated lines must not leave them out.
+pub const AUDIT: &str = "hapax::audit";
+
 /// Names of metrics, with their labels.
 pub mod names {
     /// Calls that have ended, by label `outcome`.
@@ -147,7 +151,7 @@ pub(crate) fn renewal_failed(grant: &Grant, error: Option<&Error>) {
 pub(crate) fn forgotten(grant: &Grant) {
     let (rk, operation) = (grant.rk, grant.rk.operation());
     counter!(names::AMNESIA).increment(1);
-    tracing::error!(?rk, %operation, "the store lost the record of a running attempt");
+    tracing::error!(target: AUDIT, ?rk, %operation, "the store lost the record of a running attempt");
 }
 
 /// Reports that a store has lost all records or some of them. For stores that can detect it.
@@ -165,13 +169,13 @@ pub(crate) fn divergent(rk: RecordKey, token: u64, other: &Record) {
     counter!(names::DIVERGENT).increment(1);
     let other = other.token.0;
     let message = "an attempt had an effect, but the record belongs to another attempt";
-    tracing::error!(?rk, %operation, token, other, "{message}");
+    tracing::error!(target: AUDIT, ?rk, %operation, token, other, "{message}");
 }
 
 pub(crate) fn recreated(rk: RecordKey) {
     let operation = rk.operation();
     counter!(names::RECREATED).increment(1);
-    tracing::error!(?rk, %operation, "the store had lost a record; the completion recreated it");
+    tracing::error!(target: AUDIT, ?rk, %operation, "the store had lost a record; the completion recreated it");
 }
 
 pub(crate) fn completion_retried(rk: RecordKey, error: &Error) {
@@ -188,7 +192,8 @@ pub(crate) fn spilled(rk: RecordKey, cause: &Error) {
 pub(crate) fn unrecorded(rk: RecordKey, cause: &Error, journal: &Error) {
     let operation = rk.operation();
     counter!(names::UNRECORDED).increment(1);
-    tracing::error!(?rk, %operation, ?cause, ?journal, "an answer is lost: neither the store nor the journal took it");
+    let message = "an answer is lost: neither the store nor the journal took it";
+    tracing::error!(target: AUDIT, ?rk, %operation, ?cause, ?journal, "{message}");
 }
 
 pub(crate) fn spill_depth(depth: usize) {
@@ -212,7 +217,7 @@ pub(crate) fn drained(rk: RecordKey) {
 
 pub(crate) fn spilled_answer_discarded(rk: RecordKey, why: &str) {
     let operation = rk.operation();
-    tracing::error!(?rk, %operation, why, "an answer from the journal is discarded");
+    tracing::error!(target: AUDIT, ?rk, %operation, why, "an answer from the journal is discarded");
 }
 
 pub(crate) fn journal_trouble(error: &Error) {
@@ -232,7 +237,7 @@ pub(crate) fn not_given_back(rk: RecordKey, error: &Error) {
 pub(crate) fn unprotected(rk: RecordKey, error: &Error) {
     let operation = rk.operation();
     counter!(names::UNPROTECTED).increment(1);
-    tracing::error!(?rk, %operation, ?error, "the store is down; a handler runs without a record");
+    tracing::error!(target: AUDIT, ?rk, %operation, ?error, "the store is down; a handler runs without a record");
 }
 
 pub(crate) fn probe_failed(rk: RecordKey, error: Option<BoxError>) {

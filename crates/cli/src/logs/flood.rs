@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use hapax::telemetry::AUDIT;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use tracing::callsite::Identifier;
@@ -33,7 +34,8 @@ struct EventCount {
 }
 
 /// Lets at most ten lines a second of each event through, and counts the others. The access log has a line for each
-/// request, whatever its number, and so have debug logs.
+/// request, whatever its number, and so have debug logs. An event that may be the last trace of an operation is logged
+/// always.
 pub(super) struct FloodLimit;
 
 impl<S: Subscriber> Filter<S> for FloodLimit {
@@ -43,7 +45,7 @@ impl<S: Subscriber> Filter<S> for FloodLimit {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        if *metadata.level() > Level::INFO || [access_log::TARGET, TARGET].contains(&metadata.target()) {
+        if *metadata.level() > Level::INFO || [access_log::TARGET, AUDIT, TARGET].contains(&metadata.target()) {
             return true;
         }
         let mut events = EVENTS.lock();

@@ -1,5 +1,6 @@
 //! The logs of the process. The harness checks every gateway of the suite for keys, bodies and credentials in its logs.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
@@ -21,7 +22,7 @@ fn lines(logs: &str) -> Vec<Value> {
 }
 
 /// Returns the lines of the access log, in the order in which requests ended.
-fn access(logs: &str) -> Vec<Value> {
+pub(crate) fn access(logs: &str) -> Vec<Value> {
     lines(logs).into_iter().filter(|line| line["target"] == "hapax::access").collect()
 }
 
@@ -170,6 +171,7 @@ async fn every_line_and_problem_of_a_protected_request_names_its_operation_h57()
     gateway.post("/charges", "key-2", "{}").await.unwrap();
     gateway.terminate();
     let (_, logs) = gateway.wait_for_exit();
+    assert!(access(&logs).iter().all(|line| !line["rk"].is_null()), "{logs}");
     let lines = lines(&logs);
     for line in lines.iter().filter(|line| !line["rk"].is_null()) {
         let rk = line["rk"].as_str().unwrap();
@@ -182,6 +184,26 @@ async fn every_line_and_problem_of_a_protected_request_names_its_operation_h57()
         let found = of_request.iter().find(is_line).unwrap_or_else(|| panic!("no line {message:?} in {logs}"));
         assert_eq!(found["level"], level);
     }
+}
+
+/// Both stores of the answer are away, so only the log can show that these operations ran.
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn no_line_that_is_the_last_trace_of_an_operation_is_left_out() {
+    const REQUESTS: usize = 50;
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap();
+    let flags = ["--upstream", "http://127.0.0.1:9", "--data-dir", data, "--when-store-down", "pass"];
+    let gateway = Gateway::spawn(hapax(), "redis://127.0.0.1:1", &flags, free_address());
+    until("the admin listener responds", async || gateway.get(gateway.admin, "/readyz").await.is_some()).await;
+    for number in 0..REQUESTS {
+        gateway.post("/charges", &format!("unprotected-{number}"), "{}").await.unwrap();
+    }
+    gateway.terminate();
+    let lines = lines(&gateway.wait_for_exit().1);
+    let traces = lines.iter().filter(|line| line["target"] == "hapax::audit");
+    let operations: HashSet<_> = traces.map(|line| line["operation"].as_str().unwrap()).collect();
+    assert_eq!(operations.len(), REQUESTS);
 }
 
 fn check(variable: &str, flags: &[&str]) -> Output {
