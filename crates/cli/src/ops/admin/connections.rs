@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -20,6 +20,9 @@ use tokio_io_timeout::TimeoutStream;
 /// Connections at once: probes and scrapers are few.
 const CONNECTIONS: usize = 64;
 
+/// Connections at once, with those that were opened just now.
+const CONNECTIONS_WITH_NEW: usize = 256;
+
 /// Time limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionLimits {
@@ -27,16 +30,19 @@ pub(super) struct ConnectionLimits {
     pub(super) head: Duration,
     /// How long a client may read nothing of a response.
     pub(super) write: Duration,
+    /// How long a connection is new. Its request may still be on the way.
+    pub(super) new: Duration,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { head: Duration::from_secs(30), write: Duration::from_secs(5) }
+        Self { head: Duration::from_secs(30), write: Duration::from_secs(5), new: Duration::from_secs(1) }
     }
 }
 
 /// The open connections, oldest first. At the limit, a new one takes the place of the oldest one whose request is not
-/// being answered at the moment, so that idle clients cannot keep probes away.
+/// being answered at the moment, so that idle clients cannot keep probes away. New connections are spared as long as
+/// there is room for them.
 #[derive(Debug, Default)]
 pub(super) struct AdminConnections(VecDeque<OpenConnection>);
 
@@ -44,6 +50,7 @@ pub(super) struct AdminConnections(VecDeque<OpenConnection>);
 struct OpenConnection {
     task: AbortHandle,
     is_answering: Arc<AtomicBool>,
+    opened_at: Instant,
 }
 
 impl AdminConnections {
@@ -53,22 +60,28 @@ impl AdminConnections {
         S: Fn(Request<Incoming>) -> F + Send + 'static,
         F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
     {
-        self.make_room();
+        self.make_room(limits.new);
         let is_answering = Arc::<AtomicBool>::default();
         let connection = serve_connection(stream, limits, Arc::clone(&is_answering), respond);
         let task = tokio::spawn(connection).abort_handle();
-        self.0.push_back(OpenConnection { task, is_answering });
+        self.0.push_back(OpenConnection { task, is_answering, opened_at: Instant::now() });
     }
 
-    /// Closes a connection if the limit is reached.
-    fn make_room(&mut self) {
+    /// Closes a connection if the limit is reached. A connection is new for this long.
+    fn make_room(&mut self, new: Duration) {
         self.0.retain(|connection| !connection.task.is_finished());
         if self.0.len() < CONNECTIONS {
             return;
         }
         let is_idle = |connection: &OpenConnection| !connection.is_answering.load(Ordering::Relaxed);
-        let oldest = self.0.iter().position(is_idle).unwrap_or(0);
-        if let Some(connection) = self.0.remove(oldest) {
+        let is_full = self.0.len() >= CONNECTIONS_WITH_NEW;
+        // Idle connections first, and of these the oldest. Only a full listener closes others.
+        let place = self.0.iter().position(is_idle).unwrap_or(0);
+        let is_new = |connection: &OpenConnection| !is_idle(connection) || connection.opened_at.elapsed() < new;
+        if !is_full && self.0.get(place).is_some_and(is_new) {
+            return;
+        }
+        if let Some(connection) = self.0.remove(place) {
             connection.task.abort();
             tracing::warn!(limit = CONNECTIONS, "the oldest admin connection was closed: the limit is reached");
         }
@@ -106,6 +119,28 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    /// Opens connections that send nothing, and returns how many of them are open in the end.
+    async fn open_after(connections: usize, limits: ConnectionLimits) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut admin, mut clients) = (AdminConnections::default(), Vec::new());
+        for _ in 0..connections {
+            clients.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+            let (stream, _) = listener.accept().await.unwrap();
+            admin.serve(stream, limits, |_| async { Response::new(Full::default()) });
+        }
+        admin.0.len()
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_is_spared_while_there_is_room() {
+        let hour = Duration::from_secs(3600);
+        let limits = ConnectionLimits { new: hour, ..ConnectionLimits::default() };
+        assert_eq!(open_after(2 * CONNECTIONS, limits).await, 2 * CONNECTIONS);
+        assert_eq!(open_after(CONNECTIONS_WITH_NEW + 10, limits).await, CONNECTIONS_WITH_NEW);
+        let none_is_new = ConnectionLimits { new: Duration::ZERO, ..limits };
+        assert_eq!(open_after(2 * CONNECTIONS, none_is_new).await, CONNECTIONS);
+    }
 
     #[tokio::test]
     async fn a_client_that_reads_nothing_is_dropped() {
