@@ -26,7 +26,8 @@ const REQUEST_SECONDS: &str = "hapax_gateway_request_seconds";
 const PROBLEMS: &str = "hapax_gateway_problems_total";
 /// Requests that the API did not answer properly (label `kind`).
 const UPSTREAM_ERRORS: &str = "hapax_gateway_upstream_errors_total";
-/// Records whose outcome is held as unknown. Missing for a store that cannot count them.
+/// Records whose outcome is held as unknown: the attempt said so, or a copy came after the lease. Missing for a store
+/// that cannot count them.
 const RECORDS_UNKNOWN: &str = "hapax_gateway_records_unknown";
 /// Always 1 (labels `version` and `features`).
 const BUILD_INFO: &str = "hapax_build_info";
@@ -84,7 +85,10 @@ fn describe() {
     describe_counter!(REQUESTS, "Requests by class of status; none if the client disconnected first");
     describe_counter!(PROBLEMS, "Problems that clients got, by name; other is a refusal without a name");
     describe_counter!(UPSTREAM_ERRORS, "Requests that the API did not answer properly, by kind");
-    describe_gauge!(RECORDS_UNKNOWN, "Records with an unknown outcome, counted every minute by stores that can");
+    describe_gauge!(
+        RECORDS_UNKNOWN,
+        "Records held as unknown: the attempt said so, or a copy came after its lease. Counted every minute"
+    );
     describe_gauge!(BUILD_INFO, "Always 1; the labels describe the build");
     describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its response");

@@ -184,6 +184,9 @@ async fn the_age_of_the_oldest_answer_in_the_journal_is_known() {
 async fn records_that_are_damaged_or_held_as_unknown_are_counted() {
     let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
     let mut gateway = kill_during_request(&api, &sqlite(directory.path()), "hold").await;
+    // An attempt that died does not count before a copy has come after its lease.
+    until("records are counted", async || page(&gateway).await.contains("\nhapax_gateway_records_unknown ")).await;
+    assert!(value(&page(&gateway).await, "hapax_gateway_records_unknown") < 1.0);
     let got = gateway.retry_until_settled("/slow", "key-1", "{}").await;
     assert_eq!(got.problem(), "outcome-unknown");
     gateway.kill();
