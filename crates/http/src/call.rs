@@ -2,9 +2,10 @@
 //! fingerprint of its payload.
 
 use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use hapax_core::{Error, Fingerprint, Identity, Rule, Scope};
+use hapax_core::{Error, Fingerprint, Identity, RecordKey, Rule, Scope};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::request::Parts;
 use http::uri::{Authority, Scheme};
@@ -56,6 +57,23 @@ where
 /// into the extensions of the request, and `Settings::max_in_flight_per_origin` limits the attempts of one origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestOrigin(pub u64);
+
+/// Tells a service around the layer which record a request has, also if the request is dropped before its response. The
+/// service puts a clone into the extensions of the request. A response has a [`RequestSummary`](crate::RequestSummary).
+#[derive(Clone, Debug, Default)]
+pub struct RecordKeySlot(Arc<OnceLock<RecordKey>>);
+
+impl RecordKeySlot {
+    /// The record key. `None` if the request has no record, or its body has not arrived yet.
+    pub fn get(&self) -> Option<RecordKey> {
+        self.0.get().copied()
+    }
+
+    /// Sets the record key. The first layer that protects a request sets it.
+    pub(crate) fn set(&self, rk: RecordKey) {
+        self.0.get_or_init(|| rk);
+    }
+}
 
 /// The caller of a request cannot be identified. The text tells the caller what to do, without a full stop.
 #[derive(Clone, Debug, PartialEq, Eq)]

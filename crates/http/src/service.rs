@@ -18,7 +18,7 @@ use tracing::{Instrument, Span};
 
 use crate::answer::{LiveSlot, problem_response, respond, run_handler};
 use crate::body::{BodyRead, RequestBody, ResponseBody, discard, read_body};
-use crate::call::RequestOrigin;
+use crate::call::{RecordKeySlot, RequestOrigin};
 use crate::key::KeyMalformed;
 use crate::layer::{IdempotencyLayer, LayerConfig};
 use crate::problem::Problem;
@@ -214,6 +214,9 @@ fn protect<B>(config: &LayerConfig, scope: &Scope, key: &Key, request: Request<B
     call = call.fingerprint(config.fingerprint.fingerprint(&config.identity, &parts, &body));
     if let Some(RequestOrigin(origin)) = parts.extensions.get() {
         call = call.origin(*origin);
+    }
+    if let Some(slot) = parts.extensions.get::<RecordKeySlot>() {
+        slot.set(call.record_key());
     }
     if let Some(older) = &config.older_fingerprint {
         call = call.or_older(older.fingerprint(&config.identity, &parts, &body));

@@ -12,6 +12,7 @@ pub(crate) mod upload_pace;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use hapax::BoxError;
@@ -47,13 +48,25 @@ pub(crate) struct IngressRules {
     pub(crate) trusted: TrustedProxies,
     pub(crate) shares: Arc<Shares>,
     pub(crate) metrics: Arc<ListenerMetrics>,
+    /// Set when the time for open requests is over: those that are left are cut.
+    is_cutting: AtomicBool,
 }
 
 impl IngressRules {
     pub(crate) fn new(routes: Routes, protected_fields: ProtectedFields, limits: Limits) -> Self {
         let (shares, metrics) = (Shares::new(&limits), ListenerMetrics::new());
         let protected_fields = Arc::new(protected_fields);
-        Self { routes, protected_fields, tenant: None, limits, trusted: TrustedProxies::default(), shares, metrics }
+        let (trusted, is_cutting) = (TrustedProxies::default(), AtomicBool::new(false));
+        Self { routes, protected_fields, tenant: None, limits, trusted, shares, metrics, is_cutting }
+    }
+
+    /// Notes that requests without a response are cut from now on.
+    pub(crate) fn set_cutting(&self) {
+        self.is_cutting.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_cutting(&self) -> bool {
+        self.is_cutting.load(Ordering::Relaxed)
     }
 }
 
@@ -83,13 +96,13 @@ where
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (activity, metrics) = (self.activity.open_request(), Arc::clone(&self.rules.metrics));
-        let mut entry = AccessLogEntry::new(&request, activity, metrics);
+        let mut entry = AccessLogEntry::new(&request, self.activity.open_request(), Arc::clone(&self.rules));
         // Takes the place in the queue now, in the order of arrival; the future is awaited later.
         let account = self.account(&request);
         let turn = self.queue.wait_turn(self.caller(&request, &account.number().to_ne_bytes()));
         let chunked_end = ChunkedEnd::of(&request);
         let mut request = self.with_limits(request, &account, chunked_end.clone());
+        request.extensions_mut().insert(entry.record_key_slot());
         match self.route(&mut request, &mut entry) {
             Routed::Layer(layer) => {
                 // The layer boxes its future here, so that the request is not moved into a second box.

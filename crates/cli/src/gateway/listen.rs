@@ -92,6 +92,7 @@ where
             }
         };
         if tokio::time::timeout(drain, all_ended).await.is_err() {
+            self.settings.rules.set_cutting();
             tracing::warn!("connections are still open after the wait; they are closed when the process exits");
         }
     }

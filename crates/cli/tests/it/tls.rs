@@ -25,6 +25,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use crate::harness::{Api, Gateway, until};
+use crate::logs::access;
 use crate::raw_http::RawConnection;
 
 /// A certificate authority and a certificate for 127.0.0.1 that it signed.
@@ -181,7 +182,10 @@ async fn a_reset_stream_does_not_stop_its_request_h13() {
     .await;
     assert_eq!(api.seen().len(), 1);
     gateway.terminate();
-    assert!(gateway.wait_for_exit().1.contains("client-gone"));
+    let lines = access(&gateway.wait_for_exit().1);
+    let line = lines.iter().find(|line| line["outcome"] == "client-gone").expect("a line of the access log");
+    assert_eq!(line["operation"].as_str().unwrap(), api.seen()[0].headers["hapax-operation"], "{line}");
+    assert_eq!(line["rk"].as_str().map(str::len), Some(8), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::RecordKey;
-use hapax::http::{Problem, RequestSummary};
+use hapax::http::{Problem, RecordKeySlot, RequestSummary};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::ops::metrics::{ListenerMetrics, count_problem};
+use crate::gateway::ingress::IngressRules;
+use crate::ops::metrics::count_problem;
 
 /// The target of the access log.
 pub(crate) const TARGET: &str = "hapax::access";
@@ -25,16 +25,17 @@ pub(crate) struct AccessLogEntry {
     status: Option<StatusCode>,
     outcome: &'static str,
     is_refused: bool,
-    rk: Option<RecordKey>,
+    /// Filled as soon as the record is known, so that a request without a response has it too.
+    rk: RecordKeySlot,
     /// The name of the problem that the client gets, if it gets one.
     problem: Option<&'static str>,
     is_complete: bool,
-    metrics: Arc<ListenerMetrics>,
+    rules: Arc<IngressRules>,
     _open: OpenRequest,
 }
 
 impl AccessLogEntry {
-    pub(crate) fn new<B>(request: &Request<B>, open: OpenRequest, metrics: Arc<ListenerMetrics>) -> Self {
+    pub(crate) fn new<B>(request: &Request<B>, open: OpenRequest, rules: Arc<IngressRules>) -> Self {
         Self {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
@@ -43,12 +44,17 @@ impl AccessLogEntry {
             status: None,
             outcome: "passed",
             is_refused: false,
-            rk: None,
+            rk: RecordKeySlot::default(),
             problem: None,
             is_complete: false,
-            metrics,
+            rules,
             _open: open,
         }
+    }
+
+    /// Where the layer notes the record of the request.
+    pub(crate) fn record_key_slot(&self) -> RecordKeySlot {
+        self.rk.clone()
     }
 
     /// Notes that the gateway refuses the request before it picks a route.
@@ -62,10 +68,18 @@ impl AccessLogEntry {
         self.problem = response.extensions().get::<Problem>().map(Problem::name);
         if let Some(handled) = response.extensions().get::<RequestSummary>() {
             self.outcome = handled.outcome;
-            self.rk = handled.record_key;
         } else if let Some(problem) = self.problem {
             // An unprotected request that could not be forwarded.
             self.outcome = problem;
+        }
+    }
+
+    /// What happened to the request.
+    fn outcome(&self) -> &'static str {
+        match self.status {
+            Some(_) => self.outcome,
+            None if self.rules.is_cutting() => "cut-at-stop",
+            None => "client-gone",
         }
     }
 
@@ -78,19 +92,20 @@ impl AccessLogEntry {
 impl Drop for AccessLogEntry {
     fn drop(&mut self) {
         let duration = self.started_at.elapsed();
-        self.metrics.record_request(self.status, duration);
+        self.rules.metrics.record_request(self.status, duration);
         if self.problem.is_some() || self.is_refused {
             count_problem(self.problem);
         }
+        let rk = self.rk.get();
         tracing::info!(
             target: TARGET,
             method = %self.method,
             path = %self.path,
-            // Without a status, the client disconnected before the response.
+            // Without a status, the request ended before its response.
             status = self.status.map(|status| status.as_u16()),
-            outcome = if self.status.is_some() { self.outcome } else { "client-gone" },
-            rk = self.rk.as_ref().map(tracing::field::debug),
-            operation = self.rk.map(|rk| tracing::field::display(rk.operation())),
+            outcome = self.outcome(),
+            rk = rk.as_ref().map(tracing::field::debug),
+            operation = rk.map(|rk| tracing::field::display(rk.operation())),
             ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
             trace = self.trace,
             cut = (self.status.is_some() && !self.is_complete).then_some(true),
