@@ -112,7 +112,9 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
         gate.drain(config.settings.store_timeout.min(shutdown.left_for_requests())).await;
         close_journal(journal.as_deref(), &shutdown).await;
         // Requests run on the executors until the gate has drained.
-        drop(executors);
+        if tokio::time::timeout(shutdown.left(), executors.stop()).await.is_err() {
+            tracing::warn!("requests could not be cut in time; they have no line in the access log");
+        }
         Ok(if is_idle { StopKind::Idle } else { StopKind::StillRunning })
     };
     let stopped = tokio::select! {

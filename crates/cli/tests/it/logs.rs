@@ -206,6 +206,22 @@ async fn no_line_that_is_the_last_trace_of_an_operation_is_left_out() {
     assert_eq!(operations.len(), REQUESTS);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_the_end_of_the_drain_cuts_has_an_access_line_with_its_operation_h57() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--drain", "3s"]).await;
+    let mut client = RawConnection::to(gateway.public).await;
+    let head = "POST /slow HTTP/1.1\r\nhost: a\r\nidempotency-key: silent-1\r\nauthorization: me\r\n";
+    client.send_bytes(format!("{head}content-length: 2\r\n\r\n{{}}").as_bytes()).await;
+    api.wait_for_requests(1).await;
+    gateway.terminate();
+    let lines = access(&gateway.wait_for_exit().1);
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&line["outcome"], line["status"].is_null()), (&"cut-at-stop".into(), true), "{line}");
+    assert_eq!(line["operation"].as_str().unwrap(), api.seen()[0].headers["hapax-operation"], "{line}");
+    assert_eq!(line["rk"].as_str().map(str::len), Some(8), "{line}");
+}
+
 fn check(variable: &str, flags: &[&str]) -> Output {
     let mut command = hapax();
     command.env("HAPAX_LOG", variable).env("HAPAX_UPSTREAM", "http://127.0.0.1:9").arg("gateway").args(flags);

@@ -14,6 +14,8 @@ use hapax::Timestamp;
 use hapax::runtime::{BoxFuture, Runtime, Tokio};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 thread_local! {
     /// Whether this is a thread of [`Executors`].
@@ -24,6 +26,8 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Executors {
     handles: Vec<Handle>,
+    /// Has a token of each thread.
+    threads: TaskTracker,
     _stop: DropGuard,
 }
 
@@ -32,22 +36,36 @@ impl Executors {
     /// The system's error if a thread cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
         let stop = CancellationToken::new();
-        let guard = stop.clone().drop_guard();
+        let (guard, threads) = (stop.clone().drop_guard(), TaskTracker::new());
         // One executor if the number of cores is not known.
         let count = thread::available_parallelism().map_or(1, NonZero::get);
-        let handles = (0..count).map(|number| start(number, stop.clone())).collect::<io::Result<_>>()?;
-        Ok(Self { handles, _stop: guard })
+        let handles =
+            (0..count).map(|number| start(number, stop.clone(), threads.token())).collect::<io::Result<_>>()?;
+        Ok(Self { handles, threads, _stop: guard })
     }
 
     pub(crate) fn handles(&self) -> impl Iterator<Item = Handle> {
         self.handles.iter().cloned()
     }
+
+    /// Stops, and waits until every task has been dropped: the requests that are cut still have to be logged.
+    ///
+    /// # Cancel safety
+    /// If dropped, the executors stop nevertheless.
+    pub(crate) async fn stop(self) {
+        let threads = self.threads.clone();
+        drop(self);
+        threads.close();
+        threads.wait().await;
+    }
 }
 
-fn start(number: usize, stop: CancellationToken) -> io::Result<Handle> {
+fn start(number: usize, stop: CancellationToken, running: TaskTrackerToken) -> io::Result<Handle> {
     let (sender, receiver) = mpsc::channel();
     // The executor is built on its own thread: tokio panics if a runtime is dropped in the context of another one.
     thread::Builder::new().name(format!("hapax-core-{number}")).spawn(move || {
+        // Dropped after the executor and its tasks.
+        let _running = running;
         let built = Builder::new_current_thread().enable_all().build();
         let sent = sender.send(built.as_ref().map(|executor| executor.handle().clone()).map_err(io::Error::kind));
         if let (Ok(executor), Ok(())) = (built, sent) {
