@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use hapax::http::headers::{HOP_BY_HOP, IDEMPOTENCY_KEY, RESERVED_PREFIX};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderName};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderName,
+};
 
 /// Fields with such names are set by the gateway only.
 const FORWARDED_PREFIX: &str = "x-forwarded-";
@@ -84,7 +86,7 @@ fn with_hyphens(name: &str) -> Cow<'_, str> {
 
 /// Whether the gateway sets the field of this name, or reads it to frame, compare or forward the request.
 fn is_set_or_read_by_gateway(name: &str) -> bool {
-    const READ: [HeaderName; 3] = [CONTENT_LENGTH, CONTENT_TYPE, EXPECT];
+    const READ: [HeaderName; 5] = [ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT];
     [RESERVED_PREFIX, FORWARDED_PREFIX].iter().any(|prefix| name.starts_with(prefix))
         || READ.iter().chain(&HOP_BY_HOP).any(|field| field == name)
 }
@@ -108,6 +110,8 @@ mod tests {
             "hapax-a_b",
             "x_forwarded-for",
             "content_length",
+            "accept_encoding",
+            "Content_Encoding",
             "host_",
         ] {
             let is_imitation = imitation != "host_";
