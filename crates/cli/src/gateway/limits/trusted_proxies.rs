@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderName};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -13,7 +13,7 @@ pub(crate) struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
     pub(crate) fn new(networks: Vec<IpNet>) -> Self {
-        Self(networks)
+        Self(networks.into_iter().map(canonical).collect())
     }
 
     pub(crate) fn contains(&self, ip: IpAddr) -> bool {
@@ -43,6 +43,13 @@ impl TrustedProxies {
     }
 }
 
+/// Addresses are compared as IPv4 where they can be, and so are networks: `::ffff:10.0.0.0/104` is `10.0.0.0/8`.
+fn canonical(network: IpNet) -> IpNet {
+    let IpAddr::V4(address) = network.addr().to_canonical() else { return network };
+    let mapped = network.prefix_len().checked_sub(96).filter(|_| matches!(network, IpNet::V6(_)));
+    mapped.and_then(|length| Ipv4Net::new(address, length).ok()).map_or(network, IpNet::V4)
+}
+
 /// Some proxies add the port.
 fn address(entry: &str) -> Option<IpAddr> {
     let with_port = || entry.parse::<SocketAddr>().ok().map(|address| address.ip());
@@ -53,6 +60,20 @@ fn address(entry: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_of_mapped_addresses_holds_the_ipv4_addresses() {
+        for (network, is_trusted) in [
+            ("::ffff:10.0.0.0/104", true),
+            ("::ffff:10.0.0.1/128", true),
+            ("::ffff:11.0.0.0/104", false),
+            ("::1/128", false),
+        ] {
+            let network: IpNet = network.parse().unwrap();
+            let trusted = TrustedProxies::new(vec![network]);
+            assert_eq!(trusted.contains("10.0.0.1".parse().unwrap()), is_trusted, "{network}");
+        }
+    }
 
     #[test]
     fn the_rightmost_address_that_is_not_a_trusted_proxy_is_the_client() {
