@@ -15,8 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{Api, Gateway, until};
 use crate::http2_clients::{FrameClient, LARGE, start_large_api};
-use crate::raw_http::RawConnection;
-use crate::tls::Pki;
+use crate::raw_http::{RawConnection, ScriptedApi};
+use crate::tls::{Pki, secure_gateway_with};
 
 /// The memory in bytes by which a process may grow.
 const GROWTH: u64 = 64 << 20;
@@ -250,4 +250,24 @@ async fn replays_that_nobody_reads_stay_within_their_memory_h29() {
     other.request("POST", "/large", "key-1").await;
     assert_eq!(other.read_heads(1).await.0[0].payload[0], 0x88, "another address has its share");
     drop(held);
+}
+
+/// The API answers `/long` with more than may be stored, so a copy gets 409.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_no_copy_can_get_is_sent_without_room_h29() {
+    let pki = Pki::new();
+    let large = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {LARGE}\r\n\r\n");
+    let long = "HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunk = [b"10000\r\n".as_slice(), &[b'x'; 1 << 16], b"\r\n"].concat();
+    let long = [long.as_bytes(), &chunk.repeat(32), b"0\r\n\r\n"].concat();
+    let api = ScriptedApi::start(&[("/large", [large.as_bytes(), &[b'x'; LARGE]].concat()), ("/long", long)]).await;
+    // One address has half of the memory: room for one of the two answers.
+    let gateway = secure_gateway_with(api.address, &pki, &["--answer-memory", "3MiB"]).await;
+    let mut unread = FrameClient::start([127, 0, 0, 1], gateway.public, &pki, 0).await.unwrap();
+    unread.request("POST", "/large", "key-1").await;
+    assert_eq!(unread.read_heads(1).await.0[0].payload[0], 0x88, "200");
+    let mut client = FrameClient::start([127, 0, 0, 1], gateway.public, &pki, 1 << 21).await.unwrap();
+    client.request("POST", "/long", "key-2").await;
+    assert_eq!(client.read_heads(1).await.0[0].payload[0], 0x88, "200");
+    assert_eq!(api.count("/long"), 1);
 }

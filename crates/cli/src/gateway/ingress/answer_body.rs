@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hapax::BoxError;
-use hapax::http::headers::HAPAX_UNRECORDED;
+use hapax::http::headers::{HAPAX_RECORDED, HAPAX_UNRECORDED};
 use hapax::http::{Problem, ProblemDetails, RequestSummary, ResponseBody, ShowProblem};
 use hapax::runtime::BoxFuture;
 use http::Response;
@@ -36,8 +36,8 @@ pub(crate) struct AnswerBody<R> {
     room: Option<BoxFuture<'static, ()>>,
 }
 
-/// Gives a response its log entry, and room for its bytes. If there is none, the answer is withheld with 503; a copy of
-/// the request gets it.
+/// Gives a response its log entry, and room for its bytes. If there is none, an answer that a copy of the request can
+/// get is withheld with 503.
 pub(crate) fn answer<R: Body<Data = Bytes>>(
     mut entry: AccessLogEntry,
     mut response: Response<ResponseBody<R>>,
@@ -48,7 +48,7 @@ pub(crate) fn answer<R: Body<Data = Bytes>>(
     if bytes > 0 && (flow.is_some() || bytes > SMALL_BODY) {
         taken = account.take(Resource::Answers, bytes);
         if taken.is_none() {
-            response = withhold(response);
+            response = if is_replayable(&response) { withhold(response) } else { response };
             taken = Some(account.take_anyway(Resource::Answers, response.body().bytes_in_memory()));
         }
     }
@@ -64,17 +64,26 @@ pub(crate) fn answer<R: Body<Data = Bytes>>(
     })
 }
 
-/// Replaces an answer that a copy of the request can get again. Other responses are problems, which are short, or have
-/// no record.
+/// Whether a copy of the request gets this answer.
+///
+/// The live answer is the only one if its record is not confirmed, or if it is too long to be recorded. Then only its
+/// first bytes are in memory.
+fn is_replayable<R: Body<Data = Bytes>>(response: &Response<ResponseBody<R>>) -> bool {
+    let is_whole = || u64::try_from(response.body().bytes_in_memory()).ok() == response.body().size_hint().exact();
+    let has_field = |name| response.headers().contains_key(name);
+    match response.extensions().get::<RequestSummary>().map(|summary| summary.outcome) {
+        Some("fresh") => is_whole() && !has_field(HAPAX_UNRECORDED) && !has_field(HAPAX_RECORDED),
+        Some("replayed" | "canonical") => true,
+        // Problems, which are short, and responses without a record.
+        _ => false,
+    }
+}
+
+/// Replaces an answer by 503 `overloaded`.
 fn withhold<R>(response: Response<ResponseBody<R>>) -> Response<ResponseBody<R>> {
     let Some(RequestSummary { record_key, outcome }) = response.extensions().get().copied() else { return response };
-    let is_recorded =
-        matches!(outcome, "fresh" | "replayed" | "canonical") && !response.headers().contains_key(HAPAX_UNRECORDED);
-    if !is_recorded {
-        return response;
-    }
     let mut shown = ProblemDetails::default().show(&Problem::Overloaded, record_key.as_ref());
-    if outcome == "fresh"
+    if matches!(outcome, "fresh" | "canonical")
         && let Ok(Value::Object(mut document)) = serde_json::from_slice(shown.body())
     {
         let detail = "The request was run and its answer is recorded, but too many answers wait to be read by \
@@ -133,6 +142,8 @@ impl<R: Body<Data = Bytes, Error: Into<BoxError>>> Body for AnswerBody<R> {
             match ready!(this.poll_source(cx)).transpose()?.map(Frame::into_data) {
                 Some(Ok(data)) => this.unsent = this.count(data),
                 Some(Err(other)) => {
+                    // Nothing follows the trailers.
+                    this.entry.set_complete();
                     return Poll::Ready(other.into_trailers().ok().map(|trailers| Ok(Frame::trailers(trailers))));
                 }
                 None => {
