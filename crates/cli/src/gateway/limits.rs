@@ -19,9 +19,13 @@ pub(crate) const READ_CAP: u64 = (8 << 10) - 1;
 /// Concurrent requests on one HTTP/2 connection: the least that RFC 9113 recommends.
 pub(crate) const STREAMS: u32 = 100;
 
-/// The bytes that a client may send on an HTTP/2 connection before the gateway reads them: the initial window of RFC
-/// 9113. They stay in memory.
+/// The bytes that a client may send on an HTTP/2 stream before the gateway reads them: the initial window of RFC 9113.
+/// They stay in memory.
 pub(crate) const WINDOW: u32 = (64 << 10) - 1;
+
+/// The same for all streams of an HTTP/2 connection together: 16 bodies that wait for an API leave room for others. The
+/// same as Envoy recommends at the edge of a network.
+pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
 
 /// Streams that a client may open and reset before they are accepted; more end the connection.
 pub(crate) const RESET_STREAMS: usize = 20;
@@ -41,7 +45,7 @@ pub(crate) const ANSWER_PIECE: usize = 64 << 10;
 /// Bytes that a client has sent once an HTTP/2 connection has begun: the preface, and an empty SETTINGS frame.
 pub(crate) const HTTP2_START: u64 = 24 + 9;
 
-/// How long an upload may be slower than its least rate at its start.
+/// How long an upload may be slower than its least rate at its start, unless the stall limit is shorter.
 pub(crate) const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 
 /// Client connections at once. Further ones wait in the system's backlog.
@@ -53,7 +57,7 @@ pub(crate) struct Limits {
     pub(crate) connections: usize,
     /// Time from the end of one request to the end of the head of the next.
     pub(crate) idle: Duration,
-    /// Time for a TLS handshake, for the first bytes of a request or of HTTP/2 after it, and for a connection to end
+    /// Time for a TLS handshake, for the first bytes of HTTP/2 after it, and for a connection to end
     /// after it was asked to and has no request left.
     pub(crate) handshake: Duration,
     /// Time for the whole body of a protected request, which stays in memory while it arrives.
@@ -89,12 +93,13 @@ impl Default for Limits {
 /// The limits in the help of the command.
 pub(crate) const HELP: &str = "\
 Limits: 4096 connections, further ones wait to be accepted. 32 KiB and 100 fields for the head of a request (431). \
-10 s for a TLS handshake and for the first bytes after it (--handshake-timeout). 75 s from one request to the head of \
-the next (--idle-timeout). 60 s for the body of a protected request (408, nothing is recorded; \
+10 s for a TLS handshake and for the start of HTTP/2 after it (--handshake-timeout). 75 s for the first head, and from \
+one request to the head of the next (--idle-timeout). 60 s for the body of a protected request (408, nothing is recorded; \
 --request-body-timeout), and for each part of another body (--stall-timeout). 500 bytes per second for an upload, \
 after 10 s (408; --upload-rate). 16 MiB for the bodies of protected requests that are longer than 8 KiB, all together \
 (503 `overloaded`). 64 MiB for answers that clients have not read (503 `overloaded`; --answer-memory). 60 s for a \
-client to read a part of a response. 100 requests at once on an HTTP/2 connection. One address holds at most 50 % of \
+client to read a part of a response. 100 requests at once on an HTTP/2 connection, and 1 MiB of bodies that the API \
+has not read. One address holds at most 50 % of \
 the connections, of both memories and of the running requests (--address-share, --trusted-proxy). Under overload, \
 requests start round-robin by tenant (by address if there is none), and connections by address. To the API: 10 s, or \
 half of --upstream-timeout, for a connection (502, nothing was sent); 100 requests at once on an HTTP/2 connection, \
@@ -112,7 +117,7 @@ mod tests {
         for stated in [
             format!("{} connections", limits.connections),
             format!("{} KiB and {HEAD_FIELDS} fields", HEAD_BYTES >> 10),
-            format!("{} s from one", limits.idle.as_secs()),
+            format!("{} s for the first head", limits.idle.as_secs()),
             format!("{} s for the body", limits.body.as_secs()),
             format!("{} s for a client to read", limits.stall.as_secs()),
             format!("{} s for a TLS handshake", limits.handshake.as_secs()),
@@ -120,6 +125,7 @@ mod tests {
             format!("{} MiB for answers", limits.answer_memory >> 20),
             format!("at most {} %", limits.address_share),
             format!("{STREAMS} requests at once"),
+            format!("{} MiB of bodies", CONNECTION_WINDOW >> 20),
             format!("{} s, or half of --upstream-timeout, for a connection", CONNECT.as_secs()),
             format!("{API_STREAMS} requests at once on an HTTP/2 connection, more"),
             format!(

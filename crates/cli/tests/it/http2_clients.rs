@@ -11,11 +11,12 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::harness::{Api, DEADLINE, Gateway, until};
+use crate::harness::{Api, DEADLINE, until};
 use crate::http2_frames::{
-    ACK, CANCEL, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, REFUSED_STREAM, RST_STREAM, field,
+    ACK, CANCEL, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, REFUSED_STREAM, RST_STREAM,
+    WINDOW_UPDATE, field,
 };
-use crate::raw_http::{RawConnection, ScriptedApi};
+use crate::raw_http::ScriptedApi;
 use crate::tls::{Pki, client_config, secure_gateway_with};
 
 /// The bytes of the answer to `/large`.
@@ -133,9 +134,9 @@ impl FrameClient {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_begins_no_request_is_disconnected() {
+async fn a_client_that_does_not_begin_http2_is_disconnected() {
     let (api, pki) = (Api::start().await, Pki::new());
-    let gateway = secure_gateway_with(api.address, &pki, &["--handshake-timeout", "300ms"]).await;
+    let gateway = secure_gateway_with(api.address, &pki, &["--handshake-timeout", "3s"]).await;
     for start in [&b""[..], &PREFACE[..10], PREFACE] {
         let mut client = FrameClient::silent([127, 0, 0, 1], gateway.public, &pki).await.unwrap();
         client.wire.write_all(start).await.unwrap();
@@ -143,15 +144,27 @@ async fn a_client_that_begins_no_request_is_disconnected() {
         let ended = timeout(DEADLINE, client.wire.read_to_end(&mut received)).await;
         assert!(ended.is_ok(), "{} bytes of the preface hold the connection", start.len());
     }
-    let plain = Gateway::start(api.address, "memory:", &["--handshake-timeout", "300ms"]).await;
-    let mut silent = RawConnection::to(plain.public).await;
-    assert!(silent.read_response().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_nobody_reads_leaves_window_for_other_streams() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway_with(api.address, &pki, &[]).await;
+    let mut client = FrameClient::start([127, 0, 0, 1], gateway.public, &pki, 0).await.unwrap();
+    let more = loop {
+        let frame = client.read().await.unwrap();
+        if frame.kind == WINDOW_UPDATE && frame.stream == 0 {
+            break u32::from_be_bytes(frame.payload.try_into().unwrap());
+        }
+    };
+    // A stream has the initial window of 64 KiB, and so has the connection before this frame.
+    assert!(more >= 8 << 16, "{more} more bytes than one stream may send");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_ignores_goaway_is_disconnected() {
     let (api, pki) = (Api::start().await, Pki::new());
-    let flags = ["--idle-timeout", "300ms", "--handshake-timeout", "2s"];
+    let flags = ["--idle-timeout", "3s", "--handshake-timeout", "3s"];
     let gateway = secure_gateway_with(api.address, &pki, &flags).await;
     let mut client = FrameClient::start([127, 0, 0, 1], gateway.public, &pki, 0).await.unwrap();
     let read = async {

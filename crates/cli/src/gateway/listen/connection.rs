@@ -29,8 +29,10 @@ use crate::gateway::ingress::headers::Peer;
 use crate::gateway::ingress::request_body::ClientBody;
 use crate::gateway::ingress::{Ingress, IngressRules};
 use crate::gateway::limits::shares::AddressAccount;
-use crate::gateway::limits::{HEAD_BYTES, HEAD_FIELDS, HTTP2_START, Limits, READ_CAP, RESET_STREAMS, STREAMS, WINDOW};
-use crate::gateway::listen::capped_reads::{CappedReads, ReceivedBytes};
+use crate::gateway::limits::{
+    CONNECTION_WINDOW, HEAD_BYTES, HEAD_FIELDS, HTTP2_START, Limits, READ_CAP, RESET_STREAMS, STREAMS, WINDOW,
+};
+use crate::gateway::listen::capped_reads::{CappedReads, Traffic};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::listen::stream_flow::StreamExecutor;
 use crate::ops::metrics::ConnectionGauge;
@@ -96,7 +98,8 @@ where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let stream = CappedReads::new(stream, READ_CAP);
-        let ends = self.ends(stream.received(), 1);
+        // The limit for heads covers the first one.
+        let ends = self.ends(stream.traffic(), 0);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -115,14 +118,14 @@ where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let stream = CappedReads::new(stream, u64::MAX);
-        let ends = self.ends(stream.received(), HTTP2_START);
+        let ends = self.ends(stream.traffic(), HTTP2_START);
         let limits = ends.limits;
         let mut builder = http2::Builder::new(StreamExecutor { stall: limits.stall });
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS)
             .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .max_pending_accept_reset_streams(RESET_STREAMS)
             .max_header_list_size(u32::try_from(HEAD_BYTES).unwrap_or(u32::MAX))
             // Pings detect a client that has disappeared.
@@ -132,9 +135,9 @@ where
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
-    fn ends(&self, received: ReceivedBytes, start: u64) -> ConnectionEnds {
+    fn ends(&self, traffic: Traffic, start: u64) -> ConnectionEnds {
         let (limits, stop) = (self.settings.rules.limits, self.settings.stop.clone());
-        ConnectionEnds { limits, stop, activity: ConnectionActivity::default(), received, start }
+        ConnectionEnds { limits, stop, activity: ConnectionActivity::default(), traffic, start }
     }
 
     fn ingress(self, scheme: &'static str, activity: ConnectionActivity) -> Ingress<S> {
@@ -147,7 +150,7 @@ where
 enum End {
     /// The gateway stops, or the connection is idle: the client is asked to go.
     Asked,
-    /// The client did not send the start of a request, or of HTTP/2, in time.
+    /// The client did not send the start of HTTP/2 in time.
     Unstarted,
 }
 
@@ -156,7 +159,7 @@ struct ConnectionEnds {
     limits: Limits,
     stop: CancellationToken,
     activity: ConnectionActivity,
-    received: ReceivedBytes,
+    traffic: Traffic,
     /// The bytes that the client must send within the limit for a handshake.
     start: u64,
 }
@@ -186,22 +189,33 @@ impl ConnectionEnds {
         };
         match end {
             Some(End::Asked) => {}
-            Some(End::Unstarted) | None => return tracing::debug!("a client began no request in time"),
+            Some(End::Unstarted) | None => return tracing::debug!("a client did not begin HTTP/2 in time"),
         }
         connection.as_mut().graceful_shutdown();
         // A client may ignore the request to go. Requests that are open finish first, whatever time they take.
-        let ignored = self.activity.wait_until_idle_from(Instant::now(), self.limits.handshake);
         tokio::select! {
             biased;
             ended = connection => log_end(ended),
-            () = ignored => tracing::debug!("a client did not close its connection in time"),
+            () = self.wait_until_ignored() => tracing::debug!("a client did not close its connection in time"),
         }
     }
 
     async fn wait_until_unstarted(&self) {
         sleep(self.limits.handshake).await;
-        if self.received.count() >= self.start {
+        if self.traffic.received() >= self.start {
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the client has had no open request for the limit, and takes no more bytes. Over HTTP/1 a request
+    /// ends when the connection has its whole answer, which the client may still be reading; the write time-out ends
+    /// that.
+    async fn wait_until_ignored(&self) {
+        loop {
+            self.activity.wait_until_idle_from(Instant::now(), self.limits.handshake).await;
+            if !self.traffic.is_write_waiting() {
+                return;
+            }
         }
     }
 }

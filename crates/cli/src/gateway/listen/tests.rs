@@ -96,6 +96,27 @@ async fn a_connection_with_a_slow_head_is_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_may_wait_with_its_first_request() {
+    let address = start_server(Limits { handshake: SHORT, ..PATIENT }).await;
+    let mut spare = TcpStream::connect(address).await.unwrap();
+    tokio::time::sleep(SHORT * 3).await;
+    spare.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    assert_eq!(spare.read_u8().await.unwrap(), b'H');
+}
+
+/// Its connection counts as idle once hyper has the whole answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_pauses_while_it_reads_gets_its_whole_answer() {
+    let address = start_server(Limits { idle: SHORT, handshake: SHORT, ..PATIENT }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    tokio::time::sleep(SHORT * 5).await;
+    let mut received = Vec::new();
+    drop(stream.read_to_end(&mut received).await);
+    assert!(received.len() > 16 << 20, "{} bytes", received.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed() {
     let address = start_server(Limits { idle: SHORT, ..PATIENT }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
