@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::bail;
 use hapax::Settings;
 use hapax::http::Tenant;
 
@@ -73,7 +74,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "idle-timeout", "HAPAX_IDLE_TIMEOUT")
         .value("DURATION")
         .default("75s")
-        .help("How long a client connection may take from the end of one request to the head of the next")
+        .help("How long a client connection may take to its first head, and from one request to the head of the next")
         .details(
             "Keep it longer than the idle time of the load balancer in front (often 60s): then the load balancer \
              closes an idle connection first, and never sends a request into a connection that is closing.",
@@ -81,7 +82,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "handshake-timeout", "HAPAX_HANDSHAKE_TIMEOUT")
         .value("DURATION")
         .default("10s")
-        .help("How long a client may take for its TLS handshake, and then for its first bytes")
+        .help("How long a client may take for its TLS handshake, and then for the start of HTTP/2")
         .details("A client that was asked to close its connection, and has no open request, gets the same time."),
     SettingSpec::new(TABLE, "stall-timeout", "HAPAX_STALL_TIMEOUT")
         .value("DURATION")
@@ -93,7 +94,8 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .default("500B")
         .help("Least rate of a request body in bytes per second, after the first 10s; 0 turns it off")
         .details(
-            "A protected request whose body is slower gets 408, and nothing is recorded. Another body streams to the \
+            "A shorter --stall-timeout takes the place of the 10s. \
+             A protected request whose body is slower gets 408, and nothing is recorded. Another body streams to the \
              API; it may pause for --stall-timeout, and is cut off if it is slower.",
         ),
     SettingSpec::new(TABLE, "answer-memory", "HAPAX_ANSWER_MEMORY")
@@ -213,11 +215,18 @@ pub(crate) fn limits(values: &Values, in_flight: usize) -> Result<Limits, anyhow
         body: values.one("request-body-timeout", parse::nonzero_duration)?,
         stall: values.one("stall-timeout", parse::nonzero_duration)?,
         upload_rate: values.one("upload-rate", parse::bytes)?,
-        answer_memory: values.one("answer-memory", parse::bytes)?,
+        answer_memory: values.one("answer-memory", answer_memory)?,
         address_share: values.one("address-share", parse::percent)?,
         in_flight,
         ..Limits::default()
     })
+}
+
+fn answer_memory(text: &str) -> Result<usize, anyhow::Error> {
+    match parse::bytes(text)? {
+        0 => bail!("must not be zero: every protected request would get 503; write for instance 64MiB"),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Puts the settings of the gate together, with the policy of `rules`.

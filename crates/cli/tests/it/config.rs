@@ -178,6 +178,7 @@ fn every_contradiction_is_refused_with_its_remedy() {
         ),
         ("[store]\ntimeout = '0s'", &[], "hapax.toml:2: timeout: \"0s\": must not be zero"),
         ("[policy]\nrecord-patience = '0s'", &[], "hapax.toml:2: record-patience: \"0s\": must not be zero"),
+        ("[gateway]\nanswer-memory = '0B'", &[], "hapax.toml:2: answer-memory: \"0B\": must not be zero"),
         ("[gateway]\nmax-in-flight = 0", &[], "hapax.toml:2: max-in-flight: \"0\": must not be zero"),
         (
             "[gateway]\nmax-in-flight = 5\nmax-in-flight-per-tenant = 6",
