@@ -110,12 +110,14 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
         let is_idle = gate.wait_for_attempts(shutdown.left_for_requests()).await;
         // A store that is down would delay the stop; unreleased leases expire.
         gate.drain(config.settings.store_timeout.min(shutdown.left_for_requests())).await;
+        // The releases that are still repeated end with the executors.
+        let unconfirmed_releases = gate.unconfirmed_releases();
         close_journal(journal.as_deref(), &shutdown).await;
         // Requests run on the executors until the gate has drained.
         if tokio::time::timeout(shutdown.left(), executors.stop()).await.is_err() {
             tracing::warn!("requests could not be cut in time; they have no line in the access log");
         }
-        Ok(if is_idle { StopKind::Idle } else { StopKind::StillRunning })
+        Ok(if is_idle { StopKind::Idle { unconfirmed_releases } } else { StopKind::StillRunning })
     };
     let stopped = tokio::select! {
         stopped = served => stopped?,
@@ -124,7 +126,7 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     logs::report_suppressed();
     logs::end_with(|| log_end(stopped, &gate, config.data_dir.as_deref()));
     match stopped {
-        StopKind::Idle | StopKind::StillRunning => Ok(()),
+        StopKind::Idle { .. } | StopKind::StillRunning => Ok(()),
         StopKind::AtOnce => std::process::exit(1),
     }
 }
@@ -132,8 +134,8 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
 /// How a gateway stopped.
 #[derive(Clone, Copy, Debug)]
 enum StopKind {
-    /// No request was running.
-    Idle,
+    /// No request was running. The store had not confirmed this number of releases.
+    Idle { unconfirmed_releases: usize },
     /// Requests were still running at the end of the drain.
     StillRunning,
     /// A second signal ended the drain.
@@ -142,17 +144,17 @@ enum StopKind {
 
 /// The last line of the log. The next process that uses the directory records the answers in its journal.
 fn log_end(stopped: StopKind, gate: &Gate, journal: Option<&Path>) {
-    let (answers_in_journal, unconfirmed_releases) = (gate.spilled(), gate.unconfirmed_releases());
+    let answers_in_journal = gate.spilled();
     let journal = journal.map(|path| tracing::field::display(path.display()));
     let left = "their leases will expire and retries follow --on-lapse";
     match stopped {
-        StopKind::Idle if unconfirmed_releases > 0 => tracing::warn!(
+        StopKind::Idle { unconfirmed_releases: unconfirmed_releases @ 1.. } => tracing::warn!(
             answers_in_journal,
             unconfirmed_releases,
             journal,
             "stopped; no requests were running, but the store has not confirmed every release; {left}"
         ),
-        StopKind::Idle => tracing::info!(answers_in_journal, journal, "stopped; no requests were running"),
+        StopKind::Idle { .. } => tracing::info!(answers_in_journal, journal, "stopped; no requests were running"),
         StopKind::StillRunning => {
             tracing::warn!(answers_in_journal, journal, "stopped with requests still running; {left}");
         }
