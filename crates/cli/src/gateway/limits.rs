@@ -23,9 +23,9 @@ pub(crate) const STREAMS: u32 = 100;
 /// They stay in memory.
 pub(crate) const WINDOW: u32 = (64 << 10) - 1;
 
-/// The same for all streams of an HTTP/2 connection together: 16 bodies that wait for an API leave room for others. The
-/// same as Envoy recommends at the edge of a network.
-pub(crate) const CONNECTION_WINDOW: u32 = 1 << 20;
+/// The same for all streams of an HTTP/2 connection together: three bodies that wait for an API leave room for others.
+/// Larger windows would be memory that only the number of connections bounds.
+pub(crate) const CONNECTION_WINDOW: u32 = 256 << 10;
 
 /// Streams that a client may open and reset before they are accepted; more end the connection.
 pub(crate) const RESET_STREAMS: usize = 20;
@@ -98,8 +98,8 @@ one request to the head of the next (--idle-timeout). 60 s for the body of a pro
 recorded; --request-body-timeout), and for each part of another body (--stall-timeout). 500 bytes per second for an \
 upload, after 10 s (408; --upload-rate). 16 MiB for the bodies of protected requests that are longer than 8 KiB, all \
 together (503 `overloaded`). 64 MiB for answers that clients have not read (503 `overloaded`; --answer-memory). 60 s \
-for a client to read a part of a response. 100 requests at once on an HTTP/2 connection, and 1 MiB of bodies that the \
-API has not read. One address holds at most 50 % of the connections, of both memories and of the running requests \
+for a client to read a part of a response. 100 requests at once on an HTTP/2 connection, and 256 KiB of bodies that \
+the API has not read. One address holds at most 50 % of the connections, of both memories and of the running requests \
 (--address-share, --trusted-proxy). Under overload, requests start round-robin by tenant (by address if there is \
 none), and connections by address. To the API: 10 s, or half of --upstream-timeout, for a connection (502, nothing \
 was sent); 100 requests at once on an HTTP/2 connection, more open another.";
@@ -124,7 +124,7 @@ mod tests {
             format!("{} MiB for answers", limits.answer_memory >> 20),
             format!("at most {} %", limits.address_share),
             format!("{STREAMS} requests at once"),
-            format!("{} MiB of bodies", CONNECTION_WINDOW >> 20),
+            format!("{} KiB of bodies", CONNECTION_WINDOW >> 10),
             format!("{} s, or half of --upstream-timeout, for a connection", CONNECT.as_secs()),
             format!("{API_STREAMS} requests at once on an HTTP/2 connection, more"),
             format!(
