@@ -70,7 +70,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a gateway needs beside its configuration and its store.
+/// The parts of a gateway beside its configuration and its store.
 struct Operations {
     metrics: PrometheusHandle,
     /// None without TLS for clients.

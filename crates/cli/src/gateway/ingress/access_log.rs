@@ -74,7 +74,7 @@ impl AccessLogEntry {
         }
     }
 
-    /// What happened to the request.
+    /// The outcome of the request.
     fn outcome(&self) -> &'static str {
         match self.status {
             Some(_) => self.outcome,

@@ -10,7 +10,7 @@ use http::header::{
 /// Fields with such names are set by the gateway only.
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
-/// What happens to a field whose name has an underscore.
+/// How the gateway treats a field whose name has an underscore.
 ///
 /// Services that run behind WSGI, CGI or FastCGI get `X_Account` and `X-Account` as the same variable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

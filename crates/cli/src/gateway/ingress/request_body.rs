@@ -172,7 +172,7 @@ impl Body for ClientBody {
     }
 }
 
-/// What one request occupies of the shared resources. They are free again when the last clone is dropped.
+/// The part of the shared resources that one request occupies. It is free again when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyReservation(Arc<Mutex<ReservedBytes>>);
 

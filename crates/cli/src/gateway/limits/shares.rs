@@ -150,7 +150,7 @@ impl Shares {
     }
 }
 
-/// What one address holds.
+/// The part of each resource that one address holds.
 #[derive(Debug)]
 pub(crate) struct AddressAccount {
     address: ClientAddress,

@@ -19,7 +19,7 @@ pub(crate) struct CappedReads<I> {
     traffic: Traffic,
 }
 
-/// What a client has sent on a connection, and whether it takes what the gateway sends.
+/// The number of bytes that a client has sent on a connection, and whether it takes what the gateway sends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic(Arc<TrafficState>);
 

@@ -154,7 +154,7 @@ enum End {
     Unstarted,
 }
 
-/// What ends a connection.
+/// The events that end a connection.
 struct ConnectionEnds {
     limits: Limits,
     stop: CancellationToken,
