@@ -275,13 +275,13 @@ impl World {
     }
 
     /// Whether a swap that was decided on `seen` still writes: a live record must be unchanged and live, an absent one
-    /// must still be absent.
+    /// must still be absent. An expired record is the same one although it was written again and has expired again.
     fn is_unchanged(&self, seen: &Observed, slot: Option<&StoredSlot>) -> bool {
         if seen.live().is_some() {
-            self.live() == slot
-        } else {
-            self.live().is_none() && (self.slot.is_none() || self.slot.as_ref() == slot)
+            return self.live() == slot;
         }
+        let is_same = |now: &StoredSlot| slot.is_some_and(|slot| slot.record == now.record);
+        self.live().is_none() && self.slot.as_ref().is_none_or(is_same)
     }
 
     fn advance(&mut self, time_step: &TimeStep) {

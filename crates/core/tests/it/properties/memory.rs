@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::machine::Decision;
+use bytes::Bytes;
+use hapax_core::machine::{Complete, Decision};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{Inspect, Memory, MemorySettings, Protocol, Swapped};
-use hapax_core::{Result, Store};
+use hapax_core::{Result, Store, Timestamp};
 use hapax_testkit::ManualClock;
 use proptest::prelude::*;
 
-use super::{Ask, DEAD, MachineReply, RELEASED, RK, Step, TimeStep, UNKNOWN, World, steps};
+use super::{Ask, DEAD, MachineReply, RELEASED, RETENTION, RK, Step, TimeStep, UNKNOWN, World, steps};
 
 /// The memory store, its clock, and the reference store; both get the same operations.
 struct Pair {
@@ -141,4 +142,23 @@ async fn a_swap_of_an_expired_record_that_is_live_again_is_changed() {
     assert!(before.live().is_some());
     assert_eq!(pair.store.swap(&RK, &seen, &change).await.unwrap(), Swapped::Changed);
     assert_eq!(pair.store.read(&RK).await.unwrap(), before);
+}
+
+/// The same answer was written again after the read, and expired again. Nothing of it counts any more.
+#[tokio::test]
+async fn a_swap_of_an_expired_record_that_was_written_and_expired_again_goes_through() {
+    let mut pair = Pair::new();
+    let (claim, fingerprint) = pair.world.claims[0];
+    let answer = Bytes::from_static(b"the answer");
+    let complete =
+        Complete { claim, fingerprint, answer, retention: RETENTION, ended: Timestamp(0), age: Duration::ZERO };
+    let recorded = Ask::Complete(complete);
+    pair.ask(&recorded).await;
+    pair.advance(&TimeStep::Expire).await;
+    let (seen, slot) = (pair.store.read(&RK).await.unwrap(), pair.world.slot.clone());
+    let Decision::Change(change, _) = recorded.decide(&seen) else { panic!("the record is absent") };
+    pair.ask(&recorded).await;
+    pair.advance(&TimeStep::Expire).await;
+    assert_eq!(pair.store.swap(&RK, &seen, &change).await.unwrap(), Swapped::Yes);
+    assert!(pair.world.is_unchanged(&seen, slot.as_ref()), "the reference store agrees");
 }
