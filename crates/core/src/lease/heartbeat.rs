@@ -151,11 +151,13 @@ struct RenewedLease {
     /// When the attempt exceeds `max_execution`, on the boot-time clock.
     max_execution_at: Duration,
     cancellation: Arc<Cancellation>,
-    /// When the last request was sent that the store confirmed, in microseconds on the boot-time clock.
+    /// When the last request was sent after which no other attempt had the key, in microseconds on the boot-time clock.
     confirmed: AtomicU64,
     /// When the next renewal is due, likewise.
     due: AtomicU64,
     is_renewing: AtomicBool,
+    /// The store forgot the record. Counted once for each attempt.
+    is_forgotten: AtomicBool,
     /// The grant is lost, or the attempt exceeded `max_execution`: the lease is not renewed any more.
     has_ended: AtomicBool,
     /// The answer is known, and only its record is missing: `max_execution` no longer applies.
@@ -206,10 +208,14 @@ impl RenewedLease {
         match timeout(&*runtime, limit, renewal).await {
             Some(Ok(Renewed::Yes)) => self.confirm(sent_at, &*runtime),
             Some(Ok(Renewed::Lost)) => self.lose_grant(),
-            // The store forgot the record. The attempt goes on, because its completion recreates the record.
+            Some(Ok(Renewed::Gone)) if chaos::on("forgotten_is_lost") => self.lose_grant(),
+            // The store forgot the record, so no other attempt has the key yet. The attempt goes on, because its
+            // completion recreates the record. If another attempt gets the key, the next renewal is `Lost`.
             Some(Ok(Renewed::Gone)) => {
-                telemetry::forgotten(&self.grant);
-                self.set_due(sent_at, &*runtime);
+                if !self.is_forgotten.swap(true, Ordering::AcqRel) {
+                    telemetry::forgotten(&self.grant);
+                }
+                self.confirm(sent_at, &*runtime);
             }
             // Stays due, so that the next check sends the renewal again.
             Some(Err(error)) => {
@@ -299,6 +305,7 @@ impl Heartbeat {
             confirmed: AtomicU64::new(micros(sent_at)),
             due: AtomicU64::new(micros(sent_at + duration / 3)),
             is_renewing: AtomicBool::new(false),
+            is_forgotten: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             handler_has_ended: AtomicBool::new(false),
             renewal_ended: Notify::new(),

@@ -195,6 +195,43 @@ async fn a_handler_goes_on_after_the_store_forgot_its_record() {
 }
 
 #[tokio::test]
+async fn a_handler_whose_record_stays_forgotten_goes_on_until_max_execution() {
+    let world = GateWorld::new();
+    let stopped = Arc::<AtomicBool>::default();
+    world.store.forgets.store(true, Ordering::SeqCst);
+    let run = world.run(wait_for_cancellation(&stopped));
+    let wait = async {
+        // One lease of distance on either side, because the limit is noticed when a renewal is due.
+        world.time.pass(MAX_EXECUTION - LEASE).await;
+        assert!(
+            !stopped.load(Ordering::SeqCst),
+            "no other attempt has the key, and the completion recreates the record"
+        );
+        world.time.pass(LEASE * 2).await;
+    };
+    assert_answer(run_beside(run, wait).await, "its own answer", Provenance::Fresh);
+    assert_answer(world.run_with_answer("another").await, "its own answer", Provenance::Replayed);
+}
+
+#[tokio::test]
+async fn a_handler_whose_record_was_forgotten_is_cancelled_when_the_store_stops_answering() {
+    let world = GateWorld::new();
+    let stopped = Arc::<AtomicBool>::default();
+    world.store.forgets.store(true, Ordering::SeqCst);
+    let run = world.run(wait_for_cancellation(&stopped));
+    let wait = async {
+        world.time.pass(LEASE * 3).await;
+        assert!(!stopped.load(Ordering::SeqCst));
+        // From now on another attempt may have the key, and no renewal would say so.
+        world.store.forgets.store(false, Ordering::SeqCst);
+        world.store.refuse_renewals.store(true, Ordering::SeqCst);
+        world.time.pass(LEASE).await;
+        assert!(stopped.load(Ordering::SeqCst));
+    };
+    assert_answer(run_beside(run, wait).await, "its own answer", Provenance::Fresh);
+}
+
+#[tokio::test]
 async fn a_renewal_that_failed_is_sent_again_at_the_next_check() {
     let world = GateWorld::new();
     world.store.refuse_renewals.store(true, Ordering::SeqCst);
