@@ -19,6 +19,12 @@ pub(crate) fn read_text(path: &Path) -> Result<String, anyhow::Error> {
 
 /// Reads a file with a secret. Refuses one that everybody can read, or that others can write.
 pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+    check_secret(path)?;
+    read(path)
+}
+
+/// Refuses a file that everybody can read, or that others can write. Does not open it.
+pub(crate) fn check_secret(path: &Path) -> Result<(), anyhow::Error> {
     let metadata = fs::metadata(path).map_err(unreadable)?;
     // A directory is open to others, and that is not the cause.
     if metadata.is_dir() {
@@ -28,7 +34,7 @@ pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
     if metadata.permissions().mode() & 0o027 != 0 {
         bail!("the file can be read by everybody or written by others; run `chmod 600 {}`", path.display());
     }
-    read(path)
+    Ok(())
 }
 
 fn unreadable(error: io::Error) -> anyhow::Error {

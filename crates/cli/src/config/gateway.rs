@@ -197,8 +197,11 @@ pub(crate) fn drain(values: &Values) -> Result<(Duration, Duration), anyhow::Err
 pub(crate) fn tls(values: &Values) -> Result<Option<(PathBuf, PathBuf)>, anyhow::Error> {
     match (values.maybe("tls-cert", parse::path)?, values.maybe("tls-key", parse::path)?) {
         (Some(cert), Some(key)) => {
-            // The key is parsed at the start. Here only its file is checked, like the other files with secrets.
-            files::read_secret(&key).map_err(|error| values.wrong_value("tls-key", &key.to_string_lossy(), error))?;
+            // The key is read once, at the start: it may come from a pipe, and the host of a --check may lack it.
+            if key.exists() {
+                let wrong = |error| values.wrong_value("tls-key", &key.to_string_lossy(), error);
+                files::check_secret(&key).map_err(wrong)?;
+            }
             Ok(Some((cert, key)))
         }
         (None, None) => Ok(None),

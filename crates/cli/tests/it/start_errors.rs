@@ -84,12 +84,16 @@ fn a_file_that_cannot_be_read_has_its_true_cause() {
         (&["--admin-token-file", folder], DIRECTORY),
         (&["--admin-token-file", "absent"], ABSENT),
         (&["--tls-cert", "absent", "--tls-key", folder], DIRECTORY),
-        (&["--tls-cert", "absent", "--tls-key", "absent"], ABSENT),
     ] {
         let (code, _, error) = check(Path::new("."), &[], flags);
         assert!(code == 2 && error.contains(cause), "{flags:?}: {error}");
         assert!(!error.contains("chmod"), "{flags:?}: {error}");
     }
+    let tls = ["--tls-cert", "absent", "--tls-key", "absent"];
+    let (code, _, error) = check(Path::new("."), &[], &tls);
+    assert_eq!(code, 0, "the check needs the key: {error}");
+    let (code, error) = start(&[&tls[..], &["--store", "memory:"]].concat());
+    assert!(code == Some(3) && error.contains(ABSENT), "{error}");
     for (file, cause) in [("absent", ABSENT), (folder, DIRECTORY)] {
         let (code, error) = start(&["--upstream", "https://127.0.0.1:9", "--upstream-ca", file, "--store", "memory:"]);
         assert!(code == Some(3) && error.contains(cause), "{file}: {error}");

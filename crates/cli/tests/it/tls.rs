@@ -286,6 +286,19 @@ async fn a_hangup_signal_loads_a_new_certificate_and_keeps_the_old_one_if_the_ne
     assert!(!is_served(&old, "k4").await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_the_certificate_may_come_from_a_pipe() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let (key, pem) = (pki.file("key"), pki.pem("key"));
+    std::fs::remove_file(&key).unwrap();
+    assert!(std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&key).status().unwrap().success());
+    // The write ends when the gateway opens the pipe.
+    std::thread::spawn(move || std::fs::write(key, pem));
+    let gateway = secure_gateway(api.address, &pki).await;
+    let got = client(&pki, Version::HTTP_11).request(post(gateway.public, "/charges", "k")).await.unwrap();
+    assert_eq!(got.status(), 201);
+}
+
 #[test]
 fn unusable_certificate_files_are_refused_with_the_reason() {
     let (pki, stranger) = (Pki::new(), Pki::new());
