@@ -65,8 +65,16 @@ impl ResolvesServerCert for ServerCertificate {
 fn certified_key(certificate: &Path, key: &Path) -> Result<CertifiedKey, anyhow::Error> {
     let chain = certificates(certificate)?;
     let private = private_key(key)?;
-    CertifiedKey::from_der(chain, private, &provider()).with_context(|| {
-        format!("the key {} does not belong to the certificate {}", key.display(), certificate.display())
+    let (key, certificate) = (key.display(), certificate.display());
+    CertifiedKey::from_der(chain, private, &provider()).map_err(|error| {
+        let what = if matches!(error, rustls::Error::InconsistentKeys(_)) {
+            format!("the key {key} does not belong to the certificate {certificate}")
+        } else if matches!(error, rustls::Error::InvalidCertificate(_)) {
+            format!("the certificate {certificate} cannot be used")
+        } else {
+            format!("the key {key} cannot be used; create an RSA, ECDSA (P-256 or P-384) or Ed25519 key")
+        };
+        anyhow::Error::from(error).context(what)
     })
 }
 

@@ -304,7 +304,12 @@ fn unusable_certificate_files_are_refused_with_the_reason() {
     let (pki, stranger) = (Pki::new(), Pki::new());
     let empty = pki.file("empty");
     std::fs::write(&empty, "nothing").unwrap();
-    let cases: [(&[&str], &Path, &Path, &str); 3] = [
+    // It has the form of a key. No provider knows its algorithm.
+    let strange = pki.file("strange");
+    std::fs::write(&strange, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
+    std::fs::set_permissions(&strange, Permissions::from_mode(0o600)).unwrap();
+    let cases: [(&[&str], &Path, &Path, &str); 4] = [
+        (&[], &pki.file("cert"), &strange, "strange cannot be used; create an RSA, ECDSA"),
         (&[], &pki.file("cert"), &stranger.file("key"), "does not belong to"),
         (&[], &empty, &pki.file("key"), "contains no certificate"),
         (
