@@ -40,7 +40,12 @@ impl ServerCertificate {
     /// Loads the files again. On an error, the old certificate stays.
     pub(crate) fn reload(&self) {
         match certified_key(&self.certificate, &self.key) {
-            Ok(loaded) => *self.loaded.write() = Arc::new(loaded),
+            Ok(loaded) => {
+                let is_new = loaded.cert != self.loaded.read().cert;
+                *self.loaded.write() = Arc::new(loaded);
+                let file = self.certificate.display();
+                tracing::info!(%file, is_new, "new connections get the server certificate in this file");
+            }
             Err(error) => tracing::error!("{error:#}; the server certificate stays the old one"),
         }
     }

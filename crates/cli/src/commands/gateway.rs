@@ -62,6 +62,8 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
     let reloaded = certificate.clone();
     tokio::spawn(signals::at_each(hangups, move || {
         log.reopen();
+        // After the file is open again: in the old file nobody looks for the line.
+        tracing::info!("SIGHUP: the log file and the server certificate are opened again");
         reloaded.iter().for_each(|certificate| certificate.reload());
     }));
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;

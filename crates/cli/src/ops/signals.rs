@@ -81,7 +81,6 @@ pub(crate) fn hangups() -> Result<Signal, anyhow::Error> {
 /// Calls the function at each SIGHUP, also at one that arrived before. Ends never.
 pub(crate) async fn at_each(mut hangups: Signal, reload: impl Fn()) {
     while hangups.recv().await.is_some() {
-        tracing::info!("SIGHUP: the log file and the server certificate are opened again");
         reload();
     }
 }

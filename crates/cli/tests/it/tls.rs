@@ -281,8 +281,16 @@ async fn a_hangup_signal_loads_a_new_certificate_and_keeps_the_old_one_if_the_ne
         assert!(is_served(&old, "k2").await, "the old certificate is kept");
     }
     std::fs::write(old.file("key"), new.pem("key")).unwrap();
+    let rotated = log.path().with_extension("rotated");
+    std::fs::rename(log.path(), &rotated).unwrap();
     hang_up();
     until("the new certificate is used", async || is_served(&new, "k3").await).await;
+    until("the new file names the certificate", async || {
+        let logs = std::fs::read_to_string(log.path()).unwrap_or_default();
+        logs.contains("SIGHUP") && logs.contains(&cert) && logs.contains("\"is_new\":true")
+    })
+    .await;
+    std::fs::remove_file(rotated).unwrap();
     assert!(!is_served(&old, "k4").await);
 }
 
