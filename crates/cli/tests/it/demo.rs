@@ -71,7 +71,9 @@ fn is_running(process: u32) -> bool {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_killed_demo_takes_its_gateway_with_it() {
-    let mut command = hapax();
+    // A killed demo leaves its files behind.
+    let (mut command, temporary) = (hapax(), tempfile::tempdir().unwrap());
+    command.env("TMPDIR", temporary.path());
     command.args(["demo", "--payments", "100000", "--crashes", "0"]).stdout(std::process::Stdio::null());
     let mut demo = command.spawn().unwrap();
     let mut gateways = Vec::new();
