@@ -10,6 +10,9 @@ use crate::gate::outcome::Answer;
 /// A type may change while records live. Give new fields `#[serde(default)]`, and do not rename or remove fields: a
 /// record that cannot be read is reported as damaged.
 ///
+/// JSON has no NaN and no infinity: such a float is written as `null` and cannot be read again. The first caller gets
+/// the answer, and the record is damaged for every copy. Keep such floats out of the type, or write them as text.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
