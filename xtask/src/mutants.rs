@@ -55,7 +55,8 @@ fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
     for harness in &harnesses {
         // A harness that fails without a bug would fail with every bug.
         if seen(root, harness, None) != Some(false) {
-            return Err(format!("the harness `{}` does not pass without a bug", harness.name));
+            let again = format!("{} {}", harness.binary, harness.arguments.join(" "));
+            return Err(format!("the harness `{}` does not pass without a bug; run {again}", harness.name));
         }
     }
     if list.contains("\n    (\n") {
