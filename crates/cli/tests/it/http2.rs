@@ -26,6 +26,7 @@ use crate::http2_frames::{
     ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frame, HEADERS, INTERNAL_ERROR, NO_ERROR, PREFACE, REFUSED_STREAM,
     SETTINGS, field,
 };
+use crate::logs::access;
 use crate::raw_http::RawConnection;
 use crate::tls::{Pki, client_config, secure_gateway, tls_acceptor};
 
@@ -354,6 +355,9 @@ async fn trailers_of_an_answer_obey_the_rules_of_its_head_h45() {
     let body = answer.into_body().collect().await.unwrap();
     let names: Vec<_> = body.trailers().unwrap().keys().map(http::HeaderName::as_str).collect();
     assert_eq!(names, ["x-checksum"]);
+    gateway.terminate();
+    let line = access(&gateway.wait_for_exit().1).remove(0);
+    assert!(line["status"] == 200 && line["cut"].is_null(), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
