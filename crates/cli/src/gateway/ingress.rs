@@ -19,7 +19,7 @@ use hapax::BoxError;
 use hapax::http::{RequestBody, RequestOrigin, ResponseBody};
 use hapax::runtime::BoxFuture;
 use http::header::CONNECTION;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response, Version};
 use hyper::body::{Body, Incoming};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -32,6 +32,7 @@ use crate::gateway::ingress::request_body::{BodyReservation, ChunkedEnd, ClientB
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::shares::{AddressAccount, Shares};
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
+use crate::gateway::listen::client_socket::CloseDelimited;
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::routing::{Routed, Routes};
 use crate::ops::metrics::ListenerMetrics;
@@ -81,6 +82,7 @@ pub(crate) struct Ingress<S> {
     /// The account of that address. A trusted proxy forwards requests of other addresses.
     pub(crate) account: Arc<AddressAccount>,
     pub(crate) activity: ConnectionActivity,
+    pub(crate) close_delimited: CloseDelimited,
     /// Handles the requests that are admitted. It must always be ready, because hyper does not ask.
     pub(crate) inner: S,
 }
@@ -101,6 +103,7 @@ where
         let account = self.account(&request);
         let turn = self.queue.wait_turn(self.caller(&request, &account.number().to_ne_bytes()));
         let chunked_end = ChunkedEnd::of(&request);
+        let close_delimited = (request.version() == Version::HTTP_10).then(|| self.close_delimited.clone());
         let mut request = self.with_limits(request, &account, chunked_end.clone());
         request.extensions_mut().insert(entry.record_key_slot());
         match self.route(&mut request, &mut entry) {
@@ -110,6 +113,11 @@ where
                 Box::pin(async move {
                     turn.await;
                     let response = answer(entry, response.await?, account);
+                    if let Some(close_delimited) =
+                        close_delimited.filter(|_| response.body().size_hint().exact().is_none())
+                    {
+                        close_delimited.begin();
+                    }
                     Ok(closing_after_trailers(response, chunked_end.as_ref()))
                 })
             }

@@ -1,6 +1,7 @@
 //! The listener for clients: it accepts connections and spreads them over the executors.
 
 pub(crate) mod capped_reads;
+pub(crate) mod client_socket;
 pub(crate) mod connection;
 pub(crate) mod executors;
 pub(crate) mod fair_queue;
@@ -29,6 +30,7 @@ use tower_service::Service;
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::request_body::ClientBody;
 use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
+use crate::gateway::listen::client_socket::CloseDelimited;
 use crate::gateway::listen::connection::{ClientConnection, ConnectionSettings};
 use crate::gateway::listen::fair_queue::FairQueue;
 
@@ -125,7 +127,8 @@ where
         };
         let Some((account, share)) = self.share(ip) else { return };
         let (service, queue) = (executor.service.clone(), executor.queue.clone());
-        let connection = ClientConnection { service, queue, settings: self.settings.clone(), ip, account };
+        let (settings, close_delimited) = (self.settings.clone(), CloseDelimited::default());
+        let connection = ClientConnection { service, queue, settings, ip, account, close_delimited };
         // A socket wakes the executor in whose context it was registered, so it is registered anew.
         let moved = stream.into_std().and_then(|stream| {
             let _context = executor.handle.enter();

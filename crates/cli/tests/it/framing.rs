@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
 use crate::harness::{Api, Gateway};
 use crate::raw_http::{RawConnection, RawResponse, ScriptedApi};
 
@@ -185,4 +188,37 @@ async fn the_body_of_a_get_reaches_the_api_h36() {
         assert_eq!(wire.read_response_to(method).await.unwrap().status, 201, "{method} {framing}");
         assert_eq!(api.seen()[before].body, "hello", "{method} {framing}");
     }
+}
+
+/// Sends a request of HTTP/1.0, and the API's answer up to its first chunk. Returns both connections.
+async fn begin_over_http10(gateway: &Gateway, api: &TcpListener) -> (TcpStream, TcpStream) {
+    let mut client = TcpStream::connect(gateway.public).await.unwrap();
+    client.write_all(b"GET / HTTP/1.0\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut api = api.accept().await.unwrap().0;
+    assert!(api.read(&mut [0; 1 << 10]).await.unwrap() > 0);
+    let start = format!("HTTP/1.1 200 OK\r\n{CLOSES}{CHUNKED}\r\n5\r\nhello\r\n");
+    api.write_all(start.as_bytes()).await.unwrap();
+    let mut received = Vec::new();
+    while !received.ends_with(b"hello") {
+        received.push(client.read_u8().await.unwrap());
+    }
+    (client, api)
+}
+
+/// In HTTP/1.0 the end of the connection is the end of a body without a length.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_http10_sees_that_an_answer_was_cut_h42() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut gateway = gateway_before(listener.local_addr().unwrap()).await;
+    for (end, is_whole) in [("0\r\n\r\n", true), ("", false), ("5\r\nwor", false), ("0\r\n\r\n", true)] {
+        let (mut client, mut api) = begin_over_http10(&gateway, &listener).await;
+        api.write_all(end.as_bytes()).await.unwrap();
+        drop(api);
+        let ended = client.read_to_end(&mut Vec::new()).await;
+        assert_eq!(ended.is_ok(), is_whole, "{end:?}: {ended:?}");
+    }
+    let (mut client, _api) = begin_over_http10(&gateway, &listener).await;
+    gateway.kill();
+    let ended = client.read_to_end(&mut Vec::new()).await;
+    assert!(ended.is_err(), "the gateway was killed: {ended:?}");
 }

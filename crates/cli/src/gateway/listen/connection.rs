@@ -33,6 +33,7 @@ use crate::gateway::limits::{
     CONNECTION_WINDOW, HEAD_BYTES, HEAD_FIELDS, HTTP2_START, Limits, READ_CAP, RESET_STREAMS, STREAMS, WINDOW,
 };
 use crate::gateway::listen::capped_reads::{CappedReads, Traffic};
+use crate::gateway::listen::client_socket::{ClientSocket, CloseDelimited};
 use crate::gateway::listen::fair_queue::{Caller, FairQueue};
 use crate::gateway::listen::stream_flow::StreamExecutor;
 use crate::ops::metrics::ConnectionGauge;
@@ -53,6 +54,7 @@ pub(crate) struct ClientConnection<S> {
     pub(crate) settings: ConnectionSettings,
     pub(crate) ip: IpAddr,
     pub(crate) account: Arc<AddressAccount>,
+    pub(crate) close_delimited: CloseDelimited,
 }
 
 impl<S, R> ClientConnection<S>
@@ -69,7 +71,7 @@ where
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY could not be set on a connection");
         }
-        let mut stream = TimeoutStream::new(stream);
+        let mut stream = TimeoutStream::new(ClientSocket::new(stream, self.close_delimited.clone()));
         stream.set_write_timeout(Some(self.settings.rules.limits.stall));
         let stream = Box::pin(stream);
         // Boxed, so that a connection does not reserve the memory of the other kinds.
@@ -141,8 +143,9 @@ where
     }
 
     fn ingress(self, scheme: &'static str, activity: ConnectionActivity) -> Ingress<S> {
-        let Self { service: inner, queue, settings, ip, account } = self;
-        Ingress { rules: settings.rules, queue, peer: Peer::new(ip, scheme), ip, account, activity, inner }
+        let Self { service: inner, queue, settings, ip, account, close_delimited } = self;
+        let (rules, peer) = (settings.rules, Peer::new(ip, scheme));
+        Ingress { rules, queue, peer, ip, account, activity, close_delimited, inner }
     }
 }
 
