@@ -2,6 +2,7 @@
 //! fingerprint of its payload.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -72,6 +73,22 @@ impl RecordKeySlot {
     /// Sets the record key. The first layer that protects a request sets it.
     pub(crate) fn set(&self, rk: RecordKey) {
         self.0.get_or_init(|| rk);
+    }
+}
+
+/// Tells a service around the layer that the body of a request is refused as too long. The layer then discards the rest
+/// as it arrives, so the body occupies no memory. The service puts a clone into the extensions of the request.
+#[derive(Clone, Debug, Default)]
+pub struct BodyRefused(Arc<AtomicBool>);
+
+impl BodyRefused {
+    /// Whether the layer has refused the body.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -38,7 +38,9 @@ mod stored;
 
 pub use answer::RequestSummary;
 pub use body::{RequestBody, ResponseBody};
-pub use call::{CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, RecordKeySlot, RequestOrigin, Tenant};
+pub use call::{
+    BodyRefused, CallerUnknown, MakeFingerprint, MakeScope, RawFingerprint, RecordKeySlot, RequestOrigin, Tenant,
+};
 pub use key::{FindKey, Grammar, JsonKey, KeyField, KeyFormat, KeyMalformed};
 pub use layer::{IdempotencyLayer, UnscopedLayer};
 pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};

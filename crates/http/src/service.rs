@@ -18,7 +18,7 @@ use tracing::{Instrument, Span};
 
 use crate::answer::{LiveSlot, problem_response, respond, run_handler};
 use crate::body::{BodyRead, RequestBody, ResponseBody, discard, read_body};
-use crate::call::{RecordKeySlot, RequestOrigin};
+use crate::call::{BodyRefused, RecordKeySlot, RequestOrigin};
 use crate::key::KeyMalformed;
 use crate::layer::{IdempotencyLayer, LayerConfig};
 use crate::problem::Problem;
@@ -138,7 +138,7 @@ where
         return Ok(stream_unprotected(parts, body));
     }
     if config.key.is_in_body() {
-        let body = read_whole(config, body).await?;
+        let body = read_whole(config, &parts, body).await?;
         return match require_key(config, config.key.key_in_body(&parts, &body))? {
             // The scope is computed after the key: a request that may go without a key needs no known caller.
             Some(key) => Ok(protect(config, &scope_of(config, &parts)?, &key, Request::from_parts(parts, body))),
@@ -149,7 +149,7 @@ where
         return Ok(stream_unprotected(parts, body));
     };
     let scope = scope_of(config, &parts)?;
-    let body = read_whole(config, body).await?;
+    let body = read_whole(config, &parts, body).await?;
     Ok(protect(config, &scope, &key, Request::from_parts(parts, body)))
 }
 
@@ -184,7 +184,7 @@ fn scope_of(config: &LayerConfig, parts: &Parts) -> Result<Scope, Problem> {
 }
 
 /// Reads the whole body, up to the limit of the layer.
-async fn read_whole<B>(config: &LayerConfig, body: B) -> Result<Bytes, Problem>
+async fn read_whole<B>(config: &LayerConfig, parts: &Parts, body: B) -> Result<Bytes, Problem>
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError> + Send,
@@ -192,6 +192,9 @@ where
     match read_body(body, config.max_request_body).await {
         BodyRead::Complete(body) => Ok(body),
         BodyRead::TooLong(rest) => {
+            if let Some(refused) = parts.extensions.get::<BodyRefused>() {
+                refused.set();
+            }
             timeout(&**config.gate.runtime(), DISCARDED_FOR, discard(rest, DISCARDED_BYTES)).await;
             Err(Problem::BodyTooLarge { limit: config.max_request_body })
         }

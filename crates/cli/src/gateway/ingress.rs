@@ -7,6 +7,7 @@ pub(crate) mod field_names;
 pub(crate) mod headers;
 pub(crate) mod refusal;
 pub(crate) mod request_body;
+pub(crate) mod shared_window;
 pub(crate) mod upload_pace;
 
 use std::convert::Infallible;
@@ -29,6 +30,7 @@ use crate::gateway::ingress::answer_body::{AnswerBody, answer};
 use crate::gateway::ingress::field_names::ProtectedFields;
 use crate::gateway::ingress::headers::{Peer, admit};
 use crate::gateway::ingress::request_body::{BodyReservation, ChunkedEnd, ClientBody};
+use crate::gateway::ingress::shared_window::SharedWindow;
 use crate::gateway::limits::Limits;
 use crate::gateway::limits::shares::{AddressAccount, Shares};
 use crate::gateway::limits::trusted_proxies::TrustedProxies;
@@ -82,6 +84,8 @@ pub(crate) struct Ingress<S> {
     /// The account of that address. A trusted proxy forwards requests of other addresses.
     pub(crate) account: Arc<AddressAccount>,
     pub(crate) activity: ConnectionActivity,
+    /// None in HTTP/1.
+    pub(crate) window: Option<SharedWindow>,
     pub(crate) close_delimited: CloseDelimited,
     /// Handles the requests that are admitted. It must always be ready, because hyper does not ask.
     pub(crate) inner: S,
@@ -155,8 +159,12 @@ impl<S> Ingress<S> {
         let version = request.version();
         let protected = Arc::clone(&self.rules.protected_fields);
         let mut request = request.map(|body| {
-            ClientBody::new(body, version, self.rules.limits, reservation.clone()).with_rules(protected, chunked_end)
+            let body = ClientBody::new(body, version, self.rules.limits, reservation.clone());
+            body.with_rules(protected, chunked_end).in_window(self.window.clone())
         });
+        if let Some(refused) = request.body().refused() {
+            request.extensions_mut().insert(refused);
+        }
         // The extensions live until the API has answered, and so does the memory that the body occupies.
         request.extensions_mut().insert(reservation);
         request.extensions_mut().insert(RequestOrigin(account.number()));

@@ -34,6 +34,10 @@ pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 pub(crate) trait StreamedBody: Body<Data = Bytes, Error = BoxError> + Send + Unpin + 'static {
     /// Lets the body pass on each frame as it arrives, and returns the record of its progress.
     fn start_streaming(&mut self) -> Arc<StreamProgress>;
+
+    /// Waits until the first frame arrives or fails, and keeps it for the next read. Is ready with whether the body has
+    /// ended without a frame.
+    fn poll_is_empty(&mut self, cx: &mut Context<'_>) -> Poll<bool>;
 }
 
 /// When the last frame of a streamed body arrived.

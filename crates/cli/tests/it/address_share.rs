@@ -126,3 +126,33 @@ async fn an_upload_that_drips_is_408_h11() {
     assert!(got.status == 408 && got.text().contains("#body-timeout"), "{} {}", got.status, got.text());
     assert_eq!(api.count(), 0);
 }
+
+/// The memory of the address has room for the body up to its limit, but not for the rest that is discarded.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_body_that_is_too_long_occupies_no_memory_h11() {
+    const HELD: usize = 6;
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &["--upstream-timeout", "10m"]).await;
+    let mut held = Vec::new();
+    for number in 0..HELD {
+        let mut wire = RawConnection::from(ONE, gateway.public).await;
+        let request = post("/slow", "one", &format!("key-{number}"), "", 1 << 20) + &"b".repeat(1 << 20);
+        wire.send_bytes(request.as_bytes()).await;
+        held.push(wire);
+    }
+    api.wait_for_requests(HELD).await;
+    let chunk = format!("10000\r\n{}\r\n", "b".repeat(1 << 16));
+    let head = post("/charges", "one", "key-long", "", 0).replace("content-length: 0", "transfer-encoding: chunked");
+    // The rest is read for a second only, which is short on a slow machine.
+    until("the gateway reads a whole body that is too long", async || {
+        let mut wire = RawConnection::from(ONE, gateway.public).await;
+        wire.send_bytes((head.clone() + &chunk.repeat(48) + "0\r\n\r\n").as_bytes()).await;
+        let got = wire.read_response().await;
+        got.is_some_and(|got| {
+            assert_eq!(got.status, 413, "{}", got.text());
+            // The gateway closes a connection on which it has not read the whole body.
+            got.field("connection").is_none()
+        })
+    })
+    .await;
+}

@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::harness::{Api, DEADLINE, until};
 use crate::http2_frames::{
-    ACK, CANCEL, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, REFUSED_STREAM, RST_STREAM,
+    ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, PREFACE, REFUSED_STREAM, RST_STREAM,
     WINDOW_UPDATE, field,
 };
 use crate::raw_http::ScriptedApi;
@@ -82,21 +82,45 @@ impl FrameClient {
         key: &str,
         more: &[(&str, &str)],
     ) -> Option<()> {
+        let head = [&[(":method", method), (":path", path), ("idempotency-key", key)], more].concat();
+        self.send_head(&head, END_STREAM).await
+    }
+
+    /// Sends the head of a request whose body follows, and returns its stream.
+    pub(crate) async fn open(&mut self, method: &str, path: &str, key: &str) -> u32 {
+        let head = [(":method", method), (":path", path), ("idempotency-key", key)];
+        self.send_head(&head, 0).await.unwrap();
+        self.last_stream
+    }
+
+    async fn send_head(&mut self, head: &[(&str, &str)], flags: u8) -> Option<()> {
         self.last_stream = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };
-        let head = [(":method", method), (":scheme", "https"), (":path", path), (":authority", "a")];
-        let head = [&head[..], &[("idempotency-key", key)], more].concat();
+        let head = [&[(":scheme", "https"), (":authority", "a")], head].concat();
         let block: Vec<u8> = head.into_iter().flat_map(|(name, value)| field(name, value)).collect();
-        self.write(&Frame::new(HEADERS, END_HEADERS | END_STREAM, self.last_stream, &block)).await
+        self.write(&Frame::new(HEADERS, END_HEADERS | flags, self.last_stream, &block)).await
+    }
+
+    /// Sends a piece of a body, the last one with [`END_STREAM`].
+    pub(crate) async fn send_data(&mut self, stream: u32, data: &[u8], flags: u8) {
+        self.write(&Frame::new(DATA, flags, stream, data)).await.unwrap();
     }
 
     /// Resets the stream of the last request.
     pub(crate) async fn reset_last(&mut self) -> Option<()> {
-        self.write(&Frame::reset(self.last_stream, CANCEL)).await
+        self.reset(self.last_stream).await
+    }
+
+    pub(crate) async fn reset(&mut self, stream: u32) -> Option<()> {
+        self.write(&Frame::reset(stream, CANCEL)).await
+    }
+
+    pub(crate) async fn send_ping(&mut self) -> Option<()> {
+        self.write(&Frame::new(PING, 0, 0, &[7; 8])).await
     }
 
     /// Sends a ping and waits for its answer.
     pub(crate) async fn ping(&mut self) -> Option<()> {
-        self.write(&Frame::new(PING, 0, 0, &[7; 8])).await?;
+        self.send_ping().await?;
         loop {
             let frame = self.read().await?;
             if frame.kind == PING && frame.flags & ACK != 0 {

@@ -26,6 +26,7 @@ mod hosts;
 mod http2;
 mod http2_clients;
 mod http2_frames;
+mod http2_uploads;
 mod http_contract;
 mod lifecycle;
 mod logs;

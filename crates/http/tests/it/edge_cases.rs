@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
 use hapax_core::gate::Attempt;
 use hapax_core::machine::{Claim, Verdict};
 use hapax_core::store::Protocol;
 use hapax_core::{Identity, Key, Scope, Seconds, Settings};
-use hapax_http::{IdempotencyLayer, Outcome, RequestBody};
+use hapax_http::{BodyRefused, IdempotencyLayer, Outcome, RequestBody};
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body::Frame;
@@ -115,7 +116,7 @@ async fn four_mebibytes_of_a_long_body_are_discarded_h11() {
         counted.fetch_add(PIECE, Ordering::SeqCst);
         Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b'x'; PIECE]))), ()))
     };
-    let endless = StreamBody::new(futures_util::stream::unfold((), move |()| ready(piece())));
+    let endless = StreamBody::new(stream::unfold((), move |()| ready(piece())));
     let inner = service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, Infallible>(created("1")) });
     let response = World::new().layer.layer(inner).oneshot(post("k", "").map(|_| endless)).await.unwrap();
     assert_eq!(response.status(), 413);
@@ -188,4 +189,23 @@ async fn the_policy_page_shows_the_settings_of_the_layer_h35() {
     assert_eq!(page.json()["methods"], serde_json::json!(["DELETE", "PUT", "POST"]));
     assert_eq!(page.json()["keyRequired"], false);
     assert_eq!(page.response(&HeaderMap::new()).headers()["vary"], "accept");
+}
+
+#[tokio::test]
+async fn a_service_around_the_layer_learns_that_a_body_is_refused_before_its_rest_is_read_h11() {
+    let world = World::new();
+    for (length, is_refused) in [(LIMIT, false), (LIMIT + 1, true)] {
+        let refused = BodyRefused::default();
+        let seen = refused.clone();
+        // The piece after the first one comes only if the layer reads on.
+        let pieces = stream::iter([vec![b'x'; length], Vec::new()]).enumerate().map(move |(number, piece)| {
+            assert_eq!(seen.is_set(), is_refused && number > 0, "{length} bytes, piece {number}");
+            Ok::<_, Infallible>(Frame::data(Bytes::from(piece)))
+        });
+        let mut request = post("k", "").map(|_| StreamBody::new(pieces));
+        request.extensions_mut().insert(refused);
+        let inner = service_fn(|_: Request<_>| async { Ok::<Response<ScriptedBody>, Infallible>(created("1")) });
+        let status = world.layer.layer(inner).oneshot(request).await.unwrap().status();
+        assert_eq!(status.as_u16(), if is_refused { 413 } else { 201 });
+    }
 }

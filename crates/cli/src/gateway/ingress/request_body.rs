@@ -4,10 +4,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hapax::BoxError;
+use hapax::http::BodyRefused;
 use http::header::TRANSFER_ENCODING;
 use http::{Request, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::gateway::ingress::field_names::ProtectedFields;
+use crate::gateway::ingress::shared_window::{SharedWindow, UnreadBody};
 use crate::gateway::ingress::upload_pace::UploadPace;
 use crate::gateway::limits::shares::{AddressAccount, Resource, Taken};
 use crate::gateway::limits::{Limits, SMALL_BODY};
@@ -39,6 +41,14 @@ pub(crate) struct ClientBody {
     /// The fields that are never trailers.
     protected: Option<Arc<ProtectedFields>>,
     chunked_end: Option<ChunkedEnd>,
+    /// The first frame, or a failure in its place, if it was awaited before the others.
+    first: Option<Result<Frame<Bytes>, BoxError>>,
+    /// Says whether the layer discards the body. None if the body is empty.
+    refused: Option<BodyRefused>,
+    /// The window that an HTTP/2 connection has for all bodies.
+    window: Option<SharedWindow>,
+    /// In HTTP/2, as long as the gateway does not await a frame.
+    unread: Option<UnreadBody>,
 }
 
 /// Whether the chunked body of an HTTP/1 request was read to its end, and ended without trailers.
@@ -65,6 +75,7 @@ impl ClientBody {
     pub(crate) fn new(body: Incoming, version: Version, limits: Limits, reservation: BodyReservation) -> Self {
         let is_http2 = version == Version::HTTP_2;
         let pace = UploadPace::of_whole_body(&limits);
+        let refused = (!body.is_end_stream()).then(BodyRefused::default);
         let (progress, protected, chunked_end) = (None, None, None);
         Self {
             body,
@@ -77,6 +88,33 @@ impl ClientBody {
             progress,
             protected,
             chunked_end,
+            first: None,
+            refused,
+            window: None,
+            unread: None,
+        }
+    }
+
+    /// The body occupies a part of this window while the gateway does not read it.
+    pub(crate) fn in_window(mut self, window: Option<SharedWindow>) -> Self {
+        self.pace = UploadPace::of_whole_body(&self.limits).sharing(window.clone());
+        self.window = window;
+        self.set_unread(!self.body.is_end_stream());
+        self
+    }
+
+    /// Is set once the layer only discards the body. None if the body is empty.
+    pub(crate) fn refused(&self) -> Option<BodyRefused> {
+        self.refused.clone()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.refused.as_ref().is_some_and(BodyRefused::is_set)
+    }
+
+    fn set_unread(&mut self, is_unread: bool) {
+        if is_unread != self.unread.is_some() {
+            self.unread = self.window.as_ref().filter(|_| is_unread).map(SharedWindow::count_unread);
         }
     }
 
@@ -114,6 +152,8 @@ impl ClientBody {
         self.pace.record(length);
         match &self.progress {
             Some(progress) => progress.record_frame(),
+            // The bytes are discarded as they arrive.
+            None if self.is_refused() => {}
             // An HTTP/2 connection has many bodies at once, so that even small ones could fill the memory.
             None => self.reservation.reserve(length, if self.is_http2 { 0 } else { SMALL_BODY })?,
         }
@@ -128,24 +168,43 @@ impl ClientBody {
         Ok(())
     }
 
-    /// Until when the next frame must arrive.
-    fn limit(&mut self) -> Instant {
-        let now = Instant::now();
-        if self.progress.is_some() {
-            return now + self.limits.stall;
+    /// Until when a body that does not stream must arrive.
+    fn limit(&mut self) -> Option<Instant> {
+        let is_whole = self.progress.is_none();
+        is_whole.then(|| *self.ends_at.get_or_insert_with(|| Instant::now() + self.limits.body))
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.begin()?;
+        if self.is_refused() {
+            self.reservation.free();
         }
-        *self.ends_at.get_or_insert(now + self.limits.body)
+        if let Poll::Ready(frame) = self.poll_received(cx) {
+            let frame = frame.transpose().map(|frame| self.filter(frame)).transpose();
+            return Poll::Ready(frame.map(|frame| self.account(frame?)));
+        }
+        let limit = self.limit();
+        self.pace.poll_too_slow(limit, cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
     }
 }
 
 impl StreamedBody for ClientBody {
     fn start_streaming(&mut self) -> Arc<StreamProgress> {
         let progress = Arc::<StreamProgress>::default();
-        self.pace = UploadPace::of_stream(&self.limits);
+        self.pace = UploadPace::of_stream(&self.limits).sharing(self.window.clone());
         // A streamed body does not stay in memory.
         self.reservation.free();
         self.progress = Some(Arc::clone(&progress));
         progress
+    }
+
+    fn poll_is_empty(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        while self.first.is_none() {
+            let Some(first) = ready!(Pin::new(&mut *self).poll_frame(cx)) else { return Poll::Ready(true) };
+            let is_empty = first.as_ref().is_ok_and(|frame| frame.data_ref().is_some_and(Bytes::is_empty));
+            self.first = (!is_empty).then_some(first);
+        }
+        Poll::Ready(false)
     }
 }
 
@@ -154,17 +213,17 @@ impl Body for ClientBody {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.begin()?;
-        if let Poll::Ready(frame) = self.poll_received(cx) {
-            let frame = frame.transpose().map(|frame| self.filter(frame)).transpose();
-            return Poll::Ready(frame.map(|frame| self.account(frame?)));
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(first));
         }
-        let limit = self.limit();
-        self.pace.poll_too_slow(limit, cx).map(|()| Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())))
+        let frame = self.poll_next(cx);
+        let has_more = matches!(frame, Poll::Ready(Some(Ok(_)))) && !self.body.is_end_stream();
+        self.set_unread(has_more);
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.first.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -27,6 +27,7 @@ use tower_service::Service;
 use crate::gateway::ingress::access_log::ConnectionActivity;
 use crate::gateway::ingress::headers::Peer;
 use crate::gateway::ingress::request_body::ClientBody;
+use crate::gateway::ingress::shared_window::SharedWindow;
 use crate::gateway::ingress::{Ingress, IngressRules};
 use crate::gateway::limits::shares::AddressAccount;
 use crate::gateway::limits::{
@@ -111,7 +112,7 @@ where
             .max_headers(HEAD_FIELDS)
             // A client may close its sending side after the request and still read the response.
             .half_close(true);
-        let ingress = self.ingress(scheme, ends.activity.clone());
+        let ingress = self.ingress(scheme, ends.activity.clone(), None);
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
@@ -133,7 +134,7 @@ where
             // Pings detect a client that has disappeared.
             .keep_alive_interval(limits.stall)
             .keep_alive_timeout(limits.handshake);
-        let ingress = self.ingress("https", ends.activity.clone());
+        let ingress = self.ingress("https", ends.activity.clone(), Some(SharedWindow::default()));
         ends.drive(builder.serve_connection(TokioIo::new(stream), ingress)).await;
     }
 
@@ -142,10 +143,10 @@ where
         ConnectionEnds { limits, stop, activity: ConnectionActivity::default(), traffic, start }
     }
 
-    fn ingress(self, scheme: &'static str, activity: ConnectionActivity) -> Ingress<S> {
+    fn ingress(self, scheme: &'static str, activity: ConnectionActivity, window: Option<SharedWindow>) -> Ingress<S> {
         let Self { service: inner, queue, settings, ip, account, close_delimited } = self;
         let (rules, peer) = (settings.rules, Peer::new(ip, scheme));
-        Ingress { rules, queue, peer, ip, account, activity, close_delimited, inner }
+        Ingress { rules, queue, peer, ip, account, activity, window, close_delimited, inner }
     }
 }
 
