@@ -180,3 +180,31 @@ impl AsRef<[u8]> for CountedBytes {
         &self.data
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use http_body_util::Full;
+
+    #[test]
+    fn only_an_answer_that_a_copy_gets_is_withheld() {
+        let whole = || ResponseBody::whole("answer");
+        let streamed = || ResponseBody::streaming(Full::from("answer"));
+        for (outcome, field, body, is_withheld) in [
+            ("fresh", None, whole(), true),
+            ("fresh", Some((HAPAX_RECORDED, "pending")), whole(), false),
+            ("fresh", Some((HAPAX_UNRECORDED, "true")), whole(), false),
+            ("fresh", None, streamed(), false),
+            ("replayed", None, whole(), true),
+            ("canonical", None, whole(), true),
+            ("unknown", None, whole(), false),
+        ] {
+            let case = format!("{outcome} {field:?} {body:?}");
+            let mut response = Response::new(body);
+            response.extensions_mut().insert(RequestSummary { record_key: None, outcome });
+            response.headers_mut().extend(field.map(|(name, value)| (name, HeaderValue::from_static(value))));
+            assert_eq!(is_replayable(&response), is_withheld, "{case}");
+        }
+    }
+}
