@@ -1,6 +1,7 @@
 //! The admin listener: health, readiness and metrics. Also the task that removes expired records.
 
 mod access;
+mod answering;
 mod connections;
 
 use std::sync::Arc;
@@ -50,15 +51,15 @@ impl AdminState {
 
 /// Serves /healthz (the process runs), /readyz (the store passed its checks, replies and takes records) and /metrics.
 pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
-    let mut connections = AdminConnections::default();
+    let mut connections = AdminConnections::new(ConnectionLimits::default());
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, client)) = listener.accept().await else {
             // The usual cause is a lack of file descriptors, which lasts a while.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let admin = admin.clone();
-        connections.serve(stream, ConnectionLimits::default(), move |request| respond(request, admin.clone()));
+        connections.serve(stream, client.ip(), move |request| respond(request, admin.clone()));
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn share_of(total: usize, percent: usize) -> usize {
 
 /// An IPv4 address, or the /64 network of an IPv6 address, because one host usually gets a whole /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ClientAddress(IpAddr);
+pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
 impl From<IpAddr> for ClientAddress {
     fn from(ip: IpAddr) -> Self {

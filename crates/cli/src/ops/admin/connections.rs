@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,11 +16,18 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::gateway::limits::shares::ClientAddress;
+use crate::ops::admin::answering::{Answering, AnsweringStream};
+
 /// Connections at once: probes and scrapers are few.
 const CONNECTIONS: usize = 64;
 
 /// Connections at once, with those that were opened just now.
 const CONNECTIONS_WITH_NEW: usize = 256;
+
+/// Connections at once of one address, new ones included. This host may hold all: its probes and its other clients
+/// have one address.
+const CONNECTIONS_OF_ADDRESS: usize = CONNECTIONS / 2;
 
 /// Time limits of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -42,63 +48,97 @@ impl Default for ConnectionLimits {
 
 /// The open connections, oldest first. At the limit, a new one takes the place of the oldest one whose request is not
 /// being answered at the moment, so that idle clients cannot keep probes away. New connections are spared as long as
-/// there is room for them.
-#[derive(Debug, Default)]
-pub(super) struct AdminConnections(VecDeque<OpenConnection>);
+/// there is room for them. An address at its own limit loses one of its own connections.
+#[derive(Debug)]
+pub(super) struct AdminConnections {
+    open: VecDeque<OpenConnection>,
+    limits: ConnectionLimits,
+}
 
 #[derive(Debug)]
 struct OpenConnection {
     task: AbortHandle,
-    is_answering: Arc<AtomicBool>,
+    answering: Answering,
     opened_at: Instant,
+    address: ClientAddress,
+}
+
+impl OpenConnection {
+    fn is_new(&self, limits: ConnectionLimits) -> bool {
+        self.opened_at.elapsed() < limits.new
+    }
 }
 
 impl AdminConnections {
-    /// Serves a connection in a task of its own.
-    pub(super) fn serve<S, F>(&mut self, stream: TcpStream, limits: ConnectionLimits, respond: S)
+    pub(super) fn new(limits: ConnectionLimits) -> Self {
+        Self { open: VecDeque::new(), limits }
+    }
+
+    /// Serves the connection of this client in a task of its own.
+    pub(super) fn serve<S, F>(&mut self, stream: TcpStream, client: IpAddr, respond: S)
     where
         S: Fn(Request<Incoming>) -> F + Send + 'static,
         F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
     {
-        self.make_room(limits.new);
-        let is_answering = Arc::<AtomicBool>::default();
-        let connection = serve_connection(stream, limits, Arc::clone(&is_answering), respond);
+        let address = ClientAddress::from(client);
+        self.open.retain(|connection| !connection.task.is_finished());
+        if !client.to_canonical().is_loopback() {
+            self.make_room_for_address(address);
+        }
+        self.make_room();
+        let answering = Answering::default();
+        let connection = serve_connection(stream, self.limits, answering.clone(), respond);
         let task = tokio::spawn(connection).abort_handle();
-        self.0.push_back(OpenConnection { task, is_answering, opened_at: Instant::now() });
+        self.open.push_back(OpenConnection { task, answering, opened_at: Instant::now(), address });
     }
 
-    /// Closes a connection if the limit is reached. A connection is new for this long.
-    fn make_room(&mut self, new: Duration) {
-        self.0.retain(|connection| !connection.task.is_finished());
-        if self.0.len() < CONNECTIONS {
+    /// Closes a connection of this address if it has all that it may have.
+    fn make_room_for_address(&mut self, address: ClientAddress) {
+        let own = self.open.iter().enumerate().filter(|(_, connection)| connection.address == address);
+        let own: Vec<_> = own.map(|(place, connection)| (place, connection.answering.is_idle())).collect();
+        if own.len() < CONNECTIONS_OF_ADDRESS {
             return;
         }
-        let is_idle = |connection: &OpenConnection| !connection.is_answering.load(Ordering::Relaxed);
-        let is_full = self.0.len() >= CONNECTIONS_WITH_NEW;
+        if let Some((place, _)) = own.iter().find(|(_, is_idle)| *is_idle).or(own.first()) {
+            self.close(*place, CONNECTIONS_OF_ADDRESS);
+        }
+    }
+
+    /// Closes a connection if the limit of all is reached.
+    fn make_room(&mut self) {
+        if self.open.len() < CONNECTIONS {
+            return;
+        }
+        let is_full = self.open.len() >= CONNECTIONS_WITH_NEW;
         // Idle connections first, and of these the oldest. Only a full listener closes others.
-        let place = self.0.iter().position(is_idle).unwrap_or(0);
-        let is_new = |connection: &OpenConnection| !is_idle(connection) || connection.opened_at.elapsed() < new;
-        if !is_full && self.0.get(place).is_some_and(is_new) {
-            return;
+        let idle = self.open.iter().position(|connection| connection.answering.is_idle());
+        let is_old = |place: &usize| self.open.get(*place).is_some_and(|connection| !connection.is_new(self.limits));
+        if let Some(place) = if is_full { idle.or(Some(0)) } else { idle.filter(is_old) } {
+            self.close(place, CONNECTIONS);
         }
-        if let Some(connection) = self.0.remove(place) {
+    }
+
+    fn close(&mut self, place: usize, limit: usize) {
+        if let Some(connection) = self.open.remove(place) {
             connection.task.abort();
-            tracing::warn!(limit = CONNECTIONS, "the oldest admin connection was closed: the limit is reached");
+            let address = connection.address.0;
+            tracing::warn!(%address, limit, "the oldest admin connection was closed: the limit is reached");
         }
     }
 }
 
-async fn serve_connection<S, F>(stream: TcpStream, limits: ConnectionLimits, is_answering: Arc<AtomicBool>, respond: S)
+async fn serve_connection<S, F>(stream: TcpStream, limits: ConnectionLimits, answering: Answering, respond: S)
 where
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Full<Bytes>>>,
 {
+    let state = answering.clone();
     let service = service_fn(move |request| {
-        is_answering.store(true, Ordering::Relaxed);
-        let (response, is_answering) = (respond(request), Arc::clone(&is_answering));
+        state.begin();
+        let (response, state) = (respond(request), state.clone());
         async move {
             let response = response.await;
-            is_answering.store(false, Ordering::Relaxed);
+            state.write();
             Ok::<_, Infallible>(response)
         }
     });
@@ -107,7 +147,7 @@ where
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service);
+        .serve_connection(TokioIo::new(AnsweringStream::new(Box::pin(stream), answering)), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "an admin connection failed");
     }
@@ -120,34 +160,84 @@ mod tests {
 
     use super::*;
 
-    /// Opens connections that send nothing, and returns how many of them are open in the end.
-    async fn open_after(connections: usize, limits: ConnectionLimits) -> usize {
+    /// Returns both ends of a new connection.
+    async fn connect() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (mut admin, mut clients) = (AdminConnections::default(), Vec::new());
-        for _ in 0..connections {
-            clients.push(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
-            let (stream, _) = listener.accept().await.unwrap();
-            admin.serve(stream, limits, |_| async { Response::new(Full::default()) });
-        }
-        admin.0.len()
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (client, listener.accept().await.unwrap().0)
     }
+
+    /// Opens connections of this client that send nothing, and returns how many are open in the end.
+    async fn open(admin: &mut AdminConnections, client: &str, connections: usize) -> usize {
+        let client = client.parse().unwrap();
+        for _ in 0..connections {
+            let (other, stream) = connect().await;
+            // The connection stays open while the task lives.
+            let respond = move |_| {
+                let _ = &other;
+                async { Response::new(Full::default()) }
+            };
+            admin.serve(stream, client, respond);
+        }
+        admin.open.iter().filter(|connection| connection.address == client.into()).count()
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
     async fn a_new_connection_is_spared_while_there_is_room() {
-        let hour = Duration::from_secs(3600);
-        let limits = ConnectionLimits { new: hour, ..ConnectionLimits::default() };
-        assert_eq!(open_after(2 * CONNECTIONS, limits).await, 2 * CONNECTIONS);
-        assert_eq!(open_after(CONNECTIONS_WITH_NEW + 10, limits).await, CONNECTIONS_WITH_NEW);
-        let none_is_new = ConnectionLimits { new: Duration::ZERO, ..limits };
-        assert_eq!(open_after(2 * CONNECTIONS, none_is_new).await, CONNECTIONS);
+        let all_are_new = ConnectionLimits { new: HOUR, ..ConnectionLimits::default() };
+        let none_is_new = ConnectionLimits { new: Duration::ZERO, ..all_are_new };
+        for (limits, opened, expected) in [
+            (all_are_new, 2 * CONNECTIONS, 2 * CONNECTIONS),
+            (all_are_new, CONNECTIONS_WITH_NEW + 10, CONNECTIONS_WITH_NEW),
+            (none_is_new, 2 * CONNECTIONS, CONNECTIONS),
+        ] {
+            assert_eq!(open(&mut AdminConnections::new(limits), "127.0.0.1", opened).await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_address_of_another_host_holds_at_most_half_of_the_connections() {
+        for new in [Duration::ZERO, HOUR] {
+            let mut admin = AdminConnections::new(ConnectionLimits { new, ..ConnectionLimits::default() });
+            assert_eq!(open(&mut admin, "10.0.0.1", 3).await, 3);
+            for flood in ["10.0.0.2", "2001:db8::1", "::ffff:10.0.0.2"] {
+                assert_eq!(open(&mut admin, flood, 2 * CONNECTIONS).await, CONNECTIONS_OF_ADDRESS, "{flood}");
+                admin.open.retain(|connection| connection.address == "10.0.0.1".parse::<IpAddr>().unwrap().into());
+                assert_eq!(admin.open.len(), 3, "{flood}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_not_idle_until_its_answer_is_written() {
+        let (mut client, stream) = connect().await;
+        client.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        // More than the buffers of both sockets hold.
+        let page = Bytes::from(vec![b'x'; 64 << 20]);
+        let mut admin = AdminConnections::new(ConnectionLimits { write: HOUR, ..ConnectionLimits::default() });
+        let respond = move |_| std::future::ready(Response::new(Full::new(page.clone())));
+        admin.serve(stream, client.peer_addr().unwrap().ip(), respond);
+        let mut first = [0];
+        client.read_exact(&mut first).await.unwrap();
+        assert!(!admin.open[0].answering.is_idle(), "the answer is being written");
+        let mut read = 1;
+        while read < 64 << 20 {
+            read += client.read(&mut [0; 1 << 16]).await.unwrap();
+        }
+        let idle = async {
+            while !admin.open[0].answering.is_idle() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), idle).await.expect("the connection is idle");
     }
 
     #[tokio::test]
     async fn a_client_that_reads_nothing_is_dropped() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut client, stream) = connect().await;
         client.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let (stream, _) = listener.accept().await.unwrap();
         let limits = ConnectionLimits { write: Duration::from_millis(50), ..ConnectionLimits::default() };
         // More than the buffers of both sockets hold.
         let page = Bytes::from(vec![b'x'; 64 << 20]);
@@ -156,7 +246,7 @@ mod tests {
             async move { Response::new(Full::new(page)) }
         };
         // Ends while the client still has its connection.
-        serve_connection(stream, limits, Arc::default(), respond).await;
+        serve_connection(stream, limits, Answering::default(), respond).await;
         let mut received = Vec::new();
         // The connection may be reset.
         drop(client.read_to_end(&mut received).await);
