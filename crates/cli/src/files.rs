@@ -32,7 +32,11 @@ pub(crate) fn check_secret(path: &Path) -> Result<(), anyhow::Error> {
     }
     // The group may read it: secrets are mounted like this for a process that does not run as root.
     if metadata.permissions().mode() & 0o027 != 0 {
-        bail!("the file can be read by everybody or written by others; run `chmod 600 {}`", path.display());
+        bail!(
+            "the file can be read by everybody or written by others; run `chmod 600 {}`, or set `defaultMode: 0400` in \
+             the volume if Kubernetes mounts it",
+            path.display()
+        );
     }
     Ok(())
 }

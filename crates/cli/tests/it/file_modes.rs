@@ -65,6 +65,26 @@ fn a_tls_key_that_everybody_can_read_is_refused() {
     }
 }
 
+#[test]
+fn a_secret_that_kubernetes_mounts_for_everybody_is_refused_with_the_setting_of_the_volume() {
+    // Like such a volume: the name is a link into a folder of this version, and its files have the mode of the volume.
+    let volume = tempfile::tempdir().unwrap();
+    let path = |name: &str| volume.path().join(name);
+    fs::create_dir(path("..2026")).unwrap();
+    fs::write(path("..2026/token"), "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef").unwrap();
+    std::os::unix::fs::symlink("..2026", path("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/token", path("token")).unwrap();
+    let file = path("token").display().to_string();
+    for flag in ["--secrets", "--admin-token-file"] {
+        for (mode, expected) in [(0o644, 2), (0o440, 0), (0o400, 0)] {
+            fs::set_permissions(path("..2026/token"), fs::Permissions::from_mode(mode)).unwrap();
+            let (code, _, error) = check(Path::new("."), &[], &["--store", "memory:", flag, &file]);
+            assert_eq!(code, expected, "{flag} {mode:o}: {error}");
+            assert!(code == 0 || error.contains("set `defaultMode: 0400` in the volume"), "{error}");
+        }
+    }
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn a_password_file_in_the_url_that_everybody_can_read_is_refused() {
