@@ -1,6 +1,7 @@
+mod stop;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,8 @@ use crate::store::unverified::UnverifiedStore;
 use crate::store::wiring::{self, OpenedStore};
 use crate::tls::{self, ServerCertificate};
 use crate::upstream::forward::Forward;
+
+use stop::{GatewayStop, StopKind, close_journal, log_end};
 
 /// The arguments of `hapax gateway`.
 pub(crate) type GatewayArgs = Flags;
@@ -107,7 +110,7 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
     let shutdown = Arc::new(Shutdown::new(config.drain_delay, config.drain));
     let admin = AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) };
-    let served = async {
+    let mut served = Box::pin(async {
         let executors = listen(config, &gate, admin, certificate, stop.first.cancelled()).await?;
         let is_idle = gate.wait_for_attempts(shutdown.left_for_requests()).await;
         // A store that is down would delay the stop; unreleased leases expire.
@@ -119,59 +122,22 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
         if tokio::time::timeout(shutdown.left(), executors.stop()).await.is_err() {
             tracing::warn!("requests could not be cut in time; they have no line in the access log");
         }
-        Ok(if is_idle { StopKind::Idle { unconfirmed_releases } } else { StopKind::StillRunning })
-    };
+        Ok(GatewayStop { kind: if is_idle { StopKind::Idle } else { StopKind::StillRunning }, unconfirmed_releases })
+    });
     let stopped = tokio::select! {
-        stopped = served => stopped?,
-        () = stop.second.cancelled() => StopKind::AtOnce,
+        stopped = &mut served => stopped?,
+        // Counted while the executors run: they repeat the releases.
+        () = stop.second.cancelled() => {
+            GatewayStop { kind: StopKind::AtOnce, unconfirmed_releases: gate.unconfirmed_releases() }
+        }
     };
+    // Ends the executors, and with them the requests that still run.
+    drop(served);
     logs::report_suppressed();
     logs::end_with(|| log_end(stopped, &gate, config.data_dir.as_deref()));
-    match stopped {
-        StopKind::Idle { .. } | StopKind::StillRunning => Ok(()),
+    match stopped.kind {
+        StopKind::Idle | StopKind::StillRunning => Ok(()),
         StopKind::AtOnce => std::process::exit(1),
-    }
-}
-
-/// How a gateway stopped.
-#[derive(Clone, Copy, Debug)]
-enum StopKind {
-    /// No request was running. The store had not confirmed this number of releases.
-    Idle { unconfirmed_releases: usize },
-    /// Requests were still running at the end of the drain.
-    StillRunning,
-    /// A second signal ended the drain.
-    AtOnce,
-}
-
-/// The last line of the log. The next process that uses the directory records the answers in its journal.
-fn log_end(stopped: StopKind, gate: &Gate, journal: Option<&Path>) {
-    let answers_in_journal = gate.spilled();
-    let journal = journal.map(|path| tracing::field::display(path.display()));
-    let left = "their leases will expire and retries follow --on-lapse";
-    match stopped {
-        StopKind::Idle { unconfirmed_releases: unconfirmed_releases @ 1.. } => tracing::warn!(
-            answers_in_journal,
-            unconfirmed_releases,
-            journal,
-            "stopped; no requests were running, but the store has not confirmed every release; {left}"
-        ),
-        StopKind::Idle { .. } => tracing::info!(answers_in_journal, journal, "stopped; no requests were running"),
-        StopKind::StillRunning => {
-            tracing::warn!(answers_in_journal, journal, "stopped with requests still running; {left}");
-        }
-        StopKind::AtOnce => {
-            tracing::warn!(answers_in_journal, journal, "stopped at once; if requests were running, {left}");
-        }
-    }
-}
-
-/// Closes the journal, within what is left of the drain.
-async fn close_journal(journal: Option<&FileJournal>, shutdown: &Shutdown) {
-    if let Some(journal) = journal
-        && tokio::time::timeout(shutdown.left(), journal.close()).await.is_err()
-    {
-        tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
     }
 }
 

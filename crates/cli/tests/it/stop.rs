@@ -1,16 +1,19 @@
-//! A stop ends in time, also while the log or the store is stuck.
+//! Requests continue and a stop ends in time, also while the log or the store is stuck.
 
 use std::io::{PipeReader, Write, pipe};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, ExitStatus};
 
+use rusqlite::Connection;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::harness::{Api, Gateway, GatewayClient, free_address, hapax, sqlite, until};
 use crate::lifecycle::lock_database;
 
-/// A gateway whose log goes to a full pipe that nobody reads, so that every thread that logs a line blocks.
+/// A gateway whose log goes to a pipe that nobody reads.
 struct StuckGateway {
     child: Child,
     public: SocketAddr,
@@ -19,6 +22,7 @@ struct StuckGateway {
 }
 
 impl StuckGateway {
+    /// Fills the pipe, so that a thread that writes a line blocks.
     async fn start(api: &Api, flags: &[&str]) -> Self {
         let ((unread, mut log), public, admin) = (pipe().unwrap(), free_address(), free_address());
         let mut command = hapax();
@@ -64,7 +68,7 @@ impl Drop for StuckGateway {
 async fn a_gateway_whose_log_nobody_reads_ends_at_the_limit_of_its_drain() {
     let api = Api::start().await;
     let mut gateway = StuckGateway::start(&api, &["--drain", "1s"]).await;
-    // The lines of a reload and of a request each block a thread.
+    // The lines of a reload and of a request cannot be written.
     gateway.signal(Signal::HUP);
     let client = GatewayClient::of(gateway.public);
     let post = tokio::spawn(async move { client.post("/charges", "key-1", "{}").await });
@@ -83,21 +87,53 @@ async fn a_further_signal_ends_a_gateway_whose_log_nobody_reads() {
     assert_eq!(ended.code(), Some(1));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_idle_gateway_ends_without_a_release_that_its_store_does_not_confirm() {
-    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    let flags = ["--drain", "10s", "--store-timeout", "300ms", "--upstream-timeout", "2s"];
-    let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
+/// Starts a gateway whose store does not confirm a release. The file is locked until the connection is dropped.
+async fn gateway_with_unconfirmed_release(api: &Api, directory: &Path, flags: &[&str]) -> (Gateway, Connection) {
+    let flags = [&["--store-timeout", "300ms", "--upstream-timeout", "2s"], flags].concat();
+    let gateway = Gateway::start(api.address, &sqlite(directory), &flags).await;
     // The API does not answer in time, so the outcome is unknown, and the locked file takes no abandonment.
     let (answer, lock) = tokio::join!(gateway.post("/slow", "key-1", "{}"), async {
         api.wait_for_requests(1).await;
-        lock_database(directory.path())
+        lock_database(directory)
     });
     assert_eq!(answer.unwrap().problem(), "upstream-timeout");
+    (gateway, lock)
+}
+
+fn last_line(logs: &str) -> Value {
+    serde_json::from_str(logs.lines().last().unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_gateway_ends_without_a_release_that_its_store_does_not_confirm() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let (gateway, _lock) = gateway_with_unconfirmed_release(&api, directory.path(), &["--drain", "10s"]).await;
     gateway.terminate();
     let (code, logs) = gateway.wait_for_exit();
-    drop(lock);
-    let last: serde_json::Value = serde_json::from_str(logs.lines().last().unwrap()).unwrap();
+    let last = last_line(&logs);
     assert_eq!((code, &last["unconfirmed_releases"]), (Some(0), &1.into()), "{last}");
     assert!(last["message"].as_str().unwrap().starts_with("stopped; no requests were running"), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_ended_at_once_counts_its_unconfirmed_releases() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--drain", "2h", "--drain-delay", "1h"];
+    let (gateway, _lock) = gateway_with_unconfirmed_release(&api, directory.path(), &flags).await;
+    gateway.terminate();
+    // Two signals that are pending at the same time are one.
+    until("the gateway is stopping", async || {
+        gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.body.contains("stopping"))
+    })
+    .await;
+    // The attempt ends when the first try to release has failed.
+    until("no attempt runs", async || {
+        gateway.get(gateway.admin, "/metrics").await.is_some_and(|got| got.body.contains("\nhapax_in_flight 0\n"))
+    })
+    .await;
+    gateway.terminate();
+    let (code, logs) = gateway.wait_for_exit();
+    let last = last_line(&logs);
+    assert_eq!((code, &last["unconfirmed_releases"]), (Some(1), &1.into()), "{last}");
+    assert!(last["message"].as_str().unwrap().starts_with("stopped at once"), "{last}");
 }
