@@ -15,13 +15,14 @@ use http::HeaderName;
 use http::header::AUTHORIZATION;
 use http::uri::Scheme;
 use metrics_exporter_prometheus::PrometheusHandle;
+use rustls::ClientConfig;
 use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
 
 use crate::commands::CommandError;
 use crate::config::{self, Config, ConfiguredRoute, Flags, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::field_names::ProtectedFields;
-use crate::gateway::ingress::request_body::ClientBody;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
 use crate::gateway::routing::{RouteLayer, Routes};
@@ -56,13 +57,17 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
         let _ = io::stdout().write_all(config.show().as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
-    let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
     let stop = StopSignals::listen(config.drain).map_err(CommandError::cannot_start)?;
-    for (name, guess) in config::mistyped(std::env::vars_os()) {
-        tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
-    }
-    let certificate = certificate(&config)?;
-    let reloaded = certificate.clone();
+    let opening = config.clone();
+    let opened = tokio::select! {
+        opened = spawn_blocking(move || Opened::open(&opening)) => opened.map_err(CommandError::cannot_start)??,
+        () = stop.first.cancelled() => {
+            tracing::warn!("stopped before the start was complete; no request was accepted");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let Opened { log, tls, store } = opened;
+    let reloaded = tls.certificate.clone();
     tokio::spawn(signals::at_each(hangups, move || {
         log.reopen();
         // After the file is open again: in the old file nobody looks for the line.
@@ -70,23 +75,54 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
         reloaded.iter().for_each(|certificate| certificate.reload());
     }));
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;
-    let opened = wiring::open(&config.store, Arc::new(Tokio::current()))?;
-    serve(&config, opened, Operations { metrics, certificate, stop, intervals: CheckIntervals::default() }).await?;
+    serve(&config, store, Operations { metrics, tls, stop, intervals: CheckIntervals::default() }).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a gateway opens at its start.
+struct Opened {
+    log: Log,
+    tls: LoadedTls,
+    store: OpenedStore,
+}
+
+/// TLS with clients and with the API.
+struct LoadedTls {
+    /// None without TLS for clients.
+    certificate: Option<Arc<ServerCertificate>>,
+    /// The authorities that may certify the API.
+    trust: ClientConfig,
+}
+
+impl Opened {
+    /// Blocks as long as a file is a pipe with nobody at its other end.
+    fn open(config: &Config) -> Result<Self, CommandError> {
+        let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
+        for (name, guess) in config::mistyped(std::env::vars_os()) {
+            tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
+        }
+        let files = config.tls.as_ref();
+        let certificate = files.map(|(cert, key)| ServerCertificate::load(cert, key)).transpose();
+        let certificate = certificate.map_err(CommandError::cannot_start)?;
+        let is_secure = config.upstream.scheme == Scheme::HTTPS;
+        let trust = if is_secure { tls::client_config(config.upstream_ca.as_deref()) } else { tls::unused_config() };
+        let trust = trust.map_err(CommandError::cannot_start)?;
+        let store = wiring::open(&config.store, Arc::new(Tokio::current()))?;
+        Ok(Self { log, tls: LoadedTls { certificate, trust }, store })
+    }
 }
 
 /// The parts of a gateway beside its configuration and its store.
 struct Operations {
     metrics: PrometheusHandle,
-    /// None without TLS for clients.
-    certificate: Option<Arc<ServerCertificate>>,
+    tls: LoadedTls,
     stop: StopSignals,
     intervals: CheckIntervals,
 }
 
 /// Serves clients with this store until a stop signal.
 async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> Result<(), CommandError> {
-    let Operations { metrics, certificate, stop, intervals } = operations;
+    let Operations { metrics, tls, stop, intervals } = operations;
     let runtime = ExecutorRuntime::with_current_fallback();
     let checks = store_checks(config, &opened, &runtime);
     let checked = checks.run().await;
@@ -111,7 +147,7 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     let shutdown = Arc::new(Shutdown::new(config.drain_delay, config.drain));
     let admin = AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) };
     let mut served = Box::pin(async {
-        let executors = listen(config, &gate, admin, certificate, stop.first.cancelled()).await?;
+        let executors = listen(config, &gate, admin, tls, stop.first.cancelled()).await?;
         let is_idle = gate.wait_for_attempts(shutdown.left_for_requests()).await;
         // A store that is down would delay the stop; unreleased leases expire.
         gate.drain(config.settings.store_timeout.min(shutdown.left_for_requests())).await;
@@ -146,19 +182,20 @@ async fn listen(
     config: &Config,
     gate: &Gate,
     admin: AdminState,
-    certificate: Option<Arc<ServerCertificate>>,
+    tls: LoadedTls,
     stop: impl Future<Output = ()>,
 ) -> Result<Executors, CommandError> {
     let executors = Executors::start().context("the system has no thread left").map_err(CommandError::cannot_start)?;
     let routes = routes(config, gate).map_err(CommandError::usage)?;
-    let forward = forward(config)?;
-    let acceptor = certificate.map(ServerCertificate::acceptor).transpose().map_err(CommandError::cannot_start)?;
+    let acceptor = tls.certificate.map(ServerCertificate::acceptor).transpose().map_err(CommandError::cannot_start)?;
     // Bound before anything is served, so that a taken port prevents the start.
     let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
     log_configuration(config);
     open_files::raise_limit(config.limits.connections);
     let shutdown = Arc::clone(&admin.shutdown);
     tokio::spawn(admin::serve(private, admin));
+    // Each executor has its own connections to the API.
+    let forward = || Forward::new(config.upstream.clone(), &tls.trust, config.upstream_timeout);
     let services = executors.handles().map(|executor| (executor, forward()));
     let mut rules = IngressRules::new(routes, protected_fields(config), config.limits);
     rules.trusted = config.trusted_proxies.clone();
@@ -177,20 +214,6 @@ fn store_checks(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime
         secret: config.has_secret.then(|| config.identity.clone()),
         timeout: config.settings.store_timeout.max(SHORTEST_CHECK),
     }
-}
-
-/// Returns a function that creates a forwarder to the API. Each executor gets its own, with its own connections.
-fn forward(config: &Config) -> Result<impl Fn() -> Forward<ClientBody>, CommandError> {
-    let is_secure = config.upstream.scheme == Scheme::HTTPS;
-    let trust = if is_secure { tls::client_config(config.upstream_ca.as_deref()) } else { tls::unused_config() };
-    let trust = trust.map_err(CommandError::cannot_start)?;
-    Ok(move || Forward::new(config.upstream.clone(), &trust, config.upstream_timeout))
-}
-
-/// Loads the server certificate, if TLS is on.
-fn certificate(config: &Config) -> Result<Option<Arc<ServerCertificate>>, CommandError> {
-    let files = config.tls.as_ref();
-    files.map(|(cert, key)| ServerCertificate::load(cert, key)).transpose().map_err(CommandError::cannot_start)
 }
 
 /// Returns the fields that identify the tenant or the key on some route.

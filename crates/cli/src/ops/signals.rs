@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -79,8 +80,9 @@ pub(crate) fn hangups() -> Result<Signal, anyhow::Error> {
 }
 
 /// Calls the function at each SIGHUP, also at one that arrived before. Ends never.
-pub(crate) async fn at_each(mut hangups: Signal, reload: impl Fn()) {
+pub(crate) async fn at_each(mut hangups: Signal, reload: impl Fn() + Clone + Send + 'static) {
     while hangups.recv().await.is_some() {
-        reload();
+        // Blocks as long as a file is a pipe to which nobody writes. An error is a panic, which has been printed.
+        let _ = spawn_blocking(reload.clone()).await;
     }
 }

@@ -3,15 +3,16 @@
 use std::io::{PipeReader, Write, pipe};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 
 use rusqlite::Connection;
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::{Api, Gateway, GatewayClient, free_address, hapax, sqlite, until};
 use crate::lifecycle::lock_database;
+use crate::tls::Pki;
 
 /// A gateway whose log goes to a pipe that nobody reads.
 struct StuckGateway {
@@ -85,6 +86,37 @@ async fn a_further_signal_ends_a_gateway_whose_log_nobody_reads() {
     // Two signals that are pending at the same time are one.
     let ended = gateway.wait_for_exit(|gateway| gateway.signal(Signal::TERM)).await;
     assert_eq!(ended.code(), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_signal_ends_a_start_that_waits_for_a_key_or_certificate_in_a_pipe() {
+    for name in ["key", "cert", "ca"] {
+        let (pki, public, admin) = (Pki::new(), free_address(), free_address());
+        std::fs::remove_file(pki.path(name)).unwrap();
+        assert!(Command::new("mkfifo").args(["-m", "600", &pki.path(name)]).status().unwrap().success());
+        let mut command = hapax();
+        command.args(["gateway", "--store", "memory:", "--upstream", "https://127.0.0.1:9", "--drain", "1h"]);
+        command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]);
+        command.args([
+            "--tls-cert",
+            &pki.path("cert"),
+            "--tls-key",
+            &pki.path("key"),
+            "--upstream-ca",
+            &pki.path("ca"),
+        ]);
+        let (unread, log) = pipe().unwrap();
+        let mut gateway = StuckGateway { child: command.stderr(log).spawn().unwrap(), public, _unread: unread };
+        let mut writer = None;
+        // Succeeds when the gateway has opened the pipe.
+        until("the gateway reads the file", async || {
+            writer = rustix::fs::open(pki.path(name), OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+            writer.is_some()
+        })
+        .await;
+        gateway.signal(Signal::TERM);
+        assert_eq!(gateway.wait_for_exit(|_| ()).await.code(), Some(0), "{name}");
+    }
 }
 
 /// Starts a gateway whose store does not confirm a release. The file is locked until the connection is dropped.

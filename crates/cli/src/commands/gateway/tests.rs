@@ -103,7 +103,8 @@ impl Inspect for FailingStore {
 }
 
 fn operations(metrics: PrometheusHandle) -> Operations {
-    Operations { metrics, certificate: None, stop: StopSignals::default(), intervals: OFTEN }
+    let tls = LoadedTls { certificate: None, trust: tls::unused_config().unwrap() };
+    Operations { metrics, tls, stop: StopSignals::default(), intervals: OFTEN }
 }
 
 /// Starts an API that responds "ok" and counts its requests.
