@@ -3,6 +3,7 @@
 mod flood;
 mod levels;
 mod output;
+mod queue;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -14,9 +15,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use flood::FloodLimit;
-use output::LogOutput;
+use output::{LogOutput, QueueWriter};
 
-pub(crate) use flood::report_suppressed;
+pub(crate) use flood::report_missing;
 pub(crate) use levels::LogLevels;
 pub(crate) use output::{end_with, escape_controls};
 
@@ -63,7 +64,7 @@ impl Log {
         let is_terminal = settings.file.is_none() && std::io::stderr().is_terminal();
         let default = if is_terminal { LogFormat::Text } else { LogFormat::Json };
         // The output escapes the control characters of colours, too.
-        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(Arc::clone(&output));
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(QueueWriter);
         let lines = match settings.format.unwrap_or(default) {
             LogFormat::Text => lines.with_target(false).boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),

@@ -12,6 +12,7 @@ mod tls;
 mod upstream;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -47,6 +48,9 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
 Logs go to standard error; HAPAX_LOG sets their level (off, error, warn, info, debug, trace).";
 
+/// How long a command waits at its end until its log is written.
+const TIME_FOR_LOG: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     disable_huge_pages();
     let cli = Cli::parse();
@@ -67,7 +71,8 @@ fn main() -> ExitCode {
             }
         }
     });
-    logs::report_suppressed();
+    // The gateway has ended its log before, if it was serving.
+    logs::end_with(TIME_FOR_LOG, logs::report_missing);
     // The command has waited for its requests. A task that hangs must not keep the process alive.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| error.report())

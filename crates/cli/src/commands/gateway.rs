@@ -75,8 +75,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
         reloaded.iter().for_each(|certificate| certificate.reload());
     }));
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;
-    serve(&config, store, Operations { metrics, tls, stop, intervals: CheckIntervals::default() }).await?;
-    Ok(ExitCode::SUCCESS)
+    serve(&config, store, Operations { metrics, tls, stop, intervals: CheckIntervals::default() }).await
 }
 
 /// What a gateway opens at its start.
@@ -121,7 +120,7 @@ struct Operations {
 }
 
 /// Serves clients with this store until a stop signal.
-async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> Result<(), CommandError> {
+async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> Result<ExitCode, CommandError> {
     let Operations { metrics, tls, stop, intervals } = operations;
     let runtime = ExecutorRuntime::with_current_fallback();
     let checks = store_checks(config, &opened, &runtime);
@@ -169,11 +168,14 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     };
     // Ends the executors, and with them the requests that still run.
     drop(served);
-    logs::report_suppressed();
-    logs::end_with(|| log_end(stopped, &gate, config.data_dir.as_deref()));
+    let is_written = logs::end_with(shutdown.left(), || {
+        logs::report_missing();
+        log_end(stopped, &gate, config.data_dir.as_deref());
+    });
     match stopped.kind {
-        StopKind::Idle | StopKind::StillRunning => Ok(()),
         StopKind::AtOnce => std::process::exit(1),
+        StopKind::Idle | StopKind::StillRunning if is_written => Ok(ExitCode::SUCCESS),
+        StopKind::Idle | StopKind::StillRunning => Ok(ExitCode::FAILURE),
     }
 }
 

@@ -14,6 +14,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
 use crate::gateway::ingress::access_log;
+use crate::logs::output;
+use crate::logs::queue::LostLines;
 
 /// How often one event is logged in a second.
 const LINES_PER_SECOND: u64 = 10;
@@ -71,16 +73,29 @@ impl Visit for MessageVisitor<'_> {
     }
 }
 
-/// Reports each second how many lines were left out, until the process ends.
+/// Reports each second which lines are missing, until the process ends.
 pub(super) async fn report_every_second() {
     loop {
         sleep(SECOND).await;
-        report_suppressed();
+        report_missing();
+    }
+}
+
+/// Logs how many lines are missing: those that were left out, and those that were lost.
+pub(crate) fn report_missing() {
+    report_suppressed();
+    if let Some(LostLines { all: lost, audit: lost_audit }) = output::newly_lost() {
+        tracing::error!(
+            target: TARGET,
+            lost,
+            lost_audit,
+            "lines of the log were lost since the start, because the log was blocked or could not be written"
+        );
     }
 }
 
 /// Logs how many lines of each event were left out since the last report.
-pub(crate) fn report_suppressed() {
+fn report_suppressed() {
     // Released before the report, because the report is an event itself.
     let events = std::mem::take(&mut *EVENTS.lock());
     for EventCount { seen, level, message: event } in events.into_values() {

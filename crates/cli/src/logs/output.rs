@@ -5,65 +5,69 @@ use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
-use parking_lot::Mutex;
+use hapax::telemetry::AUDIT;
+use tracing::Metadata;
+use tracing_subscriber::fmt::MakeWriter;
 
-/// Whether only the last line may still be written.
-static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+use crate::logs::queue::{LineRank, LogQueue, LostLines};
+
+/// The lines of this process.
+static QUEUE: LogQueue = LogQueue::new();
 
 thread_local! {
-    /// Whether this thread is writing the last line.
+    /// Whether this thread is logging the last lines.
     static IS_LAST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Logs the last line. Later lines of this thread, and those of other threads from now on, are dropped.
-pub(crate) fn end_with(last_line: impl FnOnce()) {
-    HAS_ENDED.store(true, Ordering::Release);
-    IS_LAST.set(true);
-    last_line();
-    IS_LAST.set(false);
+/// Logs the last lines, and waits at most for `limit` until the log is written. Later lines of this thread, and those
+/// of other threads from now on, are dropped. Returns whether the log is written. Does nothing if the log has ended.
+pub(crate) fn end_with(limit: Duration, last_lines: impl FnOnce()) -> bool {
+    if QUEUE.end() {
+        IS_LAST.set(true);
+        last_lines();
+        IS_LAST.set(false);
+        return QUEUE.wait_until_written(limit);
+    }
+    true
 }
 
-fn write_unless_ended(output: &mut impl Write, line: &[u8]) -> io::Result<()> {
-    if HAS_ENDED.load(Ordering::Acquire) && !IS_LAST.get() {
-        return Ok(());
-    }
-    output.write_all(line)
+/// Returns the number of lines that were lost since the start, if it has grown.
+pub(super) fn newly_lost() -> Option<LostLines> {
+    QUEUE.newly_lost()
 }
 
 /// The destination of every log line.
 #[derive(Debug)]
-pub(super) enum LogOutput {
-    StandardError,
-    File { path: PathBuf, file: Mutex<File> },
+pub(super) struct LogOutput {
+    /// None for standard error.
+    path: Option<PathBuf>,
 }
 
 impl LogOutput {
+    /// Opens the file, and starts the thread that writes.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, anyhow::Error> {
-        match path {
-            None => Ok(Self::StandardError),
-            Some(path) => Ok(Self::File { path: path.into(), file: Mutex::new(open(path)?) }),
-        }
+        let file = match path {
+            Some(path) => open(path)?,
+            // A copy, because a blocked write must not lock standard error for panics and the error of the command.
+            None => io::stderr().as_fd().try_clone_to_owned().context("cannot open standard error")?.into(),
+        };
+        let started = thread::Builder::new().name("log".into()).spawn(move || QUEUE.write_to(file));
+        started.context("the system has no thread left")?;
+        Ok(Self { path: path.map(Path::to_owned) })
     }
 
     /// Opens the file again: the old one may have been renamed. On an error, the log goes on in the old file.
     pub(super) fn reopen(&self) -> Result<(), anyhow::Error> {
-        if let Self::File { path, file } = self {
-            let opened = open(path)?;
-            *file.lock() = opened;
+        if let Some(path) = &self.path {
+            QUEUE.replace_file(open(path)?);
         }
         Ok(())
-    }
-
-    fn write_line(&self, line: &[u8]) -> io::Result<()> {
-        // Both check under their lock, so that no line of another thread follows the last one.
-        match self {
-            Self::StandardError => write_unless_ended(&mut io::stderr().lock(), line),
-            Self::File { file, .. } => write_unless_ended(&mut *file.lock(), line),
-        }
     }
 }
 
@@ -72,13 +76,36 @@ fn open(path: &Path) -> Result<File, anyhow::Error> {
     opened.with_context(|| format!("cannot open the log file {}", path.display()))
 }
 
-/// Writes lines without control characters.
-impl Write for &LogOutput {
+/// Queues each line with its rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueueWriter;
+
+impl<'a> MakeWriter<'a> for QueueWriter {
+    type Writer = LineWriter;
+
+    fn make_writer(&'a self) -> LineWriter {
+        LineWriter(LineRank::Ordinary)
+    }
+
+    fn make_writer_for(&'a self, line: &Metadata<'_>) -> LineWriter {
+        LineWriter(match line.target() {
+            _ if IS_LAST.get() => LineRank::Last,
+            AUDIT => LineRank::Audit,
+            _ => LineRank::Ordinary,
+        })
+    }
+}
+
+/// Queues lines without control characters.
+#[derive(Debug)]
+pub(super) struct LineWriter(LineRank);
+
+impl Write for LineWriter {
     /// The formatter hands over each line as a whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let escaped = escape_controls(text.trim_end_matches('\n'));
-        self.write_line(format!("{escaped}\n").as_bytes())?;
+        QUEUE.push(format!("{escaped}\n").into_bytes(), self.0);
         Ok(line.len())
     }
 

@@ -1,6 +1,6 @@
 //! Requests continue and a stop ends in time, also while the log or the store is stuck.
 
-use std::io::{PipeReader, Write, pipe};
+use std::io::{PipeReader, Read, Write, pipe};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -9,8 +9,9 @@ use rusqlite::Connection;
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tokio::time::timeout;
 
-use crate::harness::{Api, Gateway, GatewayClient, free_address, hapax, sqlite, until};
+use crate::harness::{Api, DEADLINE, Gateway, GatewayClient, free_address, hapax, sqlite, until};
 use crate::lifecycle::lock_database;
 use crate::tls::Pki;
 
@@ -19,7 +20,7 @@ struct StuckGateway {
     child: Child,
     public: SocketAddr,
     /// The pipe stays open: without a reader, writing would fail instead of blocking.
-    _unread: PipeReader,
+    unread: PipeReader,
 }
 
 impl StuckGateway {
@@ -30,7 +31,7 @@ impl StuckGateway {
         command.args(["gateway", "--store", "memory:", "--upstream", &format!("http://{}", api.address)]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(flags);
         let child = command.stderr(log.try_clone().unwrap()).spawn().unwrap();
-        let stuck = Self { child, public, _unread: unread };
+        let stuck = Self { child, public, unread };
         let ready = GatewayClient::of(admin);
         until("the gateway is ready", async || ready.get("/readyz").await.is_some_and(|got| got.status == 200)).await;
         fcntl_setfl(&log, OFlags::NONBLOCK).unwrap();
@@ -63,6 +64,38 @@ impl Drop for StuckGateway {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_answered_while_nobody_reads_the_log_and_lost_lines_are_counted() {
+    let api = Api::start().await;
+    let mut gateway = StuckGateway::start(&api, &[]).await;
+    let client = GatewayClient::of(gateway.public);
+    // Each of them is in the access log: together more than the gateway keeps.
+    let long = "x".repeat(7000);
+    const REQUESTS: usize = 1500;
+    let answered = async {
+        for number in 0..REQUESTS {
+            let got = client.post(&format!("/charges/{long}"), &format!("key-{number}"), "{}").await;
+            assert_eq!(got.unwrap().status, 201);
+        }
+    };
+    timeout(DEADLINE, answered).await.expect("no request waits for the log");
+    let mut unread = gateway.unread.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut log = String::new();
+        unread.read_to_string(&mut log).map(|_| log).unwrap()
+    });
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.wait_for_exit(|_| ()).await.code(), Some(0));
+    let log = reader.join().unwrap();
+    // The pipe was full of empty lines.
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let lost: Vec<_> = lines.iter().filter_map(|line| line["lost"].as_u64()).collect();
+    let written = lines.iter().filter(|line| line["target"] == "hapax::access").count();
+    assert!(written > REQUESTS / 2 && written < REQUESTS, "{written}");
+    assert!(*lost.last().unwrap() >= u64::try_from(REQUESTS - written).unwrap(), "{written} {lost:?}");
+    assert!(lines.last().unwrap()["message"].as_str().unwrap().starts_with("stopped; "));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +139,7 @@ async fn a_stop_signal_ends_a_start_that_waits_for_a_key_or_certificate_in_a_pip
             &pki.path("ca"),
         ]);
         let (unread, log) = pipe().unwrap();
-        let mut gateway = StuckGateway { child: command.stderr(log).spawn().unwrap(), public, _unread: unread };
+        let mut gateway = StuckGateway { child: command.stderr(log).spawn().unwrap(), public, unread };
         let mut writer = None;
         // Succeeds when the gateway has opened the pipe.
         until("the gateway reads the file", async || {
