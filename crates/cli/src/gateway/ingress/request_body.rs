@@ -47,7 +47,7 @@ pub(crate) struct ClientBody {
     refused: Option<BodyRefused>,
     /// The window that an HTTP/2 connection has for all bodies.
     window: Option<SharedWindow>,
-    /// In HTTP/2, as long as the gateway does not await a frame.
+    /// In HTTP/2, while the gateway has not asked for the next frame.
     unread: Option<UnreadBody>,
 }
 

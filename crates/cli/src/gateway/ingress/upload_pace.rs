@@ -26,13 +26,13 @@ pub(crate) struct UploadPace {
     most: Duration,
     /// Whether the body may pause for `most` without a least rate.
     is_stream: bool,
-    /// None if the client shares no window, or always has room in it.
+    /// None in HTTP/1.
     window: Option<SharedWindow>,
     awaited: Option<Awaited>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// A frame that is awaited. Each time is that for which the window has been full.
+/// Since when a frame is awaited, and for how long the window had been full then and at the last look.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
     since: Instant,

@@ -24,9 +24,11 @@ impl CloseDelimited {
     }
 }
 
-/// The socket of a client. A close-delimited body that is cut must not look complete. So from its first byte on, the
-/// system resets the connection when the socket is closed, also if the process is killed. The shutdown that follows a
-/// complete body restores the normal end.
+/// The socket of a client.
+///
+/// A close-delimited body that is cut must not look complete. So from its first byte on, the system resets the
+/// connection when the socket is closed, also if the process is killed. hyper shuts the socket down only after a
+/// complete body; that restores the normal end.
 #[derive(Debug)]
 pub(crate) struct ClientSocket {
     stream: TcpStream,
