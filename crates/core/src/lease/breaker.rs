@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::chaos;
 use crate::telemetry;
 
 /// How many begins in a row must fail before the breaker opens.
@@ -26,12 +27,12 @@ impl Breaker {
             return true;
         }
         let (now, due) = (micros(now), self.probe_at.load(Ordering::Acquire));
+        if now < due || chaos::on("every_begin_is_a_probe") {
+            return now >= due;
+        }
         // Several callers may see that a probe is due; the exchange succeeds for one of them.
-        now >= due
-            && self
-                .probe_at
-                .compare_exchange(due, now + micros(PROBE_EVERY), Ordering::AcqRel, Ordering::Acquire)
-                .is_ok()
+        let next = now + micros(PROBE_EVERY);
+        self.probe_at.compare_exchange(due, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Whether begins are refused at once, except for one probe a second.
@@ -91,19 +92,47 @@ mod tests {
         assert!(breaker.admits(second * 2) && breaker.admits(second * 2), "a closed breaker admits all");
     }
 
+    /// Waits until the counter has this value. Spins first: threads that are woken up one after the other do not meet.
+    fn meet(counter: &AtomicU32, value: u32) {
+        let mut spins = 0_u32;
+        while counter.load(Ordering::Acquire) < value {
+            spins += 1;
+            if spins.is_multiple_of(10_000) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+    }
+
     #[test]
-    fn a_failure_does_not_undo_a_success_at_the_same_time() {
-        const ROUNDS: u32 = 20_000;
-        let (breaker, started, ended) = (Breaker::default(), AtomicU32::new(0), AtomicU32::new(0));
-        let wait_for = |counter: &AtomicU32, round| {
-            while counter.load(Ordering::Acquire) < round {
-                std::thread::yield_now();
+    fn of_callers_at_the_same_instant_one_is_admitted_as_the_probe() {
+        const ROUNDS: u32 = 10_000;
+        const CALLERS: u32 = 2;
+        let (breaker, arrived, admitted) = (Breaker::default(), AtomicU32::new(0), AtomicU32::new(0));
+        for _ in 0..FAILURES {
+            breaker.record_failure(Duration::ZERO);
+        }
+        let call_in_every_round = || {
+            for round in 1..=ROUNDS {
+                arrived.fetch_add(1, Ordering::AcqRel);
+                meet(&arrived, CALLERS * round);
+                let is_probe = breaker.admits(PROBE_EVERY * round);
+                admitted.fetch_add(u32::from(is_probe), Ordering::AcqRel);
             }
         };
         std::thread::scope(|scope| {
+            for _ in 0..CALLERS {
+                scope.spawn(call_in_every_round);
+            }
+        });
+        assert_eq!(admitted.into_inner(), ROUNDS, "one probe in each round");
+    }
+
+    #[test]
+    fn a_failure_does_not_undo_a_success_at_the_same_time() {
+        const ROUNDS: u32 = 10_000;
+        let (breaker, started, ended) = (Breaker::default(), AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 1..=ROUNDS {
-                    wait_for(&started, round);
+                    meet(&started, round);
                     breaker.record_failure(Duration::ZERO);
                     ended.store(round, Ordering::Release);
                 }
@@ -114,12 +143,12 @@ mod tests {
                     breaker.record_failure(Duration::ZERO);
                 }
                 started.store(round, Ordering::Release);
-                // The other thread needs a moment, which differs from machine to machine.
+                // The other thread needs a moment, which differs from machine to machine. A step takes nanoseconds.
                 for _ in 0..round % 200 {
-                    std::hint::spin_loop();
+                    std::hint::black_box(round);
                 }
                 breaker.record_success();
-                wait_for(&ended, round);
+                meet(&ended, round);
                 // Whichever comes first, at most one failure follows the success.
                 assert!(!breaker.is_open(), "round {round}");
             }

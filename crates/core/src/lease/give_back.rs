@@ -124,7 +124,8 @@ impl GiveBack {
             // `Unusable` is repeated too: the store may accept us again, for example after a password change.
             let is_permanent = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Invalid)
                 || chaos::on("give_back_gives_up") && matches!(error.kind(), ErrorKind::Unusable | ErrorKind::Full);
-            if is_permanent || engine.runtime.boottime_now() >= give_up_at {
+            let has_expired = engine.runtime.boottime_now() >= give_up_at && !chaos::on("give_back_never_ends");
+            if is_permanent || has_expired {
                 telemetry::not_given_back(self.rk, &error);
                 return;
             }

@@ -53,3 +53,27 @@ impl Drop for RunningTask {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_goes_on_for_a_task_that_starts_when_the_last_one_ends() {
+        let tasks = Tasks::default();
+        let mut wait = pin!(tasks.wait_until_idle());
+        let first = tasks.track(pending());
+        assert!(wait.as_mut().now_or_never().is_none());
+        drop(first);
+        // The wait was woken up, but has not run yet.
+        let second = tasks.track(pending());
+        assert!(wait.as_mut().now_or_never().is_none(), "the second task runs");
+        drop(second);
+        assert!(wait.now_or_never().is_some());
+    }
+}

@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
 use crate::world::{
-    GateWorld, LEASE, assert_answer, call, call_of, count_begins, poll_once_and_drop, run_call_with_answer,
+    GateWorld, LEASE, assert_answer, call, call_of, count_begins, fail_by_question_mark, poll_once_and_drop,
+    run_call_with_answer,
 };
 
 #[tokio::test]
@@ -204,4 +205,33 @@ async fn a_drain_waits_for_every_attempt() {
     };
     join(drain, end).await;
     assert!(world.gate.drain(Duration::ZERO).await);
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_grant_that_an_attempt_leaves_to_be_given_back() {
+    let world = GateWorld::new();
+    let go = Arc::new(Notify::new());
+    let may_end = Arc::clone(&go);
+    let run = world.run(move |_| async move {
+        may_end.notified().await;
+        fail_by_question_mark().await
+    });
+    poll_once_and_drop(run).await;
+    settle().await;
+    let has_drained = AtomicBool::new(false);
+    let drain = async {
+        assert!(world.gate.drain(LEASE * 10).await);
+        has_drained.store(true, Ordering::SeqCst);
+    };
+    let end = async {
+        world.store.refuse_swaps.store(true, Ordering::SeqCst);
+        go.notify_one();
+        settle().await;
+        assert!(world.gate.wait_for_attempts(Duration::ZERO).await);
+        assert!(!has_drained.load(Ordering::SeqCst), "the abandonment is not confirmed");
+        assert_eq!(world.gate.unconfirmed_releases(), 1);
+        world.store.refuse_swaps.store(false, Ordering::SeqCst);
+        world.time.pass(LEASE).await;
+    };
+    join(drain, end).await;
 }
