@@ -318,7 +318,8 @@ impl Gate {
         self.shared.leases.give_backs()
     }
 
-    /// The number of completions in the journal that the store has not confirmed yet.
+    /// The number of completions in the journal that the store has not confirmed yet. Those of earlier processes count
+    /// as soon as the gate is built.
     pub fn spilled(&self) -> usize {
         self.shared.spill_queue.depth()
     }

@@ -62,6 +62,9 @@ pub trait Journal: fmt::Debug + Send + Sync + 'static {
     /// # Cancel safety
     /// Safe to drop.
     async fn replay(&self) -> Result<Vec<(EntryNumber, Spilled)>>;
+
+    /// The number of entries that are not done, without those that are being appended or marked.
+    fn undone(&self) -> usize;
 }
 
 /// Identifies an entry of an open journal. An entry that is appended later has a larger number. Entries of adopted

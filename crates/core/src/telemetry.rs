@@ -49,7 +49,8 @@ pub mod names {
     pub const SPILL_DEPTH: &str = "hapax_spill_depth";
     /// Age in seconds of the oldest answer in the journal, by the end of its handler. 0 if the journal is empty.
     pub const SPILL_OLDEST_SECONDS: &str = "hapax_spill_oldest_seconds";
-    /// Calls whose record is damaged.
+    /// Damaged records that were found by a call, a completion, a release or an abandonment, or by the renewals of an
+    /// attempt. An attempt that finds the same damage by a renewal and by its completion counts once.
     pub const DAMAGED: &str = "hapax_damaged_total";
     /// Answers that neither the store nor the journal took.
     pub const UNRECORDED: &str = "hapax_unrecorded_total";

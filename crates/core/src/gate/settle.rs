@@ -130,6 +130,9 @@ impl GrantGuard {
                 Ok(completed) => return self.completed_result((answer, ended), completed),
                 Err(error) => error,
             };
+            if let Some(heartbeat) = &self.heartbeat {
+                heartbeat.note_damage(&error);
+            }
             let journal_error = match self.spill(&unrecorded).await {
                 Ok(()) => {
                     telemetry::spilled(self.granted.grant.rk, &error);

@@ -31,6 +31,14 @@ struct PendingCompletions {
     queue: VecDeque<PendingCompletion>,
     /// How many are being tried at this moment, outside of the queue.
     taken: usize,
+    /// How many earlier processes left in the journal, until they are in the queue.
+    unread: usize,
+}
+
+impl PendingCompletions {
+    fn count(&self) -> usize {
+        self.queue.len() + self.taken + self.unread
+    }
 }
 
 struct PendingCompletion {
@@ -50,7 +58,9 @@ struct KeptAttempt {
 
 impl SpillQueue {
     pub(super) fn new(journal: Option<Arc<dyn Journal>>) -> Self {
-        Self { journal, pending: Mutex::default() }
+        let unread = journal.as_ref().map_or(0, |journal| journal.undone());
+        telemetry::spill_depth(unread);
+        Self { journal, pending: Mutex::new(PendingCompletions { unread, ..PendingCompletions::default() }) }
     }
 
     /// Takes every entry. Completions that spill while these are tried are queued meanwhile.
@@ -60,10 +70,9 @@ impl SpillQueue {
         std::mem::take(&mut pending.queue)
     }
 
-    /// The number of entries, including those that are being tried.
+    /// The number of entries, including those that are being tried or not read yet.
     pub(super) fn depth(&self) -> usize {
-        let pending = self.pending.lock();
-        pending.queue.len() + pending.taken
+        self.pending.lock().count()
     }
 
     fn push_back(&self, entry: PendingCompletion) {
@@ -77,7 +86,7 @@ impl SpillQueue {
         let newer = std::mem::take(&mut pending.queue);
         pending.queue.extend(earlier.into_iter().chain(newer));
         pending.taken = 0;
-        telemetry::spill_depth(pending.queue.len());
+        telemetry::spill_depth(pending.count());
         let oldest = pending.queue.iter().map(|entry| entry.spilled.complete.ended).min();
         telemetry::spill_oldest(oldest.map_or(Duration::ZERO, |ended| now.since(ended)));
     }
@@ -103,6 +112,7 @@ async fn drain(gate: Weak<GateCore>, runtime: Arc<dyn Runtime>, journal: Arc<dyn
         (Ok(entries), Some(shared)) => {
             let earlier =
                 entries.into_iter().map(|(number, spilled)| PendingCompletion { number, spilled, _attempt: None });
+            shared.spill_queue.pending.lock().unread = 0;
             shared.spill_queue.push_front(earlier, runtime.wall_now());
         }
         (Err(error), _) => telemetry::journal_trouble(&error),

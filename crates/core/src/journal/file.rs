@@ -17,6 +17,7 @@ mod thread;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
@@ -85,6 +86,7 @@ impl FileJournalSettings {
 pub struct FileJournal {
     directory: PathBuf,
     jobs: mpsc::Sender<JournalJob>,
+    undone: Arc<AtomicUsize>,
 }
 
 /// How many jobs may wait for the thread. Further callers wait for a free place.
@@ -112,13 +114,14 @@ impl FileJournal {
     pub fn with(directory: &Path, runtime: Arc<dyn Runtime>, settings: FileJournalSettings) -> Result<Self> {
         let directory = folder::prepare(directory)?;
         let files = JournalFiles::open(&directory, &*runtime, settings)?;
+        let undone = files.undone();
         let (jobs, queue) = mpsc::channel(QUEUE);
         let body = Box::new(move || thread::run(files, queue));
         runtime.blocking("hapax-journal", body).map_err(|source| {
             let message = "cannot start the thread of the journal: the system has no thread left";
             Error::new(ErrorKind::Unusable, message).caused_by(source)
         })?;
-        Ok(Self { directory, jobs })
+        Ok(Self { directory, jobs, undone })
     }
 
     /// Finishes the jobs so far and closes the files. Later jobs fail with `NotApplied`.
@@ -171,6 +174,10 @@ impl Journal for FileJournal {
 
     async fn replay(&self) -> Result<Vec<(EntryNumber, Spilled)>> {
         self.run_unsynced(|files| Ok(files.replay())).await
+    }
+
+    fn undone(&self) -> usize {
+        self.undone.load(Ordering::Acquire)
     }
 }
 

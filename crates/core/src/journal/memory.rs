@@ -46,4 +46,8 @@ impl Journal for MemoryJournal {
         undone.sort_by_key(|(_, spilled)| spilled.complete.ended);
         Ok(undone)
     }
+
+    fn undone(&self) -> usize {
+        self.entries.lock().undone.len()
+    }
 }

@@ -126,6 +126,9 @@ impl GiveBack {
                 || chaos::on("give_back_gives_up") && matches!(error.kind(), ErrorKind::Unusable | ErrorKind::Full);
             let has_expired = engine.runtime.boottime_now() >= give_up_at && !chaos::on("give_back_never_ends");
             if is_permanent || has_expired {
+                if error.kind() == ErrorKind::Damaged {
+                    telemetry::damaged();
+                }
                 telemetry::not_given_back(self.rk, &error);
                 return;
             }

@@ -158,6 +158,8 @@ struct RenewedLease {
     is_renewing: AtomicBool,
     /// The store forgot the record. Counted once for each attempt.
     is_forgotten: AtomicBool,
+    /// The record is damaged. Counted once, too.
+    is_damaged: AtomicBool,
     /// The grant is lost, or the attempt exceeded `max_execution`: the lease is not renewed any more.
     has_ended: AtomicBool,
     /// The answer is known, and only its record is missing: `max_execution` no longer applies.
@@ -220,6 +222,7 @@ impl RenewedLease {
             // Stays due, so that the next check sends the renewal again.
             Some(Err(error)) => {
                 telemetry::renewal_failed(&self.grant, Some(&error));
+                self.note_damage(&error);
                 // The lease of a damaged record protects nothing. While the handler runs, an operator may still repair
                 // the record in time.
                 if error.kind() == ErrorKind::Damaged && self.handler_has_ended.load(Ordering::Acquire) {
@@ -243,6 +246,13 @@ impl RenewedLease {
 
     fn set_due(&self, sent_at: Duration, runtime: &dyn Runtime) {
         self.due.store(micros(sent_at + interval(runtime, self.lease)), Ordering::Release);
+    }
+
+    /// Counts a damaged record once.
+    fn note_damage(&self, error: &Error) {
+        if error.kind() == ErrorKind::Damaged && !self.is_damaged.swap(true, Ordering::AcqRel) {
+            telemetry::damaged();
+        }
     }
 
     fn lose_grant(&self) {
@@ -306,6 +316,7 @@ impl Heartbeat {
             due: AtomicU64::new(micros(sent_at + duration / 3)),
             is_renewing: AtomicBool::new(false),
             is_forgotten: AtomicBool::new(false),
+            is_damaged: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             handler_has_ended: AtomicBool::new(false),
             renewal_ended: Notify::new(),
@@ -317,6 +328,11 @@ impl Heartbeat {
     /// Notes that the handler has ended. From now on the lease is renewed until its answer is recorded.
     pub(crate) fn set_handler_ended(&self) {
         self.lease.handler_has_ended.store(true, Ordering::Release);
+    }
+
+    /// Counts the record of the attempt if it is damaged, unless a renewal has done so.
+    pub(crate) fn note_damage(&self, error: &Error) {
+        self.lease.note_damage(error);
     }
 
     /// When the lease expires in the store at the earliest, on the boot-time clock.

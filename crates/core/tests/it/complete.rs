@@ -235,6 +235,23 @@ async fn a_new_process_records_the_journal_of_the_one_before() {
 }
 
 #[tokio::test]
+async fn the_answers_of_an_earlier_process_count_before_the_journal_is_replayed() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    world.gate = with_journal(&world, &journal);
+    world.store.refuse_all_after_begin(true);
+    run_beside(world.run_with_answer("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
+    world.time.abort_all().await;
+
+    world.gate = with_journal(&world, &journal);
+    assert_eq!(world.gate.spilled(), 1, "no task has run yet");
+    world.time.pass(LEASE * 2).await;
+    assert_eq!(world.gate.spilled(), 1);
+    world.store.refuse_all_after_begin(false);
+    world.time.pass(LEASE * 2).await;
+    assert_eq!(world.gate.spilled(), 0);
+}
+
+#[tokio::test]
 async fn a_spilled_answer_older_than_its_retention_is_discarded() {
     let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
     world.gate = with_journal(&world, &journal);

@@ -48,8 +48,10 @@ async fn done_entries_are_not_replayed() {
     journal.done(numbers[3]).await.unwrap();
     assert_eq!(undone_in(&journal).await, [1, 3]);
     journal.close().await;
+    assert_eq!(journal.undone(), 2);
 
     let next = folder.open();
+    assert_eq!(next.undone(), 2, "counted when the journal is opened");
     let undone = next.replay().await.unwrap();
     next.done(undone[0].0).await.unwrap();
     next.close().await;

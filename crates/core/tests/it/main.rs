@@ -6,6 +6,7 @@ mod answer_types;
 mod begin;
 mod coalesce;
 mod complete;
+mod damage;
 mod error_kinds;
 mod gate;
 mod handler;

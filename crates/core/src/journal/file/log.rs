@@ -105,6 +105,10 @@ impl JournalFile {
         self.undone.is_empty()
     }
 
+    pub(super) fn undone(&self) -> usize {
+        self.undone.len()
+    }
+
     /// Frames that will go to the end of this file.
     pub(super) fn frames(&self) -> Frames {
         Frames::after(self.end, self.mark)

@@ -2,6 +2,8 @@
 
 use std::iter;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -45,6 +47,7 @@ pub(super) fn run(mut files: JournalFiles, mut jobs: mpsc::Receiver<JournalJob>)
         // Appends go first, whatever the order in the queue: a caller that needs an order awaits the first reply.
         files.append(group.appends);
         group.unsynced.into_iter().for_each(|job| job(&mut files));
+        files.count_undone();
         closing.append(&mut group.closing);
     }
     // `close` returns only when the files are closed and unlocked.
@@ -91,6 +94,7 @@ pub(super) struct JournalFiles {
     adopted: Vec<JournalFile>,
     /// The number of the newest entry.
     last: u64,
+    undone: Arc<AtomicUsize>,
     settings: FileJournalSettings,
 }
 
@@ -98,7 +102,8 @@ impl JournalFiles {
     pub(super) fn open(directory: &Path, runtime: &dyn Runtime, settings: FileJournalSettings) -> Result<Self> {
         let own = LockedFile::create(directory, runtime)?;
         let owner = own.owner()?;
-        let mut files = Self { own: JournalFile::new(own, runtime), adopted: Vec::new(), last: 0, settings };
+        let own = JournalFile::new(own, runtime);
+        let mut files = Self { own, adopted: Vec::new(), last: 0, undone: Arc::default(), settings };
         for locked in LockedFile::adopt_all(directory, owner)? {
             let path = locked.path.clone();
             match JournalFile::adopt(locked, &mut files.last) {
@@ -106,7 +111,18 @@ impl JournalFiles {
                 Err(error) => report::not_adopted(&path, &error),
             }
         }
+        files.count_undone();
         Ok(files)
+    }
+
+    /// The number of entries that are not done, for other threads.
+    pub(super) fn undone(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.undone)
+    }
+
+    fn count_undone(&self) {
+        let adopted: usize = self.adopted.iter().map(JournalFile::undone).sum();
+        self.undone.store(self.own.undone() + adopted, Ordering::Release);
     }
 
     /// Writes all entries with one write and one sync. Replies are sent after the sync.
