@@ -19,7 +19,7 @@ use output::{LogOutput, QueueWriter};
 
 pub(crate) use flood::report_missing;
 pub(crate) use levels::LogLevels;
-pub(crate) use output::{end_with, escape_controls};
+pub(crate) use output::{end_with, escape_controls, lost_lines};
 
 /// Which lines are logged, where, and in which format.
 #[derive(Clone, Debug)]

@@ -37,6 +37,11 @@ pub(crate) fn end_with(limit: Duration, last_lines: impl FnOnce()) -> bool {
     true
 }
 
+/// Returns the number of lines that were lost since the start.
+pub(crate) fn lost_lines() -> u64 {
+    QUEUE.lost().all
+}
+
 /// Returns the number of lines that were lost since the start, if it has grown.
 pub(super) fn newly_lost() -> Option<LostLines> {
     QUEUE.newly_lost()

@@ -122,6 +122,10 @@ impl LogQueue {
         }
     }
 
+    pub(super) fn lost(&self) -> LostLines {
+        self.state.lock().lost
+    }
+
     /// Returns the number of lost lines, if it has grown since the last call. While there is little room, a report
     /// would be lost too, and nothing is returned.
     pub(super) fn newly_lost(&self) -> Option<LostLines> {

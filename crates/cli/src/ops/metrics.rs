@@ -13,6 +13,7 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+use crate::logs;
 use crate::ops::process;
 
 /// Open client connections.
@@ -35,6 +36,9 @@ const BUILD_INFO: &str = "hapax_build_info";
 /// Findings of the last check of the store (label `severity`: `refuse` or `warn`).
 const FINDINGS: &str = "hapax_gateway_store_findings";
 
+/// Lines of the log that were lost.
+const LOG_LINES_LOST: &str = "hapax_gateway_log_lines_lost_total";
+
 /// Bucket bounds, from a replay out of memory to a slow API.
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
 
@@ -55,6 +59,7 @@ pub(crate) fn install() -> Result<PrometheusHandle, BuildError> {
             tokio::time::sleep(UPKEEP_EVERY).await;
             upkeep.run_upkeep();
             process::collect();
+            counter!(LOG_LINES_LOST).absolute(logs::lost_lines());
         }
     });
     Ok(handle)
@@ -91,6 +96,7 @@ fn describe() {
     );
     describe_gauge!(BUILD_INFO, "Always 1; the labels describe the build");
     describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
+    describe_counter!(LOG_LINES_LOST, "Lines of the log that were lost: nobody read it, or it could not be written");
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its response");
 }
 
@@ -126,6 +132,7 @@ fn register_with_zero() {
     for kind in UpstreamErrorKind::ALL {
         counter!(UPSTREAM_ERRORS, "kind" => kind.as_str()).absolute(0);
     }
+    counter!(LOG_LINES_LOST).absolute(0);
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "features" => FEATURES).set(1.0);
     set_findings(&[]);
 }

@@ -19,6 +19,7 @@ use crate::tls::Pki;
 struct StuckGateway {
     child: Child,
     public: SocketAddr,
+    admin: SocketAddr,
     /// The pipe stays open: without a reader, writing would fail instead of blocking.
     unread: PipeReader,
 }
@@ -31,7 +32,7 @@ impl StuckGateway {
         command.args(["gateway", "--store", "memory:", "--upstream", &format!("http://{}", api.address)]);
         command.args(["--listen", &public.to_string(), "--admin", &admin.to_string()]).args(flags);
         let child = command.stderr(log.try_clone().unwrap()).spawn().unwrap();
-        let stuck = Self { child, public, unread };
+        let stuck = Self { child, public, admin, unread };
         let ready = GatewayClient::of(admin);
         until("the gateway is ready", async || ready.get("/readyz").await.is_some_and(|got| got.status == 200)).await;
         fcntl_setfl(&log, OFlags::NONBLOCK).unwrap();
@@ -81,6 +82,13 @@ async fn requests_are_answered_while_nobody_reads_the_log_and_lost_lines_are_cou
         }
     };
     timeout(DEADLINE, answered).await.expect("no request waits for the log");
+    let admin = GatewayClient::of(gateway.admin);
+    until("the metric counts lost lines", async || {
+        let page = admin.get("/metrics").await.unwrap().body;
+        let lost = page.lines().find_map(|line| line.strip_prefix("hapax_gateway_log_lines_lost_total "));
+        lost.unwrap().parse::<usize>().unwrap() > 0
+    })
+    .await;
     let mut unread = gateway.unread.try_clone().unwrap();
     let reader = std::thread::spawn(move || {
         let mut log = String::new();
@@ -139,7 +147,7 @@ async fn a_stop_signal_ends_a_start_that_waits_for_a_key_or_certificate_in_a_pip
             &pki.path("ca"),
         ]);
         let (unread, log) = pipe().unwrap();
-        let mut gateway = StuckGateway { child: command.stderr(log).spawn().unwrap(), public, unread };
+        let mut gateway = StuckGateway { child: command.stderr(log).spawn().unwrap(), public, admin, unread };
         let mut writer = None;
         // Succeeds when the gateway has opened the pipe.
         until("the gateway reads the file", async || {
