@@ -267,7 +267,10 @@ impl Gate {
         H: FnOnce(Attempt) -> F + Send + 'static,
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
-        let result = self.lead_or_follow(call, handler).await;
+        let mut result = self.lead_or_follow(call, handler).await;
+        if let Ok(ran) = &mut result {
+            ran.hide_past_expiry(self.shared.leases.runtime().wall_now());
+        }
         let (label, is_caught) = outcome::metric_label(&result);
         self.shared.meters.call_ended(label, is_caught);
         if let Err(Refused { reason: Reason::Store(ErrorKind::Damaged), .. }) = &result {

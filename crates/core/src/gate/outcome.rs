@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::gate::reason::Reason;
-use crate::record::Completion;
+use crate::record::{Completion, Timestamp};
 
 /// An answer that can be recorded and replayed.
 ///
@@ -147,8 +147,8 @@ pub struct RunResult<A> {
     pub provenance: Provenance,
     /// Whether the store has the answer.
     pub recorded: Recorded,
-    /// When the answer stops being replayed, in unix seconds by the clock of the process that recorded it. None without
-    /// a record.
+    /// Until when the answer is replayed at least, in unix seconds by the clock of the process that ran the handler.
+    /// None without a record, and after that time: an answer that was recorded late is replayed for longer.
     pub expiry: Option<u32>,
 }
 
@@ -184,6 +184,13 @@ pub enum Recorded {
     Pending,
     /// The handler ran without a record, because the store was down and the policy allows it. A copy may run again.
     No,
+}
+
+impl<A> RunResult<A> {
+    /// A caller that is shown a time in the past would take the answer for expired.
+    pub(super) fn hide_past_expiry(&mut self, now: Timestamp) {
+        self.expiry = self.expiry.filter(|expiry| *expiry > now.seconds());
+    }
 }
 
 impl<A: Answer> RunResult<A> {

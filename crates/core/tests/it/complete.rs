@@ -251,6 +251,23 @@ async fn the_answers_of_an_earlier_process_count_before_the_journal_is_replayed(
     assert_eq!(world.gate.spilled(), 0);
 }
 
+/// The answer lives for its retention from its recording. The time that its first caller was told has passed by then.
+#[tokio::test]
+async fn an_answer_that_is_recorded_late_shows_no_expiry_that_has_passed() {
+    let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
+    let mut policy = world.gate.policy().clone();
+    policy.retention = LEASE * 5;
+    world.gate = with_journal(&world, &journal).with(&policy).unwrap();
+    world.store.refuse_all_after_begin(true);
+    let ran = run_beside(world.run_with_answer("the answer"), world.time.pass(LEASE * 2)).await.unwrap();
+    assert!(ran.recorded == Recorded::Pending && ran.expiry.is_some(), "{ran:?}");
+    world.time.pass(LEASE * 6).await;
+    world.store.refuse_all_after_begin(false);
+    world.time.pass(LEASE * 2).await;
+    let replayed = world.run_with_answer("another").await.unwrap();
+    assert_eq!((&*replayed.answer, replayed.provenance, replayed.expiry), ("the answer", Provenance::Replayed, None));
+}
+
 #[tokio::test]
 async fn a_spilled_answer_older_than_its_retention_is_discarded() {
     let (mut world, journal) = (GateWorld::new(), Arc::new(MemoryJournal::new()));
