@@ -283,9 +283,7 @@ impl Store for NetworkStore {
             Box::pin(async move { memory.swap(&rk, &change.0, &change.1).await })
         });
         let swapped = self.call(rk, StoreCall::Swap, step).await;
-        if swapped.is_ok() {
-            self.network.oracle.record_swap_reply(self.life);
-        }
+        self.network.oracle.record_swap(self.life, &swapped);
         swapped
     }
 }

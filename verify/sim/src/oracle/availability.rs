@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::machine::Claim;
-use hapax_core::store::Inserted;
-use hapax_core::{ErrorKind, RecordKey, Result, State};
+use hapax_core::store::{Inserted, Swapped};
+use hapax_core::{Error, ErrorKind, RecordKey, Result, State};
 
 use super::{Oracle, OracleState};
 use crate::outcome::EffectPolicy;
@@ -61,13 +61,15 @@ impl PendingBegin {
                 Some(State::Completed(_)) => BeginResult::Succeeded,
                 Some(State::Open(..)) | None => BeginResult::Found,
             },
-            // A store without room, or with a damaged record, answers.
-            Err(error) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Damaged | ErrorKind::Invalid) => {
-                BeginResult::Succeeded
-            }
+            Err(error) if is_an_answer(error) => BeginResult::Succeeded,
             Err(_) => BeginResult::Failed,
         };
     }
+}
+
+/// A store without room, or with a damaged record, answers.
+fn is_an_answer(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Full | ErrorKind::Damaged | ErrorKind::Invalid)
 }
 
 impl Drop for PendingBegin {
@@ -125,10 +127,12 @@ impl Oracle {
         PendingBegin { oracle: Arc::clone(self), life, result: BeginResult::Failed }
     }
 
-    /// A swap is answered, so the operation that sent it may have succeeded.
-    pub(crate) fn record_swap_reply(&self, life: usize) {
-        let begins = &mut self.lock().lives[life].begins;
-        (begins.failures, begins.probed_at) = (0, None);
+    /// A swap ended. If the store answered it, the begin that sent it did not fail.
+    pub(crate) fn record_swap(&self, life: usize, swapped: &Result<Swapped>) {
+        if swapped.as_ref().err().is_none_or(is_an_answer) {
+            let begins = &mut self.lock().lives[life].begins;
+            (begins.failures, begins.probed_at) = (0, None);
+        }
     }
 
     /// The store fails a call of a process, or answers it late.
