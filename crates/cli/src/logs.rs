@@ -76,8 +76,9 @@ impl Log {
 
     /// Opens the file of the log again, after it was renamed.
     pub(crate) fn reopen(&self) {
-        if let Err(error) = self.0.reopen() {
-            tracing::error!("{error:#}; the log goes on in the file that is open");
+        match self.0.reopen() {
+            Ok(()) => tracing::info!("the log file is open again"),
+            Err(error) => tracing::error!("{error:#}; the log goes on in the file that is open"),
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::gateway::routing::{RouteLayer, Routes};
 use crate::logs::{self, Log};
 use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::shutdown::Shutdown;
-use crate::ops::signals::StopSignals;
+use crate::ops::signals::{Reloads, StopSignals};
 use crate::ops::{metrics, signals};
 use crate::store::checks::{CheckFailure, StoreChecks};
 use crate::store::health::{CheckIntervals, StoreHealth};
@@ -67,13 +67,9 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
         }
     };
     let Opened { log, tls, store } = opened;
-    let reloaded = tls.certificate.clone();
-    tokio::spawn(signals::at_each(hangups, move || {
-        log.reopen();
-        // After the file is open again: in the old file nobody looks for the line.
-        tracing::info!("SIGHUP: the log file and the server certificate are opened again");
-        reloaded.iter().for_each(|certificate| certificate.reload());
-    }));
+    let log = config.log.file.is_some().then_some(move || log.reopen());
+    let certificate = tls.certificate.clone().map(|loaded| move || loaded.reload());
+    tokio::spawn(signals::at_each(hangups, Reloads { log, certificate }));
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;
     serve(&config, store, Operations { metrics, tls, stop, intervals: CheckIntervals::default() }).await
 }

@@ -2,13 +2,14 @@
 
 use std::convert::Infallible;
 use std::process;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -79,10 +80,46 @@ pub(crate) fn hangups() -> Result<Signal, anyhow::Error> {
     signal(SignalKind::hangup()).context("cannot listen for SIGHUP")
 }
 
-/// Calls the function at each SIGHUP, also at one that arrived before. Ends never.
-pub(crate) async fn at_each(mut hangups: Signal, reload: impl Fn() + Clone + Send + 'static) {
+/// What SIGHUP opens again. A function may block, for instance as long as its file is a pipe to which nobody writes.
+/// It reports its own result.
+pub(crate) struct Reloads<L, C> {
+    /// Opens the log file, if there is one.
+    pub(crate) log: Option<L>,
+    /// Loads the server certificate, if there is one.
+    pub(crate) certificate: Option<C>,
+}
+
+/// Opens the files again at each SIGHUP, also at one that arrived before. Ends never.
+pub(crate) async fn at_each<L, C>(mut hangups: Signal, reloads: Reloads<L, C>)
+where
+    L: Fn() + Clone + Send + 'static,
+    C: Fn() + Clone + Send + 'static,
+{
+    let names = [reloads.log.as_ref().map(|_| "the log file"), reloads.certificate.as_ref().map(|_| "the certificate")];
+    let what = names.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    let is_certificate_due = Arc::new(Notify::new());
+    if let Some(load) = reloads.certificate {
+        tokio::spawn(load_when_due(load, Arc::clone(&is_certificate_due)));
+    }
     while hangups.recv().await.is_some() {
-        // Blocks as long as a file is a pipe to which nobody writes. An error is a panic, which has been printed.
-        let _ = spawn_blocking(reload.clone()).await;
+        if what.is_empty() {
+            tracing::info!("SIGHUP: neither --log-file nor --tls-cert is set, so the gateway opens no file again");
+        } else {
+            tracing::info!("SIGHUP: the gateway opens {what} again");
+        }
+        if let Some(open) = &reloads.log {
+            // Before the certificate is loaded: in the old file nobody looks for the lines about it. An error is a
+            // panic, which has been printed.
+            let _ = spawn_blocking(open.clone()).await;
+        }
+        is_certificate_due.notify_one();
+    }
+}
+
+/// Loads the certificate each time that it is due, and once more for all signals that arrive while it is loaded.
+async fn load_when_due(load: impl Fn() + Clone + Send + 'static, is_due: Arc<Notify>) {
+    loop {
+        is_due.notified().await;
+        let _ = spawn_blocking(load.clone()).await;
     }
 }

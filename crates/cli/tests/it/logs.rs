@@ -320,6 +320,34 @@ async fn a_hangup_signal_opens_the_log_file_again() {
     assert!(read(&current).lines().last().unwrap().contains("stopped"));
 }
 
+/// Returns the messages of these lines that are about files which a signal opens again.
+fn reopenings(logs: &str) -> Vec<String> {
+    let messages = lines(logs).into_iter().map(|line| line["message"].as_str().unwrap_or_default().to_owned());
+    messages.filter(|message| message.contains("SIGHUP") || message.contains("open")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_signal_reports_no_success_for_a_file_that_it_does_not_open() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let (file, old) = (directory.path().join("hapax.log"), directory.path().join("hapax.log.1"));
+    let gateway = Gateway::start(api.address, "memory:", &["--log-file", file.to_str().unwrap()]).await;
+    fs::rename(&file, &old).unwrap();
+    fs::create_dir(&file).unwrap();
+    kill_process(gateway.pid(), Signal::HUP).unwrap();
+    until("the failure is in the old file", async || read(&old).contains("cannot open the log file")).await;
+    gateway.terminate();
+    gateway.wait_for_exit();
+    let reported = reopenings(&read(&old));
+    let is_expected = reported.len() == 2 && reported[0] == "SIGHUP: the gateway opens the log file again";
+    assert!(is_expected && reported[1].starts_with("cannot open the log file"), "{reported:?}");
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    kill_process(gateway.pid(), Signal::HUP).unwrap();
+    gateway.terminate();
+    let reported = reopenings(&gateway.wait_for_exit().1);
+    let nothing = "SIGHUP: neither --log-file nor --tls-cert is set, so the gateway opens no file again";
+    assert_eq!(reported, [nothing]);
+}
+
 #[test]
 fn a_log_file_that_cannot_be_opened_prevents_the_start() {
     let output = check("info", &["--store", "memory:", "--log-file", "/nowhere/hapax.log"]);

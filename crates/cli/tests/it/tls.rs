@@ -287,21 +287,40 @@ async fn a_hangup_signal_loads_a_new_certificate_and_keeps_the_old_one_if_the_ne
     until("the new certificate is used", async || is_served(&new, "k3").await).await;
     until("the new file names the certificate", async || {
         let logs = std::fs::read_to_string(log.path()).unwrap_or_default();
-        logs.contains("SIGHUP") && logs.contains(&cert) && logs.contains("\"is_new\":true")
+        logs.contains("the log file is open again") && logs.contains(&cert) && logs.contains("\"is_new\":true")
     })
     .await;
     std::fs::remove_file(rotated).unwrap();
     assert!(!is_served(&old, "k4").await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_key_of_the_certificate_may_come_from_a_pipe() {
-    let (api, pki) = (Api::start().await, Pki::new());
+/// Replaces the key by a pipe from which it can be read once.
+fn move_key_to_pipe(pki: &Pki) {
     let (key, pem) = (pki.file("key"), pki.pem("key"));
     std::fs::remove_file(&key).unwrap();
     assert!(std::process::Command::new("mkfifo").args(["-m", "600"]).arg(&key).status().unwrap().success());
     // The write ends when the gateway opens the pipe.
     std::thread::spawn(move || std::fs::write(key, pem));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_file_is_opened_again_while_the_key_of_the_certificate_cannot_be_read() {
+    let (api, pki, directory) = (Api::start().await, Pki::new(), tempfile::tempdir().unwrap());
+    move_key_to_pipe(&pki);
+    let file = directory.path().join("hapax.log");
+    let gateway = secure_gateway_with(api.address, &pki, &["--log-file", file.to_str().unwrap()]).await;
+    // From the first signal on, the gateway waits for a key that nobody writes.
+    for number in 1..=3 {
+        std::fs::rename(&file, directory.path().join(format!("hapax.log.{number}"))).unwrap();
+        rustix::process::kill_process(gateway.pid(), rustix::process::Signal::HUP).unwrap();
+        until("the log has a new file", async || file.exists()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_the_certificate_may_come_from_a_pipe() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    move_key_to_pipe(&pki);
     let gateway = secure_gateway(api.address, &pki).await;
     let got = client(&pki, Version::HTTP_11).request(post(gateway.public, "/charges", "k")).await.unwrap();
     assert_eq!(got.status(), 201);
