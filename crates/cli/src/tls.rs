@@ -68,8 +68,8 @@ impl ResolvesServerCert for ServerCertificate {
 }
 
 fn certified_key(certificate: &Path, key: &Path) -> Result<CertifiedKey, anyhow::Error> {
-    let chain = certificates(certificate)?;
-    let private = private_key(key)?;
+    let chain = certificates(certificate).context("--tls-cert")?;
+    let private = private_key(key).context("--tls-key")?;
     let (key, certificate) = (key.display(), certificate.display());
     CertifiedKey::from_der(chain, private, &provider()).map_err(|error| {
         let what = if matches!(error, rustls::Error::InconsistentKeys(_)) {
@@ -87,7 +87,7 @@ fn certified_key(certificate: &Path, key: &Path) -> Result<CertifiedKey, anyhow:
 pub(crate) fn client_config(authorities: Option<&Path>) -> Result<ClientConfig, anyhow::Error> {
     let mut roots = RootCertStore::empty();
     let found = match authorities {
-        Some(file) => certificates(file)?,
+        Some(file) => certificates(file).context("--upstream-ca")?,
         None => rustls_native_certs::load_native_certs().certs,
     };
     let (taken, ignored) = roots.add_parsable_certificates(found);

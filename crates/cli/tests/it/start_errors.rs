@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::config::{check, directory_with};
@@ -89,14 +90,30 @@ fn a_file_that_cannot_be_read_has_its_true_cause() {
         assert!(code == 2 && error.contains(cause), "{flags:?}: {error}");
         assert!(!error.contains("chmod"), "{flags:?}: {error}");
     }
-    let tls = ["--tls-cert", "absent", "--tls-key", "absent"];
-    let (code, _, error) = check(Path::new("."), &[], &tls);
-    assert_eq!(code, 0, "the check needs the key: {error}");
-    let (code, error) = start(&[&tls[..], &["--store", "memory:"]].concat());
-    assert!(code == Some(3) && error.contains(ABSENT), "{error}");
     for (file, cause) in [("absent", ABSENT), (folder, DIRECTORY)] {
         let (code, error) = start(&["--upstream", "https://127.0.0.1:9", "--upstream-ca", file, "--store", "memory:"]);
-        assert!(code == Some(3) && error.contains(cause), "{file}: {error}");
+        assert!(code == Some(3) && error.contains(&format!("--upstream-ca: {file}: {cause}")), "{file}: {error}");
+    }
+}
+
+#[test]
+fn a_check_notes_an_absent_key_or_certificate_and_the_start_names_its_setting() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path().join("there.pem");
+    let key = rcgen::generate_simple_self_signed(vec!["a".into()]).unwrap();
+    fs::write(&there, key.cert.pem()).unwrap();
+    let there = there.to_str().unwrap();
+    for (cert, key, setting) in [(there, "nokey.pem", "--tls-key"), ("nocert.pem", there, "--tls-cert")] {
+        fs::set_permissions(there, fs::Permissions::from_mode(0o600)).unwrap();
+        let absent = if key == there { cert } else { key };
+        let tls = ["--tls-cert", cert, "--tls-key", key];
+        let (code, shown, error) = check(Path::new("."), &[], &tls);
+        assert_eq!(code, 0, "the check needs the files: {error}");
+        let note = format!("Note: {setting}: {absent}: there is no such file. The gateway needs it to start.\n");
+        assert!(shown.matches("Note: ").count() == 1 && shown.contains(&note), "{shown}");
+        let (code, error) = start(&[&tls[..], &["--store", "memory:"]].concat());
+        let reason = format!("hapax: {setting}: {absent}: there is no such file");
+        assert!(code == Some(3) && error.contains(&reason), "{error}");
     }
 }
 

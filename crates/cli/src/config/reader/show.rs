@@ -1,6 +1,7 @@
 //! The text that `--check` prints.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::config::reader::file::ROUTE_FIELDS;
 use crate::config::reader::origin::GivenValue;
@@ -25,7 +26,19 @@ pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute
         shown += &table("", route_rows(route));
     }
     let others = if routes.is_empty() { "POST and PATCH" } else { "POST and PATCH without a route" };
-    shown + &format!("\n{others}: protected, key {protect}. Every other request is forwarded unprotected.\nok\n")
+    shown += &format!("\n{others}: protected, key {protect}. Every other request is forwarded unprotected.\n");
+    shown + &absent_files(values) + "ok\n"
+}
+
+/// The settings whose files are first opened at a start.
+const OPENED_AT_START: [&str; 3] = ["tls-cert", "tls-key", "upstream-ca"];
+
+/// Notes each file that is absent and that a start opens.
+fn absent_files(values: &Values) -> String {
+    let paths = OPENED_AT_START.iter().filter_map(|flag| Some((flag, values.given(flag)?.texts.last()?)));
+    let absent = paths.filter(|(_, path)| !Path::new(path).exists());
+    let note = |(flag, path)| format!("Note: --{flag}: {path}: there is no such file. The gateway needs it to start.");
+    absent.map(note).map(|note| format!("{}\n", escape_controls(&note))).collect()
 }
 
 type ShownRow = (&'static str, String, String);
