@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -101,7 +101,8 @@ impl LogQueue {
     }
 
     /// Writes lines to this file until the process ends.
-    pub(super) fn write_to(&self, mut file: File) {
+    pub(super) fn write_to(&self, file: File) {
+        let mut file = LineFile { file, is_within_line: false };
         let mut state = self.state.lock();
         loop {
             let Some((line, rank)) = state.lines.pop_front() else {
@@ -110,10 +111,11 @@ impl LogQueue {
                 continue;
             };
             if let Some(next) = state.next_file.take() {
-                file = next;
+                // The new file may be the old one, so what is known about its end stays.
+                file.file = next;
             }
             drop(state);
-            let written = file.write_all(&line);
+            let written = file.write_line(&line);
             state = self.state.lock();
             state.bytes -= line.len();
             if written.is_err() {
@@ -147,6 +149,34 @@ impl LogQueue {
         let mut state = self.state.lock();
         self.is_written.wait_while_for(&mut state, |state| state.bytes > 0, limit);
         state.bytes == 0
+    }
+}
+
+/// A file of lines. A failed write may leave the beginning of a line in it.
+struct LineFile {
+    file: File,
+    is_within_line: bool,
+}
+
+impl LineFile {
+    /// Writes a line on a line of its own, also after one that was cut.
+    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.is_within_line {
+            self.write_all(b"\n")?;
+        }
+        self.write_all(line)
+    }
+}
+
+impl Write for LineFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.is_within_line = bytes[..written].last().map_or(self.is_within_line, |last| *last != b'\n');
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

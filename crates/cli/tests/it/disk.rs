@@ -137,13 +137,41 @@ fn limit_files(gateway: &Gateway, bytes: Option<u64>) {
     prlimit(Some(gateway.pid()), Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn completions_go_to_the_journal_while_the_database_is_read_only_h30() {
-    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-    // If the process ignores the signal XFSZ, a write beyond the limit fails with an error, as on a broken disk.
+/// Returns the command of a process that ignores the signal XFSZ: a write beyond the limit fails with an error, as on a
+/// broken disk.
+fn without_file_signal() -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", hapax().get_program().to_str().unwrap()]);
     command.env_clear().env("HAPAX_LOG", "debug");
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_line_after_one_that_was_cut_begins_on_a_line_of_its_own() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let file = directory.path().join("hapax.log");
+    let flags = ["--upstream", &format!("http://{}", api.address), "--log-file", file.to_str().unwrap()];
+    let gateway = Gateway::run(without_file_signal(), "memory:", &flags, free_address()).await;
+    let log = || fs::read_to_string(&file).unwrap();
+    until("the disk is full within a line", async || {
+        let limit = log().len() + 50;
+        limit_files(&gateway, Some(limit.try_into().unwrap()));
+        gateway.get(gateway.public, "/full").await.unwrap();
+        until("the disk is full", async || log().len() >= limit).await;
+        !log().ends_with('\n')
+    })
+    .await;
+    let cut = log().len();
+    limit_files(&gateway, None);
+    gateway.get(gateway.public, "/free").await.unwrap();
+    until("the next line is written", async || log().len() > cut && log().ends_with('\n')).await;
+    assert!(log()[cut..].starts_with("\n{"), "{}", &log()[cut - 50..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn completions_go_to_the_journal_while_the_database_is_read_only_h30() {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let command = without_file_signal();
     let flags = ["--lease", "1s", "--upstream", &format!("http://{}", api.address)];
     let gateway = Gateway::run(command, &sqlite(directory.path()), &flags, free_address()).await;
     // The limit leaves room for a journal entry, but not for a change of the database.
