@@ -164,7 +164,9 @@ impl LineFile {
         if self.is_within_line {
             self.write_all(b"\n")?;
         }
-        self.write_all(line)
+        self.write_all(line)?;
+        self.is_within_line = false;
+        Ok(())
     }
 }
 
