@@ -8,7 +8,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Builder;
 
 use crate::differential::differential;
-use crate::servers::required;
+use crate::servers::{end_shared, required};
 use crate::setup::{Capability, Setup, SuiteCase};
 use crate::suite::store::cases;
 
@@ -83,7 +83,9 @@ pub fn main(backends: &[Backend]) -> ExitCode {
     let case_trials = |backend| cases().into_iter().map(move |case| case_trial(backend, case));
     let trials =
         backends.iter().flat_map(|backend| case_trials(backend).chain([differential_trial(backend)])).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    end_shared();
+    conclusion.exit_code()
 }
 
 fn case_trial(backend: &Backend, case: SuiteCase) -> Trial {

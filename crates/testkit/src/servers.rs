@@ -21,11 +21,17 @@
 //! ```
 
 mod availability;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod process;
 mod redis;
 mod resp;
 mod starter;
 
+pub(crate) use availability::end_shared;
 pub use availability::{MissingService, main, required, test};
 pub use libtest_mimic::Trial;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresSchema, PostgresServer, PostgresServerOptions};
 pub use redis::{RedisKind, RedisServer, RedisServerOptions};
 pub use resp::RespValue;

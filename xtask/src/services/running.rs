@@ -13,8 +13,19 @@ use std::time::{Duration, Instant};
 /// The longest time that a server may take to listen or to end.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The services that can be started: name, usual port, and scheme of the URL.
-const USUAL: &[(&str, u16, &str)] = &[("redis", 6379, "redis"), ("valkey", 6380, "redis")];
+/// A service that can be started.
+struct Startable {
+    name: &'static str,
+    usual_port: u16,
+    /// What the URL has before and after the server's address.
+    url: (&'static str, &'static str),
+}
+
+const STARTABLE: &[Startable] = &[
+    Startable { name: "postgres", usual_port: 5432, url: ("postgres://postgres@", "/postgres") },
+    Startable { name: "redis", usual_port: 6379, url: ("redis://", "/0") },
+    Startable { name: "valkey", usual_port: 6380, url: ("redis://", "/0") },
+];
 
 /// A running server, read from the file that `start` wrote.
 #[derive(Debug)]
@@ -44,7 +55,9 @@ impl RunningServer {
 
     /// Ends the server and waits until its process has ended.
     pub(super) fn end(&self) -> Result<(), String> {
-        let killed = Command::new("kill").arg(&self.pid).status();
+        // SIGINT ends PostgreSQL at once; at SIGTERM it waits until its clients have gone.
+        let signal = if self.url.starts_with("postgres") { "-INT" } else { "-TERM" };
+        let killed = Command::new("kill").args([signal, &self.pid]).status();
         if !killed.is_ok_and(|status| status.success()) {
             return Err(format!("cannot end process {}", self.pid));
         }
@@ -77,16 +90,16 @@ fn began(pid: &str) -> Option<String> {
 
 /// Starts a server and waits until it listens.
 pub(super) fn start(script: &Path, name: &str, folder: &Path) -> Result<RunningServer, String> {
-    let usual = USUAL.iter().find(|(service, ..)| *service == name);
-    let &(_, port, scheme) =
-        usual.ok_or_else(|| format!("`up` cannot start {name}: add it to USUAL in xtask/src/services/running.rs"))?;
-    launch(script, folder, port, scheme).map_err(|error| format!("{name}: {error}"))
+    let service = STARTABLE.iter().find(|service| service.name == name);
+    let service = service
+        .ok_or_else(|| format!("`up` cannot start {name}: add it to STARTABLE in xtask/src/services/running.rs"))?;
+    launch(script, folder, service).map_err(|error| format!("{name}: {error}"))
 }
 
-fn launch(script: &Path, folder: &Path, port: u16, scheme: &str) -> io::Result<RunningServer> {
+fn launch(script: &Path, folder: &Path, service: &Startable) -> io::Result<RunningServer> {
     let data = folder.join("data");
     fs::create_dir_all(&data)?;
-    let address = free(port)?;
+    let address = free(service.usual_port)?;
     let log = File::create(folder.join("log"))?;
     let mut command = Command::new(script);
     command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string(), "--dir"]).arg(&data);
@@ -100,7 +113,7 @@ fn launch(script: &Path, folder: &Path, port: u16, scheme: &str) -> io::Result<R
     }
     let pid = child.id().to_string();
     let began = began(&pid).ok_or_else(|| io::Error::other("it has ended"))?;
-    let url = format!("{scheme}://{address}/0");
+    let url = format!("{}{address}{}", service.url.0, service.url.1);
     let file = folder.join("running");
     fs::write(&file, format!("{pid} {began} {url}\n"))?;
     Ok(RunningServer { file, pid, began, url })

@@ -107,7 +107,15 @@ where
 
 /// Runs the tests. Accepts the arguments of a standard test binary.
 pub fn main(tests: impl IntoIterator<Item = Trial>) -> ExitCode {
-    libtest_mimic::run(&Arguments::from_args(), tests.into_iter().collect()).exit_code()
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), tests.into_iter().collect());
+    end_shared();
+    conclusion.exit_code()
+}
+
+/// Ends the servers that the tests of this process share.
+pub(crate) fn end_shared() {
+    #[cfg(feature = "postgres")]
+    super::PostgresServer::end_shared();
 }
 
 #[cfg(test)]

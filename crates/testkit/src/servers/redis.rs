@@ -1,32 +1,21 @@
 //! Redis and Valkey servers. Valkey is a fork of Redis and is driven in the same way.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::time::Duration;
-use std::{env, ffi::OsStr};
 
-use parking_lot::{Mutex, MutexGuard};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use tempfile::TempDir;
+use parking_lot::Mutex;
+use rustix::process::Signal;
 use tokio::net::UnixStream;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
+use super::process::{DEADLINE, PORTS, ServiceProcess, poll};
 use super::resp::{RespConnection, RespValue};
-use super::starter;
 use crate::{ClockStep, ports};
-
-/// A server that takes longer has failed, even on a slow machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// The interval at which a starting or ending server is polled.
-const POLL: Duration = Duration::from_millis(2);
-
-/// How many ports are tried if other processes take them first.
-const PORTS: usize = 8;
 
 /// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +81,10 @@ impl RedisServerOptions {
 pub struct RedisServer {
     options: RedisServerOptions,
     address: SocketAddr,
-    folder: TempDir,
+    process: ServiceProcess,
     /// The offset of the server's clock in microseconds. The server reads it from `skew_file`.
     skew: Mutex<i64>,
     skew_file: File,
-    child: Mutex<Option<Child>>,
 }
 
 impl RedisServer {
@@ -110,13 +98,10 @@ impl RedisServer {
     ///
     /// If the future is dropped, the server is killed.
     pub async fn start(options: RedisServerOptions) -> io::Result<Self> {
-        // Not in /tmp: it may be a small file system in memory.
-        let home = env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into());
-        let folder = tempfile::Builder::new().prefix("hapax-").tempdir_in(home)?;
-        let skew_file = File::create(folder.path().join("skew"))?;
+        let process = ServiceProcess::new(options.kind.name())?;
+        let skew_file = File::create(process.folder().join("skew"))?;
         skew_file.write_all_at(&0i64.to_ne_bytes(), 0)?;
-        let (skew, child, address) = (Mutex::default(), Mutex::default(), ports::free()?);
-        let mut server = Self { options, address, folder, skew, skew_file, child };
+        let mut server = Self { options, address: ports::free()?, process, skew: Mutex::default(), skew_file };
         // Another process may have taken the port since `ports::free` looked: try another one.
         for _ in 1..PORTS {
             match server.launch().await {
@@ -140,17 +125,17 @@ impl RedisServer {
 
     /// The path of the server's Unix socket.
     pub fn socket_path(&self) -> PathBuf {
-        self.folder.path().join("socket")
+        self.process.folder().join("socket")
     }
 
     /// The folder with its data and its log file, `log`.
     pub fn data_folder(&self) -> &Path {
-        self.folder.path()
+        self.process.folder()
     }
 
     /// The process id, while the server runs.
     pub fn pid(&self) -> Option<u32> {
-        self.child().as_ref().map(Child::id)
+        self.process.pid()
     }
 
     /// Sends a command over the server's socket, as an operator would.
@@ -175,11 +160,7 @@ impl RedisServer {
 
     /// Kills the server (SIGKILL).
     pub fn kill(&self) {
-        if let Some(mut child) = self.child().take() {
-            // An error means that the server has already ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process.kill();
     }
 
     /// Asks the server to end (SIGTERM), and waits until it has.
@@ -192,10 +173,7 @@ impl RedisServer {
     ///
     /// The server ends even if the future is dropped.
     pub async fn terminate(&self) -> io::Result<ExitStatus> {
-        self.signal(Signal::TERM)?;
-        let status = timeout(DEADLINE, self.wait_until_ended()).await.map_err(io::Error::from)??;
-        *self.child() = None;
-        Ok(status)
+        self.process.end(Signal::TERM).await
     }
 
     /// Pauses the server (SIGSTOP): the kernel still accepts connections, and the server does not reply.
@@ -204,10 +182,7 @@ impl RedisServer {
     ///
     /// If it is not running.
     pub fn pause(&self) -> io::Result<()> {
-        let pid = self.signal(Signal::STOP)?;
-        // The signal takes effect asynchronously.
-        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
-        Ok(())
+        self.process.pause()
     }
 
     /// Resumes the server (SIGCONT).
@@ -216,7 +191,7 @@ impl RedisServer {
     ///
     /// If it is not running.
     pub fn resume(&self) -> io::Result<()> {
-        self.signal(Signal::CONT).map(drop)
+        self.process.resume()
     }
 
     /// Starts the server again on the same port, with the same arguments and its persisted data. Kills it first if it
@@ -255,22 +230,14 @@ impl RedisServer {
     }
 
     async fn launch(&self) -> io::Result<()> {
-        let log = File::create(self.log())?;
-        let mut command = starter::script(self.options.kind.name());
-        command.args(self.arguments()).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        if self.options.steps_clock {
-            command.env("HAPAX_SKEW", self.folder.path().join("skew"));
-        }
-        *self.child() = Some(starter::start(command)?);
-        // Wait for a reply on the socket in the server's folder: on the port, another process's server might reply.
-        tokio::select! {
-            biased;
-            up = timeout(DEADLINE, self.wait_until_up()) => up.map_err(|_| self.failure("the server does not reply")),
-            ended = self.wait_until_ended() => {
-                *self.child() = None;
-                Err(self.failure(&format!("the server ended: {}", ended?)))
+        let configure = |command: &mut std::process::Command| {
+            command.args(self.arguments());
+            if self.options.steps_clock {
+                command.env("HAPAX_SKEW", self.process.folder().join("skew"));
             }
-        }
+        };
+        // Wait for a reply on the socket in the server's folder: on the port, another process's server might reply.
+        self.process.launch(configure, self.wait_until_up()).await
     }
 
     fn arguments(&self) -> Vec<String> {
@@ -298,54 +265,4 @@ impl RedisServer {
             }
         }
     }
-
-    /// Waits until the process has ended.
-    async fn wait_until_ended(&self) -> io::Result<ExitStatus> {
-        let mut poll = poll();
-        loop {
-            poll.tick().await;
-            let mut child = self.child();
-            let child = child.as_mut().ok_or_else(not_running)?;
-            if let Some(status) = child.try_wait()? {
-                return Ok(status);
-            }
-        }
-    }
-
-    fn signal(&self, signal: Signal) -> io::Result<Pid> {
-        let child = self.child();
-        let pid = Pid::from_child(child.as_ref().ok_or_else(not_running)?);
-        kill_process(pid, signal)?;
-        Ok(pid)
-    }
-
-    fn failure(&self, what: &str) -> io::Error {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
-        let kind = if log.contains("already in use") { io::ErrorKind::AddrInUse } else { io::ErrorKind::Other };
-        io::Error::new(kind, format!("{}: {what}; its log:\n{log}", self.options.kind.name()))
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.path().join(OsStr::new("log"))
-    }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        self.child.lock()
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn poll() -> tokio::time::Interval {
-    let mut poll = interval(POLL);
-    poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    poll
-}
-
-fn not_running() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the server is not running")
 }

@@ -1,0 +1,296 @@
+//! PostgreSQL servers.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::sync::Mutex;
+use tokio_postgres::{Client, NoTls};
+
+use super::process::{PORTS, ServiceProcess, poll};
+use crate::{ClockStep, ports};
+
+/// The options of a server.
+#[derive(Clone, Debug, Default)]
+pub struct PostgresServerOptions {
+    arguments: Vec<String>,
+}
+
+impl PostgresServerOptions {
+    /// A server with the defaults of PostgreSQL, so it syncs every commit to the disk. It listens on a free loopback
+    /// port and lets every user in without a password.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds arguments, `-c` and `synchronous_commit=off` for instance.
+    #[must_use]
+    pub fn with_args(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+}
+
+/// A server with its own data. It ends when it is dropped, and at the latest with this process.
+#[derive(Debug)]
+pub struct PostgresServer {
+    options: PostgresServerOptions,
+    address: SocketAddr,
+    process: ServiceProcess,
+    schemas: AtomicU32,
+}
+
+/// The server that the tests of this process share.
+static SHARED: Mutex<Option<Arc<PostgresServer>>> = Mutex::const_new(None);
+
+impl PostgresServer {
+    /// Starts a server and waits until it accepts connections.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not start. The error contains its log.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server is killed.
+    pub async fn start(options: PostgresServerOptions) -> io::Result<Self> {
+        let (address, process) = (ports::free()?, ServiceProcess::new("postgres")?);
+        let mut server = Self { options, address, process, schemas: AtomicU32::default() };
+        // Another process may have taken the port since `ports::free` looked: try another one.
+        for _ in 1..PORTS {
+            match server.launch().await {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => server.address = ports::free()?,
+                launched => return launched.map(|()| server),
+            }
+        }
+        server.launch().await.map(|()| server)
+    }
+
+    /// The server that all tests of this process share. The first call starts it. Each test uses a
+    /// [`schema`](Self::schema) of its own, and stops nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not start.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a later call starts the server.
+    pub async fn shared() -> io::Result<Arc<Self>> {
+        let mut shared = SHARED.lock().await;
+        if let Some(server) = &*shared {
+            return Ok(Arc::clone(server));
+        }
+        let options = PostgresServerOptions::new().with_args(&["-c", "max_connections=400"]);
+        let server = Arc::new(Self::start(options).await?);
+        *shared = Some(Arc::clone(&server));
+        Ok(server)
+    }
+
+    /// Ends the shared server, so that its folder is removed: a static value is never dropped.
+    pub(super) fn end_shared() {
+        drop(SHARED.blocking_lock().take());
+    }
+
+    /// The TCP address on which the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL of the superuser, for the database `postgres`.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@{}/postgres", self.address)
+    }
+
+    /// The folder with its log file, `log`, its socket, and its data in the folder `data`.
+    pub fn data_folder(&self) -> &Path {
+        self.process.folder()
+    }
+
+    /// The process id, while the server runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
+    /// Connects as the superuser. The connection ends with the runtime of the caller.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not accept the connection.
+    pub async fn client(&self) -> io::Result<Client> {
+        connect(&self.url()).await
+    }
+
+    /// Creates an empty schema and a role that owns it. Its clock can be stepped apart from those of other schemas.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schema may or may not exist.
+    pub async fn schema(&self) -> io::Result<PostgresSchema> {
+        let name = format!("test_{}", self.schemas.fetch_add(1, Ordering::Relaxed));
+        let admin = self.client().await?;
+        admin.batch_execute(&include_str!("schema.sql").replace("NAME", &name)).await.map_err(io::Error::other)?;
+        Ok(PostgresSchema { name, address: self.address, admin })
+    }
+
+    /// Kills the server and all of its processes (SIGKILL).
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// Asks the server to disconnect its clients and to end (SIGINT), and waits until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// If it is not running, or does not end.
+    ///
+    /// # Cancel safety
+    ///
+    /// The server ends even if the future is dropped.
+    pub async fn terminate(&self) -> io::Result<ExitStatus> {
+        self.process.end(Signal::INT).await
+    }
+
+    /// Pauses the server and all of its processes (SIGSTOP): the kernel still accepts connections, and the server does
+    /// not reply.
+    ///
+    /// # Errors
+    ///
+    /// If it is not running.
+    pub fn pause(&self) -> io::Result<()> {
+        self.process.pause()
+    }
+
+    /// Resumes the server and its processes (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// If it is not running.
+    pub fn resume(&self) -> io::Result<()> {
+        self.process.resume()
+    }
+
+    /// Starts the server again on the same port, with the same arguments and its data. Kills it first if it is running.
+    ///
+    /// # Errors
+    ///
+    /// If it did not start.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server is down or starting.
+    pub async fn restart(&self) -> io::Result<()> {
+        self.kill();
+        for _ in 1..RESTARTS {
+            match self.launch().await {
+                // A killed process may hold the shared memory for another moment.
+                Err(error) if error.to_string().contains("is still in use") => {}
+                launched => return launched,
+            }
+        }
+        self.launch().await
+    }
+
+    async fn launch(&self) -> io::Result<()> {
+        let configure = |command: &mut Command| {
+            let port = self.address.port().to_string();
+            command.args(["--bind", "127.0.0.1", "--port", &port, "--dir"]).arg(self.data_folder());
+            command.args(&self.options.arguments);
+        };
+        let _ = fs::remove_file(self.pid_file());
+        self.process.launch(configure, self.wait_until_up()).await
+    }
+
+    /// Waits until the server's own file says that it accepts connections. On the port, another process's server might
+    /// reply.
+    async fn wait_until_up(&self) {
+        let mut poll = poll();
+        loop {
+            poll.tick().await;
+            let file = fs::read_to_string(self.pid_file()).unwrap_or_default();
+            if file.lines().nth(7).is_some_and(|status| status.trim() == "ready") {
+                return;
+            }
+        }
+    }
+
+    fn pid_file(&self) -> std::path::PathBuf {
+        self.data_folder().join("data/postmaster.pid")
+    }
+}
+
+/// How often a start is tried again while processes of the killed server still exist.
+const RESTARTS: usize = 20;
+
+/// An empty schema of a server, with a role that owns it and a clock of its own.
+pub struct PostgresSchema {
+    name: String,
+    address: SocketAddr,
+    admin: Client,
+}
+
+impl PostgresSchema {
+    /// The name of the schema and of the role that owns it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The URL of the owner, with the parameter `schema`.
+    pub fn url(&self) -> String {
+        self.url_at(self.address)
+    }
+
+    /// The URL of the owner at another address: that of a proxy in front of the server.
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        let name = &self.name;
+        format!("postgres://{name}@{address}/postgres?schema={name}")
+    }
+
+    /// The connection of a superuser who works in this schema.
+    pub fn admin(&self) -> &Client {
+        &self.admin
+    }
+
+    /// Steps the clock that statements of the owner see in `clock_timestamp()`.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or the step in microseconds exceeds 64 bits.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the clock may or may not be stepped.
+    pub async fn step_clock(&self, step: ClockStep) -> io::Result<()> {
+        let micros = |length: Duration| i64::try_from(length.as_micros()).map_err(io::Error::other);
+        let by = match step {
+            ClockStep::Forward(length) => micros(length)?,
+            ClockStep::Back(length) => -micros(length)?,
+        };
+        let update = format!("update {}_clock.skew set micros = micros + {by}", self.name);
+        self.admin.batch_execute(&update).await.map_err(io::Error::other)
+    }
+}
+
+impl fmt::Debug for PostgresSchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url())
+    }
+}
+
+async fn connect(url: &str) -> io::Result<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.map_err(io::Error::other)?;
+    // Its error is also that of the client's next call.
+    tokio::spawn(async { drop(connection.await) });
+    Ok(client)
+}
