@@ -3,15 +3,20 @@
 //!
 //! | feature | store |
 //! |---|---|
+//! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts |
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts |
 //! | `sqlite` | [`Sqlite`]: one file, for one host |
 //! | `tokio` | `Redis::connect` and `Sqlite::open`, which use the current tokio runtime |
 
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+#[cfg(feature = "postgres")]
+pub use postgres::{Postgres, PostgresUrl};
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisUrl};
 #[cfg(feature = "sqlite")]

@@ -1,5 +1,6 @@
 //! Runs the conformance suite against every store of this crate.
 
+mod postgres;
 mod redis;
 mod sqlite;
 
@@ -9,5 +10,5 @@ use hapax_testkit::servers::RedisKind;
 
 fn main() -> ExitCode {
     let [redis, valkey] = RedisKind::ALL.map(redis::backend);
-    hapax_testkit::main(&[redis, sqlite::backend(), valkey])
+    hapax_testkit::main(&[postgres::backend(), redis, sqlite::backend(), valkey])
 }

@@ -1,0 +1,338 @@
+//! Records in PostgreSQL. The server's clock is the only clock.
+//!
+//! ```text
+//! begin, renew, complete, read, swap   one statement and one round trip each, in a transaction of its own; the machine
+//!                                      decides a row of the protocol that the statement does not carry out
+//! sweep                                small steps over the pages of the table; records that a call locks are skipped
+//! ```
+//!
+//! Each statement has a connection to itself until its reply, and is sent once and unnamed. A call that is cancelled,
+//! or whose connection breaks, may or may not be applied.
+//!
+//! A first token is drawn from an estimate of the server's clock. The statement that stores it compares it with the
+//! server's clock, and with the largest token of the records that were removed.
+
+mod call_error;
+mod check;
+mod clock;
+mod migrations;
+mod pool;
+mod row;
+mod schema;
+mod statements;
+mod sweep;
+mod tls;
+mod url;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
+use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
+use hapax_core::{Error, ErrorKind, RecordKey, Result, Seconds};
+use tokio::sync::OnceCell;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use call_error::{NO_TABLES, PostgresCallError};
+use check::ServerFacts;
+use clock::ServerClock;
+use pool::{ConnectionPool, Parameter};
+use row::{RecordColumns, RecordReply};
+use statements::Statements;
+use sweep::SweepPosition;
+
+pub use url::PostgresUrl;
+
+/// A store on a PostgreSQL server, 14 or later. At its first call it creates its tables, if they are missing and the
+/// role may create them.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::sync::Arc;
+/// use hapax::{Gate, Identity, Inspect, Key, Scope, Settings};
+/// use hapax::stores::Postgres;
+///
+/// let store = Arc::new(Postgres::connect("postgres://shop@localhost/shop")?);
+/// // At start, and once a minute: the server may be a standby, or may not sync its commits.
+/// for finding in store.check().await? {
+///     println!("{:?}: {}", finding.severity, finding.message);
+/// }
+/// let gate = Gate::builder(store, Settings::default()).build()?;
+/// let call = Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?);
+/// gate.run(call, |_| async { Ok(String::from("charged")) }).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Postgres {
+    shared: Arc<Shared>,
+    pool: ConnectionPool,
+}
+
+/// What all handles to one store share.
+struct Shared {
+    url: Arc<PostgresUrl>,
+    statements: Statements,
+    clock: ServerClock,
+    /// Set once the tables are there.
+    has_tables: OnceCell<()>,
+    swept_to: SweepPosition,
+}
+
+/// How often a call tries again because the record changed while its statement ran.
+const TRIES: usize = 8;
+
+/// The number of connections of a dedicated handle.
+const DEDICATED: usize = 2;
+
+impl Postgres {
+    /// Creates a store on the server with this URL, on the current tokio runtime. It connects at its first call, so a
+    /// server that is down is no error here.
+    ///
+    /// # Errors
+    /// - `Invalid` if the text is not the URL of a PostgreSQL server.
+    /// - `Unusable` if a file in the URL cannot be read, or contains no certificate.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn connect(url: &str) -> Result<Self> {
+        Self::with(&url.parse()?, Arc::new(Tokio::current()))
+    }
+
+    /// Creates a store on the server with this URL, on this runtime.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
+    pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let url = Arc::new(url.clone());
+        let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), url.connections)?;
+        let shared = Shared {
+            statements: Statements::new(&url.schema),
+            clock: ServerClock::new(runtime),
+            has_tables: OnceCell::new(),
+            swept_to: SweepPosition::default(),
+            url,
+        };
+        Ok(Self { shared: Arc::new(shared), pool })
+    }
+
+    /// Runs one of the statements, once the tables are there.
+    async fn query(
+        &self,
+        statement: impl Fn(&Statements) -> &String,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, PostgresCallError> {
+        self.create_tables().await?;
+        self.pool.query(statement(&self.shared.statements), parameters).await
+    }
+
+    /// Runs a statement about one record and reads its reply.
+    async fn query_record(
+        &self,
+        rk: &RecordKey,
+        statement: impl Fn(&Statements) -> &String,
+        parameters: &[Parameter<'_>],
+    ) -> Result<RecordReply> {
+        let rows = self.query(statement, parameters).await?;
+        let reply = row::reply(&rows, rk, row::is_written(&rows)?)?;
+        self.shared.clock.learn(&reply.seen);
+        Ok(reply)
+    }
+
+    /// Creates the missing tables at the first call.
+    async fn create_tables(&self) -> Result<(), PostgresCallError> {
+        let create = async || {
+            let mut connection = self.pool.get().await?;
+            let applied = migrations::apply(&mut connection, &self.shared.url.schema).await;
+            if applied.is_err() {
+                // It may be in the middle of a transaction.
+                connection.discard();
+            }
+            applied
+        };
+        self.shared.has_tables.get_or_try_init(create).await.map(drop)
+    }
+
+    async fn facts(&self) -> Result<ServerFacts, PostgresCallError> {
+        let rows = self.pool.query(&self.shared.statements.facts, &[]).await?;
+        let row = rows.first().ok_or_else(|| {
+            PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the server does not tell its settings"))
+        })?;
+        ServerFacts::read(row).map_err(PostgresCallError::Sent)
+    }
+}
+
+/// The error for a record that changed in each try.
+fn busy() -> Error {
+    Error::new(ErrorKind::NotApplied, "the record changed in each of 8 attempts to write it; try again")
+}
+
+#[async_trait]
+impl Store for Postgres {
+    async fn begin(&self, ask: &Begin) -> Result<Inserted> {
+        let rk = ask.call.record_key();
+        for _ in 0..TRIES {
+            let (change, grant) = machine::first_grant(ask, &self.shared.clock.observe_absent());
+            let columns = RecordColumns::of(Some(&change.record), &rk);
+            let (key, check, lifetime) = (&rk.as_bytes()[..], columns.check(), i64::from(change.lifetime.0));
+            let mut parameters: Vec<Parameter<'_>> = vec![(&key, Type::BYTEA)];
+            // Without `expiry_s` and `answer`: a record in progress has none.
+            parameters.extend(columns.parameters(&check).into_iter().take(10));
+            parameters.push((&lifetime, Type::INT8));
+            let reply = self.query_record(&rk, |statements| &statements.begin, &parameters).await?;
+            if reply.is_written {
+                return Ok(Inserted::Granted(grant));
+            }
+            if reply.seen.live().is_some() {
+                return Ok(Inserted::Found(reply.seen));
+            }
+            // An expired record is replaced. Otherwise the token was too small, or another begin was faster.
+            if reply.seen.record.is_some() {
+                let (change, grant) = machine::first_grant(ask, &reply.seen);
+                if self.swap(&rk, &reply.seen, &change).await? == Swapped::Yes {
+                    return Ok(Inserted::Granted(grant));
+                }
+            }
+        }
+        Err(busy())
+    }
+
+    async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
+        let (key, token, owner) = (&rk.as_bytes()[..], row::stored_token(claim.token), &claim.owner.0[..]);
+        let parameters: [Parameter<'_>; 3] = [(&key, Type::BYTEA), (&token, Type::INT8), (&owner, Type::BYTEA)];
+        for _ in 0..TRIES {
+            let reply = self.query_record(rk, |statements| &statements.renew, &parameters).await?;
+            if reply.is_written {
+                return Ok(Renewed::Yes);
+            }
+            if let Decision::Reply(renewed) = machine::renew(&reply.seen, claim) {
+                return Ok(renewed);
+            }
+        }
+        Err(busy())
+    }
+
+    async fn complete(&self, rk: &RecordKey, ask: &Complete) -> Result<Completed> {
+        let absent = self.shared.clock.observe_absent();
+        // The completed record is the same whatever is stored now, so the machine derives it for an absent record. An
+        // age of zero keeps the machine from refusing it as too old.
+        let young = Complete { age: Duration::ZERO, retention: Seconds(ask.retention.0.max(1)), ..ask.clone() };
+        let Decision::Change(change, _) = machine::complete(&absent, &young) else {
+            return Ok(Completed::Gone);
+        };
+        let may_recreate = matches!(machine::complete(&absent, ask), Decision::Change(..));
+        for _ in 0..TRIES {
+            let reply = self.write_completion(rk, ask, (&change, may_recreate)).await?;
+            match machine::complete(&reply.seen, ask) {
+                _ if reply.is_written && reply.seen.live().is_some() => return Ok(Completed::Done),
+                _ if reply.is_written => return Ok(Completed::Recreated),
+                Decision::Reply(completed) => return Ok(completed),
+                Decision::Change(change, completed) => match &reply.seen.record {
+                    // The caller reads and swaps (clause 8 of the contract).
+                    Some(record) if reply.seen.live().is_some() => return Ok(Completed::Lost(record.clone())),
+                    // An expired record is replaced.
+                    Some(_) if self.swap(rk, &reply.seen, &change).await? == Swapped::Yes => return Ok(completed),
+                    Some(_) | None => {}
+                },
+            }
+        }
+        Err(busy())
+    }
+
+    async fn read(&self, rk: &RecordKey) -> Result<Observed> {
+        let key = &rk.as_bytes()[..];
+        let rows = self.query(|statements| &statements.read, &[(&key, Type::BYTEA)]).await?;
+        if rows.first().is_some_and(|row| row.get("is_standby")) {
+            return Err(Error::new(ErrorKind::NotApplied, "the server is a standby; use the URL of the primary"));
+        }
+        let reply = row::reply(&rows, rk, false)?;
+        self.shared.clock.learn(&reply.seen);
+        Ok(reply.seen)
+    }
+
+    /// Returns a store with connections of its own, driven by the executor of the caller.
+    async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
+        let url = Arc::clone(&self.shared.url);
+        let pool = ConnectionPool::new(url, Arc::new(Tokio::current()), DEDICATED)?;
+        Ok(Arc::new(Self { shared: Arc::clone(&self.shared), pool }))
+    }
+
+    async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
+        let columns = RecordColumns::of(Some(&next.record), rk);
+        let seen_columns = RecordColumns::of(seen.record.as_ref(), rk);
+        let (check, seen_check) = (columns.check(), seen_columns.check());
+        let (key, lifetime) = (&rk.as_bytes()[..], i64::from(next.lifetime.0));
+        let seen_end = seen.live().map(|_| row::stored_time(seen.now.plus(seen.life_left)));
+        let mut parameters: Vec<Parameter<'_>> = vec![(&key, Type::BYTEA)];
+        parameters.extend(columns.parameters(&check));
+        parameters.extend([(&lifetime as _, Type::INT8), (&seen_end as _, Type::TIMESTAMPTZ)]);
+        parameters.extend(seen_columns.parameters(&seen_check));
+        let reply = self.query_record(rk, |statements| &statements.swap, &parameters).await?;
+        Ok(if reply.is_written { Swapped::Yes } else { Swapped::Changed })
+    }
+}
+
+impl Postgres {
+    async fn write_completion(
+        &self,
+        rk: &RecordKey,
+        ask: &Complete,
+        (change, may_recreate): (&Change, bool),
+    ) -> Result<RecordReply> {
+        let columns = RecordColumns::of(Some(&change.record), rk);
+        let (key, token, owner) = (&rk.as_bytes()[..], row::stored_token(ask.claim.token), &ask.claim.owner.0[..]);
+        let (rule, fingerprint) = (i16::from(ask.fingerprint.rule().0), &ask.fingerprint.as_bytes()[..]);
+        let (check, lifetime) = (columns.check(), i64::from(change.lifetime.0));
+        let parameters: [Parameter<'_>; 10] = [
+            (&key, Type::BYTEA),
+            (&token, Type::INT8),
+            (&owner, Type::BYTEA),
+            (&rule, Type::INT2),
+            (&fingerprint, Type::BYTEA),
+            (&columns.expiry_s, Type::INT8),
+            (&check, Type::BYTEA),
+            (&columns.answer, Type::BYTEA),
+            (&lifetime, Type::INT8),
+            (&may_recreate, Type::BOOL),
+        ];
+        self.query_record(rk, |statements| &statements.complete, &parameters).await
+    }
+}
+
+#[async_trait]
+impl Inspect for Postgres {
+    async fn sweep(&self, limit: usize) -> Result<usize> {
+        sweep::sweep(self, &self.shared.swept_to, limit).await
+    }
+
+    /// Checks the server's version, role and settings, and whether the tables are there.
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let findings = self.facts().await?.findings(self.shared.url.tls);
+        // A server that must not be used gets no tables.
+        if findings.iter().any(|finding| finding.severity == Severity::Refuse) {
+            return Ok(findings);
+        }
+        self.create_tables().await?;
+        let connection = self.pool.get().await?;
+        if !migrations::missing(&connection, &self.shared.url.schema).await?.is_empty() {
+            return Err(Error::new(ErrorKind::Unusable, NO_TABLES));
+        }
+        Ok(findings)
+    }
+
+    async fn count_unknown(&self) -> Result<Option<u64>> {
+        let rows = self.query(|statements| &statements.count_unknown, &[]).await?;
+        let count: i64 = rows[0].try_get("unknown").map_err(PostgresCallError::Sent)?;
+        Ok(Some(count.unsigned_abs()))
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Postgres({})", self.shared.url)
+    }
+}

@@ -1,0 +1,1 @@
+insert into hapax_migration (version) values ($1)

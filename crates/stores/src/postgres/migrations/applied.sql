@@ -1,0 +1,1 @@
+select version from hapax_migration

@@ -1,0 +1,1 @@
+select to_regnamespace($1)::text

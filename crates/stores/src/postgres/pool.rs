@@ -1,0 +1,204 @@
+//! Connections that calls share: each call has one to itself until it gets its reply.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use futures_util::future::select;
+use hapax_core::runtime::{self, Runtime};
+use hapax_core::{Error, ErrorKind, Result};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Connection, NoTls, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::call_error::PostgresCallError;
+use super::tls::{self, TlsMode};
+use super::url::PostgresUrl;
+
+/// How long opening a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection whose call was cancelled waits for the reply, so that the server is not left with more
+/// sessions than the pool may have. Then it is closed all the same.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// A parameter of a statement with its type: statements are sent unnamed, in one round trip, so that a pooler between
+/// client and server need not know them.
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Connections to one server, opened when they are needed. A pool sends each statement once and sets no timeout: the
+/// caller decides when to give up and when to repeat.
+#[derive(Clone)]
+pub(crate) struct ConnectionPool {
+    connections: managed::Pool<Connector>,
+}
+
+/// A connection of a pool. It returns to the pool when it is dropped.
+pub(crate) struct PooledConnection(Object<Connector>);
+
+impl ConnectionPool {
+    /// Creates a pool; it connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    pub(crate) fn new(url: Arc<PostgresUrl>, runtime: Arc<dyn Runtime>, connections: usize) -> Result<Self> {
+        url.config()?;
+        if url.tls != TlsMode::Disable {
+            tls::client_config(url.tls, &url.tls_files)?;
+        }
+        let sessions = Arc::new(Semaphore::new(2 * connections));
+        let built = managed::Pool::builder(Connector { url, runtime, sessions }).max_size(connections).build();
+        let connections = built.map_err(|source| {
+            Error::new(ErrorKind::Unusable, "the pool of connections cannot be created").caused_by(source)
+        })?;
+        Ok(Self { connections })
+    }
+
+    /// A connection for one caller. Waits while all are in use.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing was sent.
+    pub(crate) async fn get(&self) -> Result<PooledConnection, PostgresCallError> {
+        match self.connections.get().await {
+            Ok(connection) => Ok(PooledConnection(connection)),
+            Err(PoolError::Backend(error)) => Err(error),
+            // The pool has no timeouts or hooks, and is never closed.
+            Err(other) => Err(PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, other.to_string()))),
+        }
+    }
+
+    /// Runs one statement in a transaction of its own and returns its rows.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the statement may or may not be carried out. Its connection is replaced.
+    pub(crate) async fn query(
+        &self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, PostgresCallError> {
+        let mut call = UnansweredCall(Some(self.get().await?));
+        let rows = call.client().query_typed(statement, parameters).await.map_err(PostgresCallError::Sent);
+        if match &rows {
+            Ok(_) => true,
+            Err(error) => error.is_rolled_back() && !error.is_read_only(),
+        } {
+            call.0 = None;
+        }
+        rows
+    }
+}
+
+impl fmt::Debug for ConnectionPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConnectionPool")
+    }
+}
+
+impl PooledConnection {
+    /// Closes the connection instead of returning it to the pool. The server first ends what was sent to it.
+    pub(crate) fn discard(self) {
+        drop(Object::take(self.0));
+    }
+}
+
+impl Deref for PooledConnection {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0.client
+    }
+}
+
+impl DerefMut for PooledConnection {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.0.client
+    }
+}
+
+/// A call in progress. If it is dropped before its reply, or its connection broke, the connection leaves the pool.
+struct UnansweredCall(Option<PooledConnection>);
+
+impl UnansweredCall {
+    fn client(&mut self) -> &Client {
+        self.0.as_ref().expect("the call has its connection until its reply")
+    }
+}
+
+impl Drop for UnansweredCall {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            connection.discard();
+        }
+    }
+}
+
+/// Opens connections.
+struct Connector {
+    url: Arc<PostgresUrl>,
+    runtime: Arc<dyn Runtime>,
+    /// Bounds the sessions on the server: those of the pool, and those whose calls were cancelled.
+    sessions: Arc<Semaphore>,
+}
+
+/// A client and the sign that it still exists, for the task that drives its connection.
+struct Session {
+    client: Client,
+    _exists: oneshot::Sender<()>,
+}
+
+impl managed::Manager for Connector {
+    type Type = Session;
+    type Error = PostgresCallError;
+
+    async fn create(&self) -> Result<Session, PostgresCallError> {
+        let closed = |source| Error::new(ErrorKind::NotApplied, "the pool is closed").caused_by(source);
+        let permit = Arc::clone(&self.sessions).acquire_owned().await;
+        let permit = permit.map_err(|source| PostgresCallError::Judged(closed(source)))?;
+        let opened = runtime::timeout(&*self.runtime, CONNECT_TIMEOUT, Box::pin(self.open(permit))).await;
+        opened.unwrap_or_else(|| {
+            Err(PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the server does not reply")))
+        })
+    }
+
+    async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<PostgresCallError> {
+        if session.client.is_closed() { Err(RecycleError::message("the connection is closed")) } else { Ok(()) }
+    }
+}
+
+impl Connector {
+    async fn open(&self, permit: OwnedSemaphorePermit) -> Result<Session, PostgresCallError> {
+        let config = self.url.config().map_err(PostgresCallError::Judged)?;
+        if self.url.tls == TlsMode::Disable {
+            let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;
+            return Ok(self.drive(client, connection, permit));
+        }
+        let tls = tls::client_config(self.url.tls, &self.url.tls_files).map_err(PostgresCallError::Judged)?;
+        let connected = config.connect(MakeRustlsConnect::new(tls)).await;
+        let (client, connection) = connected.map_err(PostgresCallError::NotConnected)?;
+        Ok(self.drive(client, connection, permit))
+    }
+
+    /// Drives the connection in a task. After its client is gone, the task waits for the replies to what was sent.
+    fn drive<S, T>(&self, client: Client, connection: Connection<S, T>, permit: OwnedSemaphorePermit) -> Session
+    where
+        Connection<S, T>: Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static,
+    {
+        let (exists, gone) = oneshot::channel();
+        let runtime = Arc::clone(&self.runtime);
+        self.runtime.spawn(Box::pin(async move {
+            let drained = async {
+                // An error, because nothing is ever sent: the client is gone.
+                let _ = gone.await;
+                runtime.sleep(DRAIN).await;
+            };
+            // The client's calls get the error of the connection.
+            drop(select(pin!(connection), pin!(drained)).await);
+            drop(permit);
+        }));
+        Session { client, _exists: exists }
+    }
+}

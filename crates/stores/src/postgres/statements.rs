@@ -1,0 +1,47 @@
+//! The statements, with the schema of the store in the names of their tables.
+
+use super::schema::Schema;
+
+/// The statements of one schema.
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) begin: String,
+    pub(super) read: String,
+    pub(super) renew: String,
+    pub(super) complete: String,
+    pub(super) swap: String,
+    pub(super) sweep: String,
+    pub(super) count_unknown: String,
+    pub(super) facts: String,
+}
+
+impl Statements {
+    pub(super) fn new(schema: &Schema) -> Self {
+        let [begin, read, renew, complete, swap, sweep, count_unknown, facts] = [
+            include_str!("records/begin.sql"),
+            include_str!("records/read.sql"),
+            include_str!("records/renew.sql"),
+            include_str!("records/complete.sql"),
+            include_str!("records/swap.sql"),
+            include_str!("records/sweep.sql"),
+            include_str!("records/count_unknown.sql"),
+            include_str!("records/facts.sql"),
+        ]
+        .map(|sql| schema.qualify(sql));
+        Self { begin, read, renew, complete, swap, sweep, count_unknown, facts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_statement_uses_the_time_at_which_its_transaction_began() {
+        let statements = format!("{:?}", Statements::new(&Schema::default()));
+        for frozen in ["now()", "current_timestamp", "statement_timestamp", "transaction_timestamp"] {
+            assert!(!statements.contains(frozen), "{frozen}");
+        }
+        assert!(!statements.contains(" hapax_"), "a table has no schema: {statements}");
+    }
+}
