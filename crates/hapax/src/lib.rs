@@ -41,5 +41,5 @@ pub use hapax_core::{
 
 #[cfg(feature = "http")]
 pub use hapax_http as http;
-#[cfg(any(feature = "redis", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub use hapax_stores as stores;

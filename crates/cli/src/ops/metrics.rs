@@ -133,17 +133,22 @@ fn register_with_zero() {
         counter!(UPSTREAM_ERRORS, "kind" => kind.as_str()).absolute(0);
     }
     counter!(LOG_LINES_LOST).absolute(0);
-    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "features" => FEATURES).set(1.0);
+    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "features" => features()).set(1.0);
     set_findings(&[]);
 }
 
 /// The features of this build.
-const FEATURES: &str = match (cfg!(feature = "sqlite"), cfg!(feature = "redis")) {
-    (true, true) => "redis,sqlite",
-    (true, false) => "sqlite",
-    (false, true) => "redis",
-    (false, false) => "",
-};
+fn features() -> String {
+    let features: &[&str] = &[
+        #[cfg(feature = "postgres")]
+        "postgres",
+        #[cfg(feature = "redis")]
+        "redis",
+        #[cfg(feature = "sqlite")]
+        "sqlite",
+    ];
+    features.join(",")
+}
 
 /// The label of a refusal that has no name.
 const OTHER_PROBLEM: &str = "other";

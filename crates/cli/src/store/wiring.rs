@@ -7,6 +7,8 @@ use anyhow::{Context, bail};
 use hapax::Store;
 use hapax::runtime::Runtime;
 use hapax::store::{Inspect, Memory, MemorySettings};
+#[cfg(feature = "postgres")]
+use hapax::stores::PostgresUrl;
 #[cfg(feature = "redis")]
 use hapax::stores::RedisUrl;
 
@@ -30,6 +32,8 @@ impl OpenedStore {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreUrl {
     Memory,
+    #[cfg(feature = "postgres")]
+    Postgres(Box<PostgresUrl>),
     #[cfg(feature = "redis")]
     Redis(Box<RedisUrl>),
     #[cfg(feature = "sqlite")]
@@ -37,21 +41,33 @@ pub(crate) enum StoreUrl {
 }
 
 /// The URLs that `--store` accepts in this build, for help and errors.
-pub(crate) const SCHEMES: &str = match (cfg!(feature = "sqlite"), cfg!(feature = "redis")) {
-    (true, true) => "sqlite://PATH, redis://HOST, rediss://HOST, unix:///PATH, memory:",
-    (true, false) => "sqlite://PATH, memory:",
-    (false, true) => "redis://HOST, rediss://HOST, unix:///PATH, memory:",
-    (false, false) => "memory:",
-};
+pub(crate) fn schemes() -> String {
+    let schemes = [
+        #[cfg(feature = "sqlite")]
+        "sqlite://PATH",
+        #[cfg(feature = "redis")]
+        "redis://HOST, rediss://HOST, unix:///PATH",
+        #[cfg(feature = "postgres")]
+        "postgres://HOST/DATABASE",
+        "memory:",
+    ];
+    schemes.join(", ")
+}
 
 impl std::str::FromStr for StoreUrl {
     type Err = anyhow::Error;
 
     fn from_str(url: &str) -> Result<Self, anyhow::Error> {
-        let (scheme, rest) = url.split_once(':').with_context(|| format!("the store must be a URL: {SCHEMES}"))?;
+        let (scheme, rest) = url.split_once(':').with_context(|| format!("the store must be a URL: {}", schemes()))?;
         match scheme {
             "memory" if rest.trim_matches('/').is_empty() => Ok(Self::Memory),
             "memory" => bail!("memory: takes no path"),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => Ok(Self::Postgres(Box::new(url.parse()?))),
+            #[cfg(not(feature = "postgres"))]
+            "postgres" | "postgresql" => {
+                bail!("this build does not include PostgreSQL; build it with the feature `postgres`")
+            }
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "unix" => Ok(Self::Redis(Box::new(url.parse()?))),
             #[cfg(not(feature = "redis"))]
@@ -73,10 +89,10 @@ impl std::str::FromStr for StoreUrl {
                 Ok(Self::Sqlite(path.into()))
             }
             _ if scheme.chars().all(|letter| letter.is_ascii_alphanumeric()) => {
-                bail!("there is no store for the scheme {scheme:?}; this build has {SCHEMES}")
+                bail!("there is no store for the scheme {scheme:?}; this build has {}", schemes())
             }
             // It may be a part of a password.
-            _ => bail!("the URL does not begin with the scheme of a store; this build has {SCHEMES}"),
+            _ => bail!("the URL does not begin with the scheme of a store; this build has {}", schemes()),
         }
     }
 }
@@ -87,6 +103,8 @@ impl StoreUrl {
     pub(crate) fn data_dir(&self) -> Option<PathBuf> {
         match self {
             Self::Memory => None,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => None,
             #[cfg(feature = "redis")]
             Self::Redis(_) => None,
             #[cfg(feature = "sqlite")]
@@ -108,6 +126,11 @@ impl StoreUrl {
 pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedStore, CommandError> {
     match url {
         StoreUrl::Memory => Ok(OpenedStore::new(Memory::with(runtime, MemorySettings::default()))),
+        #[cfg(feature = "postgres")]
+        #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
+        StoreUrl::Postgres(url) => {
+            hapax::stores::Postgres::with(url, runtime).map(OpenedStore::new).map_err(CommandError::cannot_start)
+        }
         #[cfg(feature = "redis")]
         #[expect(clippy::disallowed_types, reason = "the wiring chooses the store")]
         StoreUrl::Redis(url) => {
@@ -162,8 +185,24 @@ mod tests {
     }
 
     #[test]
+    fn a_postgres_url_has_checked_parameters() {
+        for url in ["postgres://db.example/shop", "postgresql://user:secret@db.example:6000/shop?schema=hapax"] {
+            assert!(matches!(url.parse::<StoreUrl>(), Ok(StoreUrl::Postgres(_))), "{url}");
+        }
+        for (url, named) in [
+            ("postgres://", "postgres://HOST/DATABASE"),
+            ("postgres://:secret@db.example?timeout=1s", "no parameter `timeout`"),
+            ("postgres://:secret@db.example?sslmode=prefer", "not `prefer`"),
+        ] {
+            let error = format!("{:#}", url.parse::<StoreUrl>().unwrap_err());
+            assert!(error.contains(named), "{url}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
     fn an_unknown_url_is_refused_with_the_known_schemes() {
-        for url in ["hapax.db", "postgres://localhost", "sqlite:hapax.db", "sqlite://", "memory:x"] {
+        for url in ["hapax.db", "mysql://localhost", "sqlite:hapax.db", "sqlite://", "memory:x"] {
             let error = url.parse::<StoreUrl>().unwrap_err().to_string();
             assert!(error.contains("sqlite://") || error.contains("memory:"), "{url}: {error}");
         }

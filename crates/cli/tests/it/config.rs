@@ -90,8 +90,8 @@ fn an_error_names_its_line_and_the_remedy() {
         ("[policy]\n\nleese = '30s'\n", "hapax.toml:3: unknown key leese in [policy]; did you mean lease?"),
         ("[policy]\nlease = 30\n", "hapax.toml:2: lease: \"30\": write a duration with its unit"),
         (
-            "[store]\nurl = 'postgres://h'\n",
-            "hapax.toml:2: url: \"postgres://h\": there is no store for the scheme \"postgres\"; this build has \
+            "[store]\nurl = 'mysql://h'\n",
+            "hapax.toml:2: url: \"mysql://h\": there is no store for the scheme \"mysql\"; this build has \
              sqlite://PATH, redis://HOST,",
         ),
         ("[policy]\non-lapse = 'retyr'\n", "hapax.toml:2: on-lapse: \"retyr\": write one of: hold, retry"),

@@ -341,7 +341,8 @@ fn an_impossible_start_is_refused_with_its_remedy() {
     let absent = format!("sqlite://{}/absent/hapax.db", directory.path().display());
     let (text, memory) = (format!("sqlite://{}", text.display()), ["--store", "memory:"]);
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["--store", "postgres://localhost"], 2, "sqlite://PATH, redis://HOST,"),
+        (&["--store", "mysql://localhost"], 2, "sqlite://PATH, redis://HOST,"),
+        (&["--store", "postgres://localhost?pool=3"], 2, "a server's URL has no parameter `pool`"),
         (&["--store", "memory:", "--lease", "10ms"], 2, "--lease: \"10ms\": must be at least 1s"),
         (&["--store", "memory:", "--tenant", "nobody"], 2, "authorization, header:NAME or none"),
         (&["--store", "memory:", "--upstream", "ftp://api"], 2, "http://HOST:PORT"),

@@ -10,7 +10,7 @@ use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
 use crate::config::settings::{TABLES, all};
 use crate::gateway::limits;
-use crate::store::wiring::SCHEMES;
+use crate::store::wiring::schemes;
 
 /// The values on the command line and in the environment, not parsed yet.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +66,7 @@ fn flag(setting: &'static SettingSpec) -> Arg {
 }
 
 fn help(setting: &SettingSpec) -> String {
-    let help = setting.help.replace("{schemes}", SCHEMES);
+    let help = setting.help.replace("{schemes}", &schemes());
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }
 

@@ -1,0 +1,88 @@
+//! Tests of the gateway with PostgreSQL.
+
+use hapax_testkit::servers::{self, PostgresServer, PostgresServerOptions, Trial};
+use http::StatusCode;
+
+use crate::harness::{Api, Gateway, free_address, hapax, until};
+use crate::torture::assert_one_effect_per_key;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let postgres = "postgres";
+    vec![
+        servers::test("every_key_has_one_effect_with_two_gateways_and_crashes", postgres, two_gateways),
+        servers::test("a_gateway_starts_before_its_server", postgres, before_its_server),
+        servers::test("a_role_that_may_not_create_tables_is_refused", postgres, without_rights),
+        servers::test("a_server_that_does_not_sync_is_reported", postgres, no_sync),
+        servers::test("the_audit_of_the_demo_holds", postgres, demo_audit),
+    ]
+}
+
+async fn start(arguments: &[&str]) -> PostgresServer {
+    PostgresServer::start(PostgresServerOptions::new().with_args(arguments)).await.unwrap()
+}
+
+async fn two_gateways() {
+    let server = PostgresServer::shared().await.unwrap();
+    let (schema, directory) = (server.schema().await.unwrap(), tempfile::tempdir().unwrap());
+    assert_one_effect_per_key(&schema.url(), directory.path()).await;
+}
+
+async fn before_its_server() {
+    let (server, api, directory) = (start(&[]).await, Api::start().await, tempfile::tempdir().unwrap());
+    server.kill();
+    let flags = ["--upstream", &format!("http://{}", api.address), "--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::spawn(hapax(), &server.url(), &flags, free_address());
+    let ready = async |status| {
+        until("the gateway has another readiness", async || {
+            gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == status)
+        })
+        .await;
+    };
+    ready(503).await;
+    let refused = gateway.post("/charges", "before", "{}").await.unwrap();
+    assert_eq!((refused.status.as_u16(), refused.problem()), (503, "store-unavailable"));
+    server.restart().await.unwrap();
+    ready(200).await;
+    let ran = gateway.post("/charges", "before", "{}").await.unwrap();
+    assert_eq!(ran.status, StatusCode::CREATED);
+    let copy = gateway.post("/charges", "before", "{}").await.unwrap();
+    assert!(copy.is_replayed() && copy.body == ran.body, "{}", copy.body);
+}
+
+/// The error names the command that creates the tables, and not the password.
+async fn without_rights() {
+    let server = PostgresServer::shared().await.unwrap();
+    let admin = server.client().await.unwrap();
+    admin.batch_execute("create role no_rights login; create schema others").await.unwrap();
+    let url = format!("postgres://no_rights:hush-hush@{}/postgres?schema=others", server.address());
+    let directory = tempfile::tempdir().unwrap();
+    let mut gateway = hapax();
+    gateway.args(["gateway", "--upstream", "http://127.0.0.1:9", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+    gateway.args(["--store", &url, "--data-dir", directory.path().to_str().unwrap()]);
+    let output = gateway.output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(errors.contains("hapax migrate --database"), "{errors}");
+    assert!(!errors.contains("hush-hush"), "{errors}");
+}
+
+async fn no_sync() {
+    let server = start(&["-c", "synchronous_commit=off"]).await;
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let flags = ["--data-dir", directory.path().to_str().unwrap()];
+    let gateway = Gateway::start(api.address, &server.url(), &flags).await;
+    let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap();
+    assert!(metrics.body.contains("hapax_gateway_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
+}
+
+async fn demo_audit() {
+    let server = PostgresServer::shared().await.unwrap();
+    let schema = server.schema().await.unwrap();
+    let flags = ["demo", "--payments", "200", "--crashes", "3", "--seed", "7", "--store"];
+    let output = hapax().args(flags).arg(schema.url()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("The audit holds"), "{text}");
+    let rows = schema.admin().query_one("select count(*) from hapax_record", &[]).await.unwrap();
+    assert!(rows.get::<_, i64>(0) > 100, "the records must be in this schema");
+}
