@@ -32,8 +32,8 @@ use async_trait::async_trait;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
-use hapax_core::{Error, ErrorKind, RecordKey, Result, Seconds};
-use tokio::sync::OnceCell;
+use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds};
+use tokio::sync::{OnceCell, oneshot};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -42,6 +42,7 @@ use check::ServerFacts;
 use clock::ServerClock;
 use pool::{ConnectionPool, Parameter};
 use row::{RecordColumns, RecordReply};
+use schema::Schema;
 use statements::Statements;
 use sweep::SweepPosition;
 
@@ -76,6 +77,7 @@ pub struct Postgres {
 /// What all handles to one store share.
 struct Shared {
     url: Arc<PostgresUrl>,
+    runtime: Arc<dyn Runtime>,
     statements: Statements,
     clock: ServerClock,
     /// Set once the tables are there.
@@ -112,7 +114,8 @@ impl Postgres {
         let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), url.connections)?;
         let shared = Shared {
             statements: Statements::new(&url.schema),
-            clock: ServerClock::new(runtime),
+            clock: ServerClock::new(Arc::clone(&runtime)),
+            runtime,
             has_tables: OnceCell::new(),
             swept_to: SweepPosition::default(),
             url,
@@ -143,18 +146,20 @@ impl Postgres {
         Ok(reply)
     }
 
-    /// Creates the missing tables at the first call.
+    /// Creates the missing tables at the first call, in a task: it ends even if every caller gives up.
     async fn create_tables(&self) -> Result<(), PostgresCallError> {
-        let create = async || {
-            let mut connection = self.pool.get().await?;
-            let applied = migrations::apply(&mut connection, &self.shared.url.schema).await;
-            if applied.is_err() {
-                // It may be in the middle of a transaction.
-                connection.discard();
-            }
-            applied
-        };
-        self.shared.has_tables.get_or_try_init(create).await.map(drop)
+        if self.shared.has_tables.initialized() {
+            return Ok(());
+        }
+        let (shared, pool, (reply, created)) = (Arc::clone(&self.shared), self.pool.clone(), oneshot::channel());
+        self.shared.runtime.spawn(Box::pin(async move {
+            let applied = shared.has_tables.get_or_try_init(async || migrate(&pool, &shared.url.schema).await).await;
+            // A failed send means that the caller was cancelled.
+            let _ = reply.send(applied.map(drop));
+        }));
+        let ended =
+            || PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the runtime of the store has ended"));
+        created.await.unwrap_or_else(|_| Err(ended()))
     }
 
     async fn facts(&self) -> Result<ServerFacts, PostgresCallError> {
@@ -164,6 +169,22 @@ impl Postgres {
         })?;
         ServerFacts::read(row).map_err(PostgresCallError::Sent)
     }
+}
+
+/// Whether the record is that of the completing attempt.
+fn is_held_by(record: &Record, ask: &Complete) -> bool {
+    let is_owner = record.state.holding().is_some_and(|holding| holding.owner == ask.claim.owner);
+    is_owner && record.token == ask.claim.token && record.fingerprint == ask.fingerprint
+}
+
+async fn migrate(pool: &ConnectionPool, schema: &Schema) -> Result<(), PostgresCallError> {
+    let mut connection = pool.get().await?;
+    let applied = migrations::apply(&mut connection, schema).await;
+    if applied.is_err() {
+        // It may be in the middle of a transaction.
+        connection.discard();
+    }
+    applied
 }
 
 /// The error for a record that changed in each try.
@@ -232,6 +253,8 @@ impl Store for Postgres {
                 _ if reply.is_written => return Ok(Completed::Recreated),
                 Decision::Reply(completed) => return Ok(completed),
                 Decision::Change(change, completed) => match &reply.seen.record {
+                    // The statement completes such a record, so it has changed since the statement began.
+                    Some(record) if reply.seen.live().is_some() && is_held_by(record, ask) => {}
                     // The caller reads and swaps (clause 8 of the contract).
                     Some(record) if reply.seen.live().is_some() => return Ok(Completed::Lost(record.clone())),
                     // An expired record is replaced.

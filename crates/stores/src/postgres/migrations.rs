@@ -25,8 +25,7 @@ pub(crate) const MIGRATIONS: &[Migration] =
 /// # Errors
 /// `Unusable` if the schema has a version that this release does not know.
 pub(crate) async fn missing(client: &Client, schema: &Schema) -> Result<Vec<&'static Migration>, PostgresCallError> {
-    let table = format!("{schema}.hapax_migration");
-    let exists = has_name(client, include_str!("migrations/has_table.sql"), &table).await?;
+    let exists = has_name(client, include_str!("migrations/has_table.sql"), schema).await?;
     let applied = if exists { applied(client, schema).await? } else { Vec::new() };
     let known = MIGRATIONS.last().map_or(0, |newest| newest.version);
     if let Some(newer) = applied.iter().find(|version| **version > known) {
@@ -47,10 +46,10 @@ async fn applied(client: &Client, schema: &Schema) -> Result<Vec<i32>, PostgresC
     rows.iter().map(|row| row.try_get(0).map_err(PostgresCallError::Sent)).collect()
 }
 
-/// Whether the server has something with this name.
-async fn has_name(client: &Client, query: &str, name: &str) -> Result<bool, PostgresCallError> {
-    let rows = client.query_typed(query, &[(&name, Type::TEXT)]).await.map_err(PostgresCallError::Sent)?;
-    Ok(rows.first().and_then(|row| row.get::<_, Option<&str>>(0)).is_some())
+/// Whether the query finds something for the name of the schema.
+async fn has_name(client: &Client, query: &str, schema: &Schema) -> Result<bool, PostgresCallError> {
+    let rows = client.query_typed(query, &[(&schema.name(), Type::TEXT)]).await.map_err(PostgresCallError::Sent)?;
+    Ok(!rows.is_empty())
 }
 
 /// Brings the schema to the newest version, and creates it if it does not exist. All versions are one transaction.
@@ -74,7 +73,7 @@ pub(crate) async fn apply(client: &mut Client, schema: &Schema) -> Result<(), Po
     if missing.is_empty() {
         return Ok(());
     }
-    if !has_name(transaction.client(), include_str!("migrations/has_schema.sql"), &schema.to_string()).await? {
+    if !has_name(transaction.client(), include_str!("migrations/has_schema.sql"), schema).await? {
         run(&schema.replace_in(include_str!("migrations/create_schema.sql"))).await?;
     }
     run(&format!("set local search_path to {schema}")).await?;

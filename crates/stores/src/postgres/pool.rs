@@ -10,6 +10,7 @@ use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleR
 use futures_util::future::select;
 use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Connection, NoTls, Row};
@@ -19,8 +20,9 @@ use super::call_error::PostgresCallError;
 use super::tls::{self, TlsMode};
 use super::url::PostgresUrl;
 
-/// How long opening a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long opening a connection may take: the engine's default timeout of one call, so that a caller learns why a
+/// server cannot be reached.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a connection whose call was cancelled waits for the reply, so that the server is not left with more
 /// sessions than the pool may have. Then it is closed all the same.
@@ -35,6 +37,7 @@ pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 #[derive(Clone)]
 pub(crate) struct ConnectionPool {
     connections: managed::Pool<Connector>,
+    connector: Arc<ConnectorParts>,
 }
 
 /// A connection of a pool. It returns to the pool when it is dropped.
@@ -50,12 +53,13 @@ impl ConnectionPool {
         if url.tls != TlsMode::Disable {
             tls::client_config(url.tls, &url.tls_files)?;
         }
-        let sessions = Arc::new(Semaphore::new(2 * connections));
-        let built = managed::Pool::builder(Connector { url, runtime, sessions }).max_size(connections).build();
+        let permits = Arc::new(Semaphore::new(2 * connections));
+        let connector = Arc::new(ConnectorParts { url, runtime, permits, spares: Mutex::default() });
+        let built = managed::Pool::builder(Connector(Arc::clone(&connector))).max_size(connections).build();
         let connections = built.map_err(|source| {
             Error::new(ErrorKind::Unusable, "the pool of connections cannot be created").caused_by(source)
         })?;
-        Ok(Self { connections })
+        Ok(Self { connections, connector })
     }
 
     /// A connection for one caller. Waits while all are in use.
@@ -80,13 +84,13 @@ impl ConnectionPool {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, PostgresCallError> {
-        let mut call = UnansweredCall(Some(self.get().await?));
+        let mut call = UnansweredCall { connection: Some(self.get().await?), pool: self };
         let rows = call.client().query_typed(statement, parameters).await.map_err(PostgresCallError::Sent);
         if match &rows {
             Ok(_) => true,
             Err(error) => error.is_rolled_back() && !error.is_read_only(),
         } {
-            call.0 = None;
+            call.connection = None;
         }
         rows
     }
@@ -119,29 +123,39 @@ impl DerefMut for PooledConnection {
     }
 }
 
-/// A call in progress. If it is dropped before its reply, or its connection broke, the connection leaves the pool.
-struct UnansweredCall(Option<PooledConnection>);
+/// A call in progress. If it is dropped before its reply, or its connection broke, the pool opens another connection in
+/// the background. Otherwise callers whose timeout is shorter than a connect and a call would never get a reply.
+struct UnansweredCall<'a> {
+    connection: Option<PooledConnection>,
+    pool: &'a ConnectionPool,
+}
 
-impl UnansweredCall {
-    fn client(&mut self) -> &Client {
-        self.0.as_ref().expect("the call has its connection until its reply")
+impl UnansweredCall<'_> {
+    fn client(&self) -> &Client {
+        self.connection.as_ref().expect("the call has its connection until its reply")
     }
 }
 
-impl Drop for UnansweredCall {
+impl Drop for UnansweredCall<'_> {
     fn drop(&mut self) {
-        if let Some(connection) = self.0.take() {
+        if let Some(connection) = self.connection.take() {
             connection.discard();
+            Arc::clone(&self.pool.connector).open_spare();
         }
     }
 }
 
 /// Opens connections.
-struct Connector {
+struct Connector(Arc<ConnectorParts>);
+
+struct ConnectorParts {
     url: Arc<PostgresUrl>,
     runtime: Arc<dyn Runtime>,
     /// Bounds the sessions on the server: those of the pool, and those whose calls were cancelled.
-    sessions: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
+    /// Sessions whose callers gave up before they were open. The next callers get them: otherwise callers whose timeout
+    /// is shorter than a connect would never get a connection.
+    spares: Mutex<Vec<Session>>,
 }
 
 /// A client and the sign that it still exists, for the task that drives its connection.
@@ -155,13 +169,17 @@ impl managed::Manager for Connector {
     type Error = PostgresCallError;
 
     async fn create(&self) -> Result<Session, PostgresCallError> {
-        let closed = |source| Error::new(ErrorKind::NotApplied, "the pool is closed").caused_by(source);
-        let permit = Arc::clone(&self.sessions).acquire_owned().await;
-        let permit = permit.map_err(|source| PostgresCallError::Judged(closed(source)))?;
-        let opened = runtime::timeout(&*self.runtime, CONNECT_TIMEOUT, Box::pin(self.open(permit))).await;
-        opened.unwrap_or_else(|| {
-            Err(PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the server does not reply")))
-        })
+        let parts = &self.0;
+        while let Some(spare) = parts.take_spare() {
+            if !spare.client.is_closed() {
+                return Ok(spare);
+            }
+        }
+        let gone = || PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the runtime of the pool has ended"));
+        let permit = Arc::clone(&parts.permits).acquire_owned().await.map_err(|_| gone())?;
+        let (reply, opened) = oneshot::channel();
+        parts.runtime.spawn(Box::pin(Arc::clone(parts).open_for(reply, permit)));
+        opened.await.unwrap_or_else(|_| Err(gone()))
     }
 
     async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<PostgresCallError> {
@@ -169,7 +187,35 @@ impl managed::Manager for Connector {
     }
 }
 
-impl Connector {
+impl ConnectorParts {
+    fn take_spare(&self) -> Option<Session> {
+        self.spares.lock().pop()
+    }
+
+    /// Opens a session for the next caller, unless there are too many already.
+    fn open_spare(self: Arc<Self>) {
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            let (nobody, _) = oneshot::channel();
+            let runtime = Arc::clone(&self.runtime);
+            runtime.spawn(Box::pin(self.open_for(nobody, permit)));
+        }
+    }
+
+    /// Opens a session for a caller, or for the next one if that caller gives up.
+    async fn open_for(
+        self: Arc<Self>,
+        caller: oneshot::Sender<Result<Session, PostgresCallError>>,
+        permit: OwnedSemaphorePermit,
+    ) {
+        let opened = runtime::timeout(&*self.runtime, CONNECT_TIMEOUT, self.open(permit)).await;
+        let opened = opened.unwrap_or_else(|| {
+            Err(PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the server does not reply")))
+        });
+        if let Err(Ok(session)) = caller.send(opened) {
+            self.spares.lock().push(session);
+        }
+    }
+
     async fn open(&self, permit: OwnedSemaphorePermit) -> Result<Session, PostgresCallError> {
         let config = self.url.config().map_err(PostgresCallError::Judged)?;
         if self.url.tls == TlsMode::Disable {

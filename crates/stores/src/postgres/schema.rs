@@ -14,6 +14,10 @@ impl Schema {
         (is_plain && (1..=63).contains(&name.len())).then(|| Self(name.to_owned()))
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
     /// The statement with every table of Hapax in this schema. A connection pooler would lose a search path that was
     /// set on the connection.
     pub(crate) fn qualify(&self, sql: &str) -> String {

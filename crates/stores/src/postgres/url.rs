@@ -20,7 +20,7 @@ use super::tls::{TlsFiles, TlsMode};
 ///
 /// ```text
 /// postgres://[USER[:PASSWORD]@]HOST[:5432][/DATABASE]          postgresql://… is the same
-/// postgres:///DATABASE?host=/run/postgresql                    over the socket in this folder
+/// postgres:///DATABASE?host=/run/postgresql[&user=USER][&port=5432]    over the socket in this folder
 /// ```
 ///
 /// | parameter | |
@@ -31,7 +31,7 @@ use super::tls::{TlsFiles, TlsMode};
 /// | `sslrootcert=PATH` | the authority that signed the server's certificate (PEM), instead of the system's authorities |
 /// | `sslcert=PATH`, `sslkey=PATH` | a client certificate and its key (PEM), if the server demands one |
 /// | `connections=N` | the largest number of connections for records, 10 by default |
-/// | `host=PATH` | the folder of the server's socket |
+/// | `host=PATH` | the folder of the server's socket, with `user=USER` and `port=N` if they are not the usual ones |
 ///
 /// The files are read at start and again for each new connection, so a replaced file needs no restart. `Display` and
 /// `Debug` hide the password.
@@ -58,7 +58,11 @@ pub struct PostgresUrl {
 enum Host {
     Name(String),
     /// The folder of a Unix socket.
-    Folder(String),
+    Folder {
+        path: String,
+        user: Option<String>,
+        port: Option<u16>,
+    },
 }
 
 /// After this long without traffic the kernel probes the peer. On Linux it closes a connection whose peer has
@@ -67,7 +71,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(5);
 
 const SHAPE: &str = "a server's URL is postgres://HOST/DATABASE, postgres://user:password@host:5432/db for instance";
 const PARAMETERS: &str =
-    "schema, password-file, sslmode, sslrootcert, sslcert, sslkey, connections and, for a socket, host";
+    "schema, password-file, sslmode, sslrootcert, sslcert, sslkey, connections and, for a socket, host, user and port";
 const ENCODE: &str = "a server's URL has no fragment (#), and a value for each parameter; \
      in a password write #, ?, / and @ as %23, %3F, %2F and %40";
 const MAX_CONNECTIONS: usize = 256;
@@ -80,8 +84,18 @@ struct Parameters {
 }
 
 impl Parameters {
-    const KNOWN: [&str; 8] =
-        ["schema", "password-file", "sslmode", "sslrootcert", "sslcert", "sslkey", "connections", "host"];
+    const KNOWN: [&str; 10] = [
+        "schema",
+        "password-file",
+        "sslmode",
+        "sslrootcert",
+        "sslcert",
+        "sslkey",
+        "connections",
+        "host",
+        "user",
+        "port",
+    ];
 
     fn read(url: &Url) -> Result<Self> {
         let mut this = Self::default();
@@ -124,7 +138,7 @@ impl FromStr for PostgresUrl {
             return Err(invalid(ENCODE));
         }
         let mut parameters = Parameters::read(&url)?;
-        let host = read_host(&url, parameters.take("host"))?;
+        let host = read_host(&url, &mut parameters)?;
         let schema = match parameters.take("schema") {
             Some(name) => Schema::new(&name).ok_or_else(|| invalid(schema_message(&name)))?,
             None => Schema::default(),
@@ -167,13 +181,20 @@ fn parse_connections(value: &str) -> Result<usize> {
     count.ok_or_else(|| invalid(format!("connections must be a number from 1 to {MAX_CONNECTIONS}, not `{value}`")))
 }
 
-fn read_host(url: &Url, folder: Option<String>) -> Result<Host> {
+fn read_host(url: &Url, parameters: &mut Parameters) -> Result<Host> {
+    let (folder, user) = (parameters.take("host"), parameters.take("user"));
+    let port =
+        parameters.take("port").map(|port| port.parse().map_err(|_| invalid("port must be a number"))).transpose()?;
     match (url.host_str().filter(|host| !host.is_empty()), folder) {
-        (Some(_), Some(_)) => Err(invalid("a server's URL has a host, or the parameter host for a socket, not both")),
-        (None, Some(folder)) if folder.starts_with('/') => Ok(Host::Folder(folder)),
+        (Some(name), None) if user.is_none() && port.is_none() => {
+            if name.contains(',') {
+                return Err(invalid("a server's URL has only one host"));
+            }
+            Ok(Host::Name(name.trim_matches(['[', ']']).to_owned()))
+        }
+        (Some(_), _) => Err(invalid("a server's URL has a host, or host, user and port of a socket, not both")),
+        (None, Some(path)) if path.starts_with('/') => Ok(Host::Folder { path, user, port }),
         (None, Some(_)) => Err(invalid("the parameter host is the folder of a socket, /run/postgresql for instance")),
-        (Some(name), None) if name.contains(',') => Err(invalid("a server's URL has only one host")),
-        (Some(name), None) => Ok(Host::Name(name.trim_matches(['[', ']']).to_owned())),
         (None, None) => Err(invalid(SHAPE)),
     }
 }
@@ -182,7 +203,7 @@ impl Host {
     /// Whether the connection does not leave this host.
     fn is_local(&self) -> bool {
         match self {
-            Self::Folder(_) => true,
+            Self::Folder { .. } => true,
             Self::Name(name) => {
                 name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
             }
@@ -194,13 +215,20 @@ impl PostgresUrl {
     /// The driver's settings of a connection. Reads the password file.
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config::new();
-        match &self.host {
-            Host::Name(name) => config.host(name),
-            Host::Folder(folder) => config.host_path(folder),
+        let in_url = (!self.url.username().is_empty()).then(|| decode(self.url.username())).transpose()?;
+        let (user, port) = match &self.host {
+            Host::Name(name) => {
+                config.host(name);
+                (in_url, self.url.port())
+            }
+            Host::Folder { path, user, port } => {
+                config.host_path(path);
+                (user.clone(), *port)
+            }
         };
-        config.port(self.url.port().unwrap_or(5432)).application_name("hapax");
-        if !self.url.username().is_empty() {
-            config.user(decode(self.url.username())?);
+        config.port(port.unwrap_or(5432)).application_name("hapax");
+        if let Some(user) = user {
+            config.user(user);
         }
         if let Some(path) = &self.password_file {
             let password = String::from_utf8(read_secret(path)?)

@@ -1,4 +1,4 @@
-//! Tests on real Redis and Valkey servers: connections and servers fail, and the records must stay right.
+//! Tests on real Redis, Valkey and PostgreSQL servers: connections and servers fail, and the records must stay right.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
@@ -11,6 +11,7 @@ mod grant_audit;
 mod handshake;
 mod misrouted_replies;
 mod permissions;
+mod postgres;
 mod refusals;
 mod server_changes;
 mod support;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             misrouted_replies::tests(),
             takeovers::tests(),
             gate::tests(),
+            postgres::tests(),
         ]
         .into_iter()
         .flatten(),

@@ -1,1 +1,1 @@
-select to_regnamespace($1)::text
+select from pg_namespace where nspname = $1

@@ -1,0 +1,48 @@
+//! Tests on real PostgreSQL servers: connections and servers fail, and the records must stay right.
+
+mod access;
+mod calls;
+mod outages;
+mod schemas;
+
+use std::sync::Arc;
+
+use hapax_core::Result;
+use hapax_core::runtime::Tokio;
+use hapax_stores::Postgres;
+use hapax_testkit::proxy::Proxy;
+use hapax_testkit::servers::{PostgresSchema, PostgresServer, PostgresServerOptions};
+use libtest_mimic::Trial;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    [access::tests(), calls::tests(), outages::tests(), schemas::tests()].into_iter().flatten().collect()
+}
+
+/// The name of the service.
+const POSTGRES: &str = "postgres";
+
+/// An empty schema of the server that the tests share.
+async fn schema() -> PostgresSchema {
+    PostgresServer::shared().await.expect("the server starts").schema().await.expect("the server answers")
+}
+
+/// A server of its own.
+async fn start() -> PostgresServer {
+    PostgresServer::start(PostgresServerOptions::new()).await.expect("the server starts")
+}
+
+fn open(url: &str) -> Result<Postgres> {
+    Postgres::with(&url.parse()?, Arc::new(Tokio::current()))
+}
+
+/// Creates a store, which connects at its first call.
+fn store(url: &str) -> Arc<Postgres> {
+    Arc::new(open(url).expect("the store opens"))
+}
+
+/// A schema, and a proxy in front of its server.
+async fn schema_behind_proxy() -> (PostgresSchema, Proxy) {
+    let server = PostgresServer::shared().await.expect("the server starts");
+    let proxy = Proxy::start(server.address()).await.expect("a port is free");
+    (server.schema().await.expect("the server answers"), proxy)
+}

@@ -1,0 +1,160 @@
+//! The tables: how they are created, checked and swept.
+
+use futures_util::future::join_all;
+use hapax_core::ErrorKind::{NotApplied, Unusable};
+use hapax_core::machine::Claim;
+use hapax_core::store::{Finding, Inspect, Severity};
+use hapax_core::{Owner, Store};
+use hapax_testkit::ClockStep;
+use hapax_testkit::servers::PostgresServer;
+use libtest_mimic::Trial;
+
+use super::{POSTGRES, schema, store};
+use crate::refusals::assert_refused;
+use crate::support::{DAY, FIRST, Operation, expect_error, test, until};
+
+pub(super) fn tests() -> Vec<Trial> {
+    vec![
+        test("ten_processes_create_the_tables_at_once", POSTGRES, ten_at_once),
+        test("a_missing_schema_is_created", POSTGRES, missing_schema),
+        test("a_newer_schema_is_refused", POSTGRES, newer_schema),
+        test("tables_that_were_dropped_are_not_created_again", POSTGRES, dropped_tables),
+        test("unlogged_tables_are_refused", POSTGRES, unlogged),
+        test("a_strict_isolation_level_is_reported_and_works", POSTGRES, isolation),
+        test("a_server_that_accepts_no_writes_applies_nothing", POSTGRES, read_only),
+        test("a_renewal_and_a_completion_write_no_index", POSTGRES, no_index_writes),
+        test("a_sweep_skips_records_that_a_call_has_locked", POSTGRES, sweeps_around_locks),
+    ]
+}
+
+async fn ten_at_once() {
+    let schema = schema().await;
+    let stores: Vec<_> = (0..10).map(|_| store(&schema.url())).collect();
+    for checked in join_all(stores.iter().map(|store| store.check())).await {
+        assert_eq!(checked.unwrap(), []);
+    }
+    let rows = schema.admin().query("select version from hapax_migration", &[]).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>(), [1]);
+    Operation::new("one").cycle(&*stores[0]).await;
+    Operation::new("one").assert_replays(&*stores[9], "done").await;
+}
+
+async fn missing_schema() {
+    let server = PostgresServer::shared().await.unwrap();
+    let store = store(&format!("{}?schema=Not-There_yet", server.url()));
+    Operation::new("one").cycle(&*store).await;
+    let client = server.client().await.unwrap();
+    let rows = client.query_one("select count(*) from \"Not-There_yet\".hapax_record", &[]).await.unwrap();
+    assert_eq!(rows.get::<_, i64>(0), 1);
+}
+
+async fn newer_schema() {
+    let schema = schema().await;
+    store(&schema.url()).check().await.unwrap();
+    schema.admin().batch_execute("insert into hapax_migration (version) values (4711)").await.unwrap();
+    let error = expect_error(store(&schema.url()).read(&Operation::new("one").0.record_key()).await);
+    assert_eq!(error.kind(), Unusable, "{error:?}");
+    assert!(error.to_string().contains("has version 4711 and this release knows"), "{error}");
+}
+
+/// New tables would have no records, and every key would be granted again.
+async fn dropped_tables() {
+    let schema = schema().await;
+    let (store, operation) = (store(&schema.url()), Operation::new("one"));
+    operation.cycle(&*store).await;
+    schema.admin().batch_execute("drop table hapax_record, hapax_store, hapax_migration").await.unwrap();
+    assert_refused(operation.begin(&*store, FIRST).await, Unusable, "hapax migrate");
+    assert_refused(store.check().await, Unusable, "hapax migrate");
+}
+
+async fn unlogged() {
+    let schema = schema().await;
+    let store = store(&schema.url());
+    assert_eq!(store.check().await.unwrap(), []);
+    schema.admin().batch_execute("alter table hapax_record set unlogged").await.unwrap();
+    let findings = store.check().await.unwrap();
+    assert!(has_finding(&findings, Severity::Refuse, "unlogged"), "{findings:?}");
+    schema.admin().batch_execute("alter table hapax_record set logged").await.unwrap();
+    assert_eq!(store.check().await.unwrap(), []);
+}
+
+fn has_finding(findings: &[Finding], severity: Severity, text: &str) -> bool {
+    findings.iter().any(|finding| finding.severity == severity && finding.message.contains(text))
+}
+
+async fn isolation() {
+    let schema = schema().await;
+    let alter = format!("alter role {} set default_transaction_isolation = 'serializable'", schema.name());
+    schema.admin().batch_execute(&alter).await.unwrap();
+    let store = store(&schema.url());
+    let findings = store.check().await.unwrap();
+    assert!(has_finding(&findings, Severity::Warn, "'serializable'"), "{findings:?}");
+    Operation::new("one").cycle(&*store).await;
+}
+
+async fn read_only() {
+    let schema = schema().await;
+    let (healthy, operation) = (store(&schema.url()), Operation::new("one"));
+    let grant = operation.grant(&*healthy, FIRST).await;
+    let alter = format!("alter role {} set default_transaction_read_only = on", schema.name());
+    schema.admin().batch_execute(&alter).await.unwrap();
+    let store = store(&schema.url());
+    let rk = operation.0.record_key();
+    assert_refused(Operation::new("two").begin(&*store, FIRST).await, NotApplied, "accepts no writes");
+    assert_refused(store.renew(&rk, &Claim::from(&grant)).await, NotApplied, "accepts no writes");
+    assert_refused(operation.complete(&*store, &grant, "no").await, NotApplied, "accepts no writes");
+    // A new connection may lead to a server that accepts writes.
+    let alter = format!("alter role {} reset default_transaction_read_only", schema.name());
+    schema.admin().batch_execute(&alter).await.unwrap();
+    until("the store works again", || async { operation.complete(&*store, &grant, "done").await.is_ok() }).await;
+    operation.assert_replays(&*healthy, "done").await;
+}
+
+/// PostgreSQL counts the updates that stayed on their page and wrote no index.
+async fn no_index_writes() {
+    let schema = schema().await;
+    let store = store(&schema.url());
+    for n in 0..50 {
+        let operation = Operation::new(&format!("{n}"));
+        let grant = operation.grant(&*store, FIRST).await;
+        store.renew(&operation.0.record_key(), &Claim::from(&grant)).await.unwrap();
+        operation.complete(&*store, &grant, "done").await.unwrap();
+    }
+    // A session reports its counts at the latest when it ends.
+    drop(store);
+    let counts = || async {
+        let select = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relid = 'hapax_record'::regclass";
+        let row = schema.admin().query_one(select, &[]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    until("the counts are there", || async { counts().await.0 == 100 }).await;
+    assert_eq!(counts().await.1, 100);
+}
+
+async fn sweeps_around_locks() {
+    let schema = schema().await;
+    let store = store(&schema.url());
+    for n in 0..20 {
+        Operation::new(&format!("{n}")).grant(&*store, FIRST).await;
+    }
+    schema.step_clock(ClockStep::Forward(std::time::Duration::from_secs(u64::from(DAY.0) + 1))).await.unwrap();
+    Operation::new("live").grant(&*store, Owner([3; 16])).await;
+    let locked = Operation::new("7").0.record_key();
+    schema.admin().batch_execute("begin").await.unwrap();
+    let lock = "select from hapax_record where rk = $1 for update";
+    schema.admin().execute(lock, &[&&locked.as_bytes()[..]]).await.unwrap();
+    let mut swept = 0;
+    loop {
+        let removed = store.sweep(3).await.unwrap();
+        assert!(removed <= 3, "a sweep removes no more than it was asked to");
+        swept += removed;
+        if removed == 0 {
+            break;
+        }
+    }
+    assert_eq!(swept, 19);
+    schema.admin().batch_execute("commit").await.unwrap();
+    assert_eq!(store.sweep(1000).await.unwrap(), 1);
+    let left = schema.admin().query_one("select count(*) from hapax_record", &[]).await.unwrap();
+    assert_eq!(left.get::<_, i64>(0), 1, "the live record stays");
+}
