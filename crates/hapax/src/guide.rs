@@ -1,10 +1,11 @@
-//! Six chapters. Every example is compiled, and run unless it needs a server.
+//! Seven chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
 //! | `your_first_route` | authors of a service with axum | `axum`, `sqlite` |
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
+//! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
 //! | `from_a_pattern` | authors of a service with a hand-written lock in Redis | `tokio` |
@@ -25,6 +26,11 @@ pub mod what_a_client_sees {
 pub mod outcomes {
     #![doc = include_str!("guide/outcomes.md")]
     #![cfg_attr(feature = "axum", doc = include_str!("guide/outcomes_over_http.md"))]
+}
+
+#[cfg(feature = "postgres")]
+pub mod records_in_postgres {
+    #![doc = include_str!("guide/records_in_postgres.md")]
 }
 
 #[cfg(all(feature = "redis", feature = "tokio"))]

@@ -27,6 +27,7 @@
 //! | `json` | `gate::Json`: answers of any type that serde can write and read |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
 //! | `axum` | `http::axum`: extractors and responses for handlers of axum |
+//! | `postgres` | `stores::Postgres`: records on a PostgreSQL server |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
 

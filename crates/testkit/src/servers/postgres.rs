@@ -219,7 +219,7 @@ impl PostgresServer {
         loop {
             poll.tick().await;
             let file = fs::read_to_string(self.pid_file()).unwrap_or_default();
-            if file.lines().nth(7).is_some_and(|status| status.trim() == "ready") {
+            if file.lines().nth(7).is_some_and(|status| matches!(status.trim(), "ready" | "standby")) {
                 return;
             }
         }

@@ -9,7 +9,7 @@ use hapax_testkit::ClockStep;
 use hapax_testkit::servers::PostgresServer;
 use libtest_mimic::Trial;
 
-use super::{POSTGRES, schema, store};
+use super::{POSTGRES, schema, start, store};
 use crate::refusals::assert_refused;
 use crate::support::{DAY, FIRST, Operation, expect_error, test, until};
 
@@ -21,6 +21,7 @@ pub(super) fn tests() -> Vec<Trial> {
         test("tables_that_were_dropped_are_not_created_again", POSTGRES, dropped_tables),
         test("unlogged_tables_are_refused", POSTGRES, unlogged),
         test("a_strict_isolation_level_is_reported_and_works", POSTGRES, isolation),
+        test("a_standby_is_refused_and_shows_nothing", POSTGRES, standby),
         test("a_server_that_accepts_no_writes_applies_nothing", POSTGRES, read_only),
         test("a_renewal_and_a_completion_write_no_index", POSTGRES, no_index_writes),
         test("a_sweep_skips_records_that_a_call_has_locked", POSTGRES, sweeps_around_locks),
@@ -90,6 +91,22 @@ async fn isolation() {
     let findings = store.check().await.unwrap();
     assert!(has_finding(&findings, Severity::Warn, "'serializable'"), "{findings:?}");
     Operation::new("one").cycle(&*store).await;
+}
+
+/// A server that is started with this file stays in recovery, as a standby does.
+async fn standby() {
+    let server = start().await;
+    let (before, operation) = (store(&server.url()), Operation::new("one"));
+    operation.cycle(&*before).await;
+    server.terminate().await.unwrap();
+    let data = server.data_folder().join("data");
+    std::fs::write(data.join("standby.signal"), "").unwrap();
+    server.restart().await.unwrap();
+    let (store, rk) = (store(&server.url()), operation.0.record_key());
+    let findings = store.check().await.unwrap();
+    assert!(has_finding(&findings, Severity::Refuse, "is a standby"), "{findings:?}");
+    assert_refused(store.read(&rk).await, NotApplied, "is a standby");
+    assert_refused(store.begin(&operation.ask(FIRST)).await, NotApplied, "is a standby");
 }
 
 async fn read_only() {
