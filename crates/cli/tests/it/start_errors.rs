@@ -25,7 +25,7 @@ fn a_wrong_value_is_quoted() {
         ("--upstream", "ftp://api"),
         ("--upstream-timeout", "0s"),
         ("--store", "hapax.db"),
-        ("--store", "postgres://cache.example"),
+        ("--store", "mysql://cache.example"),
         ("--store-header", "set-cookie"),
         ("--secrets", "absent"),
         ("--admin-token-file", "absent"),
@@ -56,6 +56,9 @@ fn a_wrong_value_with_a_password_is_not_quoted() {
         ("--store", "redis//user:hush"),
         ("--store", "redis//hush@cache.example:6379"),
         ("--store", "postgres://user:hush"),
+        ("--store", "postgres://user:hush@db.example?pool=3"),
+        ("--store", "postgres://user:hu#hush@db.example"),
+        ("--store", "postgres://db.example?password=hush"),
         ("--store", "redis://user:12?hush:6379/0"),
         ("--store", "redis://user:12?hush"),
         ("--listen", "redis://user:hush:6379"),
@@ -141,7 +144,7 @@ fn an_address_that_cannot_be_bound_has_its_true_cause() {
 #[test]
 fn an_http_server_in_place_of_a_store_is_named() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let store = format!("redis://{}", server.local_addr().unwrap());
+    let address = server.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in server.incoming() {
             let mut stream = stream.unwrap();
@@ -149,6 +152,9 @@ fn an_http_server_in_place_of_a_store_is_named() {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         }
     });
-    let (code, error) = start(&["--store", &store]);
-    assert!(code == Some(3) && error.contains("the server does not speak the protocol of Redis"), "{error}");
+    for (scheme, name) in [("redis", "Redis"), ("postgres", "PostgreSQL")] {
+        let (code, error) = start(&["--store", &format!("{scheme}://{address}")]);
+        let named = format!("the server does not speak the protocol of {name}");
+        assert!(code == Some(3) && error.contains(&named), "{error}");
+    }
 }

@@ -132,7 +132,12 @@ fn connect_error(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
     if let Some(code) = error.code() {
         return refusal(code).unwrap_or((ErrorKind::NotApplied, "the server refuses the connection"));
     }
-    match find_source::<io::Error>(error).map(io::Error::kind) {
+    let io_error = find_source::<io::Error>(error);
+    // An incomplete message at the end of the stream: other servers' replies look like a message of enormous length.
+    if io_error.is_some_and(|error| error.to_string().contains("bytes remaining")) {
+        return (ErrorKind::Unusable, OTHER_PROTOCOL);
+    }
+    match io_error.map(io::Error::kind) {
         Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
             (ErrorKind::NotApplied, "the server closes the connection during the handshake")
         }
@@ -147,10 +152,7 @@ fn connect_error(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
                 "the server asks for a password; put it in the URL, or name its file by \
                  ?password-file=",
             ),
-            text if text.contains("parsing") || text.contains("unexpected") => (
-                ErrorKind::Unusable,
-                "the server does not speak the protocol of PostgreSQL; check the host and the port in the URL",
-            ),
+            text if text.contains("parsing") || text.contains("unexpected") => (ErrorKind::Unusable, OTHER_PROTOCOL),
             text if text.contains("authentication") => {
                 (ErrorKind::Unusable, "the server's authentication failed; check the user and the password in the URL")
             }
@@ -158,6 +160,9 @@ fn connect_error(error: &tokio_postgres::Error) -> (ErrorKind, &'static str) {
         },
     }
 }
+
+const OTHER_PROTOCOL: &str =
+    "the server does not speak the protocol of PostgreSQL; check the host and the port in the URL";
 
 const UNREACHED: &str = "the server cannot be reached";
 

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use hapax_core::ErrorKind::{NotApplied, Unusable};
 use hapax_core::machine::Claim;
-use hapax_core::store::{Finding, Inspect, Severity};
+use hapax_core::store::{Finding, Inspect, Protocol, Severity};
 use hapax_core::{Owner, Store};
 use hapax_testkit::ClockStep;
 use hapax_testkit::servers::PostgresServer;
@@ -24,6 +24,7 @@ pub(super) fn tests() -> Vec<Trial> {
         test("a_standby_is_refused_and_shows_nothing", POSTGRES, standby),
         test("a_server_that_accepts_no_writes_applies_nothing", POSTGRES, read_only),
         test("a_renewal_and_a_completion_write_no_index", POSTGRES, no_index_writes),
+        test("every_call_uses_an_index_in_tables_of_any_size", POSTGRES, uses_indexes),
         test("a_sweep_skips_records_that_a_call_has_locked", POSTGRES, sweeps_around_locks),
     ]
 }
@@ -147,6 +148,48 @@ async fn no_index_writes() {
     until("the counts are there", || async { counts().await.0 == 100 }).await;
     assert_eq!(counts().await.1, 100);
 }
+
+/// The planner has no statistics: neither of the empty table nor of the one that was just filled.
+async fn uses_indexes() {
+    let schema = schema().await;
+    let (stores, admin) = ([store(&schema.url()), store(&schema.url())], schema.admin());
+    store(&schema.url()).check().await.unwrap();
+    admin.batch_execute("alter table hapax_record set (autovacuum_enabled = off)").await.unwrap();
+    // A session reports its counts at the latest when it ends.
+    let sessions = format!("select from pg_stat_activity where usename = '{}'", schema.name());
+    let have_ended = || async { admin.execute(&sessions, &[]).await.unwrap() == 0 };
+    let scans = "select seq_scan, idx_scan from pg_stat_user_tables where relid = 'hapax_record'::regclass";
+    let counts = || async {
+        let row = admin.query_one(scans, &[]).await.unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    // The creation of an index reads the table.
+    until("the first session has ended", have_ended).await;
+    let before = counts().await;
+    for (n, store) in stores.into_iter().enumerate() {
+        let (operation, other) = (Operation::new(&format!("{n}")), Operation::new(&format!("other {n}")));
+        operation.cycle(&*store).await;
+        let grant = other.grant(&*store, FIRST).await;
+        store.renew(&other.0.record_key(), &Claim::from(&grant)).await.unwrap();
+        Protocol::over(&*store).release(&other.0.record_key(), &Claim::from(&grant), DAY).await.unwrap();
+        if n == 0 {
+            admin.batch_execute(FILL).await.unwrap();
+        } else {
+            // In a table of a page, the planner rightly prefers the page to an index.
+            store.sweep(1000).await.unwrap();
+            store.count_unknown().await.unwrap();
+        }
+    }
+    until("the sessions have ended", have_ended).await;
+    let after = counts().await;
+    assert!(after.1 >= before.1 + 20, "the calls are not counted: {before:?} {after:?}");
+    assert_eq!(after.0, before.0, "a call has read the whole table");
+}
+
+const FILL: &str = "insert into hapax_record (rk, state, takeover, rule, fingerprint, token, answer, expiry_s, since, \
+    expires_at, record_check) select substr(sha256(n::text::bytea), 1, 16), 2, false, 1, 'twelve bytes', \
+    1600000000000000 + n, 'an answer', 4102444800, clock_timestamp(), clock_timestamp() + interval '1 day', 'no check' \
+    from generate_series(1, 100000) n";
 
 async fn sweeps_around_locks() {
     let schema = schema().await;
