@@ -18,6 +18,9 @@ pub mod outcomes {}
 #[doc = include_str!("../../../crates/hapax/src/guide/outcomes_over_http.md")]
 pub mod outcomes_over_http {}
 
+#[doc = include_str!("../../../crates/hapax/src/guide/records_in_postgres.md")]
+pub mod records_in_postgres {}
+
 #[doc = include_str!("../../../crates/hapax/src/guide/records_in_redis.md")]
 pub mod records_in_redis {}
 
