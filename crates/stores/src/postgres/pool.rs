@@ -11,6 +11,7 @@ use futures_util::future::select;
 use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
+use rustls::ClientConfig;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Connection, NoTls, Row};
@@ -50,11 +51,11 @@ impl ConnectionPool {
     /// `Unusable` if a file in the URL cannot be read.
     pub(crate) fn new(url: Arc<PostgresUrl>, runtime: Arc<dyn Runtime>, connections: usize) -> Result<Self> {
         url.config()?;
-        if url.tls != TlsMode::Disable {
-            tls::client_config(url.tls, &url.tls_files)?;
-        }
+        let uses_tls = url.tls != TlsMode::Disable;
+        let tls = uses_tls.then(|| tls::client_config(url.tls, &url.tls_files)).transpose()?;
+        let system_tls = tls.filter(|_| !url.tls_files.has_any());
         let permits = Arc::new(Semaphore::new(2 * connections));
-        let connector = Arc::new(ConnectorParts { url, runtime, permits, spares: Mutex::default() });
+        let connector = Arc::new(ConnectorParts { url, system_tls, runtime, permits, spares: Mutex::default() });
         let built = managed::Pool::builder(Connector(Arc::clone(&connector))).max_size(connections).build();
         let connections = built.map_err(|source| {
             Error::new(ErrorKind::Unusable, "the pool of connections cannot be created").caused_by(source)
@@ -150,6 +151,9 @@ struct Connector(Arc<ConnectorParts>);
 
 struct ConnectorParts {
     url: Arc<PostgresUrl>,
+    /// The settings of TLS if the URL names no file: the authorities of the system are read once, because that takes
+    /// long.
+    system_tls: Option<ClientConfig>,
     runtime: Arc<dyn Runtime>,
     /// Bounds the sessions on the server: those of the pool, and those whose calls were cancelled.
     permits: Arc<Semaphore>,
@@ -222,7 +226,10 @@ impl ConnectorParts {
             let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;
             return Ok(self.drive(client, connection, permit));
         }
-        let tls = tls::client_config(self.url.tls, &self.url.tls_files).map_err(PostgresCallError::Judged)?;
+        let tls = match &self.system_tls {
+            Some(tls) => tls.clone(),
+            None => tls::client_config(self.url.tls, &self.url.tls_files).map_err(PostgresCallError::Judged)?,
+        };
         let connected = config.connect(MakeRustlsConnect::new(tls)).await;
         let (client, connection) = connected.map_err(PostgresCallError::NotConnected)?;
         Ok(self.drive(client, connection, permit))

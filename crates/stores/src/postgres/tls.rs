@@ -45,6 +45,13 @@ pub(super) struct TlsFiles {
     pub(super) identity: Option<(String, String)>,
 }
 
+impl TlsFiles {
+    /// Whether the URL names a file.
+    pub(super) fn has_any(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
 /// The settings of the TLS library. Reads the files.
 pub(super) fn client_config(mode: TlsMode, files: &TlsFiles) -> Result<ClientConfig> {
     let provider = Arc::new(ring::default_provider());

@@ -158,7 +158,7 @@ impl FromStr for PostgresUrl {
                 }
             },
         };
-        if tls == TlsMode::Disable && tls_files != TlsFiles::default() {
+        if tls == TlsMode::Disable && tls_files.has_any() {
             return Err(invalid("sslrootcert, sslcert and sslkey are for TLS: write sslmode=verify-full"));
         }
         let connections = parameters.take("connections").map_or(Ok(CONNECTIONS), |count| parse_connections(&count))?;
