@@ -1,5 +1,7 @@
 //! The tables: how they are created, checked and swept.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use hapax_core::ErrorKind::{NotApplied, Unusable};
 use hapax_core::machine::Claim;
@@ -11,7 +13,7 @@ use libtest_mimic::Trial;
 
 use super::{POSTGRES, schema, start, store};
 use crate::refusals::assert_refused;
-use crate::support::{DAY, FIRST, Operation, expect_error, test, until};
+use crate::support::{DAY, FIRST, Operation, SECOND, expect_error, test, until};
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
@@ -25,6 +27,7 @@ pub(super) fn tests() -> Vec<Trial> {
         test("a_server_that_accepts_no_writes_applies_nothing", POSTGRES, read_only),
         test("a_renewal_and_a_completion_write_no_index", POSTGRES, no_index_writes),
         test("every_call_uses_an_index_in_tables_of_any_size", POSTGRES, uses_indexes),
+        test("a_token_is_above_that_of_a_record_that_another_process_removed", POSTGRES, token_of_removed_record),
         test("a_sweep_skips_records_that_a_call_has_locked", POSTGRES, sweeps_around_locks),
     ]
 }
@@ -191,13 +194,28 @@ const FILL: &str = "insert into hapax_record (rk, state, takeover, rule, fingerp
     1600000000000000 + n, 'an answer', 4102444800, clock_timestamp(), clock_timestamp() + interval '1 day', 'no check' \
     from generate_series(1, 100000) n";
 
+/// The second process knows the clock, and nothing of the record that came and went while the clock was ahead.
+async fn token_of_removed_record() {
+    let schema = schema().await;
+    let (store, other, operation) = (store(&schema.url()), store(&schema.url()), Operation::new("one"));
+    other.read(&operation.0.record_key()).await.unwrap();
+    let week = Duration::from_secs(7 * u64::from(DAY.0));
+    schema.step_clock(ClockStep::Forward(week)).await.unwrap();
+    let removed = operation.grant(&*store, FIRST).await;
+    schema.step_clock(ClockStep::Forward(week)).await.unwrap();
+    assert_eq!(store.sweep(10).await.unwrap(), 1);
+    schema.step_clock(ClockStep::Back(2 * week)).await.unwrap();
+    let next = operation.grant(&*other, SECOND).await;
+    assert!(next.token > removed.token, "{next:?} after {removed:?}");
+}
+
 async fn sweeps_around_locks() {
     let schema = schema().await;
     let store = store(&schema.url());
     for n in 0..20 {
         Operation::new(&format!("{n}")).grant(&*store, FIRST).await;
     }
-    schema.step_clock(ClockStep::Forward(std::time::Duration::from_secs(u64::from(DAY.0) + 1))).await.unwrap();
+    schema.step_clock(ClockStep::Forward(Duration::from_secs(u64::from(DAY.0) + 1))).await.unwrap();
     Operation::new("live").grant(&*store, Owner([3; 16])).await;
     let locked = Operation::new("7").0.record_key();
     schema.admin().batch_execute("begin").await.unwrap();
