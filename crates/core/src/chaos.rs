@@ -67,6 +67,18 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("every_begin_is_a_probe", "once a probe is due, an open breaker admits every begin until one of them succeeds"),
     ("failed_probe_closes_breaker", "a begin that fails while the breaker is open closes it"),
     ("probe_before_token", "a probe is asked before the token of its verdict is read: check, then look again"),
+    ("savepoint_missing", "the writes of a handler with a final answer stay: no savepoint around the handler"),
+    ("swallowed_abort", "an error of the finish is ignored: COMMIT of an aborted transaction returns no error"),
+    ("commit_trusted", "a COMMIT without a reply counts as committed"),
+    ("ledger_payload_ignored", "a row of the ledger is replayed to another payload"),
+    ("handler_outside", "what a handler wrote stays when its transaction is rolled back: a connection of its own"),
+    ("claim_last", "a handler runs before the claim: a ledger row that is inserted at the end"),
+    ("any_violation_is_ours", "each violation of a constraint counts as a twin's claim"),
+    ("violation_is_success", "an operation that cannot be inserted counts as applied, without a look at its row"),
+    ("ledger_namespace_ignored", "two ledgers that handle one operation share its row"),
+    ("event_outside", "an event that cannot be written does not undo the effect: an outbox outside the transaction"),
+    ("innocent_counted", "the failure of a batch is counted for its first operation"),
+    ("event_without_namespace", "two ledgers that handle one operation emit events under the same ids"),
     ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),
 ];
 
@@ -75,7 +87,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
 /// # Panics
 /// If `HAPAX_CHAOS` names no mutant of the list. A harness must not pass because of a typing error.
 #[cfg(feature = "chaos")]
-pub(crate) fn on(name: &str) -> bool {
+pub fn on(name: &str) -> bool {
     static CHOSEN: std::sync::LazyLock<Option<String>> = std::sync::LazyLock::new(|| {
         let chosen = std::env::var("HAPAX_CHAOS").ok()?;
         assert!(MUTANTS.iter().any(|(name, _)| *name == chosen), "HAPAX_CHAOS={chosen} names no mutant of the list");

@@ -19,6 +19,7 @@ mod json;
 mod outcome;
 mod permits;
 mod reason;
+mod renewal;
 mod settle;
 mod spill;
 
@@ -32,7 +33,7 @@ use crate::journal::Journal;
 use crate::key::Call;
 use crate::lease::LeaseEngine;
 use crate::runtime::{Runtime, timeout};
-use crate::settings::{OnBusy, Policy, Settings, Terms};
+use crate::settings::{OnBusy, Policy, PolicyTerms, Settings};
 use crate::store::Store;
 use crate::telemetry::{self, Meters};
 use coalesce::{CallRole, Coalescer, Follower, LeaderOutcome, LeaderStage};
@@ -68,7 +69,7 @@ pub use reason::Reason;
 #[derive(Clone)]
 pub struct Gate {
     shared: Arc<GateCore>,
-    terms: Arc<Terms>,
+    terms: Arc<PolicyTerms>,
 }
 
 /// A call, and until when it may wait for another attempt: as a follower, and for another process.
@@ -144,7 +145,7 @@ impl Builder {
     /// Outside of a tokio runtime, if no runtime was given.
     pub fn build(self) -> Result<Gate> {
         self.settings.validate()?;
-        let terms = Terms::try_from(&self.settings.policy)?;
+        let terms = PolicyTerms::try_from(&self.settings.policy)?;
         let runtime = self.runtime.map_or_else(current_runtime, Ok)?;
         let settings = self.settings;
         let leases = LeaseEngine::start(self.store, runtime, settings.store_timeout, terms.lease)?;
@@ -168,7 +169,7 @@ fn current_runtime() -> Result<Arc<dyn Runtime>> {
 #[cfg(not(feature = "tokio"))]
 fn current_runtime() -> Result<Arc<dyn Runtime>> {
     let message = "a gate needs a runtime; call `Builder::runtime`, or turn on the feature `tokio`";
-    Err(crate::error::Error::new(crate::error::ErrorKind::Invalid, message))
+    Err(crate::error::Error::new(ErrorKind::Invalid, message))
 }
 
 impl Gate {
@@ -200,7 +201,7 @@ impl Gate {
     /// # }
     /// ```
     pub fn with(&self, policy: &Policy) -> Result<Self> {
-        let terms = Terms::try_from(policy)?;
+        let terms = PolicyTerms::try_from(policy)?;
         // The heartbeat must check often enough for the shortest lease of any policy.
         self.shared.leases.expect_lease(terms.lease);
         Ok(Self { shared: Arc::clone(&self.shared), terms: Arc::new(terms) })

@@ -355,6 +355,11 @@ impl Call {
         self.fingerprint
     }
 
+    /// The fingerprint under the older rule that is accepted too.
+    pub(crate) const fn older_fingerprint(&self) -> Option<Fingerprint> {
+        self.older
+    }
+
     /// Whether both calls have the same key and the same payload. They may come from different origins.
     pub(crate) fn is_copy_of(&self, other: &Self) -> bool {
         let payload = |call: &Self| (call.rk, call.fingerprint, call.older);

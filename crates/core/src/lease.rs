@@ -1,8 +1,10 @@
-//! The lease engine: gets grants from a store, keeps their leases renewed, and gives them back.
+//! The lease engine: gets grants from a store, keeps their leases renewed, and gives them back. Whatever implements
+//! [`Renew`] can be kept renewed, with or without a longest time.
 //!
 //! ```text
 //! claim.rs      sends a begin, repeats it once if it is ambiguous, and cancels grants that no attempt uses
-//! heartbeat.rs  renews the lease of every running attempt, on a thread of its own
+//! renew.rs      what the heartbeat renews
+//! heartbeat.rs  renews every held lease, on a thread of its own
 //! give_back.rs  release, abandon and cancel, each repeated until the store replies, its error is permanent, or the
 //!               record has expired
 //! breaker.rs    refuses begins at once while the store does not answer
@@ -13,6 +15,7 @@ mod cancellation;
 mod claim;
 mod give_back;
 mod heartbeat;
+mod renew;
 
 use std::fmt;
 use std::future::Future;
@@ -23,7 +26,7 @@ use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{Millis, Owner, Seconds};
 use crate::runtime::{Runtime, Tasks, timeout};
-use crate::settings::Terms;
+use crate::settings::PolicyTerms;
 use crate::store::{Protocol, Store};
 use breaker::Breaker;
 use heartbeat::LeaseRegistry;
@@ -32,6 +35,7 @@ pub(crate) use cancellation::Cancellation;
 pub(crate) use claim::{Granted, PendingClaim};
 pub(crate) use give_back::GiveBack;
 pub(crate) use heartbeat::Heartbeat;
+pub(crate) use renew::{HeldLease, LeaseEvent, Renew};
 
 /// Holds the leases of all attempts of one gate in one store.
 pub(crate) struct LeaseEngine {
@@ -44,20 +48,18 @@ pub(crate) struct LeaseEngine {
     breaker: Breaker,
 }
 
-/// The part of a policy that the lease engine needs.
+/// The part of a policy that the lease engine needs to give grants back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseTerms {
     pub(crate) lease: Millis,
-    pub(crate) max_execution: Duration,
     pub(crate) released_retention: Seconds,
     pub(crate) unknown_retention: Seconds,
 }
 
-impl From<&Terms> for LeaseTerms {
-    fn from(terms: &Terms) -> Self {
+impl From<&PolicyTerms> for LeaseTerms {
+    fn from(terms: &PolicyTerms) -> Self {
         Self {
             lease: terms.lease,
-            max_execution: terms.max_execution,
             released_retention: terms.released_retention,
             unknown_retention: terms.unknown_retention,
         }
@@ -162,3 +164,6 @@ pub(crate) fn is_unavailable(error: &Error) -> bool {
         ErrorKind::Invalid => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

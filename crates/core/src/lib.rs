@@ -7,6 +7,7 @@
 //! store.rs    the five operations of a backend, each one conditional step
 //! lease.rs    gets grants, keeps their leases renewed, and gives them back
 //! gate.rs     layer 1: begin → run → complete → answer
+//! ledger.rs   layer 2: a row that commits with the effect: claim → handler → finish → COMMIT
 //! journal.rs  keeps completions that the store has not confirmed
 //! runtime.rs  every clock, spawned task and random byte
 //! settings.rs the settings and policies
@@ -43,6 +44,7 @@ mod lease;
 
 pub mod gate;
 pub mod journal;
+pub mod ledger;
 pub mod runtime;
 pub mod settings;
 pub mod telemetry;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::error::{BoxError, Error};
 use crate::key::OperationId;
+use crate::ledger;
 use crate::machine::Lapse;
 use crate::record::{Millis, Seconds};
 
@@ -224,6 +225,25 @@ impl Repeatable {
         Self { reason: reason.into() }
     }
 
+    /// Declares that the handler may run more than once because it runs in a transaction of this ledger: a second run
+    /// finds the ledger's row, and has no effect.
+    ///
+    /// ```
+    /// use hapax::{OnLapse, OnStoreDown, Policy, Repeatable, ledger};
+    ///
+    /// # let ledger = ledger::Terms::new("transfers")?;
+    /// let policy = Policy::default()
+    ///     .on_lapse(OnLapse::Retry(Repeatable::behind(&ledger)))
+    ///     .on_store_down(OnStoreDown::Pass(Repeatable::behind(&ledger)));
+    /// # assert!(Repeatable::behind(&ledger).reason().contains("transfers"));
+    /// # let _ = policy;
+    /// # Ok::<(), hapax::Error>(())
+    /// ```
+    pub fn behind(ledger: &impl AsRef<ledger::Terms>) -> Self {
+        let namespace = ledger.as_ref().namespace();
+        Self::declared(format!("the handler runs in a transaction of the ledger `{namespace}`"))
+    }
+
     /// The declared reason.
     pub fn reason(&self) -> &str {
         &self.reason
@@ -252,7 +272,7 @@ impl Policy {
 
 /// A validated policy in the units of records.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct PolicyTerms {
     pub(crate) lease: Millis,
     pub(crate) retention: Seconds,
     pub(crate) final_retention: Seconds,
@@ -270,7 +290,7 @@ pub(crate) struct Terms {
     pub(crate) policy: Policy,
 }
 
-impl TryFrom<&Policy> for Terms {
+impl TryFrom<&Policy> for PolicyTerms {
     type Error = Error;
 
     fn try_from(policy: &Policy) -> Result<Self, Error> {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use crate::error::{BoxError, Error};
-use crate::key::RecordKey;
+use crate::gate::{Provenance, Refused, RunResult};
+use crate::key::{OperationId, RecordKey};
 use crate::machine::Grant;
 use crate::record::Record;
 
@@ -21,8 +22,10 @@ pub const AUDIT: &str = "hapax::audit";
 pub mod names {
     /// Calls that have ended, by label `outcome`.
     pub const CALLS: &str = "hapax_calls_total";
-    /// Copies that did not run a second time, by label `layer`, which is `gate` here.
+    /// Copies that did not run a second time, by label `layer`: `gate` or `ledger`.
     pub const CAUGHT: &str = "hapax_caught_total";
+    /// Claimed entries of a ledger that were dropped without being finished. Their transactions cannot commit.
+    pub const UNFINISHED: &str = "hapax_ledger_unfinished_total";
     /// Seconds from the first begin of an attempt to its decision.
     pub const BEGIN_SECONDS: &str = "hapax_begin_seconds";
     /// Seconds that a handler ran.
@@ -239,6 +242,21 @@ pub(crate) fn unprotected(rk: RecordKey, error: &Error) {
     let operation = rk.operation();
     counter!(names::UNPROTECTED).increment(1);
     tracing::error!(target: AUDIT, ?rk, %operation, ?error, "the store is down; a handler runs without a record");
+}
+
+pub(crate) fn ledger_caught<A>(result: &Result<RunResult<A>, Refused<A>>) {
+    let is_caught = match result {
+        Ok(result) => result.provenance == Provenance::Replayed,
+        Err(refused) => refused.reason.is_caught(),
+    };
+    if is_caught {
+        counter!(names::CAUGHT, "layer" => "ledger").increment(1);
+    }
+}
+
+pub(crate) fn entry_dropped(operation: OperationId) {
+    counter!(names::UNFINISHED).increment(1);
+    tracing::error!(%operation, "a claimed entry was dropped without `finish`; its transaction cannot commit");
 }
 
 pub(crate) fn probe_failed(rk: RecordKey, error: Option<BoxError>) {

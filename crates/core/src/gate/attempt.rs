@@ -10,7 +10,7 @@ use crate::machine::Grant;
 /// use hapax::gate::{Attempt, Failure};
 ///
 /// async fn ship(attempt: Attempt) -> Result<String, Failure<String>> {
-///     let (transaction, message) = (attempt.operation(), attempt.event_id(0));
+///     let (transaction, message) = (attempt.operation(), attempt.event_id("shipping", 0));
 ///     tokio::select! {
 ///         biased;
 ///         // The grant is lost or may soon be: start nothing new.
@@ -56,9 +56,9 @@ impl Attempt {
         self.rk.operation()
     }
 
-    /// The derived id of the n-th event that the operation emits, the same in every attempt.
-    pub fn event_id(&self, n: u32) -> EventId {
-        self.operation().event(n)
+    /// The derived id of the n-th event that the operation emits in a namespace, the same in every attempt.
+    pub fn event_id(&self, namespace: &str, n: u32) -> EventId {
+        self.operation().event(namespace, n)
     }
 
     /// Waits until the handler should start nothing new: the grant is lost, the lease may soon expire because the store

@@ -113,6 +113,19 @@ impl<A> Failure<A> {
     }
 }
 
+impl<A> Failure<A> {
+    /// The error that the handler returned with it, if any.
+    pub(crate) fn error(&self) -> Option<&BoxError> {
+        match self {
+            Self::NotApplied(detail) | Self::Denied(detail) | Self::Unknown(detail) => match detail {
+                Detail::Error(error) => Some(error),
+                Detail::Answer(_) => None,
+            },
+            Self::Final(_) => None,
+        }
+    }
+}
+
 /// An error, a text, a boxed error or an error of the crate `anyhow`.
 impl<A, E: Into<BoxError>> From<E> for Failure<A> {
     fn from(error: E) -> Self {
@@ -247,7 +260,7 @@ impl<A> Refused<A> {
         Self { reason, detail: Some(detail) }
     }
 
-    pub(super) fn store(error: Error) -> Self {
+    pub(crate) fn store(error: Error) -> Self {
         Self::with_detail(Reason::Store(error.kind()), error.into())
     }
 }

@@ -9,9 +9,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gate::Gate;
 use crate::gate::outcome::{Answer, Failure, Provenance, Recorded, Refused, RunResult};
 use crate::gate::reason::Reason;
+use crate::gate::renewal::AttemptGrant;
 use crate::gate::spill::is_permanent;
 use crate::journal::Spilled;
-use crate::lease::{Cancellation, GiveBack, Granted, Heartbeat, LeaseTerms};
+use crate::lease::{Cancellation, GiveBack, Granted, Heartbeat, HeldLease, LeaseTerms};
 use crate::machine::{self, Claim, Complete, Completed};
 use crate::record::{Record, Seconds, Timestamp};
 use crate::runtime::timeout;
@@ -39,7 +40,13 @@ pub(super) struct GrantGuard {
 impl GrantGuard {
     pub(super) fn new(gate: Gate, granted: Granted, cancellation: Arc<Cancellation>) -> Self {
         let terms = LeaseTerms::from(&*gate.terms);
-        let heartbeat = Heartbeat::start(&gate.shared.leases, &granted, &terms, cancellation);
+        let held = HeldLease {
+            claim: AttemptGrant(granted.grant),
+            sent_at: granted.sent_at,
+            lease: terms.lease.into(),
+            max_execution: Some(gate.terms.max_execution),
+        };
+        let heartbeat = Heartbeat::start(&gate.shared.leases, held, cancellation);
         let retention = gate.terms.retention;
         Self { gate, granted, terms, heartbeat: Some(heartbeat), retention, is_settled: false }
     }

@@ -2,9 +2,14 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
+
+use super::length;
+use crate::chaos;
+use crate::error::{Error, ErrorKind};
 
 /// The key of a record in a store: the first 16 bytes of a hash over the scope and key.
 ///
@@ -68,15 +73,27 @@ impl fmt::Debug for RecordKey {
 pub struct OperationId(Uuid);
 
 impl OperationId {
+    /// The operation id with these bytes, which were received: from a request header or a ledger's row.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
     /// The 16 bytes of the UUID.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
 
-    /// The id of the n-th event that the operation emits.
-    pub fn event(&self, n: u32) -> EventId {
+    /// The id of the n-th event that the operation emits through the ledger of this namespace. Two ledgers that handle
+    /// one operation emit different events.
+    ///
+    /// # Panics
+    /// If the namespace is 4 GiB or longer.
+    pub fn event(&self, namespace: &str, n: u32) -> EventId {
+        let namespace = if chaos::on("event_without_namespace") { "" } else { namespace };
         let mut hash = Sha256::new();
-        hash.update(b"hapax/event/v1");
+        hash.update(b"hapax/event/v2");
+        hash.update(length(namespace.as_bytes()));
+        hash.update(namespace);
         hash.update(self.as_bytes());
         hash.update(n.to_be_bytes());
         EventId(uuid_v8(&hash.finalize().into()))
@@ -92,6 +109,16 @@ impl EventId {
     /// The 16 bytes of the UUID.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
+    }
+}
+
+/// Reads a UUID, as `Display` prints it. Any UUID is accepted: another system may have minted the operation's id.
+impl FromStr for OperationId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let uuid = Uuid::try_parse(text);
+        uuid.map(Self).map_err(|error| Error::new(ErrorKind::Invalid, "an operation id is a UUID").caused_by(error))
     }
 }
 

@@ -18,12 +18,12 @@ use tokio::sync::Notify;
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::cancellation::Cancellation;
-use crate::lease::claim::{Granted, deadline};
-use crate::lease::{LeaseEngine, LeaseTerms};
-use crate::machine::{Claim, Grant, Renewed};
+use crate::lease::claim::deadline;
+use crate::lease::{HeldLease, LeaseEngine, LeaseEvent, Renew};
+use crate::machine::Renewed;
 use crate::record::Millis;
 use crate::runtime::{BoxFuture, Runtime, timeout};
-use crate::store::{Protocol, Store};
+use crate::store::Store;
 use crate::telemetry;
 
 /// How often the thread checks, in parts of the shortest lease. A renewal is due after a third of the lease.
@@ -39,7 +39,7 @@ pub(super) struct LeaseRegistry {
 
 #[derive(Default)]
 struct RenewedLeases {
-    by_number: BTreeMap<u64, Arc<RenewedLease>>,
+    by_number: BTreeMap<u64, Arc<AnyLease>>,
     next_number: u64,
 }
 
@@ -59,11 +59,11 @@ impl LeaseRegistry {
         (lease / CHECKS_PER_LEASE).min(LONGEST_PAUSE)
     }
 
-    fn insert(&self, lease: &Arc<RenewedLease>) -> u64 {
+    fn insert(&self, lease: Arc<AnyLease>) -> u64 {
         let mut leases = self.leases.lock();
         let number = leases.next_number;
         leases.next_number += 1;
-        leases.by_number.insert(number, Arc::clone(lease));
+        leases.by_number.insert(number, lease);
         number
     }
 
@@ -71,8 +71,8 @@ impl LeaseRegistry {
         self.leases.lock().by_number.remove(&number);
     }
 
-    /// The leases to renew now. Fires the cancellation of every attempt that is past its deadline.
-    fn start_due(&self, now: Duration) -> Vec<Arc<RenewedLease>> {
+    /// The leases to renew now. Fires the cancellation of every holder that is past its deadline.
+    fn start_due(&self, now: Duration) -> Vec<Arc<AnyLease>> {
         let leases = self.leases.lock();
         leases.by_number.values().filter(|lease| lease.start_if_due(now)).map(Arc::clone).collect()
     }
@@ -144,30 +144,34 @@ async fn next(requests: &mut FuturesUnordered<BoxFuture<'static, RequestResult>>
     }
 }
 
-/// The lease of one attempt.
-struct RenewedLease {
-    grant: Grant,
+/// The lease of one claim.
+struct RenewedLease<C: ?Sized> {
     lease: Duration,
-    /// When the attempt exceeds `max_execution`, on the boot-time clock.
-    max_execution_at: Duration,
+    /// When the holder exceeds `max_execution`, on the boot-time clock.
+    max_execution_at: Option<Duration>,
     cancellation: Arc<Cancellation>,
-    /// When the last request was sent after which no other attempt had the key, in microseconds on the boot-time clock.
+    /// When the last request was sent after which no other holder had the claim, in microseconds on the boot-time
+    /// clock.
     confirmed: AtomicU64,
     /// When the next renewal is due, likewise.
     due: AtomicU64,
     is_renewing: AtomicBool,
-    /// The store forgot the record. Counted once for each attempt.
+    /// The store forgot the record. Counted once for each claim.
     is_forgotten: AtomicBool,
     /// The record is damaged. Counted once, too.
     is_damaged: AtomicBool,
-    /// The grant is lost, or the attempt exceeded `max_execution`: the lease is not renewed any more.
+    /// The claim is lost, or the holder exceeded `max_execution`: the lease is not renewed any more.
     has_ended: AtomicBool,
     /// The answer is known, and only its record is missing: `max_execution` no longer applies.
     handler_has_ended: AtomicBool,
     renewal_ended: Notify,
+    claim: C,
 }
 
-impl RenewedLease {
+/// The lease of any claim.
+type AnyLease = RenewedLease<dyn Renew>;
+
+impl AnyLease {
     /// Whether a renewal is due. If so it is marked as started, and the caller must send it.
     fn start_if_due(&self, now: Duration) -> bool {
         // Checked even while a renewal is in progress: without its reply the lease may expire before the handler stops.
@@ -182,7 +186,7 @@ impl RenewedLease {
             return false;
         }
         if self.exceeds_max_execution(now) {
-            telemetry::ran_too_long(&self.grant);
+            self.claim.report(LeaseEvent::RanTooLong);
             self.end();
             return false;
         }
@@ -191,7 +195,8 @@ impl RenewedLease {
     }
 
     fn exceeds_max_execution(&self, now: Duration) -> bool {
-        now >= self.max_execution_at && !self.handler_has_ended.load(Ordering::Acquire) && !chaos::on("never_too_long")
+        let is_past = self.max_execution_at.is_some_and(|end| now >= end);
+        is_past && !self.handler_has_ended.load(Ordering::Acquire) && !chaos::on("never_too_long")
     }
 
     fn confirmed(&self) -> Duration {
@@ -205,23 +210,19 @@ impl RenewedLease {
         limit: Duration,
     ) -> RequestResult {
         let sent_at = runtime.boottime_now();
-        let claim = Claim::from(&self.grant);
-        let renewal = Protocol::over(&*store).renew(&self.grant.rk, &claim);
-        match timeout(&*runtime, limit, renewal).await {
+        match timeout(&*runtime, limit, self.claim.renew(&*store)).await {
             Some(Ok(Renewed::Yes)) => self.confirm(sent_at, &*runtime),
-            Some(Ok(Renewed::Lost)) => self.lose_grant(),
-            Some(Ok(Renewed::Gone)) if chaos::on("forgotten_is_lost") => self.lose_grant(),
-            // The store forgot the record, so no other attempt has the key yet. The attempt goes on, because its
-            // completion recreates the record. If another attempt gets the key, the next renewal is `Lost`.
+            Some(Ok(Renewed::Lost)) => self.lose_claim(),
+            Some(Ok(Renewed::Gone)) if chaos::on("forgotten_is_lost") => self.lose_claim(),
             Some(Ok(Renewed::Gone)) => {
                 if !self.is_forgotten.swap(true, Ordering::AcqRel) {
-                    telemetry::forgotten(&self.grant);
+                    self.claim.report(LeaseEvent::Forgotten);
                 }
                 self.confirm(sent_at, &*runtime);
             }
             // Stays due, so that the next check sends the renewal again.
             Some(Err(error)) => {
-                telemetry::renewal_failed(&self.grant, Some(&error));
+                self.claim.report(LeaseEvent::NotConfirmed(Some(&error)));
                 self.note_damage(&error);
                 // The lease of a damaged record protects nothing. While the handler runs, an operator may still repair
                 // the record in time.
@@ -229,7 +230,7 @@ impl RenewedLease {
                     self.has_ended.store(true, Ordering::Release);
                 }
             }
-            None => telemetry::renewal_failed(&self.grant, None),
+            None => self.claim.report(LeaseEvent::NotConfirmed(None)),
         }
         // Cleared before the notification, so that a waiter that wakes up sees it.
         self.is_renewing.store(false, Ordering::Release);
@@ -255,8 +256,14 @@ impl RenewedLease {
         }
     }
 
-    fn lose_grant(&self) {
-        telemetry::grant_lost(&self.grant);
+    fn lose_claim(&self) {
+        // The answer may have been recorded since the renewal was sent. If another attempt has the key, the completion
+        // reports it.
+        if self.handler_has_ended.load(Ordering::Acquire) {
+            self.has_ended.store(true, Ordering::Release);
+            return;
+        }
+        self.claim.report(LeaseEvent::Lost);
         if !chaos::on("lost_goes_unheard") {
             self.end();
         }
@@ -291,37 +298,35 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Keeps the lease of one attempt renewed until it is stopped or dropped.
+/// Keeps the lease of one claim renewed until it is stopped or dropped.
 pub(crate) struct Heartbeat {
-    lease: Arc<RenewedLease>,
+    lease: Arc<AnyLease>,
     number: u64,
     engine: Arc<LeaseEngine>,
 }
 
 impl Heartbeat {
-    /// `sent_at` is when the begin was sent that got the grant. `cancellation` is fired when the handler should stop.
+    /// `cancellation` is fired when the holder should stop.
     pub(crate) fn start(
         engine: &Arc<LeaseEngine>,
-        granted: &Granted,
-        terms: &LeaseTerms,
+        held: HeldLease<impl Renew>,
         cancellation: Arc<Cancellation>,
     ) -> Self {
-        let (sent_at, duration) = (granted.sent_at, Duration::from(terms.lease));
-        let lease = Arc::new(RenewedLease {
-            grant: granted.grant,
-            lease: duration,
-            max_execution_at: sent_at.saturating_add(terms.max_execution),
+        let lease: Arc<AnyLease> = Arc::new(RenewedLease {
+            lease: held.lease,
+            max_execution_at: held.max_execution.map(|longest| held.sent_at.saturating_add(longest)),
             cancellation,
-            confirmed: AtomicU64::new(micros(sent_at)),
-            due: AtomicU64::new(micros(sent_at + duration / 3)),
+            confirmed: AtomicU64::new(micros(held.sent_at)),
+            due: AtomicU64::new(micros(held.sent_at + held.lease / 3)),
             is_renewing: AtomicBool::new(false),
             is_forgotten: AtomicBool::new(false),
             is_damaged: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             handler_has_ended: AtomicBool::new(false),
             renewal_ended: Notify::new(),
+            claim: held.claim,
         });
-        let number = engine.leases.insert(&lease);
+        let number = engine.leases.insert(Arc::clone(&lease));
         Self { lease, number, engine: Arc::clone(engine) }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use hapax_core::gate::{Detail, Failure, Provenance, Reason, Recorded, Refused};
 use hapax_core::store::{Memory, MemorySettings};
-use hapax_core::{ErrorKind, Gate, Identity, OnStoreDown, Repeatable, Rule, Settings};
+use hapax_core::{ErrorKind, Gate, Identity, OnStoreDown, Repeatable, Rule, Settings, ledger};
 use tokio::sync::Notify;
 
 use crate::stepped::{Stepped, settle};
@@ -59,7 +59,7 @@ async fn an_attempt_knows_its_grant_and_its_ids() {
         assert_eq!(attempt.number(), 1);
         assert_eq!(attempt.record_key(), call().record_key());
         assert_eq!(attempt.operation(), call().record_key().operation());
-        assert_eq!(attempt.event_id(3), attempt.operation().event(3));
+        assert_eq!(attempt.event_id("shop", 3), attempt.operation().event("shop", 3));
         Ok(attempt.grant().unwrap().token.0.to_string())
     });
     let answer = run.await.expect("the call has an answer").answer;
@@ -234,4 +234,10 @@ async fn a_drain_waits_for_the_grant_that_an_attempt_leaves_to_be_given_back() {
         world.time.pass(LEASE).await;
     };
     join(drain, end).await;
+}
+
+#[test]
+fn a_route_behind_a_ledger_declares_the_ledger_by_its_namespace() {
+    let repeatable = Repeatable::behind(&ledger::Terms::new("transfers").unwrap());
+    assert_eq!(repeatable.reason(), "the handler runs in a transaction of the ledger `transfers`");
 }

@@ -12,7 +12,7 @@ mod release;
 mod renew;
 mod reopen;
 mod resolve;
-mod rows;
+pub(crate) mod rows;
 
 use std::time::Duration;
 

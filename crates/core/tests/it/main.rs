@@ -14,6 +14,7 @@ mod journal;
 mod journal_adoption;
 mod journal_folder;
 mod lease;
+mod ledger;
 mod list;
 mod machine;
 mod memory;

@@ -95,7 +95,7 @@ fn ids_match_the_vectors() {
         let operation = rk.operation();
         assert_eq!(operation.to_string(), line.text("operation"));
         for n in [0, 1, u32::MAX] {
-            assert_eq!(operation.event(n).to_string(), line.text(&format!("event{n}")));
+            assert_eq!(operation.event(scope.namespace(), n).to_string(), line.text(&format!("event{n}")));
         }
         derived += 1;
     }

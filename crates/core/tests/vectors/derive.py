@@ -52,7 +52,7 @@ def record(namespace, tenant, principal, key, secret=b""):
     rk = h(secret, b"hapax/rk/v1", n, t, p, k)[:16]
     op = uuid8(b"hapax/op/v1" + rk)
     numbers = (0, 1, 2**32 - 1)
-    events = {f"event{i}": uuid8(b"hapax/event/v1" + op.bytes + be(i, 4)) for i in numbers}
+    events = {f"event{i}": uuid8(b"hapax/event/v2" + be(len(n), 4) + n + op.bytes + be(i, 4)) for i in numbers}
     return line("record", secret=secret, namespace=n, tenant=t, principal=p, key=k,
                 rk=rk, operation=op, **events)
 

@@ -26,7 +26,7 @@ fn is_row(word: &str) -> bool {
 }
 
 /// The first cell of each line of a table that holds the number of a row.
-fn rows_of_table(table: &str) -> Vec<String> {
+pub(crate) fn rows_of_table(table: &str) -> Vec<String> {
     let first_cell = |line: &str| line.strip_prefix("| ")?.split(" |").next().map(str::to_owned);
     table.lines().filter_map(first_cell).filter(|cell| is_row(cell)).collect()
 }
@@ -46,7 +46,8 @@ fn rows_of_tests(tests: &str) -> Vec<(String, Vec<String>)> {
     names.map(|name| (name.clone(), rows(&name))).collect()
 }
 
-fn defects(table: &str, code: &str, tests: &str) -> Vec<String> {
+/// What is wrong: rows without an arm or a test, arms and tests without a row.
+pub(crate) fn defects(table: &str, code: &str, tests: &str) -> Vec<String> {
     let mut defects = Vec::new();
     let rows = rows_of_table(table);
     let (arms, tests) = (rows_of_code(code), rows_of_tests(tests));

@@ -1,0 +1,154 @@
+//! Claiming and finishing in a transaction that somebody else opened and will commit.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::chaos;
+use crate::error::{Error, ErrorKind};
+use crate::gate::Answer;
+use crate::ledger::rules::{self, ClaimRuling};
+use crate::ledger::{Call, Entry, Fault, FaultKind, Finished, LedgerVerdict, OutboxRow, Transaction, Tried};
+
+/// How often a claim is made again for an operation whose row came and went.
+const CLAIMS: usize = 3;
+
+/// What the claims of a transaction gave.
+#[derive(Debug)]
+pub(super) struct Claims {
+    /// The id of the transaction.
+    pub(super) transaction: Option<u64>,
+    /// One for each call.
+    pub(super) claims: Vec<ClaimRuling>,
+}
+
+/// Claims operations, no operation twice. `own` are earlier transactions of the same run whose COMMIT got no reply.
+pub(super) async fn claim<T: Transaction>(
+    transaction: &mut T,
+    namespace: &str,
+    calls: &[Call],
+    own: &[u64],
+) -> Result<Claims, Fault> {
+    let mut id = None;
+    let mut claims = vec![ClaimRuling::Vanished; calls.len()];
+    for _ in 0..CLAIMS {
+        let open = |claims: &[ClaimRuling]| {
+            (0..calls.len()).filter(|&n| claims[n] == ClaimRuling::Vanished).collect::<Vec<_>>()
+        };
+        let asked = open(&claims);
+        if asked.is_empty() {
+            break;
+        }
+        let asked_calls: Vec<Call> = asked.iter().map(|&n| calls[n]).collect();
+        let claimed = transaction.claim(namespace, &asked_calls).await?;
+        id = claimed.transaction.or(id);
+        let left: Vec<usize> = (0..asked.len()).filter(|&n| claimed.tries[n] == Tried::NotInserted).collect();
+        let mut found = Vec::new();
+        if !left.is_empty() {
+            let operations: Vec<_> = left.iter().map(|&n| asked_calls[n].operation()).collect();
+            found = transaction.read(namespace, &operations).await?;
+        }
+        for (n, &index) in asked.iter().enumerate() {
+            let found = left.iter().position(|&place| place == n).and_then(|place| found.get(place));
+            claims[index] = rules::claim(&calls[index], claimed.tries[n], found, own);
+        }
+    }
+    Ok(Claims { transaction: id, claims })
+}
+
+/// What a claim in a transaction of the caller's own gives.
+#[derive(Debug)]
+pub enum Claimed<A, E = Entry> {
+    /// The operation is new: write its effect in this transaction, then finish the entry.
+    Fresh(E),
+    /// The operation has ended before, with this answer.
+    Replay(A),
+    /// The operation has ended with another payload.
+    Mismatch,
+    /// Another transaction runs the operation, or has just run it. Roll back and try again later.
+    Busy,
+    /// The operation is closed after too many attempts.
+    Dead,
+}
+
+impl<A, E> Claimed<A, E> {
+    /// The same with another entry: that of an adapter, which knows how to finish it.
+    pub fn map_entry<F>(self, entry: impl FnOnce(E) -> F) -> Claimed<A, F> {
+        match self {
+            Self::Fresh(fresh) => Claimed::Fresh(entry(fresh)),
+            Self::Replay(answer) => Claimed::Replay(answer),
+            Self::Mismatch => Claimed::Mismatch,
+            Self::Busy => Claimed::Busy,
+            Self::Dead => Claimed::Dead,
+        }
+    }
+}
+
+/// Claims one operation in a transaction of the caller's own.
+///
+/// # Errors
+/// - `NotApplied`: the transaction must be rolled back, and may be run again: a conflict, a lost connection, a failed
+///   statement.
+/// - `Invalid`: the transaction has claimed this operation before.
+/// - `Damaged`: the recorded answer cannot be decoded.
+/// - `Unusable`: the tables are missing.
+pub async fn claim_one<T, A>(transaction: &mut T, namespace: &Arc<str>, call: &Call) -> Result<Claimed<A>, Error>
+where
+    T: Transaction,
+    A: Answer,
+{
+    let mut claims = claim(transaction, namespace, &[*call], &[]).await?.claims;
+    match claims.remove(0) {
+        ClaimRuling::Fresh => Ok(Claimed::Fresh(Entry::new(Arc::clone(namespace), call.operation(), 0).owed())),
+        ClaimRuling::Replay { answer, .. } => decode(answer).map(Claimed::Replay),
+        ClaimRuling::Mismatch => Ok(Claimed::Mismatch),
+        ClaimRuling::Busy | ClaimRuling::Vanished => Ok(Claimed::Busy),
+        ClaimRuling::Dead => Ok(Claimed::Dead),
+        ClaimRuling::ClaimedTwice => Err(claimed_twice()),
+    }
+}
+
+/// Writes the events of an entry, and finishes it with this answer.
+///
+/// # Errors
+/// `NotApplied`: the transaction must be rolled back. Also if the entry is no longer open in this transaction, because
+/// the claim was rolled back to a savepoint, or the transaction ended in between.
+pub async fn finish_one<T, A>(transaction: &mut T, mut entry: Entry, answer: &A) -> Result<(), Error>
+where
+    T: Transaction,
+    A: Answer,
+{
+    entry.settle();
+    let events = entry.take_events();
+    let row = Finished { operation: entry.operation(), verdict: LedgerVerdict::Applied, answer: answer.encode() };
+    Ok(finish(transaction, entry.namespace(), &events, &[row]).await?)
+}
+
+/// Finishes rows, each of which must still be open, then writes events. If the transaction has ended meanwhile, an
+/// event before that check would be committed by itself.
+pub(super) async fn finish<T: Transaction>(
+    transaction: &mut T,
+    namespace: &str,
+    events: &[OutboxRow],
+    rows: &[Finished],
+) -> Result<(), Fault> {
+    let finished = transaction.finish(namespace, rows).await?;
+    if finished != rows.len() {
+        let message = "a claim is no longer open: it was rolled back, or the transaction ended before it was finished";
+        return Err(Fault::new(FaultKind::Failed, message));
+    }
+    if events.is_empty() {
+        return Ok(());
+    }
+    let emitted = transaction.emit(namespace, events).await;
+    if chaos::on("event_outside") { Ok(()) } else { emitted }
+}
+
+pub(super) fn claimed_twice() -> Error {
+    Error::new(ErrorKind::Invalid, "this transaction has claimed the same operation before")
+}
+
+pub(super) fn decode<A: Answer>(answer: Bytes) -> Result<A, Error> {
+    let decoded = A::decode(answer);
+    decoded.map_err(|error| Error::new(ErrorKind::Damaged, "a recorded answer cannot be decoded").caused_by(error))
+}

@@ -1,0 +1,80 @@
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::{EventId, OperationId};
+use crate::ledger::{Event, OutboxRow};
+use crate::telemetry;
+
+/// An operation that this transaction has claimed and nobody has run: write its effect in the same transaction.
+///
+/// A transaction with an entry that is not finished cannot commit.
+#[derive(Debug)]
+#[must_use = "a transaction with an entry that is not finished cannot commit"]
+pub struct Entry {
+    namespace: Arc<str>,
+    operation: OperationId,
+    index: usize,
+    events: Vec<OutboxRow>,
+    /// Whether somebody has to finish the entry: the caller of a claim, but not the handler of a runner.
+    is_owed: bool,
+}
+
+impl Entry {
+    /// The entry of the `index`-th call of a batch. The runner finishes it.
+    pub(super) fn new(namespace: Arc<str>, operation: OperationId, index: usize) -> Self {
+        Self { namespace, operation, index, events: Vec::new(), is_owed: false }
+    }
+
+    /// The same entry, for a caller that has to finish it.
+    pub(super) fn owed(mut self) -> Self {
+        self.is_owed = true;
+        self
+    }
+
+    /// The id of the operation: use it as the transaction id of the effect.
+    pub fn operation(&self) -> OperationId {
+        self.operation
+    }
+
+    /// The index of the call in the batch that was given to the runner. 0 for a single call.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The namespace of the ledger.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Adds an event. It is written when the entry is finished, and published after the commit. Returns its id. Every
+    /// attempt that emits its events in the same order gets the same ids.
+    ///
+    /// # Errors
+    /// `Invalid` if the topic, the ordering key or the size is out of its limits. Nothing was added.
+    pub fn emit(&mut self, event: Event) -> Result<EventId> {
+        let number = u32::try_from(self.events.len());
+        let number = number.map_err(|_| Error::new(ErrorKind::Invalid, "an operation emits fewer than 2^32 events"))?;
+        let row = event.into_row(&self.namespace, self.operation, number)?;
+        let id = row.id;
+        self.events.push(row);
+        Ok(id)
+    }
+
+    /// Removes the events, because nothing of the operation is to be kept.
+    pub(super) fn take_events(&mut self) -> Vec<OutboxRow> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Ends the duty to finish the entry.
+    pub(super) fn settle(&mut self) {
+        self.is_owed = false;
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.is_owed {
+            telemetry::entry_dropped(self.operation);
+        }
+    }
+}

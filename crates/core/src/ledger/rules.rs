@@ -1,0 +1,158 @@
+//! Every decision of the ledger, pure. The rows are numbered in [`rows.md`](self#the-rows).
+#![doc = include_str!("rows.md")]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::chaos;
+use crate::ledger::{Call, FaultKind, FoundRow, LedgerVerdict, Tried};
+
+/// What a call gets after its claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimRuling {
+    /// The operation is new: run it in this transaction.
+    Fresh,
+    /// The operation has ended before.
+    Replay {
+        /// How it ended.
+        verdict: LedgerVerdict,
+        /// The encoded answer.
+        answer: Bytes,
+        /// Whether an earlier try of this very run ended it, whose COMMIT got no reply.
+        is_own: bool,
+    },
+    /// The operation has ended with another payload.
+    Mismatch,
+    /// Another transaction runs the operation.
+    Busy,
+    /// The operation is closed after too many attempts.
+    Dead,
+    /// This transaction has claimed the operation before.
+    ClaimedTwice,
+    /// Neither inserted nor found: claim again.
+    Vanished,
+}
+
+/// Decides what a call gets. `found` is what a new statement found for an operation that was not inserted. `own` are
+/// the transactions of this run whose COMMIT got no reply.
+pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -> ClaimRuling {
+    match (tried, found) {
+        (Tried::Locked, _) => ClaimRuling::Busy,    // K1
+        (Tried::Inserted, _) => ClaimRuling::Fresh, // K2
+        (Tried::NotInserted, Some(FoundRow::Row(row))) => {
+            let is_own = row.transaction.is_some_and(|transaction| own.contains(&transaction));
+            let is_same = call.accepts(row.fingerprint) || chaos::on("ledger_payload_ignored");
+            match is_own || is_same {
+                true => ClaimRuling::Replay { verdict: row.verdict, answer: row.answer.clone(), is_own }, // K3, K4
+                false => ClaimRuling::Mismatch,                                                           // K5
+            }
+        }
+        (Tried::NotInserted, _) if chaos::on("violation_is_success") => {
+            ClaimRuling::Replay { verdict: LedgerVerdict::Applied, answer: Bytes::new(), is_own: false }
+        }
+        (Tried::NotInserted, Some(FoundRow::Open)) => ClaimRuling::ClaimedTwice, // K6
+        (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,         // K7
+        (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Vanished, // K8
+    }
+}
+
+/// How a transaction with fresh operations ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It has committed.
+    Committed,
+    /// It has not, because of the database.
+    Fault(FaultKind),
+    /// It was rolled back, because the handler failed. The handler may name the operation, by its place among those
+    /// that it got.
+    HandlerFailed(Option<usize>),
+}
+
+/// A transaction that ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub ending: Ending,
+    /// The number of its fresh operations.
+    pub operations: usize,
+    /// How many times these operations may still be run, as the database allowed no end so far.
+    pub tries_left: u32,
+    /// Whether an earlier COMMIT of these operations got no reply, and this transaction did not get to claim them.
+    pub is_commit_open: bool,
+    /// Whether failures of one operation are counted.
+    pub is_counting: bool,
+}
+
+/// What follows after a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Give the answers.
+    Answer,
+    /// Run the same operations again after a pause.
+    Again,
+    /// Run each half in a transaction of its own.
+    Halves,
+    /// Run those before the operation, the operation, and those after it in transactions of their own.
+    Around(usize),
+    /// Count the failure of the one operation.
+    Count,
+    /// Report that nothing was applied.
+    NotApplied,
+    /// Report that the database cannot be used now.
+    Unavailable,
+    /// Report that the outcome is unknown.
+    Unknown,
+}
+
+/// Decides what follows after a transaction.
+pub fn next(ended: &Ended) -> Next {
+    let is_one = ended.operations <= 1;
+    match ended.ending {
+        Ending::Committed => Next::Answer, // T1
+        Ending::Fault(FaultKind::CommitUnknown) if chaos::on("commit_trusted") => Next::Answer,
+        Ending::Fault(FaultKind::CommitUnknown) if ended.tries_left > 0 => Next::Again, // T2
+        Ending::Fault(FaultKind::CommitUnknown) => Next::Unknown,                       // T3
+        Ending::Fault(FaultKind::Conflict | FaultKind::Unavailable) if ended.tries_left > 0 => Next::Again, // T4
+        Ending::Fault(_) if ended.is_commit_open => Next::Unknown,                      // T13
+        Ending::Fault(FaultKind::Conflict) => Next::NotApplied,                         // T5
+        Ending::Fault(FaultKind::Unavailable | FaultKind::Unusable) => Next::Unavailable, // T6
+        Ending::Fault(FaultKind::TooLarge) if is_one => Next::NotApplied,               // T7
+        Ending::Fault(FaultKind::TooLarge) => Next::Halves,                             // T8
+        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed) if is_one && ended.is_counting => Next::Count, // T9
+        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed) if is_one => Next::NotApplied, // T10
+        Ending::HandlerFailed(Some(place)) if place < ended.operations => Next::Around(place), // T11
+        Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed) => Next::Halves,    // T12
+    }
+}
+
+/// What follows after a failure was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// Run it again after this time.
+    Retry(Duration),
+    /// The operation is closed.
+    Dead,
+}
+
+/// Decides what follows after the `attempts`-th failure of an operation.
+pub fn counted(attempts: u32, max_attempts: u32) -> Counted {
+    match attempts >= max_attempts {
+        true => Counted::Dead,                      // N1
+        false => Counted::Retry(backoff(attempts)), // N2
+    }
+}
+
+/// The pause after the n-th failure: 200 ms, doubling to 1 minute.
+fn backoff(attempts: u32) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(16);
+    Duration::from_millis(200 << doublings).min(Duration::from_mins(1))
+}
+
+/// The pause before the same operations are run again in a new transaction, as the database allowed no end: 5 ms,
+/// doubling to 1 s, of which a random part between a half and the whole is waited.
+pub fn pause(tries: u32, random: u32) -> Duration {
+    let longest = Duration::from_millis(5 << tries.min(16)).min(Duration::from_secs(1));
+    let half = longest / 2;
+    half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
+}
