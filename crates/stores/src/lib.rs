@@ -8,6 +8,8 @@
 //! | `sqlite` | [`Sqlite`]: one file, for one host |
 //! | `tokio` | `Redis::connect` and `Sqlite::open`, which use the current tokio runtime |
 
+#[cfg(feature = "sqlite")]
+mod chaos;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -16,8 +18,8 @@ mod redis;
 mod sqlite;
 
 #[cfg(feature = "postgres")]
-pub use postgres::{Postgres, PostgresUrl};
+pub use postgres::{Postgres, PostgresEntry, PostgresLedger, PostgresTables, PostgresUrl};
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisUrl};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Sqlite, SqliteSettings};
+pub use sqlite::{Sqlite, SqliteEntry, SqliteLedger, SqliteSettings, SqliteTables};

@@ -15,12 +15,14 @@
 mod call_error;
 mod check;
 mod clock;
+mod ledger;
 mod migrations;
 mod pool;
 mod row;
 mod schema;
 mod statements;
 mod sweep;
+mod tables;
 mod tls;
 mod url;
 
@@ -42,10 +44,11 @@ use check::ServerFacts;
 use clock::ServerClock;
 use pool::{ConnectionPool, Parameter};
 use row::{RecordColumns, RecordReply};
-use schema::Schema;
 use statements::Statements;
 use sweep::SweepPosition;
 
+pub use ledger::{PostgresEntry, PostgresLedger};
+pub use tables::PostgresTables;
 pub use url::PostgresUrl;
 
 /// A store on a PostgreSQL server, 14 or later. At its first call it creates its tables, if they are missing and the
@@ -153,7 +156,8 @@ impl Postgres {
         }
         let (shared, pool, (reply, created)) = (Arc::clone(&self.shared), self.pool.clone(), oneshot::channel());
         self.shared.runtime.spawn(Box::pin(async move {
-            let applied = shared.has_tables.get_or_try_init(async || migrate(&pool, &shared.url.schema).await).await;
+            let apply = async || migrations::apply_on(&pool, &shared.url.schema).await.map(drop);
+            let applied = shared.has_tables.get_or_try_init(apply).await;
             // A failed send means that the caller was cancelled.
             let _ = reply.send(applied.map(drop));
         }));
@@ -175,16 +179,6 @@ impl Postgres {
 fn is_held_by(record: &Record, ask: &Complete) -> bool {
     let is_owner = record.state.holding().is_some_and(|holding| holding.owner == ask.claim.owner);
     is_owner && record.token == ask.claim.token && record.fingerprint == ask.fingerprint
-}
-
-async fn migrate(pool: &ConnectionPool, schema: &Schema) -> Result<(), PostgresCallError> {
-    let mut connection = pool.get().await?;
-    let applied = migrations::apply(&mut connection, schema).await;
-    if applied.is_err() {
-        // It may be in the middle of a transaction.
-        connection.discard();
-    }
-    applied
 }
 
 /// The error for a record that changed in each try.

@@ -12,9 +12,11 @@
 mod checkpoint;
 mod connection;
 mod group;
+mod ledger;
 mod row;
 mod step;
 mod sweep;
+mod tables;
 mod thread;
 
 use std::path::Path;
@@ -29,6 +31,8 @@ use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{RecordKey, Result};
 
 use checkpoint::Checkpoints;
+pub use ledger::{SqliteEntry, SqliteLedger};
+pub use tables::SqliteTables;
 use thread::DatabaseThread;
 
 /// A store in one SQLite file. It removes expired records by itself, once a minute unless its settings say otherwise.

@@ -8,13 +8,18 @@
 //! }
 //! ```
 //!
+//! A ledger joins in the same way, with [`ledger_main`].
+//!
 //! For tests of a whole engine: [`Faulty`], a store with injected faults, and [`VirtualTime`], a scheduler in which
-//! leases and timeouts take no real time. For tests of a backend: [`servers`], real servers that can be killed, stopped
-//! and given another clock, and a TCP [`proxy`] with injected faults.
+//! leases and timeouts take no real time. [`FaultyTransaction`] is a transaction of a ledger with an injected fault.
+//! For tests of a backend: [`servers`], real servers that can be killed, stopped and given another clock, and a TCP
+//! [`proxy`] with injected faults.
 
 mod clock;
 mod differential;
 mod faulty;
+mod faulty_transaction;
+mod ledger_runner;
 mod ports;
 pub mod proxy;
 mod runner;
@@ -26,7 +31,13 @@ mod virtual_time;
 pub use clock::ManualClock;
 pub use differential::differential;
 pub use faulty::{CopyDelay, Faulty, StoreFault, StoreMethod, yield_now};
+pub use faulty_transaction::{FaultyTransaction, StatementFault};
+pub use ledger_runner::{LedgerBackend, ledger_main};
 pub use runner::{Backend, main};
 pub use setup::{Capability, ClockStep, Setup, StoredPart, SuiteCase};
+pub use suite::ledger::{
+    ConnectionCut, CutRequest, Execute, LedgerCapability, LedgerCase, LedgerContents, LedgerSession, LedgerSetup,
+    Script, ScriptFailure, Snapshot, StoredAttempts, StoredEntry, StoredEvent, Way, ledger_cases,
+};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

@@ -1,3 +1,4 @@
-//! The conformance cases, one folder for each trait that a backend implements.
+//! The conformance cases, one folder for each thing that a backend implements.
 
+pub(crate) mod ledger;
 pub(crate) mod store;

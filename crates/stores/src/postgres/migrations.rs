@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, IsolationLevel, Row};
 
 use super::call_error::PostgresCallError;
-use super::pool::Parameter;
+use super::pool::{ConnectionPool, Parameter};
 use super::schema::Schema;
 
 /// One version of the schema.
@@ -17,8 +17,10 @@ pub(crate) struct Migration {
 }
 
 /// All versions, in order.
-pub(crate) const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, sql: include_str!("migrations/0001_records.sql") }];
+pub(crate) const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, sql: include_str!("migrations/0001_records.sql") },
+    Migration { version: 2, sql: include_str!("migrations/0002_ledger.sql") },
+];
 
 /// The versions that the schema lacks. None means that the schema can be used.
 ///
@@ -52,6 +54,23 @@ async fn has_name(client: &Client, query: &str, schema: &Schema) -> Result<bool,
     Ok(!rows.is_empty())
 }
 
+/// As [`apply`], on a connection of this pool.
+///
+/// # Errors
+/// As [`apply`].
+///
+/// # Cancel safety
+/// If the future is dropped, either all missing versions are applied or none.
+pub(crate) async fn apply_on(pool: &ConnectionPool, schema: &Schema) -> Result<Vec<i32>, PostgresCallError> {
+    let mut connection = pool.get().await?;
+    let applied = apply(&mut connection, schema).await;
+    if applied.is_err() {
+        // It may be in the middle of a transaction.
+        connection.discard();
+    }
+    applied
+}
+
 /// Brings the schema to the newest version, and creates it if it does not exist. All versions are one transaction.
 /// Several processes may do this at the same time: each waits for the one before.
 ///
@@ -60,9 +79,9 @@ async fn has_name(client: &Client, query: &str, schema: &Schema) -> Result<bool,
 ///
 /// # Cancel safety
 /// If the future is dropped, either all missing versions are applied or none.
-pub(crate) async fn apply(client: &mut Client, schema: &Schema) -> Result<(), PostgresCallError> {
+async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, PostgresCallError> {
     if missing(client, schema).await?.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     // Under a stricter level, the statements after the lock would not see what the process before has committed.
     let transaction = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start();
@@ -71,20 +90,41 @@ pub(crate) async fn apply(client: &mut Client, schema: &Schema) -> Result<(), Po
     run(include_str!("migrations/lock.sql")).await?;
     let missing = missing(transaction.client(), schema).await?;
     if missing.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     if !has_name(transaction.client(), include_str!("migrations/has_schema.sql"), schema).await? {
         run(&schema.replace_in(include_str!("migrations/create_schema.sql"))).await?;
     }
     run(&format!("set local search_path to {schema}")).await?;
     run(include_str!("migrations/create_versions.sql")).await?;
-    for migration in missing {
+    for migration in &missing {
         run(migration.sql).await?;
         let version: Parameter<'_> = (&migration.version, Type::INT4);
         let added = transaction.query_typed(include_str!("migrations/add_version.sql"), &[version]).await;
         added.map_err(PostgresCallError::Sent)?;
     }
-    transaction.commit().await.map_err(PostgresCallError::Sent)
+    transaction.commit().await.map_err(PostgresCallError::Sent)?;
+    Ok(missing.iter().map(|migration| migration.version).collect())
+}
+
+/// A script that applies the missing versions in one transaction, for `psql`.
+///
+/// # Errors
+/// As [`missing`].
+pub(crate) async fn script(client: &Client, schema: &Schema) -> Result<String, PostgresCallError> {
+    let missing = missing(client, schema).await?;
+    let has_schema = has_name(client, include_str!("migrations/has_schema.sql"), schema).await?;
+    let create_schema = schema.replace_in(include_str!("migrations/create_schema.sql"));
+    let mut script = format!("begin;\n\n{};\n\n", include_str!("migrations/lock.sql").trim_end());
+    if !has_schema {
+        script += &format!("{};\n\n", create_schema.trim_end());
+    }
+    script += &format!("set local search_path to {schema};\n\n{}", include_str!("migrations/create_versions.sql"));
+    for Migration { version, sql } in missing {
+        script += &format!("\n{sql}\ninsert into hapax_migration (version) values ({version});\n");
+    }
+    script += "\ncommit;\n";
+    Ok(script)
 }
 
 #[cfg(test)]

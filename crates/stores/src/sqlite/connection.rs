@@ -136,7 +136,7 @@ fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
     Ok(version)
 }
 
-fn unusable(path: &Path, error: rusqlite::Error) -> Error {
+pub(super) fn unusable(path: &Path, error: rusqlite::Error) -> Error {
     let problem_and_remedy = match error.sqlite_error_code() {
         Some(ErrorCode::CannotOpen) => {
             "cannot be opened; check that its directory exists and that this user may write there"

@@ -4,4 +4,5 @@
 
 mod disk;
 mod groups;
+mod ledger_faults;
 mod sqlite;

@@ -2,6 +2,7 @@
 
 mod access;
 mod calls;
+mod ledger;
 mod outages;
 mod schemas;
 
@@ -15,7 +16,10 @@ use hapax_testkit::servers::{PostgresSchema, PostgresServer, PostgresServerOptio
 use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    [access::tests(), calls::tests(), outages::tests(), schemas::tests()].into_iter().flatten().collect()
+    [access::tests(), calls::tests(), ledger::tests(), outages::tests(), schemas::tests()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The name of the service.

@@ -1,0 +1,387 @@
+//! The ledger in PostgreSQL: in the service's own database, so that its rows commit with the service's writes.
+
+mod check;
+mod statements;
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use hapax_core::gate::{Answer, Failure, Refused, RunResult};
+use hapax_core::ledger::{
+    self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, FaultKind, Handler,
+    HandlerFailure, Retention, Slice, Step, Terms, Work,
+};
+use hapax_core::runtime::Runtime;
+use hapax_core::store::Finding;
+use hapax_core::{Error, ErrorKind, EventId, OperationId, Result};
+use tokio::sync::OnceCell;
+use tokio_postgres::Transaction;
+use tokio_postgres::types::Type;
+
+use super::PostgresUrl;
+use super::call_error::PostgresCallError;
+use super::migrations;
+use super::pool::ConnectionPool;
+use check::LedgerFacts;
+use statements::{OpenedBy, Sql, TransactionStatements, commit_fault, fault, uuid};
+
+/// A ledger in PostgreSQL. Cheap to clone; all clones share one pool of connections.
+///
+/// In a transaction of the caller's own, on a connection of the caller's own:
+///
+/// ```no_run
+/// # async fn transfer(mut client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use hapax::ledger::{Call, Claimed, Event, Terms};
+/// use hapax::stores::PostgresLedger;
+/// use hapax::{Identity, Key, Scope};
+///
+/// let ledger = PostgresLedger::connect(&"postgres://app@localhost/shop".parse()?, Terms::new("transfers")?)?;
+/// ledger.create_tables().await?; // or `hapax migrate`, by a role that may
+/// let call = Call::from(Identity::plain().call(&Scope::tenant("shop", "acme")?, &Key::new("order-7")?));
+///
+/// let transaction = client.transaction().await?;
+/// match ledger.claim::<String>(&transaction, &call).await? {
+///     Claimed::Fresh(mut entry) => {
+///         transaction.execute("insert into transfer values (5)", &[]).await?;
+///         entry.emit(Event::new("transferred", "5"))?;
+///         entry.finish(&transaction, &String::from("transferred")).await?;
+///         transaction.commit().await?;
+///     }
+///     Claimed::Replay(answer) => println!("before: {answer}"),
+///     Claimed::Mismatch | Claimed::Busy | Claimed::Dead => println!("not now, or never"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresLedger {
+    pool: ConnectionPool,
+    runtime: Arc<dyn Runtime>,
+    sql: Arc<Sql>,
+    url: Arc<PostgresUrl>,
+    /// Set once the tables are there.
+    has_tables: Arc<OnceCell<()>>,
+    terms: Terms,
+}
+
+impl fmt::Debug for PostgresLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresLedger").field("terms", &self.terms).finish_non_exhaustive()
+    }
+}
+
+impl PostgresLedger {
+    /// A ledger in the database of this URL, on the current tokio runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn connect(url: &PostgresUrl, terms: Terms) -> Result<Self> {
+        Self::with(url, Arc::new(hapax_core::runtime::Tokio::current()), terms)
+    }
+
+    /// A ledger in the database of this URL, on this runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>, terms: Terms) -> Result<Self> {
+        let sql = Arc::new(Sql::new(&url.schema));
+        let (url, connections) = (Arc::new(url.clone()), url.connections);
+        let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), connections)?;
+        Ok(Self { pool, runtime, sql, url, has_tables: Arc::default(), terms })
+    }
+
+    /// The terms.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Creates the tables that are missing. `run` and `run_batch` do so by themselves; `claim` does not, because its
+    /// transaction is the caller's.
+    ///
+    /// # Errors
+    /// - `NotApplied` if the server cannot be reached.
+    /// - `Unusable` if tables are missing and the role may not create them, or the schema has a newer version.
+    ///
+    /// # Cancel safety
+    /// If dropped, the tables are created as a whole or not at all.
+    pub async fn create_tables(&self) -> Result<()> {
+        let create = async || migrations::apply_on(&self.pool, &self.url.schema).await.map(drop);
+        self.has_tables.get_or_try_init(create).await?;
+        Ok(())
+    }
+
+    /// Checks whether the server can be trusted with effects. `calls` is the number of calls that all batches together
+    /// may claim at once: each holds a lock of the server until its transaction ends. Do it at start.
+    ///
+    /// # Errors
+    /// - `NotApplied` if the server cannot be reached.
+    /// - `Unusable` if the server does not let the role in.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub async fn check(&self, calls: usize) -> Result<Vec<Finding>> {
+        let rows = self.pool.query(&self.sql.facts, &[]).await?;
+        let unread = || Error::new(ErrorKind::NotApplied, "the server does not tell its settings");
+        let facts = LedgerFacts::read(rows.first().ok_or_else(unread)?).map_err(PostgresCallError::Sent)?;
+        Ok(facts.findings(calls))
+    }
+
+    /// Claims an operation in a transaction of the caller's own, or in a savepoint of one, on any connection to the
+    /// same database.
+    ///
+    /// # Errors
+    /// - `NotApplied`: roll the transaction back and run it again: a conflict (40001, 40P01), a lost connection, or a
+    ///   failed statement.
+    /// - `Invalid`: the transaction has claimed this operation before.
+    /// - `Unusable`: the tables are missing, or the role lacks a permission.
+    /// - `Damaged`: the recorded answer cannot be decoded.
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back if the future is dropped.
+    pub async fn claim<A: Answer>(
+        &self,
+        transaction: &Transaction<'_>,
+        call: &Call,
+    ) -> Result<Claimed<A, PostgresEntry>> {
+        let mut statements = TransactionStatements { sql: &self.sql, transaction, opened_by: OpenedBy::Caller };
+        let claimed = ledger::claim_one(&mut statements, self.terms.namespace(), call).await?;
+        Ok(claimed.map_entry(|entry| PostgresEntry { entry, sql: Arc::clone(&self.sql) }))
+    }
+
+    /// Runs the handler once for this call, in a transaction with its row. A later copy gets the same answer.
+    ///
+    /// `Ok` commits. [`Failure::Final`] undoes what the handler wrote and commits the answer. Every other failure and a
+    /// panic undo everything. The handler may run several times; only one run commits.
+    ///
+    /// # Errors
+    /// [`Refused`]; its reason says what the caller can do.
+    ///
+    /// # Cancel safety
+    /// If dropped, the transaction commits as a whole or not at all. A later copy of the call finds out.
+    pub async fn run<A, H>(&self, call: Call, handler: H) -> Result<RunResult<A>, Refused<A>>
+    where
+        A: Answer,
+        H: AsyncFn(&Transaction<'_>, &mut Entry) -> Result<A, Failure<A>>,
+    {
+        self.run_all(vec![Work { call, ordering_key: None }], One(handler)).await.remove(0)
+    }
+
+    /// Runs the handler once for the calls of a batch that are new, in one transaction with their rows. If the handler
+    /// fails, parts of the batch run in transactions of their own, until each call has its result. Returns one result
+    /// for each call.
+    ///
+    /// # Cancel safety
+    /// If dropped, each transaction commits as a whole or not at all. A later copy of the calls finds out.
+    pub async fn run_batch<A, H>(&self, work: Vec<Work>, handler: H) -> Vec<CallResult<A>>
+    where
+        A: Answer,
+        H: AsyncFn(&Transaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
+    {
+        self.run_all(work, Many(handler)).await
+    }
+
+    async fn run_all<A, H>(&self, work: Vec<Work>, handler: H) -> Vec<CallResult<A>>
+    where
+        A: Answer,
+        H: BatchHandler<A>,
+    {
+        let mut batch = Batch::new(self.terms.clone(), work);
+        loop {
+            match batch.step() {
+                Step::Pause(pause) => self.runtime.sleep(pause).await,
+                Step::Transaction(slice) => {
+                    let (attempted, commit) = self.run_slice(&batch, &slice, &handler).await;
+                    batch.ended(slice, attempted, commit, random());
+                }
+                Step::Count(failed) => {
+                    let attempts = self.count(&failed).await.ok();
+                    batch.counted(failed, attempts);
+                }
+                Step::Done => return batch.into_results(),
+            }
+        }
+    }
+
+    /// Runs the calls of a slice in one transaction. Returns what it did, and the result of COMMIT.
+    async fn run_slice<A, H>(&self, batch: &Batch<A>, slice: &Slice, handler: &H) -> (Attempted<A>, Result<(), Fault>)
+    where
+        A: Answer,
+        H: BatchHandler<A>,
+    {
+        if let Err(error) = self.create_tables().await {
+            return (Attempted::not_begun(tables_fault(error)), Ok(()));
+        }
+        let mut connection = match self.pool.get().await {
+            Ok(connection) => connection,
+            Err(error) => return (Attempted::not_begun(connect_fault(error)), Ok(())),
+        };
+        let transaction = match connection.transaction().await {
+            Ok(transaction) => transaction,
+            Err(error) => return (Attempted::not_begun(fault(error)), Ok(())),
+        };
+        let mut statements =
+            TransactionStatements { sql: &self.sql, transaction: &transaction, opened_by: OpenedBy::Runner };
+        let handler = PostgresHandler { handler, transaction: &transaction };
+        let attempted = ledger::attempt(batch, slice, &mut statements, handler).await;
+        let commit = if attempted.is_ready() {
+            transaction.commit().await.map_err(commit_fault)
+        } else {
+            // If the ROLLBACK fails, the connection broke, and the server rolls back.
+            let _ = transaction.rollback().await;
+            Ok(())
+        };
+        (attempted, commit)
+    }
+
+    /// Counts a failed attempt, and closes the operation after the last one.
+    async fn count<A>(&self, failed: &FailedCall<A>) -> Result<u32, Fault> {
+        let (namespace, operation) = (&**self.terms.namespace(), uuid(failed.operation));
+        let last = i32::try_from(self.terms.last_attempt().unwrap_or(0)).unwrap_or(i32::MAX);
+        let parameters = [
+            (&namespace as _, Type::TEXT),
+            (&operation as _, Type::UUID),
+            (&failed.error as _, Type::TEXT),
+            (&last as _, Type::INT4),
+        ];
+        let rows = self.pool.query(&self.sql.count, &parameters).await.map_err(connect_fault)?;
+        Ok(rows.first().map_or(0, |row| row.get::<_, i32>(0).cast_unsigned()))
+    }
+
+    /// Removes the rows of this namespace that are older than the retention of the terms from some pages, from page
+    /// `from` on. Returns the page to continue at, or None at the end of the table. The role needs `DELETE` on the
+    /// table, which no other method needs.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: repeat the call.
+    ///
+    /// # Cancel safety
+    /// If dropped, the rows may be removed.
+    pub async fn sweep(&self, from: u32) -> Result<Option<u32>> {
+        const PAGES: u32 = 64;
+        let Retention::For(kept) = self.terms.kept_for() else {
+            return Ok(None);
+        };
+        let rows = self.pool.query(&self.sql.pages, &[]).await?;
+        let pages = rows.first().map_or(0, |row| row.get::<_, i64>(0));
+        let to = from.saturating_add(PAGES);
+        let (begin, end) = (format!("({from},0)"), format!("({to},0)"));
+        let (seconds, namespace) = (kept.as_secs_f64(), &**self.terms.namespace());
+        let range = [
+            (&namespace as _, Type::TEXT),
+            (&begin as _, Type::TEXT),
+            (&end as _, Type::TEXT),
+            (&seconds as _, Type::FLOAT8),
+        ];
+        self.pool.query(&self.sql.sweep, &range).await?;
+        Ok((i64::from(to) < pages).then_some(to))
+    }
+}
+
+impl AsRef<Terms> for PostgresLedger {
+    fn as_ref(&self) -> &Terms {
+        &self.terms
+    }
+}
+
+/// A handler of one call or of many.
+trait BatchHandler<A> {
+    fn handle(
+        &self,
+        transaction: &Transaction<'_>,
+        entries: &mut [Entry],
+    ) -> impl Future<Output = Result<Vec<A>, HandlerFailure<A>>>;
+}
+
+struct One<H>(H);
+
+impl<A, H> BatchHandler<A> for One<H>
+where
+    H: AsyncFn(&Transaction<'_>, &mut Entry) -> Result<A, Failure<A>>,
+{
+    async fn handle(&self, transaction: &Transaction<'_>, entries: &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> {
+        let answer = (self.0)(transaction, &mut entries[0]).await;
+        answer.map(|answer| vec![answer]).map_err(|failure| HandlerFailure::of(0, failure))
+    }
+}
+
+struct Many<H>(H);
+
+impl<A, H> BatchHandler<A> for Many<H>
+where
+    H: AsyncFn(&Transaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
+{
+    async fn handle(&self, transaction: &Transaction<'_>, entries: &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> {
+        (self.0)(transaction, entries).await
+    }
+}
+
+/// A handler with its transaction.
+struct PostgresHandler<'t, H> {
+    handler: &'t H,
+    transaction: &'t Transaction<'t>,
+}
+
+impl<A, H: BatchHandler<A>> Handler<A> for PostgresHandler<'_, H> {
+    async fn handle(self, entries: &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> {
+        self.handler.handle(self.transaction, entries).await
+    }
+}
+
+/// An entry of a [`PostgresLedger`], claimed in a transaction of the caller's own.
+#[derive(Debug)]
+#[must_use = "a transaction with an entry that is not finished cannot commit"]
+pub struct PostgresEntry {
+    entry: Entry,
+    sql: Arc<Sql>,
+}
+
+impl PostgresEntry {
+    /// The id of the operation: use it as the transaction id of the effect.
+    pub fn operation(&self) -> OperationId {
+        self.entry.operation()
+    }
+
+    /// Adds an event, which leaves after the commit. Returns its id.
+    ///
+    /// # Errors
+    /// `Invalid` if the topic, the ordering key or the size is out of its limits. Nothing was added.
+    pub fn emit(&mut self, event: Event) -> Result<EventId> {
+        self.entry.emit(event)
+    }
+
+    /// Writes the events, and finishes the entry with this answer. Do it last, then commit.
+    ///
+    /// # Errors
+    /// `NotApplied` if the transaction must be rolled back: a conflict, a failed statement, or a claim that was rolled
+    /// back before.
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back if the future is dropped.
+    pub async fn finish<A: Answer>(self, transaction: &Transaction<'_>, answer: &A) -> Result<()> {
+        let mut statements = TransactionStatements { sql: &self.sql, transaction, opened_by: OpenedBy::Caller };
+        ledger::finish_one(&mut statements, self.entry, answer).await
+    }
+}
+
+/// The fault of a call that needed a connection of the pool.
+fn connect_fault(error: PostgresCallError) -> Fault {
+    tables_fault(error.into())
+}
+
+fn tables_fault(error: Error) -> Fault {
+    let is_unusable = error.kind() == ErrorKind::Unusable;
+    let kind = if is_unusable { FaultKind::Unusable } else { FaultKind::Unavailable };
+    Fault::new(kind, error)
+}
+
+/// Spreads the pauses of processes that disturb each other.
+fn random() -> u32 {
+    // The keys of every `RandomState` are random.
+    let hash = RandomState::new().build_hasher().finish();
+    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,26 @@
+-- Claims the operations $2 with the fingerprints $3 and $4 in the namespace $1. Takes the lock of each without waiting,
+-- so that no claim waits for its twin, and inserts in the order of the operations, so that two batches cannot block
+-- each other. The arrays hide in selects, so that every plan is made for arrays of unknown length.
+with asked as materialized (
+    select u.operation, u.rule, u.fingerprint,
+           pg_try_advisory_xact_lock(
+               hashtextextended($1, 0)
+               # ('x' || left(replace(u.operation::text, '-', ''), 16))::bit(64)::bigint
+           ) as is_locked
+      from unnest((select $2::uuid[]), (select $3::smallint[]), (select $4::bytea[])) u (operation, rule, fingerprint)
+), inserted as (
+    insert into hapax_ledger (operation, namespace, rule, fingerprint)
+    select operation, $1, rule, fingerprint
+      from asked
+     where is_locked
+       and not exists (
+           select from hapax_attempt a
+            where a.operation = asked.operation and a.namespace = $1 and a.dead_at is not null
+       )
+     order by operation
+        on conflict (operation, namespace) do nothing
+    returning operation
+)
+select a.operation, a.is_locked, i.operation is not null as is_inserted,
+       pg_current_xact_id()::text::bigint as transaction
+  from asked a left join inserted i on i.operation = a.operation

@@ -1,0 +1,10 @@
+-- The rows of the operations $2 in the namespace $1, in their order.
+select l.operation is not null as is_found, l.open is not null as is_open, l.verdict, l.rule, l.fingerprint, l.answer,
+       l.xact::text::bigint as transaction,
+       exists (
+           select from hapax_attempt a
+            where a.operation = u.operation and a.namespace = $1 and a.dead_at is not null
+       ) as is_dead
+  from unnest((select $2::uuid[])) with ordinality u (operation, place)
+  left join hapax_ledger l on l.operation = u.operation and l.namespace = $1
+ order by u.place

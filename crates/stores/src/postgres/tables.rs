@@ -1,0 +1,96 @@
+use std::fmt;
+use std::sync::Arc;
+
+use hapax_core::Result;
+use hapax_core::runtime::Runtime;
+
+use super::PostgresUrl;
+use super::migrations;
+use super::pool::ConnectionPool;
+
+/// The tables of Hapax in a PostgreSQL database: records, ledger, attempts and outbox.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// use hapax::stores::PostgresTables;
+///
+/// let tables = PostgresTables::connect(&"postgres://owner@localhost/shop".parse()?)?;
+/// println!("missing: {:?}", tables.missing().await?);
+/// tables.create().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct PostgresTables {
+    url: Arc<PostgresUrl>,
+    pool: ConnectionPool,
+}
+
+impl PostgresTables {
+    /// The tables in the database and schema of this URL, on the current tokio runtime.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn connect(url: &PostgresUrl) -> Result<Self> {
+        Self::with(url, Arc::new(hapax_core::runtime::Tokio::current()))
+    }
+
+    /// The tables in the database and schema of this URL, on this runtime.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let url = Arc::new(url.clone());
+        let pool = ConnectionPool::new(Arc::clone(&url), runtime, 1)?;
+        Ok(Self { url, pool })
+    }
+
+    /// The versions that the schema lacks. None are missing if the tables can be used.
+    ///
+    /// # Errors
+    /// - `NotApplied` if the server cannot be reached.
+    /// - `Unusable` if the schema has a version that this release does not know, or the server lets the role not in.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub async fn missing(&self) -> Result<Vec<i32>> {
+        let connection = self.pool.get().await?;
+        let missing = migrations::missing(&connection, &self.url.schema).await?;
+        Ok(missing.iter().map(|migration| migration.version).collect())
+    }
+
+    /// Brings the tables to the newest version, and creates the schema if it does not exist. All missing versions are
+    /// one transaction; several processes may do this at once. Returns the versions that were applied.
+    ///
+    /// # Errors
+    /// - `NotApplied` if the server cannot be reached.
+    /// - `Unusable` if the role may not create tables, or the schema has a version that this release does not know.
+    ///
+    /// # Cancel safety
+    /// If dropped, either all missing versions are applied or none.
+    pub async fn create(&self) -> Result<Vec<i32>> {
+        Ok(migrations::apply_on(&self.pool, &self.url.schema).await?)
+    }
+
+    /// The SQL that [`create`](Self::create) would run, as a script for `psql`.
+    ///
+    /// # Errors
+    /// As [`missing`](Self::missing).
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    pub async fn script(&self) -> Result<String> {
+        let connection = self.pool.get().await?;
+        Ok(migrations::script(&connection, &self.url.schema).await?)
+    }
+}
+
+impl fmt::Debug for PostgresTables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresTables").field("url", &self.url).finish_non_exhaustive()
+    }
+}

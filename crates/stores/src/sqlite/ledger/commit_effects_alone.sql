@@ -1,0 +1,3 @@
+delete from hapax_ledger where open = 1;
+
+commit;

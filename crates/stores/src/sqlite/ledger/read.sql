@@ -1,0 +1,1 @@
+select open, verdict, rule, fingerprint, answer from hapax_ledger where operation = ?1 and namespace = ?2

@@ -1,0 +1,86 @@
+use std::path::{Path, PathBuf};
+
+use hapax_core::Result;
+use rusqlite::{Connection, OpenFlags};
+
+use super::{SqliteLedger, connection};
+
+/// The tables of Hapax in an SQLite file: records, ledger, attempts and outbox.
+///
+/// ```
+/// use hapax::stores::SqliteTables;
+///
+/// # let directory = tempfile::tempdir()?;
+/// let tables = SqliteTables::new(directory.path().join("shop.db"));
+/// assert_eq!(tables.missing()?, [1, 2]);
+/// tables.create()?;
+/// assert!(tables.missing()?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+#[derive(Debug)]
+pub struct SqliteTables {
+    path: PathBuf,
+}
+
+/// A version of the schema.
+struct TablesVersion {
+    version: i32,
+    sql: &'static str,
+    /// A table that the version creates.
+    table: &'static str,
+}
+
+const VERSIONS: [TablesVersion; 2] = [
+    TablesVersion { version: 1, sql: include_str!("schema.sql"), table: "hapax_record" },
+    TablesVersion { version: 2, sql: include_str!("ledger/tables.sql"), table: "hapax_ledger" },
+];
+
+impl SqliteTables {
+    /// The tables in this file.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self { path: path.as_ref().to_owned() }
+    }
+
+    /// The versions that the file lacks: all of them if it does not exist.
+    ///
+    /// # Errors
+    /// `Unusable` if the file cannot be read or is no SQLite database.
+    pub fn missing(&self) -> Result<Vec<i32>> {
+        Ok(self.find_missing()?.iter().map(|migration| migration.version).collect())
+    }
+
+    /// Creates the file if it does not exist, and the tables that are missing. Returns the versions that were applied.
+    ///
+    /// # Errors
+    /// `Unusable` if the file cannot be written, is no SQLite database, or has a newer schema.
+    pub fn create(&self) -> Result<Vec<i32>> {
+        let missing = self.missing()?;
+        let mut connection = connection::open(&self.path)?;
+        connection::prepare(&mut connection, &self.path)?;
+        SqliteLedger::migrate(&mut connection)?;
+        Ok(missing)
+    }
+
+    /// The SQL that [`create`](Self::create) would run, as a script for `sqlite3`.
+    ///
+    /// # Errors
+    /// As [`missing`](Self::missing).
+    pub fn script(&self) -> Result<String> {
+        let versions: String = self.find_missing()?.iter().map(|migration| format!("\n{}", migration.sql)).collect();
+        Ok(format!("begin immediate;\n{versions}\ncommit;\n"))
+    }
+
+    fn find_missing(&self) -> Result<Vec<&'static TablesVersion>> {
+        if !self.path.exists() {
+            return Ok(VERSIONS.iter().collect());
+        }
+        let found = || -> rusqlite::Result<Vec<String>> {
+            let connection = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            let mut tables = connection.prepare(include_str!("table_names.sql"))?;
+            tables.query_map([], |row| row.get(0))?.collect()
+        };
+        let found = found().map_err(|error| connection::unusable(&self.path, error))?;
+        let is_missing = |migration: &&TablesVersion| !found.iter().any(|table| table == migration.table);
+        Ok(VERSIONS.iter().filter(is_missing).collect())
+    }
+}

@@ -1,0 +1,186 @@
+//! The ledger on PostgreSQL: what its suite cannot see, because other databases do not have it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use hapax_core::gate::{Provenance, Refused, RunResult};
+use hapax_core::ledger::{Call, Retention, Terms};
+use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::{Identity, Key, Scope};
+use hapax_stores::{PostgresLedger, PostgresUrl};
+use hapax_testkit::servers::{self, PostgresSchema, PostgresServer, PostgresServerOptions};
+use libtest_mimic::Trial;
+use tokio_postgres::NoTls;
+
+use super::{POSTGRES, schema};
+
+pub(super) fn tests() -> Vec<Trial> {
+    vec![
+        servers::test("claim_and_finish_use_the_index_at_every_size", POSTGRES, index_plans),
+        servers::test("a_role_with_few_rights_runs_operations", POSTGRES, few_rights),
+        servers::test("a_sweep_removes_old_rows_of_its_namespace", POSTGRES, sweep),
+        servers::test("a_server_that_may_lose_effects_is_reported", POSTGRES, findings),
+        servers::test("stricter_transactions_of_the_caller_conflict_and_run_again", POSTGRES, strict_transactions),
+    ]
+}
+
+fn terms() -> Terms {
+    Terms::new("transfers").unwrap()
+}
+
+fn call(key: &str) -> Call {
+    let scope = Scope::tenant("transfers", "acme").unwrap();
+    Identity::plain().call(&scope, &Key::new(key).unwrap()).into()
+}
+
+fn ledger(url: &str, terms: Terms) -> PostgresLedger {
+    let url: PostgresUrl = url.parse().unwrap();
+    PostgresLedger::connect(&url, terms).unwrap()
+}
+
+async fn run(ledger: &PostgresLedger, key: &str) -> Result<RunResult<String>, Refused<String>> {
+    ledger.run(call(key), async |_, _| Ok(String::from("done"))).await
+}
+
+/// The statements as they are sent, without statistics, and with arguments that the planner cannot look into.
+async fn index_plans() {
+    const CLAIM: &str = include_str!("../../../src/postgres/ledger/claim.sql");
+    const READ: &str = include_str!("../../../src/postgres/ledger/read.sql");
+    const FINISH: &str = include_str!("../../../src/postgres/ledger/finish.sql");
+    let schema = schema().await;
+    ledger(&schema.url(), terms()).create_tables().await.unwrap();
+    let admin = schema.admin();
+    let prepare = format!(
+        "set search_path to {}; alter table hapax_ledger set (autovacuum_enabled = off);
+         set plan_cache_mode = force_custom_plan;
+         prepare claim (text, uuid[], smallint[], bytea[]) as {CLAIM};
+         prepare read (text, uuid[]) as {READ};
+         prepare finish (text, uuid[], smallint[], bytea[]) as {FINISH};",
+        schema.name()
+    );
+    admin.batch_execute(&prepare).await.unwrap();
+    let mut rows = 0;
+    for size in [0, 10_000, 1_000_000] {
+        // The rows are finished at once: the insertion must not wait for the check of each one.
+        let fill = format!(
+            "insert into hapax_ledger (operation, namespace, open, verdict, rule, fingerprint, answer)
+             select gen_random_uuid(), 'transfers', null, 1, 0, decode(repeat('00', 12), 'hex'), ''
+               from generate_series({rows} + 1, {size})"
+        );
+        admin.batch_execute(&fill).await.unwrap();
+        rows = size;
+        for namespace in ["transfers", "added"] {
+            assert_index_plans(&schema, size, namespace).await;
+        }
+    }
+}
+
+async fn assert_index_plans(schema: &PostgresSchema, size: u32, namespace: &str) {
+    let list = |value: &dyn Fn(u32) -> String| format!("'{{{}}}'", (0..256).map(value).collect::<Vec<_>>().join(","));
+    let operations = list(&|n| format!("00000000-0000-8000-8000-{n:012}"));
+    let more = format!("{}, {}", list(&|_| "1".into()), list(&|_| "\\\\x00".into()));
+    for statement in ["claim", "read", "finish"] {
+        let more = if statement == "read" { String::new() } else { format!(", {more}") };
+        let explain = format!("explain execute {statement}('{namespace}', {operations}{more})");
+        let rows = schema.admin().query(&explain, &[]).await.unwrap();
+        let mut plan = String::new();
+        for row in &rows {
+            writeln!(plan, "{}", row.get::<_, &str>(0)).unwrap();
+        }
+        assert!(!plan.contains("Seq Scan on hapax_ledger"), "{statement}, {size} rows, {namespace}:\n{plan}");
+        // The claim finds existing rows through its conflict, which uses the index without a node of the plan.
+        let uses_index = statement == "claim" || plan.contains("hapax_ledger_pkey");
+        assert!(uses_index, "{statement}, {size} rows, {namespace}:\n{plan}");
+    }
+}
+
+/// The rights that the guide names are enough, and the tables need no other.
+async fn few_rights() {
+    let schema = schema().await;
+    ledger(&schema.url(), terms()).create_tables().await.unwrap();
+    let (name, role) = (schema.name(), format!("{}_app", schema.name()));
+    let grants = format!(
+        "create role {role} login;
+         grant usage on schema {name} to {role};
+         grant select on {name}.hapax_migration to {role};
+         grant select, insert, update on {name}.hapax_ledger to {role};
+         grant select, insert, update, delete on {name}.hapax_attempt to {role};
+         grant insert on {name}.hapax_outbox to {role};
+         grant usage on sequence {name}.hapax_outbox_id to {role}"
+    );
+    schema.admin().batch_execute(&grants).await.unwrap();
+    let url = schema.url().replace(&format!("//{name}@"), &format!("//{role}@"));
+    let ledger = ledger(&url, terms().max_attempts(2));
+    let emitted = ledger
+        .run(call("emits"), async |_, entry| {
+            entry.emit(hapax_core::ledger::Event::new("transfers", "5"))?;
+            Ok(String::from("done"))
+        })
+        .await;
+    assert_eq!(emitted.unwrap().provenance, Provenance::Fresh);
+    assert_eq!(run(&ledger, "emits").await.unwrap().provenance, Provenance::Replayed);
+    let failed: Result<RunResult<String>, _> =
+        ledger.run(call("fails"), async |_, _| Err(String::from("no").into())).await;
+    assert!(failed.is_err());
+    ledger.sweep(0).await.expect_err("the role may not delete");
+}
+
+async fn sweep() {
+    let schema = schema().await;
+    let old = Retention::For(Duration::from_hours(1));
+    let ledger_of = |namespace: &str| {
+        let terms = Terms::new(namespace).unwrap().retention(old, Duration::ZERO).unwrap();
+        ledger(&schema.url(), terms)
+    };
+    let (ours, other) = (ledger_of("transfers"), ledger_of("others"));
+    for key in ["one", "two", "three"] {
+        run(&ours, key).await.unwrap();
+        run(&other, key).await.unwrap();
+    }
+    let age = "update hapax_ledger set created_at = created_at - interval '2 hours' where ctid <> all (
+        array(select ctid from hapax_ledger where namespace = 'transfers' order by ctid limit 1))";
+    schema.admin().batch_execute(&format!("set search_path to {}; {age}", schema.name())).await.unwrap();
+    assert_eq!(ours.sweep(0).await.unwrap(), None);
+    let count = "select count(*) filter (where namespace = 'transfers'), count(*) from hapax_ledger";
+    let row = schema.admin().query_one(count, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 4));
+}
+
+async fn findings() {
+    let options = PostgresServerOptions::new().with_args(&["-c", "synchronous_commit=off"]);
+    let server = PostgresServer::start(options).await.unwrap();
+    let ledger = ledger(&server.url(), terms());
+    ledger.create_tables().await.unwrap();
+    let found = ledger.check(1_000_000).await.unwrap();
+    let texts: Vec<&str> = found.iter().map(|finding| &*finding.message).collect();
+    assert!(texts.iter().any(|text| text.starts_with("synchronous_commit is off")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.contains("more than half of the server's table")), "{texts:?}");
+    server.client().await.unwrap().batch_execute("alter table hapax_ledger set unlogged").await.unwrap();
+    let found = ledger.check(1).await.unwrap();
+    assert!(found.iter().any(|finding| finding.message.contains("unlogged")), "{found:?}");
+}
+
+/// Two transactions of callers claim one operation after the other. The second began before the first committed, so it
+/// fails with a conflict under both levels, and replays when it runs again.
+async fn strict_transactions() {
+    use hapax_core::ErrorKind;
+    use hapax_core::ledger::Claimed;
+    use tokio_postgres::IsolationLevel::{RepeatableRead, Serializable};
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms());
+    ledger.create_tables().await.unwrap();
+    let plain_url = schema.url().split_once('?').unwrap().0.to_owned();
+    for (level, key) in [(RepeatableRead, "repeatable"), (Serializable, "serializable")] {
+        let (mut client, connection) = tokio_postgres::connect(&plain_url, NoTls).await.unwrap();
+        Tokio::current().spawn(Box::pin(async { drop(connection.await) }));
+        let second = client.build_transaction().isolation_level(level).start().await.unwrap();
+        second.query("select 1", &[]).await.unwrap();
+        run(&ledger, key).await.unwrap();
+        let error = ledger.claim::<String>(&second, &call(key)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
+        second.rollback().await.unwrap();
+        let again = client.build_transaction().isolation_level(level).start().await.unwrap();
+        let claimed = ledger.claim::<String>(&again, &call(key)).await.unwrap();
+        assert!(matches!(&claimed, Claimed::Replay(answer) if answer == "done"), "{claimed:?}");
+    }
+}
