@@ -35,6 +35,18 @@ pub enum Action {
     Strand(u8),
     /// An effect in transit happens.
     TakeEffect(u8),
+    /// The handler opens a transaction and claims its operation in the ledger.
+    Claim(u8),
+    /// The database does not let the handler claim, until no try is left.
+    FailToClaim(u8),
+    /// The transaction is committed.
+    Commit(u8),
+    /// The COMMIT or its reply is lost, and the transaction is in doubt.
+    LoseCommit(u8),
+    /// The database rolls the transaction back because of another one.
+    Conflict(u8),
+    /// The transaction in doubt is rolled back.
+    RollBack(u8),
     /// The grant arrives so late that the handler is not started.
     TooLate(u8),
     /// The completion is spilled to the journal, and the caller gets the answer.
@@ -157,6 +169,12 @@ impl fmt::Display for Action {
             Self::Refrain(number, word) => write!(f, "{} has no effect and reports: {word}", name(number)),
             Self::Strand(number) => write!(f, "{} reports: unknown; its effect is in transit", name(number)),
             Self::TakeEffect(number) => write!(f, "the effect of {} that was in transit happens", name(number)),
+            Self::Claim(number) => write!(f, "{} claims its operation in the ledger", name(number)),
+            Self::FailToClaim(number) => write!(f, "the ledger is not available to {}", name(number)),
+            Self::Commit(number) => write!(f, "{} commits", name(number)),
+            Self::LoseCommit(number) => write!(f, "{} commits, reply lost", name(number)),
+            Self::Conflict(number) => write!(f, "the database rolls {} back", name(number)),
+            Self::RollBack(number) => write!(f, "the transaction of {} that was in doubt is rolled back", name(number)),
             Self::TooLate(number) => write!(f, "{} is granted too late to start", name(number)),
             Self::Spill(number) => write!(f, "{} spills its completion and answers its caller", name(number)),
             Self::Pass(number) => write!(f, "{} runs without a record", name(number)),

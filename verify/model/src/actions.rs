@@ -39,6 +39,9 @@ impl World {
             AttemptPhase::AwaitingStore(request) => self.collect_request_actions(space, number, request, actions),
             AttemptPhase::BeforeProbe => actions.push(Action::LookFirst(number)),
             AttemptPhase::Probing { .. } => actions.push(Action::Probe(number)),
+            AttemptPhase::Running | AttemptPhase::RunningUnprotected if space.setting.has_transactions() => {
+                self.collect_ledger_actions(number, actions);
+            }
             AttemptPhase::Running => self.collect_handler_actions(space, number, actions),
             AttemptPhase::RunningUnprotected => actions.push(Action::Act(number, ReportedOutcome::Applied)),
         }
@@ -47,6 +50,9 @@ impl World {
         }
         if attempt.under_way {
             actions.push(Action::TakeEffect(number));
+            if space.setting.has_transactions() {
+                actions.push(Action::RollBack(number));
+            }
         }
         if attempt.renews(space.setting.violates(BrokenRule::RenewsWhileGivingBack)) {
             actions.push(Action::Renew(number));
@@ -54,7 +60,7 @@ impl World {
                 actions.push(Action::RenewLate(number));
             }
         }
-        self.collect_crash_actions(number, actions);
+        self.collect_crash_actions(space, number, actions);
     }
 
     /// Attempts with equal calls start in order. Other orders lead to the same states with other numbers.
@@ -122,7 +128,7 @@ impl World {
         }
     }
 
-    fn collect_crash_actions(&self, number: u8, actions: &mut Vec<Action>) {
+    fn collect_crash_actions(&self, space: &StateSpace, number: u8, actions: &mut Vec<Action>) {
         if self.faults_left.crashes == 0 {
             return;
         }
@@ -144,8 +150,10 @@ impl World {
                 }
             }
             AttemptPhase::Running | AttemptPhase::RunningUnprotected => {
-                let leavings = [CrashRemnant::Nothing, CrashRemnant::Effect];
-                actions.extend(leavings.map(|leaving| Action::Crash(number, leaving)));
+                actions.push(Action::Crash(number, CrashRemnant::Nothing));
+                if attempt.has_claim() || !space.setting.has_transactions() {
+                    actions.push(Action::Crash(number, CrashRemnant::Effect));
+                }
             }
         }
     }

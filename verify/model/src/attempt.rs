@@ -18,7 +18,9 @@ pub(crate) struct ModelAttempt {
     pub(crate) answer: Option<AnswerId>,
     /// Its spilled completion, which survives a crash.
     pub(crate) journal: Option<ProtocolRequest>,
-    /// Whether its effect is in transit although its handler has ended.
+    /// The transaction of the ledger that its handler runs in.
+    pub(crate) transaction: TransactionPhase,
+    /// Whether its effect is in transit although its handler has ended; in a ledger, whether a transaction is in doubt.
     pub(crate) under_way: bool,
     /// Whether the store confirmed an abandon.
     pub(crate) abandoned: bool,
@@ -45,6 +47,19 @@ pub(crate) enum AttemptPhase {
     Crashed,
 }
 
+/// The phase of a handler's transaction in the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum TransactionPhase {
+    #[default]
+    NotBegun,
+    /// It has a fresh claim.
+    Claimed,
+    /// Its COMMIT got no reply, and the handler has not claimed since.
+    CommitOpen,
+    /// The handler has no transaction, but had one before.
+    Over,
+}
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AttemptEnd {
@@ -55,6 +70,11 @@ pub(crate) enum AttemptEnd {
 }
 
 impl ModelAttempt {
+    /// Whether its handler has a transaction with a fresh claim.
+    pub(crate) fn has_claim(&self) -> bool {
+        self.transaction == TransactionPhase::Claimed
+    }
+
     /// Whether its handler may still have an effect.
     pub(crate) fn can_act(&self) -> bool {
         self.under_way

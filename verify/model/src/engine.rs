@@ -2,8 +2,9 @@
 //! handler.
 
 use crate::action::{CrashRemnant, ReportedOutcome};
-use crate::attempt::{AttemptEnd, AttemptPhase, ModelAttempt};
+use crate::attempt::{AttemptEnd, AttemptPhase, ModelAttempt, TransactionPhase};
 use crate::invariant::Invariant;
+use crate::ledger::LedgerRow;
 use crate::record::{AnswerId, OPERATORS_ANSWER};
 use crate::reply::ProtocolReply;
 use crate::request::{CancelRound, Operation, ProtocolRequest, Sender};
@@ -136,7 +137,6 @@ impl World {
 
     /// The handler has its effect.
     pub(crate) fn act(&mut self, space: &StateSpace, number: u8, word: ReportedOutcome) {
-        let protected = self.attempt(number).phase == AttemptPhase::Running;
         if word == ReportedOutcome::Unknown {
             self.faults_left.errors -= 1;
         }
@@ -144,6 +144,12 @@ impl World {
         let Some(answer) = answer else {
             return self.give_up(space, number);
         };
+        self.applied(space, number, answer);
+    }
+
+    /// The handler returns the answer of its effect.
+    pub(crate) fn applied(&mut self, space: &StateSpace, number: u8, answer: AnswerId) {
+        let protected = self.attempt(number).phase == AttemptPhase::Running;
         self.attempt(number).answer = Some(answer);
         if !protected {
             self.history.unrecorded |= 1 << answer;
@@ -157,22 +163,29 @@ impl World {
     }
 
     /// Returns the answer of the effect; none if the resource refused it.
-    fn take_effect(&mut self, space: &StateSpace, number: u8) -> Option<AnswerId> {
+    pub(crate) fn take_effect(&mut self, space: &StateSpace, number: u8) -> Option<AnswerId> {
         let key = usize::from(space.setting.call(number).tenant);
         let token = self.attempt(number).token;
         match space.setting.effect {
-            EffectKind::Ledger if self.history.ledger[key].is_some() => return self.history.ledger[key],
+            EffectKind::Ledger if let Some(LedgerRow::Finished(answer)) = self.history.ledger[key] => {
+                return Some(answer);
+            }
             EffectKind::Fence if token < self.history.fence => return None,
-            EffectKind::Ledger | EffectKind::MintedIds => self.history.ledger[key] = Some(number),
+            EffectKind::Ledger | EffectKind::MintedIds | EffectKind::Transaction => {
+                self.history.ledger[key] = Some(LedgerRow::Finished(number));
+            }
             EffectKind::Fence => self.history.fence = token,
             EffectKind::Plain => {}
         }
-        self.history.takes_effect(key, number);
+        if !space.setting.violates(BrokenRule::ActsOutsideTheTransaction) {
+            self.history.takes_effect(key, number);
+        }
         Some(number)
     }
 
     pub(crate) fn refrain(&mut self, space: &StateSpace, number: u8, word: ReportedOutcome) {
         self.faults_left.errors -= 1;
+        self.attempt(number).transaction = TransactionPhase::Over;
         match word {
             ReportedOutcome::NotApplied => {
                 self.send(Sender::Attempt(number), ProtocolRequest::first(Operation::Release));
@@ -186,7 +199,7 @@ impl World {
     }
 
     /// The outcome is unknown: the attempt is abandoned.
-    fn give_up(&mut self, space: &StateSpace, number: u8) {
+    pub(crate) fn give_up(&mut self, space: &StateSpace, number: u8) {
         let operation =
             if space.setting.violates(BrokenRule::ReleasesOnUnknown) { Operation::Release } else { Operation::Abandon };
         self.send(Sender::Attempt(number), ProtocolRequest::first(operation));
@@ -217,7 +230,7 @@ impl World {
         let sender = Sender::Attempt(number);
         let left = self.pending_request(sender).filter(|_| leaving == CrashRemnant::Request);
         let attempt = self.attempt(number);
-        attempt.phase = AttemptPhase::Crashed;
+        (attempt.phase, attempt.transaction) = (AttemptPhase::Crashed, TransactionPhase::Over);
         attempt.under_way |= leaving == CrashRemnant::Effect;
         if let Some(journal) = &mut attempt.journal {
             *journal = ProtocolRequest::first(Operation::Complete);

@@ -1,6 +1,7 @@
 //! The history of a run, as far as an invariant needs it.
 
 use crate::invariant::Invariant;
+use crate::ledger::LedgerRow;
 use crate::record::{AnswerId, ModelRecord, ModelState};
 use crate::request::{Operation, Sender};
 use crate::store::{KEYS, StoreSlot};
@@ -12,8 +13,8 @@ pub(crate) struct History {
     pub(crate) effects: [u8; KEYS],
     /// The answer of the first effect.
     pub(crate) produced: [Option<AnswerId>; KEYS],
-    /// The answer in the ledger.
-    pub(crate) ledger: [Option<AnswerId>; KEYS],
+    /// The committed row of the ledger.
+    pub(crate) ledger: [Option<LedgerRow>; KEYS],
     /// The newest token that the resource saw.
     pub(crate) fence: u8,
     /// One bit for each answer that a caller got.

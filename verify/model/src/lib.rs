@@ -7,15 +7,16 @@
 //! actions.rs    the steps that are possible in a state     steps.rs      their effects, and time
 //! network.rs    the fate of a request                      engine.rs     how an attempt reacts to it
 //! protocol.rs   one step of an operation                   operator.rs   the operator who resolves outcomes
+//! ledger.rs     the ledger's transaction, in steps
 //! invariant.rs  the invariants                             property.rs   their checks on a state
 //! reach.rs      whether each state can still lead to a definite answer
 //! check.rs      the result of a setting                    trace.rs      the shortest way to a broken invariant
 //! table.rs      the rows of the machine's table that a setting reaches
 //! ```
 //!
-//! The model has no copy of the protocol. `hapax_core::machine` judges records, and `hapax_core::store::is_unchanged`
-//! judges swaps. The model itself defines the rules of the engine as `hapax_core::gate` follows them, the network, and
-//! time.
+//! The model has no copy of the protocol. `hapax_core::machine` judges records, `hapax_core::store::is_unchanged`
+//! judges swaps, and `hapax_core::ledger::rules` judges claims and commits. The model itself defines the rules of the
+//! engine as `hapax_core::gate` follows them, the network, and time.
 //!
 //! The model is stricter than reality in these points. A lease may expire at any moment and any number of times. No
 //! attempt respects a deadline. A swap is refused only if the value differs or was re-armed. An attempt may act on a
@@ -24,7 +25,7 @@
 //! The model is milder than reality in these points. A lost request never arrives, so "none of an attempt's begins can
 //! arrive any more" is a fact; the engine waits for one lease instead. A change is repeated until it succeeds; the
 //! protocol stops after 8 tries. Two attempts never share a process, so the model has no followers, permits or breaker.
-//! All numbers are small.
+//! A row of the ledger is never removed, and its database loses no commit. All numbers are small.
 
 mod action;
 mod actions;
@@ -34,6 +35,7 @@ mod engine;
 mod explore;
 mod history;
 mod invariant;
+mod ledger;
 mod network;
 mod operator;
 mod property;

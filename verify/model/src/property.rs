@@ -5,6 +5,7 @@ use stateright::Property;
 
 use crate::attempt::ModelAttempt;
 use crate::invariant::Invariant;
+use crate::ledger::LedgerRow;
 use crate::record::ModelRecord;
 use crate::setting::ModelCall;
 use crate::space::StateSpace;
@@ -69,7 +70,7 @@ fn is_kept(space: &StateSpace, world: &World, call: ModelCall, answer: u8) -> bo
     let spilled = |attempt: &ModelAttempt| attempt.journal.is_some() && attempt.answer == Some(answer);
     world.store.slots[space.slot(call)].live().and_then(ModelRecord::answer) == Some(answer)
         || world.history.unrecorded & (1 << answer) != 0
-        || world.history.ledger[key] == Some(answer)
+        || world.history.ledger[key] == Some(LedgerRow::Finished(answer))
         || world.attempts.iter().any(spilled)
 }
 

@@ -45,6 +45,9 @@ impl World {
         let decision = self.judge(space, &seen, sender, operation);
         let (Decision::Reply(reply) | Decision::Change(_, reply)) = &decision;
         self.check_reply(sender, operation, &slot, *reply);
+        if operation == Operation::Complete {
+            self.check_completion(space, sender, &slot, *reply);
+        }
         match decision {
             Decision::Reply(reply) => StepResult::Replied(reply),
             Decision::Change(change, reply) if self.is_one_step(space, &seen, sender, operation) => {
@@ -137,12 +140,21 @@ impl World {
             Sender::Attempt(number) | Sender::Journal(number) => holder == Some(number + 1),
             Sender::Operator => false,
         };
-        match (operation, reply) {
-            (Operation::Begin, ProtocolReply::Busy) if own => self.history.breaks(Invariant::OwnBeginIsMine),
-            (Operation::Complete, ProtocolReply::Lost(None) | ProtocolReply::Gone) => {
-                self.history.breaks(Invariant::KnownEffectCounts);
-            }
-            _ => {}
+        if own && (operation, reply) == (Operation::Begin, ProtocolReply::Busy) {
+            self.history.breaks(Invariant::OwnBeginIsMine);
+        }
+    }
+
+    /// Checks that a completion is not discarded. Exempt is a store that forgot its record, and granted the key to
+    /// another payload since.
+    fn check_completion(&mut self, space: &StateSpace, sender: Sender, slot: &StoreSlot, reply: ProtocolReply) {
+        if !matches!(reply, ProtocolReply::Lost(None) | ProtocolReply::Gone) {
+            return;
+        }
+        let (_, call) = numbered(space, sender);
+        let is_foreign = slot.live().is_some_and(|record| record.payload != call.payload);
+        if !(is_foreign && self.history.forgot) {
+            self.history.breaks(Invariant::KnownEffectCounts);
         }
     }
 

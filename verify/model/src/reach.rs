@@ -11,6 +11,7 @@ use stateright::Model;
 use crate::action::Action;
 use crate::attempt::ModelAttempt;
 use crate::invariant::Invariant;
+use crate::ledger::LedgerRow;
 use crate::property::broken_invariant;
 use crate::space::StateSpace;
 use crate::world::{OperatorPhase, World};
@@ -122,11 +123,13 @@ fn is_answered(space: &StateSpace, world: &World, tenant: u8) -> bool {
     let seen = world.store.slots[space.slot(*call)].observe(world.now(space), world.store.mark);
     // The next caller sends the payload of the record. Another payload would only get a mismatch.
     let payload = seen.live().map_or(call.payload, |record| record.fingerprint.as_bytes()[0]);
+    // The row of the ledger answers that call, or its absence lets it run.
+    let is_open = world.history.ledger[usize::from(tenant)] == Some(LedgerRow::Open);
     match begin(&seen, &space.setting.begin(rk, STRANGER, payload)) {
         Decision::Reply(Begun::Busy(_) | Begun::Mismatch) => false,
         Decision::Reply(
             Begun::Granted(_) | Begun::Mine(_) | Begun::Replay(_) | Begun::Indeterminate(_) | Begun::Dead,
         )
-        | Decision::Change(..) => true,
+        | Decision::Change(..) => !is_open,
     }
 }

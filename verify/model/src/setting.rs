@@ -44,8 +44,11 @@ pub(crate) struct ModelCall {
 pub(crate) enum EffectKind {
     /// Nothing: it happens each time.
     Plain,
-    /// A ledger row in the same transaction, under the derived id. The effect happens once and has one answer.
+    /// A ledger row in the same transaction, under the derived id. The effect happens once and has one answer. All of
+    /// it is one step.
     Ledger,
+    /// The same in steps: a claim that finds a lock, a row or neither; then a COMMIT that may get no reply.
+    Transaction,
     /// A ledger row under an id that each attempt mints.
     MintedIds,
     /// The resource refuses tokens that are older than the newest one it saw.
@@ -132,6 +135,20 @@ pub(crate) enum BrokenRule {
     ReleasesWithoutCancelling,
     /// The store carries out a begin in one step, also where a live record exists.
     BeginsInOneStep,
+    /// The row of the ledger commits before the transaction of the effect, without an answer.
+    CommitsTheClaimFirst,
+    /// The handler has its effect outside the transaction of its claim.
+    ActsOutsideTheTransaction,
+    /// A claim takes no lock, and a commit does not compare the row.
+    ClaimsWithoutLock,
+    /// A COMMIT without a reply counts as committed.
+    TrustsLostCommits,
+    /// A database that is not available after a COMMIT without a reply counts as "not applied".
+    ForgetsOpenCommits,
+    /// A row is replayed to every payload.
+    ReplaysAnyPayload,
+    /// A caller that finds its operation busy gets the answer that it expects of the other transaction.
+    TakesBusyForDone,
 }
 
 impl ModelSetting {
@@ -141,6 +158,10 @@ impl ModelSetting {
 
     pub(crate) fn has_two_keys(&self) -> bool {
         self.calls.iter().any(|call| call.tenant != self.calls[0].tenant)
+    }
+
+    pub(crate) fn has_transactions(&self) -> bool {
+        self.effect == EffectKind::Transaction
     }
 
     pub(crate) fn violates(&self, rule: BrokenRule) -> bool {

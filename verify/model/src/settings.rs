@@ -2,6 +2,7 @@
 
 mod deep;
 mod forbidden;
+mod ledger;
 mod shipped;
 
 use std::fmt;
@@ -18,7 +19,8 @@ pub use deep::DEEP;
 
 /// All settings except the deep ones: the shipped ones, then the forbidden ones.
 pub fn settings() -> impl Iterator<Item = &'static NamedSetting> {
-    shipped::SHIPPED.iter().chain(forbidden::FORBIDDEN)
+    let shipped = shipped::SHIPPED.iter().chain(ledger::SHIPPED);
+    shipped.chain(forbidden::FORBIDDEN).chain(ledger::FORBIDDEN)
 }
 
 /// A setting with its name and its expected result.

@@ -1,6 +1,6 @@
 //! A setting with the record keys of its calls.
 
-use hapax_core::RecordKey;
+use hapax_core::{OperationId, RecordKey};
 
 use crate::request::Sender;
 use crate::setting::{ModelCall, ModelSetting, record_keys};
@@ -11,12 +11,15 @@ use crate::store::KEYS;
 pub(crate) struct StateSpace {
     pub(crate) setting: ModelSetting,
     pub(crate) record_keys: [RecordKey; KEYS],
+    /// The operations of the record keys.
+    pub(crate) operations: [OperationId; KEYS],
 }
 
 impl StateSpace {
     /// The space of a setting.
     pub(crate) fn new(setting: ModelSetting) -> Self {
-        Self { setting, record_keys: record_keys() }
+        let record_keys = record_keys();
+        Self { setting, record_keys, operations: record_keys.map(|rk| rk.operation()) }
     }
 
     /// The number of slots.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use stateright::Model;
 
 use crate::action::Action;
+use crate::ledger::LedgerRow;
 use crate::record::{ModelHolding, ModelRecord, ModelState};
 use crate::request::{ProtocolRequest, Sender};
 use crate::setting::ModelSetting;
@@ -79,11 +80,17 @@ fn describe_record(slot: &StoreSlot) -> String {
     if slot.expired { format!("expired: {text}") } else { text }
 }
 
-/// The new effects, and the new answers of callers.
+/// The new effects, the new rows of the ledger, and the new answers of callers.
 fn changes(before: &World, after: &World) -> String {
     let mut text = String::new();
     if before.history.effects != after.history.effects {
         let _ = write!(text, " | effects: {}", after.history.effects.iter().sum::<u8>());
+    }
+    for row in after.history.ledger.iter().filter(|row| !before.history.ledger.contains(row)).flatten() {
+        let _ = match row {
+            LedgerRow::Open => write!(text, " | open row"),
+            LedgerRow::Finished(answer) => write!(text, " | row with answer {}", answer + 1),
+        };
     }
     if before.history.delivered != after.history.delivered {
         let answers = (0..8u8).filter(|answer| after.history.delivered.iter().any(|bits| bits & (1 << answer) != 0));

@@ -16,6 +16,11 @@ pub const DEEP: &[NamedSetting] = &[
     ),
     holds("deep-retry", "three attempts, one fault of each kind; a ledger guards the effect", by(RETRY, THREE)),
     holds(
+        "deep-ledger",
+        "three attempts in transactions of the ledger, one fault of each kind",
+        by(ledger::LEDGER, THREE),
+    ),
+    holds(
         "deep-bury",
         "three attempts, the last one buries the key; a ledger guards the effect",
         by(

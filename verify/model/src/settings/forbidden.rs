@@ -4,12 +4,6 @@ use super::*;
 
 pub(super) const FORBIDDEN: &[NamedSetting] = &[
     breaks(
-        "plain-retry",
-        "a lapsed attempt is retried without a ledger",
-        Invariant::OneEffect,
-        ModelSetting { effect: EffectKind::Plain, ..RETRY },
-    ),
-    breaks(
         "fence",
         "a fencing token instead of a ledger",
         Invariant::OneEffect,

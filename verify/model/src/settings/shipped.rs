@@ -105,7 +105,7 @@ pub(super) const SHIPPED: &[NamedSetting] = &[
         given(GOING_ON, FaultBudget { failovers: 1, crashes: 0, ..FAULTS }),
     ),
     holds(
-        "ledger-hasty",
+        "hasty-ledger",
         "an operator resolves as not done too early; a ledger guards the effect",
         with(resolved(ModelSetting { effect: EffectKind::Ledger, ..HOLD }, OperatorKind::Hasty), WAITS),
     ),
