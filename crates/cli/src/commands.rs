@@ -2,6 +2,7 @@
 
 pub(crate) mod demo;
 pub(crate) mod gateway;
+pub(crate) mod migrate;
 
 use std::process::ExitCode;
 

@@ -38,6 +38,8 @@ enum Command {
     /// Run a hostile client, crashes and retries against a service with the gateway and without it, and audit the
     /// result.
     Demo(commands::demo::DemoArgs),
+    /// Create the tables of Hapax in a database, or bring them to the newest version.
+    Migrate(commands::migrate::MigrateArgs),
 }
 
 /// A build with the feature `chaos` can be made to misbehave, so its version shows it.
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(async {
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
+            Command::Migrate(args) => commands::migrate::run(args).await,
             Command::Demo(args) => {
                 let log = LogSettings::from_variable().map_err(CommandError::usage)?;
                 Log::start(&log).map_err(CommandError::cannot_start)?;

@@ -2,5 +2,6 @@
 
 pub(crate) mod checks;
 pub(crate) mod health;
+pub(crate) mod tables;
 pub(crate) mod unverified;
 pub(crate) mod wiring;

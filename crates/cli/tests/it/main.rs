@@ -33,6 +33,7 @@ mod logs;
 mod malformed_requests;
 mod memory_bounds;
 mod metrics;
+mod migrate;
 mod raw_http;
 mod response_summary;
 mod routes;

@@ -5,6 +5,7 @@
 #[path = "../it/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
 mod harness;
+mod migrate;
 mod postgres;
 mod redis;
 #[path = "../it/torture.rs"]
@@ -15,5 +16,5 @@ use std::process::ExitCode;
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
-    servers::main(redis::tests().into_iter().chain(postgres::tests()))
+    servers::main(redis::tests().into_iter().chain(postgres::tests()).chain(migrate::tests()))
 }

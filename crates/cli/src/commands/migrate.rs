@@ -1,0 +1,56 @@
+//! `hapax migrate`: creates the tables of Hapax in a database, or brings them to the newest version.
+
+use std::process::ExitCode;
+
+use super::CommandError;
+use crate::store::tables::{SCHEMES, Tables};
+
+/// The arguments of `hapax migrate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MigrateArgs {
+    /// The database: postgres://USER:PASSWORD@HOST/DATABASE?schema=NAME, or sqlite://PATH
+    ///
+    /// A missing SQLite file and a missing schema are created. The role needs the right to create tables; the services
+    /// that use them do not.
+    #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    database: String,
+
+    /// Print the SQL that is missing, and change nothing
+    #[arg(long, conflicts_with = "check")]
+    print: bool,
+
+    /// Change nothing, and exit with 1 if something is missing
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) async fn run(args: MigrateArgs) -> Result<ExitCode, CommandError> {
+    let tables = Tables::at(&args.database);
+    let tables = tables.map_err(|error| CommandError::usage(error.context(format!("--database takes {SCHEMES}"))))?;
+    if args.print {
+        print!("{}", tables.script().await.map_err(CommandError::cannot_start)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.check {
+        let missing = tables.missing().await.map_err(CommandError::cannot_start)?;
+        if missing.is_empty() {
+            println!("the tables are there, in the newest version");
+            return Ok(ExitCode::SUCCESS);
+        }
+        println!("missing: {}; run `hapax migrate` without --check", versions(&missing));
+        return Ok(ExitCode::from(1));
+    }
+    let applied = tables.create().await.map_err(CommandError::cannot_start)?;
+    if applied.is_empty() {
+        println!("nothing to do: the tables are there, in the newest version");
+    } else {
+        println!("applied: {}", versions(&applied));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn versions(versions: &[i32]) -> String {
+    let numbers: Vec<String> = versions.iter().map(ToString::to_string).collect();
+    let word = if numbers.len() == 1 { "version" } else { "versions" };
+    format!("{word} {}", numbers.join(", "))
+}

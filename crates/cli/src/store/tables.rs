@@ -1,0 +1,60 @@
+use anyhow::{Result, bail};
+
+use super::wiring::StoreUrl;
+
+/// The tables of Hapax in the database that `--database` names.
+#[derive(Debug)]
+pub(crate) enum Tables {
+    #[cfg(feature = "postgres")]
+    Postgres(hapax::stores::PostgresTables),
+    #[cfg(feature = "sqlite")]
+    Sqlite(hapax::stores::SqliteTables),
+}
+
+/// The URLs that `--database` accepts, for help and errors.
+pub(crate) const SCHEMES: &str = "postgres://HOST/DATABASE or sqlite://PATH";
+
+impl Tables {
+    /// The tables in the database of this URL. Opens nothing.
+    ///
+    /// # Errors
+    /// If the URL is wrong, names something without tables, or names a file that cannot be read.
+    pub(crate) fn at(url: &str) -> Result<Self> {
+        match url.parse()? {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres(url) => Ok(Self::Postgres(hapax::stores::PostgresTables::connect(&url)?)),
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite(path) => Ok(Self::Sqlite(hapax::stores::SqliteTables::new(path))),
+            StoreUrl::Memory => bail!("memory: has no tables; name {SCHEMES}"),
+            #[cfg(feature = "redis")]
+            StoreUrl::Redis(_) => bail!("Redis has no tables; name {SCHEMES}"),
+        }
+    }
+
+    pub(crate) async fn missing(&self) -> hapax::Result<Vec<i32>> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(tables) => tables.missing().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(tables) => tables.missing(),
+        }
+    }
+
+    pub(crate) async fn create(&self) -> hapax::Result<Vec<i32>> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(tables) => tables.create().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(tables) => tables.create(),
+        }
+    }
+
+    pub(crate) async fn script(&self) -> hapax::Result<String> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(tables) => tables.script().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(tables) => tables.script(),
+        }
+    }
+}
