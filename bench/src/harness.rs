@@ -10,20 +10,20 @@ pub(crate) struct Subject {
     pub(crate) name: &'static str,
     /// A description of one operation.
     pub(crate) what: &'static str,
-    pub(crate) run: Batch,
+    pub(crate) run: MeasuredBatch,
     pub(crate) limit: Option<Limit>,
 }
 
 /// The same work without the measured code: the best rate that the subject could reach.
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
-    pub(crate) run: Batch,
+    pub(crate) run: MeasuredBatch,
     /// The required ratio, if there is one.
     pub(crate) at_least: Option<f64>,
 }
 
 /// Runs a batch of operations.
-pub(crate) type Batch = Box<dyn FnMut() -> anyhow::Result<BatchResult>>;
+pub(crate) type MeasuredBatch = Box<dyn FnMut() -> anyhow::Result<BatchResult>>;
 
 /// The result of one batch.
 pub(crate) struct BatchResult {

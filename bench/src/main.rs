@@ -5,6 +5,7 @@
 //! cargo xtask bench core gate only those whose name contains "gate"
 //! cargo xtask bench http      the HTTP layer
 //! cargo xtask bench redis     the store on Redis, beside the driver alone
+//! cargo xtask bench ledger    the ledger on PostgreSQL and SQLite, beside bare claim rows
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
@@ -39,8 +40,9 @@ fn main() -> anyhow::Result<()> {
         Some("core") => ("core", subjects::library()),
         Some("http") => ("http", subjects::http()),
         Some("redis") => ("redis", subjects::redis()?),
+        Some("ledger") => ("ledger", subjects::ledger()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
-        Some(_) | None => bail!("the first argument must be core, http, redis or gateway"),
+        Some(_) | None => bail!("the first argument must be core, http, redis, ledger or gateway"),
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;

@@ -4,6 +4,7 @@ mod coalesce;
 mod gate;
 mod gateway;
 mod http;
+mod ledger;
 mod memory;
 mod redis;
 mod sqlite;
@@ -45,6 +46,11 @@ pub(crate) fn gateway() -> anyhow::Result<Vec<Subject>> {
 /// The store on Redis, against the driver alone.
 pub(crate) fn redis() -> anyhow::Result<Vec<Subject>> {
     redis::all()
+}
+
+/// The ledger, against the same effect with a bare claim row.
+pub(crate) fn ledger() -> anyhow::Result<Vec<Subject>> {
+    ledger::all()
 }
 
 /// An answer of 55 bytes.

@@ -15,13 +15,14 @@ const LIST: &str = "crates/core/src/chaos.rs";
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
     ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor"]),
+    ("ledger", ["hapax-stores", "ledger"], &["sqlite"]),
     ("sweeps", ["hapax-sweeps", "gate"], &["drops::the_", "drops::every_", "panics", "protocol"]),
     ("properties", ["hapax-core", "it"], &["properties"]),
     ("simulation", ["hapax-sim", "seeds"], &[]),
 ];
 
 /// A harness that takes longer counts as one that does not see the bug.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// A test binary that is built and ready to run.
 struct Harness {

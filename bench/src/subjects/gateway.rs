@@ -9,7 +9,7 @@ use std::rc::Rc;
 use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
-use crate::harness::{Batch, BatchResult, Limit, Subject};
+use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
 use server_process::{ServerProcess, free_address};
 
 /// The scripts of wrk.
@@ -131,7 +131,12 @@ impl UnpackedTools {
 }
 
 /// A few seconds of load from one thread of wrk. The closure holds the API, which must live as long as the batch.
-fn wrk(tools: &Rc<UnpackedTools>, proxy: &Rc<ServerProcess>, api: &Rc<ServerProcess>, script: &'static str) -> Batch {
+fn wrk(
+    tools: &Rc<UnpackedTools>,
+    proxy: &Rc<ServerProcess>,
+    api: &Rc<ServerProcess>,
+    script: &'static str,
+) -> MeasuredBatch {
     let (tools, proxy, api) = (Rc::clone(tools), Rc::clone(proxy), Rc::clone(api));
     Box::new(move || {
         let path = tools.folder.path().join("script.lua");

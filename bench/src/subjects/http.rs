@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use tokio::runtime::Builder;
 
-use crate::harness::{Batch, Limit, Subject, per_second};
+use crate::harness::{Limit, MeasuredBatch, Subject, per_second};
 use crate::requests::{Middleware, app, send};
 
 const REQUESTS: u64 = 50_000;
@@ -46,7 +46,7 @@ pub(crate) fn bare() -> Subject {
 }
 
 /// A batch of requests that use the keys of this range in turn.
-fn requests(middleware: Middleware, keys: Range<u64>) -> Batch {
+fn requests(middleware: Middleware, keys: Range<u64>) -> MeasuredBatch {
     Box::new(move || {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let mut app = runtime.block_on(async { app(middleware) })?;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, ensure};
 
-use crate::harness::{Batch, BatchResult, Limit, Subject};
+use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
 use crate::subjects::FreshCalls;
 use driver::DriverWorkload;
 use load::{RateBasis, measured, threads};
@@ -145,7 +145,7 @@ fn connections(server: &Rc<BenchServer>, count: usize) -> Subject {
                 (StoreWorkload { store, operation: MeasuredStep::Cycle }, tasks),
             )
         };
-        Box::new(run) as Batch
+        Box::new(run) as MeasuredBatch
     };
     Subject {
         name: if count == 2 { "Redis, 2 connections" } else { "Redis, 4 connections" },
@@ -211,7 +211,7 @@ fn cycles(server: &BenchServer, calls: &mut FreshCalls) -> anyhow::Result<BatchR
 }
 
 /// An operation on the store, on one thread.
-fn steps(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> Batch {
+fn steps(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> MeasuredBatch {
     let server = Rc::clone(server);
     Box::new(move || {
         server.empty()?;
@@ -224,7 +224,7 @@ fn steps(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> B
 }
 
 /// The same operation by the driver alone.
-fn bare(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> Batch {
+fn bare(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> MeasuredBatch {
     let server = Rc::clone(server);
     Box::new(move || {
         server.empty()?;
@@ -245,7 +245,7 @@ fn bare(server: &Rc<BenchServer>, operation: MeasuredStep, per: RateBasis) -> Ba
     })
 }
 
-fn gated(server: &Rc<BenchServer>) -> Batch {
+fn gated(server: &Rc<BenchServer>) -> MeasuredBatch {
     let server = Rc::clone(server);
     Box::new(move || {
         server.empty()?;

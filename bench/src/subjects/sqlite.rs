@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
-use crate::harness::{Batch, BatchResult, Limit, Subject, per_second};
+use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject, per_second};
 use crate::subjects::{ANSWER, FreshCalls, full_cycle};
 
 /// How many records the file has before the first measurement.
@@ -33,7 +33,7 @@ pub(crate) fn durable() -> Subject {
     }
 }
 
-fn through_the_store(directory: Arc<TempDir>) -> Batch {
+fn through_the_store(directory: Arc<TempDir>) -> MeasuredBatch {
     let mut prepared: Option<(PathBuf, FreshCalls)> = None;
     Box::new(move || {
         if prepared.is_none() {
@@ -103,7 +103,7 @@ fn filled(path: &Path) -> anyhow::Result<FreshCalls> {
     Ok(calls)
 }
 
-fn in_plain_loop(directory: Arc<TempDir>) -> Batch {
+fn in_plain_loop(directory: Arc<TempDir>) -> MeasuredBatch {
     let mut prepared: Option<(Connection, FreshCalls)> = None;
     Box::new(move || {
         if prepared.is_none() {

@@ -7,6 +7,7 @@ use crate::source_tree::SourceTree;
 /// Type names that may be defined more than once, with the reason.
 const SHARED_NAMES: &[(&str, &str)] = &[
     ("Attempt", "with hapax-http, a handler of axum extracts the attempt of core under the name that it knows"),
+    ("Call", "a ledger runs a `ledger::Call` once, as a gate runs a `Call`"),
     ("World", "the model and the simulation each have their world"),
 ];
 

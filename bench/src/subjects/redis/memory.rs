@@ -7,7 +7,7 @@ use super::load::{all, threads};
 use super::server::BenchServer;
 use super::store::{StoreTask, StoreWorkload};
 use super::{MeasuredStep, driver};
-use crate::harness::{Batch, BatchResult, Limit, Subject};
+use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
 use crate::subjects::{ANSWER, FreshCalls};
 
 /// How many records the server has when its memory is measured.
@@ -37,7 +37,7 @@ pub(super) fn in_progress(server: &Rc<BenchServer>) -> Subject {
 }
 
 /// Measures once and returns the same result each time, because the result does not vary.
-fn once(mut run: Batch) -> Batch {
+fn once(mut run: MeasuredBatch) -> MeasuredBatch {
     let mut known: Option<(f64, String)> = None;
     Box::new(move || {
         let (rate, note) = match &known {
@@ -51,7 +51,7 @@ fn once(mut run: Batch) -> Batch {
     })
 }
 
-fn filled(server: &Rc<BenchServer>, operation: MeasuredStep) -> Batch {
+fn filled(server: &Rc<BenchServer>, operation: MeasuredStep) -> MeasuredBatch {
     let server = Rc::clone(server);
     Box::new(move || {
         let calls = FreshCalls::new().take(RECORDS);
@@ -64,7 +64,7 @@ fn filled(server: &Rc<BenchServer>, operation: MeasuredStep) -> Batch {
     })
 }
 
-fn rival(server: &Rc<BenchServer>) -> Batch {
+fn rival(server: &Rc<BenchServer>) -> MeasuredBatch {
     let server = Rc::clone(server);
     Box::new(move || bytes_each(&server, uuid(0).as_bytes(), fill_with_json))
 }
