@@ -1,10 +1,11 @@
-//! Seven chapters. Every example is compiled, and run unless it needs a server.
+//! Eight chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
 //! | `your_first_route` | authors of a service with axum | `axum`, `sqlite` |
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
+//! | `your_transaction` | authors of a service with a database: the ledger | `sqlite` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
@@ -20,6 +21,11 @@ pub mod your_first_route {
 #[cfg(feature = "axum")]
 pub mod what_a_client_sees {
     #![doc = include_str!("guide/what_a_client_sees.md")]
+}
+
+#[cfg(feature = "sqlite")]
+pub mod your_transaction {
+    #![doc = include_str!("guide/your_transaction.md")]
 }
 
 #[cfg(feature = "tokio")]
