@@ -39,13 +39,13 @@ async fn before_its_server() {
         .await;
     };
     ready(503).await;
-    let refused = gateway.post("/charges", "before", "{}").await.unwrap();
+    let refused = gateway.post("/charges", "early-key", "{}").await.unwrap();
     assert_eq!((refused.status.as_u16(), refused.problem()), (503, "store-unavailable"));
     server.restart().await.unwrap();
     ready(200).await;
-    let ran = gateway.post("/charges", "before", "{}").await.unwrap();
+    let ran = gateway.post("/charges", "early-key", "{}").await.unwrap();
     assert_eq!(ran.status, StatusCode::CREATED);
-    let copy = gateway.post("/charges", "before", "{}").await.unwrap();
+    let copy = gateway.post("/charges", "early-key", "{}").await.unwrap();
     assert!(copy.is_replayed() && copy.body == ran.body, "{}", copy.body);
 }
 
