@@ -2,6 +2,5 @@
 
 pub(crate) mod checks;
 pub(crate) mod health;
-pub(crate) mod tables;
 pub(crate) mod unverified;
 pub(crate) mod wiring;

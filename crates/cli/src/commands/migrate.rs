@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::CommandError;
-use crate::store::tables::{SCHEMES, Tables};
+use crate::store::wiring::tables::{SCHEMES, Tables};
 
 /// The arguments of `hapax migrate`.
 #[derive(Debug, clap::Args)]

@@ -1,4 +1,6 @@
-//! The only place that knows the names of all backends.
+//! The only place that knows the names of all backends. [`tables`] does it for the databases that have tables.
+
+pub(crate) mod tables;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 use anyhow::{Result, bail};
 
-use super::wiring::StoreUrl;
+use super::StoreUrl;
 
 /// The tables of Hapax in the database that `--database` names.
 #[derive(Debug)]
