@@ -56,7 +56,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("deadline_by_reply", "a lease is counted from the reply to the renewal instead of from its sending"),
     ("never_too_long", "a handler that hangs keeps its lease for ever"),
     ("lost_goes_unheard", "a handler gets no signal that its grant was lost"),
-    ("forgotten_is_lost", "a handler is told to stop because the store forgot its record, which nobody else has"),
+    ("forgotten_is_lost", "a handler is cancelled when the store forgets its record, though no other attempt runs"),
     ("spill_gives_up", "a spilled answer is discarded when the store refuses it: a rotated password loses the answer"),
     ("spill_never_expires", "a spilled answer is tried for ever, also when its record must have expired"),
     ("damaged_is_down", "a damaged record counts as a store that is down, so the handler runs without a record"),

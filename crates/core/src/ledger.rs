@@ -1,22 +1,22 @@
 //! Layer 2: the effect of an operation happens once, because a row of the ledger commits in the same transaction.
 //!
 //! ```text
-//! claim ─┬─ fresh ── savepoint ── handler ─┬─ applied ── events ── finish ──────────────────► COMMIT
+//! claim ─┬─ fresh ── savepoint ── handler ─┬─ applied ── finish ── events ──────────────────► COMMIT
 //!        │                                 ├─ final ──── back to the savepoint ── finish ───► COMMIT
 //!        │                                 └─ failed ───────────────────────────────────────► ROLLBACK
 //!        ├─ busy: another transaction runs the operation ───────────────────────────────────► try later
 //!        └─ replay, mismatch, dead ─────────────────────────────────────────────────────────► no handler
 //! ```
 //!
-//! A row is inserted open, and an open row cannot commit: whoever sees a row sees the answer and the effect, too. Rows
-//! need no lease and no clock. The operation's id is derived, so a store of layer 1 that forgot everything changes
-//! nothing here.
+//! A row is inserted open, and an open row cannot commit: every row that another transaction can see has its answer and
+//! its effect. Rows need no lease and no clock. The operation's id is derived, so a store of layer 1 that forgot
+//! everything changes nothing here.
 //!
 //! ```text
 //! rules.rs        every decision, pure, with numbered rows
 //! transaction.rs  the statements that an adapter implements
 //! claims.rs       claim and finish, in a transaction of the caller's own
-//! attempt.rs      one transaction of a runner: claim, savepoint, handler, events, finish
+//! attempt.rs      one transaction of a runner: claim, savepoint, handler, finish, events
 //! batch.rs        which calls run in which transaction, until each has its result
 //! ```
 

@@ -74,7 +74,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
     serve(&config, store, Operations { metrics, tls, stop, intervals: CheckIntervals::default() }).await
 }
 
-/// What a gateway opens at its start.
+/// The files and the store that a gateway opens at its start.
 struct Opened {
     log: Log,
     tls: LoadedTls,

@@ -31,7 +31,7 @@ impl StopSignals {
     /// not ended soon after `limit` from the first signal, or soon after the second one, it ends with exit code 1.
     ///
     /// All of this happens on a thread of its own that logs nothing. Every other thread may be blocked, for instance
-    /// because nobody reads the log.
+    /// because the log is a pipe without a reader.
     pub(crate) fn listen(limit: Duration) -> Result<Self, anyhow::Error> {
         let this = Self::default();
         let signals = this.clone();
@@ -80,8 +80,8 @@ pub(crate) fn hangups() -> Result<Signal, anyhow::Error> {
     signal(SignalKind::hangup()).context("cannot listen for SIGHUP")
 }
 
-/// What SIGHUP opens again. A function may block, for instance as long as its file is a pipe to which nobody writes.
-/// It reports its own result.
+/// The functions that open files again at a SIGHUP. A function may block, for instance while its file is a pipe without
+/// a writer. It reports its own result.
 pub(crate) struct Reloads<L, C> {
     /// Opens the log file, if there is one.
     pub(crate) log: Option<L>,

@@ -1,4 +1,4 @@
-//! What the heartbeat renews.
+//! The claims that the heartbeat renews.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) trait Renew: Send + Sync + 'static {
     /// After `Gone` the holder goes on, as after `Yes`. A claim that its holder must not keep then returns `Lost`.
     async fn renew(&self, store: &dyn Store) -> Result<Renewed>;
 
-    /// Reports what happened to the claim.
+    /// Logs and counts an event of the claim.
     fn report(&self, event: LeaseEvent<'_>);
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct HeldLease<C> {
     pub(crate) max_execution: Option<Duration>,
 }
 
-/// What happened to a claim.
+/// An event of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeaseEvent<'a> {
     /// Another holder has it.

@@ -87,7 +87,7 @@ impl<A> Attempted<A> {
     }
 }
 
-/// Runs the calls of a slice in a transaction that was just opened: claim, savepoint, handler, events, finish.
+/// Runs the calls of a slice in a transaction that was just opened: claim, savepoint, handler, finish, events.
 ///
 /// # Cancel safety
 /// Roll the transaction back if this future is dropped.

@@ -27,7 +27,7 @@ pub struct Work {
 
 /// The calls of a batch, their results so far, and the transactions that are still to be run.
 ///
-/// It decides; whoever drives it opens the transactions:
+/// It decides which calls run together. An adapter opens the transactions:
 ///
 /// ```text
 /// loop:  step() ─┬─ Pause(time)        ─► wait

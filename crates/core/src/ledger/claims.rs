@@ -108,7 +108,7 @@ where
     }
 }
 
-/// Writes the events of an entry, and finishes it with this answer.
+/// Finishes an entry with this answer, and writes its events.
 ///
 /// # Errors
 /// `NotApplied`: the transaction must be rolled back. Also if the entry is no longer open in this transaction, because

@@ -5,7 +5,7 @@ use crate::key::{EventId, OperationId};
 use crate::ledger::{Event, OutboxRow};
 use crate::telemetry;
 
-/// An operation that this transaction has claimed and nobody has run: write its effect in the same transaction.
+/// A new operation that this transaction has claimed. Write its effect in the same transaction.
 ///
 /// A transaction with an entry that is not finished cannot commit.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Entry {
     operation: OperationId,
     index: usize,
     events: Vec<OutboxRow>,
-    /// Whether somebody has to finish the entry: the caller of a claim, but not the handler of a runner.
+    /// Whether the caller has to finish the entry. A runner finishes the entries of its handler itself.
     is_owed: bool,
 }
 

@@ -76,7 +76,7 @@ pub struct Ended {
     pub ending: Ending,
     /// The number of its fresh operations.
     pub operations: usize,
-    /// How many times these operations may still be run, as the database allowed no end so far.
+    /// How many more transactions these operations may have, if the database again rolls back or gives no reply.
     pub tries_left: u32,
     /// Whether an earlier COMMIT of these operations got no reply, and this transaction did not get to claim them.
     pub is_commit_open: bool,
@@ -149,8 +149,8 @@ fn backoff(attempts: u32) -> Duration {
     Duration::from_millis(200 << doublings).min(Duration::from_mins(1))
 }
 
-/// The pause before the same operations are run again in a new transaction, as the database allowed no end: 5 ms,
-/// doubling to 1 s, of which a random part between a half and the whole is waited.
+/// The pause before the next transaction of the same operations. The longest pause is 5 ms and doubles with each try,
+/// up to 1 s; the pause is a random time between half of it and all of it.
 pub fn pause(tries: u32, random: u32) -> Duration {
     let longest = Duration::from_millis(5 << tries.min(16)).min(Duration::from_secs(1));
     let half = longest / 2;

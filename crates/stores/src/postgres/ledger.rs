@@ -354,7 +354,7 @@ impl PostgresEntry {
         self.entry.emit(event)
     }
 
-    /// Writes the events, and finishes the entry with this answer. Do it last, then commit.
+    /// Finishes the entry with this answer, and writes its events. Do it last, then commit.
     ///
     /// # Errors
     /// `NotApplied` if the transaction must be rolled back: a conflict, a failed statement, or a claim that was rolled

@@ -203,7 +203,7 @@ impl SqliteEntry {
         self.0.emit(event)
     }
 
-    /// Writes the events, and finishes the entry with this answer. Do it last, then commit.
+    /// Finishes the entry with this answer, and writes its events. Do it last, then commit.
     ///
     /// # Errors
     /// `NotApplied` if the transaction must be rolled back: a statement failed, or the claim was rolled back before.
