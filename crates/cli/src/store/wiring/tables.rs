@@ -2,7 +2,7 @@ use anyhow::{Result, bail};
 
 use super::StoreUrl;
 
-/// The tables of Hapax in the database that `--database` names.
+/// The tables of Hapax in the database that `--database` names. A build without databases has no variant.
 #[derive(Debug)]
 pub(crate) enum Tables {
     #[cfg(feature = "postgres")]
@@ -32,29 +32,29 @@ impl Tables {
     }
 
     pub(crate) async fn missing(&self) -> hapax::Result<Vec<i32>> {
-        match self {
+        match *self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(tables) => tables.missing().await,
+            Self::Postgres(ref tables) => tables.missing().await,
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(tables) => tables.missing(),
+            Self::Sqlite(ref tables) => tables.missing(),
         }
     }
 
     pub(crate) async fn create(&self) -> hapax::Result<Vec<i32>> {
-        match self {
+        match *self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(tables) => tables.create().await,
+            Self::Postgres(ref tables) => tables.create().await,
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(tables) => tables.create(),
+            Self::Sqlite(ref tables) => tables.create(),
         }
     }
 
     pub(crate) async fn script(&self) -> hapax::Result<String> {
-        match self {
+        match *self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(tables) => tables.script().await,
+            Self::Postgres(ref tables) => tables.script().await,
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(tables) => tables.script(),
+            Self::Sqlite(ref tables) => tables.script(),
         }
     }
 }
