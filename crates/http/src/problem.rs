@@ -202,8 +202,8 @@ impl Problem {
                  record."
             }
             Self::OutcomeUnrecorded => "The request was run, but its answer could not be recorded.",
-            Self::BodyCut => "The body did not arrive completely. The request was not run.",
-            Self::BodyTimeout => "The body did not arrive completely in time. The request was not run.",
+            Self::BodyCut => "The body did not arrive completely. Nothing was recorded.",
+            Self::BodyTimeout => "The body did not arrive completely in time. Nothing was recorded.",
         };
         detail.into()
     }

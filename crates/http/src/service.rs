@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hapax_core::gate::Attempt;
 use hapax_core::runtime::{BoxFuture, timeout};
 use hapax_core::{BoxError, Call, Key, Scope};
-use http::header::ACCEPT_ENCODING;
+use http::header::{ACCEPT_ENCODING, EXPECT};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
@@ -195,7 +195,9 @@ where
             if let Some(refused) = parts.extensions.get::<BodyRefused>() {
                 refused.set();
             }
-            timeout(&**config.gate.runtime(), DISCARDED_FOR, discard(rest, DISCARDED_BYTES)).await;
+            if !is_body_held_back(parts, &rest) {
+                timeout(&**config.gate.runtime(), DISCARDED_FOR, discard(rest, DISCARDED_BYTES)).await;
+            }
             Err(Problem::BodyTooLarge { limit: config.max_request_body })
         }
         BodyRead::Failed(error) => {
@@ -208,6 +210,13 @@ where
             })
         }
     }
+}
+
+/// Whether the client waits for a go-ahead before it sends the body, and has not got one: nothing was read. To read now
+/// would be the go-ahead (RFC 9110, 10.1.1).
+fn is_body_held_back<B: Body<Data = Bytes>>(parts: &Parts, rest: &ResponseBody<B>) -> bool {
+    let expects = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+    rest.bytes_in_memory() == 0 && parts.headers.get(EXPECT).is_some_and(expects)
 }
 
 /// Derives the call of a protected request.

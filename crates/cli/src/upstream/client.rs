@@ -1,13 +1,12 @@
 //! The connections to the API, in the version of HTTP that it speaks.
 
-use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::http::RequestBody;
 use http::header::{HOST, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Method, Request, Response, Uri, Version};
+use http::{HeaderValue, Request, Response, Uri, Version};
 use hyper::body::Body;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_rustls::builderstates::WantsProtocols1;
@@ -91,9 +90,6 @@ impl<B: StreamedBody> UpstreamClient<B> {
         *request.uri_mut() = Uri::from(path);
         *request.version_mut() = Version::HTTP_11;
         request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
-        if may_be_empty(&request) {
-            drop_empty_body(request.body_mut()).await;
-        }
         if has_unknown_length(request.body()) {
             // hyper would leave out the body of a GET or HEAD whose length is unknown, unless its framing is given.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -109,24 +105,7 @@ impl<B: StreamedBody> UpstreamClient<B> {
     }
 }
 
-/// Whether the body of a request is likely to be empty although its end is not known yet. A client of HTTP/2 may say so
-/// after the head. Some servers refuse such a request if it comes with a body, even an empty one.
-fn may_be_empty<B: Body<Data = Bytes>>(request: &Request<RequestBody<B>>) -> bool {
-    !matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH) && has_unknown_length(request.body())
-}
-
-/// Waits for the first frame of a body, and removes the body if there is none.
-async fn drop_empty_body<B: StreamedBody>(body: &mut RequestBody<B>) {
-    let is_empty = match body {
-        RequestBody::Whole(_) => false,
-        RequestBody::Streaming(body) => poll_fn(|cx| body.as_mut().get_mut().poll_is_empty(cx)).await,
-    };
-    if is_empty {
-        *body = RequestBody::Whole(Bytes::new());
-    }
-}
-
-fn has_unknown_length<B: Body<Data = Bytes>>(body: &RequestBody<B>) -> bool {
+pub(super) fn has_unknown_length<B: Body<Data = Bytes>>(body: &RequestBody<B>) -> bool {
     !body.is_end_stream() && body.size_hint().exact().is_none()
 }
 

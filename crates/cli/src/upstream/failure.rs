@@ -1,5 +1,6 @@
 //! What goes wrong between the gateway and the API: the log line, the metric and the response of each failure.
 
+use std::io;
 use std::time::Duration;
 
 use hapax::http::{Outcome, Problem, ProblemDetails, ShowProblem};
@@ -23,6 +24,8 @@ pub(super) enum UpstreamFailure {
     Unsent(BoxError),
     /// The API may have processed the request.
     Cut(BoxError),
+    /// The client sent its body too slowly (`TimedOut`), or broke it off. The API got a request without an end.
+    Upload(io::ErrorKind),
 }
 
 impl From<SendError> for UpstreamFailure {
@@ -40,19 +43,28 @@ impl UpstreamFailure {
     pub(super) fn response<B: From<bytes::Bytes>>(self, rk: Option<RecordKey>) -> Response<B> {
         self.log(rk);
         let (kind, problem, outcome) = match self {
-            Self::TimedOut(_) => (UpstreamErrorKind::Timeout, Problem::UpstreamTimeout, Outcome::Unknown),
+            Self::Upload(io::ErrorKind::TimedOut) => (None, Problem::BodyTimeout, Outcome::Unknown),
+            Self::Upload(_) => (None, Problem::BodyCut, Outcome::Unknown),
+            Self::TimedOut(_) => (Some(UpstreamErrorKind::Timeout), Problem::UpstreamTimeout, Outcome::Unknown),
             Self::Switched | Self::Framing(_) | Self::Cut(_) => {
-                (UpstreamErrorKind::Cut, Problem::UpstreamCut, Outcome::Unknown)
+                (Some(UpstreamErrorKind::Cut), Problem::UpstreamCut, Outcome::Unknown)
             }
-            Self::Unsent(_) => (UpstreamErrorKind::Unreachable, Problem::UpstreamUnreachable, Outcome::NotApplied),
+            Self::Unsent(_) => {
+                (Some(UpstreamErrorKind::Unreachable), Problem::UpstreamUnreachable, Outcome::NotApplied)
+            }
         };
-        kind.count();
+        if let Some(kind) = kind {
+            kind.count();
+        }
         outcome.declare_on(ProblemDetails::default().show(&problem, rk.as_ref()).map(B::from))
     }
 
     fn log(&self, rk: Option<RecordKey>) {
         let (rk, operation) = (rk.map(debug), rk.map(|rk| display(rk.operation())));
         match self {
+            Self::Upload(kind) => {
+                tracing::debug!(%kind, "a client did not send its body completely");
+            }
             Self::TimedOut(limit) => {
                 let timeout_s = limit.as_secs();
                 tracing::warn!(rk, operation, timeout_s, "the API timed out; outcome unknown");

@@ -1,7 +1,8 @@
 //! Forwards requests to the API, and classifies each failure by whether the API may have processed the request.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use hapax::http::RequestBody;
 use hapax::http::headers::is_reserved;
 use hapax::runtime::BoxFuture;
 use hapax::{BoxError, RecordKey};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Body;
 use parking_lot::Mutex;
@@ -20,9 +21,8 @@ use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
-use crate::upstream::SendError;
 use crate::upstream::body::UpstreamBody;
-use crate::upstream::client::{Upstream, UpstreamClient};
+use crate::upstream::client::{Upstream, UpstreamClient, has_unknown_length};
 use crate::upstream::failure::UpstreamFailure;
 use crate::upstream::fields::{add_attempt_fields, remove_unforwardable, take_framing};
 
@@ -30,7 +30,8 @@ use crate::upstream::fields::{add_attempt_fields, remove_unforwardable, take_fra
 /// must fail before the API's time limit ends: then it is certain that nothing was sent.
 pub(crate) const CONNECT: Duration = Duration::from_secs(10);
 
-/// A body that records when its last frame arrived, because the API's time limit counts from there.
+/// A body that records its progress: the API's time limit counts from the last frame, and the API is not blamed for a
+/// body that its client does not send completely.
 pub(crate) trait StreamedBody: Body<Data = Bytes, Error = BoxError> + Send + Unpin + 'static {
     /// Lets the body pass on each frame as it arrives, and returns the record of its progress.
     fn start_streaming(&mut self) -> Arc<StreamProgress>;
@@ -40,23 +41,39 @@ pub(crate) trait StreamedBody: Body<Data = Bytes, Error = BoxError> + Send + Unp
     fn poll_is_empty(&mut self, cx: &mut Context<'_>) -> Poll<bool>;
 }
 
-/// When the last frame of a streamed body arrived.
+/// How far a streamed body has arrived.
 #[derive(Debug)]
-pub(crate) struct StreamProgress(Mutex<Instant>);
+pub(crate) struct StreamProgress(Mutex<Received>);
+
+#[derive(Debug)]
+struct Received {
+    last_frame: Instant,
+    /// Why the rest does not arrive: the client was too slow (`TimedOut`), or it broke its upload off.
+    failure: Option<io::ErrorKind>,
+}
 
 impl Default for StreamProgress {
     fn default() -> Self {
-        Self(Mutex::new(Instant::now()))
+        Self(Mutex::new(Received { last_frame: Instant::now(), failure: None }))
     }
 }
 
 impl StreamProgress {
     pub(crate) fn record_frame(&self) {
-        *self.0.lock() = Instant::now();
+        self.0.lock().last_frame = Instant::now();
+    }
+
+    pub(crate) fn record_failure(&self, error: &BoxError) {
+        let kind = error.downcast_ref::<io::Error>().map_or(io::ErrorKind::UnexpectedEof, io::Error::kind);
+        self.0.lock().failure = Some(kind);
     }
 
     fn last_frame_at(&self) -> Instant {
-        *self.0.lock()
+        self.0.lock().last_frame
+    }
+
+    fn failure(&self) -> Option<UpstreamFailure> {
+        self.0.lock().failure.map(UpstreamFailure::Upload)
     }
 
     /// Waits until no frame has arrived for this long.
@@ -127,51 +144,55 @@ impl<B: StreamedBody> Forwarder<B> {
         if let Some(attempt) = &attempt {
             add_attempt_fields(request.headers_mut(), attempt);
         }
+        // hyper answers `Expect: 100-continue` itself, so the API must not answer it again.
+        request.headers_mut().remove(EXPECT);
         if let RequestBody::Whole(body) = request.body() {
             // An empty body gets a length, too: some servers require it.
             let length = HeaderValue::from(body.len());
             request.headers_mut().insert(CONTENT_LENGTH, length);
         }
-        let time_limit = self.time_limit(&mut request);
-        let sent = tokio::select! {
-            // A response that arrives together with the timeout is used.
-            biased;
-            sent = self.client.send(request) => sent,
-            () = time_limit => {
-                return UpstreamFailure::TimedOut(self.timeout).response(asked.rk);
-            }
-        };
-        self.respond(sent, &asked)
+        match self.send(request).await {
+            Ok(response) => self.respond(response, &asked),
+            Err(failure) => failure.response(asked.rk),
+        }
     }
 
-    fn respond(&self, sent: Result<Response<UpstreamBody<B>>, SendError>, asked: &Asked) -> Response<UpstreamBody<B>> {
-        let rk = asked.rk;
-        match sent {
-            // No forwarded request has an Upgrade field, so this response is invalid. The API may have run the request.
-            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                UpstreamFailure::Switched.response(rk)
-            }
-            Ok(mut response) => match take_framing(response.headers_mut(), asked.is_head) {
-                Ok(()) => self.pass_on(response, asked),
-                Err(why) => UpstreamFailure::Framing(why).response(rk),
-            },
-            Err(error) => UpstreamFailure::from(error).response(rk),
+    /// Sends the request, and waits for the head of the response until the time limit.
+    async fn send(&self, mut request: Request<RequestBody<B>>) -> Result<Response<UpstreamBody<B>>, UpstreamFailure> {
+        let progress = start_streaming(request.body_mut());
+        if may_be_empty(&request) {
+            // The API has no part in this wait, so it is not within the time limit.
+            drop_empty_body(request.body_mut()).await;
+        }
+        let failed_upload = || progress.as_ref().and_then(|progress| progress.failure());
+        if let Some(failure) = failed_upload() {
+            return Err(failure);
+        }
+        tokio::select! {
+            // A response that arrives together with the timeout is used.
+            biased;
+            sent = self.client.send(request) => sent.map_err(|error| failed_upload().unwrap_or_else(|| error.into())),
+            () = self.time_limit(progress.as_deref()) => Err(UpstreamFailure::TimedOut(self.timeout)),
+        }
+    }
+
+    fn respond(&self, mut response: Response<UpstreamBody<B>>, asked: &Asked) -> Response<UpstreamBody<B>> {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // No forwarded request has an Upgrade field, so the response is invalid. The API may have run the request.
+            return UpstreamFailure::Switched.response(asked.rk);
+        }
+        match take_framing(response.headers_mut(), asked.is_head) {
+            Ok(()) => self.pass_on(response, asked),
+            Err(why) => UpstreamFailure::Framing(why).response(asked.rk),
         }
     }
 
     /// Completes when the API has not answered in time. The time counts from now, or from the last frame of a streamed
     /// request body.
-    fn time_limit(&self, request: &mut Request<RequestBody<B>>) -> impl Future<Output = ()> + use<B> {
-        let progress = match request.body_mut() {
-            RequestBody::Whole(_) => None,
-            RequestBody::Streaming(body) => Some(body.as_mut().get_mut().start_streaming()),
-        };
-        let timeout = self.timeout;
-        async move {
-            match progress {
-                None => sleep(timeout).await,
-                Some(progress) => progress.wait_until_stalled(timeout).await,
-            }
+    async fn time_limit(&self, progress: Option<&StreamProgress>) {
+        match progress {
+            None => sleep(self.timeout).await,
+            Some(progress) => progress.wait_until_stalled(self.timeout).await,
         }
     }
 
@@ -182,5 +203,30 @@ impl<B: StreamedBody> Forwarder<B> {
         // block it forever. Any other response streams at the pace of the API.
         response.body_mut().frame_limit = asked.is_protected.then_some(self.timeout);
         response
+    }
+}
+
+/// Lets a body that is not in memory pass on its frames as they arrive.
+fn start_streaming<B: StreamedBody>(body: &mut RequestBody<B>) -> Option<Arc<StreamProgress>> {
+    match body {
+        RequestBody::Whole(_) => None,
+        RequestBody::Streaming(body) => Some(body.as_mut().get_mut().start_streaming()),
+    }
+}
+
+/// Whether the body of a request is likely to be empty although its end is not known yet. A client of HTTP/2 may say so
+/// after the head. Some servers refuse such a request if it comes with a body, even an empty one.
+fn may_be_empty<B: Body<Data = Bytes>>(request: &Request<RequestBody<B>>) -> bool {
+    !matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH) && has_unknown_length(request.body())
+}
+
+/// Waits for the first frame of a body, and removes the body if there is none.
+async fn drop_empty_body<B: StreamedBody>(body: &mut RequestBody<B>) {
+    let is_empty = match body {
+        RequestBody::Whole(_) => false,
+        RequestBody::Streaming(body) => poll_fn(|cx| body.as_mut().get_mut().poll_is_empty(cx)).await,
+    };
+    if is_empty {
+        *body = RequestBody::Whole(Bytes::new());
     }
 }

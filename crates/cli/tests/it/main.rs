@@ -9,6 +9,7 @@ mod admin;
 mod attacks;
 #[cfg(target_os = "linux")]
 mod attacks_on_slots;
+mod broken_uploads;
 mod client_aborts;
 mod config;
 mod demo;

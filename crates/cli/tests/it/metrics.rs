@@ -37,6 +37,13 @@ fn value(page: &str, series: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {series} in {page}")).parse().unwrap()
 }
 
+/// The errors of the API that the gateway has counted, by kind.
+pub(crate) async fn upstream_errors(gateway: &Gateway) -> [f64; 3] {
+    let page = page(gateway).await;
+    ["unreachable", "cut", "timeout"]
+        .map(|kind| value(&page, &format!("hapax_gateway_upstream_errors_total{{kind=\"{kind}\"}}")))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_exists_from_the_start_and_counts() {
     let api = Api::start().await;

@@ -123,6 +123,11 @@ impl RawConnection {
         true
     }
 
+    /// Closes the sending half of the connection. Responses can still be read.
+    pub(crate) async fn close_sending(&mut self) {
+        self.0.shutdown().await.unwrap();
+    }
+
     /// Resets the connection, as the system does for a killed process with unread data.
     pub(crate) fn reset(self) {
         let stream = self.0.into_inner();

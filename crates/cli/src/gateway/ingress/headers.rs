@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hapax::http::headers::RESERVED_PREFIX;
-use http::header::{COOKIE, EXPECT, HOST, HeaderName};
+use http::header::{COOKIE, HOST, HeaderName};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
@@ -45,8 +45,6 @@ pub(crate) fn admit<B>(request: &mut Request<B>, protected: &ProtectedFields, pe
     *request.uri_mut() = origin_form(request)?;
     let headers = request.headers_mut();
     remove_unforwardable(headers, |name| name.as_str().starts_with(RESERVED_PREFIX) || protected.is_dropped(name));
-    // hyper has already answered `Expect: 100-continue`, so the API must not answer it again.
-    headers.remove(EXPECT);
     append(headers, FORWARDED_FOR, &peer.ip);
     append(headers, FORWARDED_PROTO, &peer.scheme);
     if let Some(host) = host {
@@ -184,7 +182,6 @@ mod tests {
                 ("keep-alive", "timeout=5"),
                 ("transfer-encoding", "chunked"),
                 ("upgrade", "websocket"),
-                ("expect", "100-continue"),
                 ("te", "trailers"),
                 ("hapax-token", "99"),
                 ("idempotency-key", "k"),

@@ -217,6 +217,9 @@ impl Body for ClientBody {
             return Poll::Ready(Some(first));
         }
         let frame = self.poll_next(cx);
+        if let (Poll::Ready(Some(Err(error))), Some(progress)) = (&frame, &self.progress) {
+            progress.record_failure(error);
+        }
         let has_more = matches!(frame, Poll::Ready(Some(Ok(_)))) && !self.body.is_end_stream();
         self.set_unread(has_more);
         frame

@@ -1,0 +1,93 @@
+//! Clients that break or stall the upload of an unprotected request, which the API gets while it arrives.
+
+use crate::harness::{Api, Gateway};
+use crate::http2::serve_api;
+use crate::http2_clients::FrameClient;
+use crate::metrics::upstream_errors;
+use crate::raw_http::{RawConnection, RawResponse};
+use crate::tls::{Pki, secure_gateway};
+
+const CHUNKED: &str = "transfer-encoding: chunked\r\n\r\n";
+
+/// Sends the beginning of a request that is not protected.
+async fn begin(gateway: &Gateway, method: &str, rest: &str) -> RawConnection {
+    let mut wire = RawConnection::to(gateway.public).await;
+    wire.send_bytes(format!("{method} /charges HTTP/1.1\r\nhost: a\r\n{rest}").as_bytes()).await;
+    wire
+}
+
+fn assert_problem(got: &RawResponse, status: u16, name: &str) {
+    assert!(got.status == status && got.text().contains(&format!("#{name}\"")), "{} {}", got.status, got.text());
+}
+
+/// Nothing listens at the address of the API, so a connection to it would be `upstream-unreachable`.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wait_for_the_first_bytes_of_a_body_is_not_a_timeout_of_the_api_h11() {
+    let flags = ["--upstream", "http://127.0.0.1:9", "--upstream-timeout", "300ms", "--stall-timeout", "1s"];
+    let gateway = Gateway::start_with("memory:", &flags).await;
+    for (chunk, status, name) in [("", 408, "body-timeout"), ("zz\r\n", 400, "body-cut")] {
+        let mut wire = begin(&gateway, "GET", &format!("{CHUNKED}{chunk}")).await;
+        assert_problem(&wire.read_response().await.unwrap(), status, name);
+    }
+    assert_eq!(upstream_errors(&gateway).await, [0.0; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_its_client_breaks_is_no_failure_of_the_api_h11() {
+    let api = Api::start().await;
+    let h2c = serve_api(&api, None).await;
+    for upstream in [format!("http://{}", api.address), format!("h2c://{h2c}")] {
+        let flags = ["--upstream", &upstream, "--stall-timeout", "1s"];
+        let gateway = Gateway::start_with("memory:", &flags).await;
+        for (rest, status, name) in [("zz\r\n", 400, "body-cut"), ("", 408, "body-timeout")] {
+            let mut wire = begin(&gateway, "PUT", &format!("{CHUNKED}1\r\n{{\r\n{rest}")).await;
+            assert_problem(&wire.read_response().await.unwrap(), status, name);
+        }
+        let mut half_closed = begin(&gateway, "PUT", "content-length: 1000\r\n\r\nabc").await;
+        half_closed.close_sending().await;
+        assert_problem(&half_closed.read_response().await.unwrap(), 400, "body-cut");
+        drop(begin(&gateway, "PUT", "content-length: 1000\r\n\r\nabc").await);
+        begin(&gateway, "PUT", "content-length: 1000\r\n\r\nabc").await.reset();
+        assert_no_upstream_error(gateway, &upstream).await;
+    }
+    assert_eq!(api.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_whose_stream_the_client_resets_is_no_failure_of_the_api_h11() {
+    let (api, pki) = (Api::start().await, Pki::new());
+    let gateway = secure_gateway(api.address, &pki).await;
+    let mut client = FrameClient::start([127, 0, 0, 1], gateway.public, &pki, 1 << 16).await.unwrap();
+    for _ in 0..10 {
+        let stream = client.open("PUT", "/charges", "key-none").await;
+        client.send_data(stream, b"abc", 0).await;
+        client.send_ping().await.unwrap();
+        client.reset(stream).await.unwrap();
+    }
+    drop(client);
+    assert_no_upstream_error(gateway, "http").await;
+}
+
+/// Stops the gateway, so that its requests have ended, and checks its metrics and logs.
+async fn assert_no_upstream_error(gateway: Gateway, upstream: &str) {
+    assert_eq!(upstream_errors(&gateway).await, [0.0; 3], "{upstream}");
+    gateway.terminate();
+    let (code, logs) = gateway.wait_for_exit();
+    assert_eq!(code, Some(0), "{upstream}");
+    let warning = logs.lines().find(|line| line.contains("the API failed during the request"));
+    assert_eq!(warning, None, "{upstream}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_declared_too_long_is_refused_without_a_go_ahead_h11() {
+    let api = Api::start().await;
+    let gateway = Gateway::start_with("memory:", &["--upstream", &format!("http://{}", api.address)]).await;
+    let expecting = "authorization: Bearer me\r\nidempotency-key: k\r\nexpect: 100-continue\r\n";
+    let mut wire = begin(&gateway, "POST", &format!("{expecting}content-length: 2000000\r\n\r\n")).await;
+    assert_problem(&wire.read_response().await.unwrap(), 413, "body-too-large");
+    let mut wire = begin(&gateway, "POST", &format!("{expecting}content-length: 1\r\n\r\n")).await;
+    assert_eq!(wire.read_response().await.unwrap().status, 100);
+    wire.send_bytes(b"x").await;
+    assert_eq!(wire.read_response().await.unwrap().status, 201);
+    assert!(!api.seen()[0].headers.contains_key("expect"), "the gateway has answered it");
+}
