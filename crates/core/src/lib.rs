@@ -8,6 +8,7 @@
 //! lease.rs    gets grants, keeps their leases renewed, and gives them back
 //! gate.rs     layer 1: begin → run → complete → answer
 //! ledger.rs   layer 2: a row that commits with the effect: claim → handler → finish → COMMIT
+//! broker.rs   what the worker of layer 2 needs from a broker, and from what processes the messages
 //! journal.rs  keeps completions that the store has not confirmed
 //! runtime.rs  every clock, spawned task and random byte
 //! settings.rs the settings and policies
@@ -15,7 +16,7 @@
 //! error.rs    the one error, and what a caller does about each kind
 //! ```
 //!
-//! This crate contains no HTTP type, no driver and no name of a broker.
+//! This crate contains no HTTP type, no driver and no code for a certain broker.
 
 #[cfg(feature = "chaos")]
 pub mod chaos;
@@ -42,6 +43,7 @@ pub mod store;
 
 mod lease;
 
+pub mod broker;
 pub mod gate;
 pub mod journal;
 pub mod ledger;

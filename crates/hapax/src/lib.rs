@@ -36,8 +36,8 @@ pub mod guide;
 pub use hapax_core::{
     BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity, Inspect,
     Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown, OperationId, Owner, Phase, Policy, Probe, Record, RecordKey,
-    Repeatable, Result, Rule, Scope, Seconds, Settings, State, Store, Timestamp, Token, gate, journal, ledger, machine,
-    runtime, settings, store, telemetry,
+    Repeatable, Result, Rule, Scope, Seconds, Settings, State, Store, Timestamp, Token, broker, gate, journal, ledger,
+    machine, runtime, settings, store, telemetry,
 };
 
 #[cfg(feature = "http")]

@@ -8,6 +8,12 @@ use crate::source_tree::SourceTree;
 const SHARED_NAMES: &[(&str, &str)] = &[
     ("Attempt", "with hapax-http, a handler of axum extracts the attempt of core under the name that it knows"),
     ("Call", "a ledger runs a `ledger::Call` once, as a gate runs a `Call`"),
+    ("Capability", "a store under test and a source of messages each declare theirs"),
+    ("Event", "a ledger emits events; a source of messages reports events"),
+    ("Process", "a process of the testkit runs tasks; a worker has what processes its messages"),
+    ("Room", "the model of a server and a worker each have a bounded room"),
+    ("Source", "tidy reads source files; a worker reads a source of messages"),
+    ("Verdict", "a probe gives one about a record; what processes messages gives one about a job"),
     ("World", "the model and the simulation each have their world"),
 ];
 

@@ -1,0 +1,120 @@
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use crate::broker::Message;
+use crate::error::Result;
+use crate::key::{Fingerprint, OperationId};
+use crate::record::Timestamp;
+
+/// Where messages go that nobody can process. A delivery is acknowledged only after its dead letter is confirmed.
+#[async_trait]
+pub trait DeadLetters: fmt::Debug + Send + Sync + 'static {
+    /// Writes dead letters durably. Returns one result for each, in their order. A letter with the id of an earlier one
+    /// replaces it, and is no longer marked for a redrive.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: writing the same letter again is safe.
+    ///
+    /// # Cancel safety
+    /// If dropped, each letter may be written or not.
+    async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>>;
+}
+
+/// A message that nobody can process, and why.
+#[derive(Clone, Debug)]
+pub struct DeadLetter {
+    /// Derived, so that a repeated letter replaces the first one.
+    pub id: DeadLetterId,
+    /// Why.
+    pub reason: DeadReason,
+    /// How many attempts failed; 0 if none was made.
+    pub attempts: u32,
+    /// The namespace of the worker.
+    pub namespace: Arc<str>,
+    /// The name of the source and its group.
+    pub source: Arc<str>,
+    /// The operation. None if the message has no usable key.
+    pub operation: Option<OperationId>,
+    /// The fingerprint of the payload.
+    pub fingerprint: Fingerprint,
+    /// The message.
+    pub message: Arc<Message>,
+    /// When the worker gave up, by its own clock.
+    pub at: Timestamp,
+}
+
+/// The id of a dead letter, a version 8 UUID that is derived from what it is about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeadLetterId(pub(crate) Uuid);
+
+impl DeadLetterId {
+    /// The id with these bytes, which were derived before.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// The 16 bytes of the UUID.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for DeadLetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for DeadLetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why nobody can process a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeadReason {
+    /// The message has no key under any of the rules.
+    KeyMissing,
+    /// The message has a key that cannot be used, or two of them.
+    KeyMalformed,
+    /// Its key was used for another payload.
+    KeyReused,
+    /// The handler gave a final answer: it had no effect and never will.
+    Rejected,
+    /// Too many attempts failed.
+    AttemptsExhausted,
+    /// Whether it had its effect is unknown. An operator finds out.
+    OutcomeUnknown,
+    /// Its record cannot be read.
+    RecordDamaged,
+}
+
+impl DeadReason {
+    /// Every reason.
+    pub const ALL: [Self; 7] = [
+        Self::KeyMissing,
+        Self::KeyMalformed,
+        Self::KeyReused,
+        Self::Rejected,
+        Self::AttemptsExhausted,
+        Self::OutcomeUnknown,
+        Self::RecordDamaged,
+    ];
+
+    /// The name that operators and metrics see.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::KeyMissing => "key-missing",
+            Self::KeyMalformed => "key-malformed",
+            Self::KeyReused => "key-reused",
+            Self::Rejected => "rejected",
+            Self::AttemptsExhausted => "attempts-exhausted",
+            Self::OutcomeUnknown => "outcome-unknown",
+            Self::RecordDamaged => "record-damaged",
+        }
+    }
+}
