@@ -1,14 +1,21 @@
-//! `cargo xtask prove <what>`: the model and the simulation. Long runs can be resumed, and their reports are committed.
+//! `cargo xtask prove <what>`: the model, the simulation and the torture. A long simulation can be resumed, and the
+//! reports are committed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
+
+use crate::services;
 
 /// The committed report of the simulation.
 const SIM_REPORT: &str = "verify/sim/REPORT.md";
 
 /// What decides the result of a seed: the core, the simulation, and the virtual time and faults that it runs on.
 const SIMULATED: [&str; 3] = ["crates/core/src", "crates/testkit/src", "verify/sim/src"];
+
+/// The committed report of the torture, and the sources that decide its result.
+const TORTURE_REPORT: &str = "verify/torture/REPORT.md";
+const TORTURED: [&str; 3] = ["crates", "examples/transfer-postgres", "verify/torture"];
 
 /// Runs one of the proofs and returns whether it passed.
 ///
@@ -21,8 +28,9 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
         ["sim", "--seeds", count] => simulations(root, "0", number(count)?),
         ["sim", "--seeds", count, "--from", first] => simulations(root, number(first)?, number(count)?),
         ["sim", ..] => Err("prove sim takes --seed N, or --seeds N [--from S]".into()),
+        ["torture", rest @ ..] => torture(root, rest),
         [other, ..] => Err(format!("there is no proof `{other}`")),
-        [] => Err("name what to prove: model, sim".into()),
+        [] => Err("name what to prove: model, sim, torture".into()),
     }
 }
 
@@ -33,13 +41,24 @@ fn model(root: &Path, settings: &[&str]) -> bool {
     command.current_dir(root).status().is_ok_and(|status| status.success())
 }
 
+/// Tortures the example with a ledger. The binary reads the arguments, and writes its section of the report.
+fn torture(root: &Path, arguments: &[&str]) -> Result<bool, String> {
+    let commit = commit(root, &TORTURED).ok_or("git cannot name the commit of the tortured sources")?;
+    services::unpack(root)?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "-p", "hapax-cli", "-p", "example-transfer-postgres", "-p", "hapax-torture"]);
+    let mut run = Command::new(target(root).join("debug/hapax-torture"));
+    run.args(arguments).args(["--commit", &commit, "--report", TORTURE_REPORT]);
+    Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
+}
+
 fn number<'a>(word: &'a &str) -> Result<&'a str, String> {
     word.parse::<u64>().map(|_| *word).map_err(|_| format!("`{word}` is not a number"))
 }
 
 /// Runs many seeds and writes their report.
 fn simulations(root: &Path, first: &str, count: &str) -> Result<bool, String> {
-    let commit = commit(root).ok_or("git cannot name the commit of the simulated sources")?;
+    let commit = commit(root, &SIMULATED).ok_or("git cannot name the commit of the simulated sources")?;
     println!("{}", report_age(root, &fs::read_to_string(root.join(SIM_REPORT)).unwrap_or_default()));
     let folder = target(root).join("prove-sim");
     if commit.ends_with("-dirty") {
@@ -61,10 +80,13 @@ fn simulation(root: &Path, arguments: &[&str]) -> bool {
     command.current_dir(root).status().is_ok_and(|status| status.success())
 }
 
-/// The last commit that touched the simulated sources. It ends in `-dirty` if one of them is not committed.
-fn commit(root: &Path) -> Option<String> {
-    let commit = git(root, &["log", "-1", "--format=%h", "--abbrev=12", "--"]).filter(|commit| !commit.is_empty())?;
-    let is_clean = git(root, &["status", "--porcelain", "--"])?.is_empty();
+/// The last commit that touched these sources. It ends in `-dirty` if one of them is not committed.
+fn commit(root: &Path, sources: &[&str]) -> Option<String> {
+    let commit = git(root, &["log", "-1", "--format=%h", "--abbrev=12", "--"], sources);
+    let commit = commit.filter(|commit| !commit.is_empty())?;
+    // Without the report: each run of a series writes its section.
+    let changed = git(root, &["status", "--porcelain", "--", &format!(":!{TORTURE_REPORT}")], sources);
+    let is_clean = changed?.is_empty();
     Some(if is_clean { commit } else { format!("{commit}-dirty") })
 }
 
@@ -73,7 +95,7 @@ fn report_age(root: &Path, report: &str) -> String {
     let Some(commit) = reported_commit(report) else {
         return format!("{SIM_REPORT} names no commit");
     };
-    match git(root, &["rev-list", "--count", &format!("{commit}..HEAD"), "--"]).as_deref() {
+    match git(root, &["rev-list", "--count", &format!("{commit}..HEAD"), "--"], &SIMULATED).as_deref() {
         Some("0") => format!("{SIM_REPORT} is of commit {commit}, the last one that touched what it simulates"),
         Some(count) => {
             format!("warning: {SIM_REPORT} is of commit {commit}; {count} later ones touch what it simulates")
@@ -87,9 +109,9 @@ fn reported_commit(report: &str) -> Option<&str> {
     report.lines().find_map(|line| line.strip_prefix("| commit | ")?.strip_suffix(" |"))
 }
 
-/// Runs git for the simulated sources, and returns what it prints.
-fn git(root: &Path, words: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(words).args(SIMULATED).current_dir(root).output().ok()?;
+/// Runs git for these sources, and returns what it prints.
+fn git(root: &Path, words: &[&str], sources: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(words).args(sources).current_dir(root).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
 }

@@ -21,15 +21,16 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use deadpool_postgres::Pool;
-use hapax::http::axum::{Attempt, NotApplied};
+use hapax::http::axum::{Attempt, Unknown};
 use hapax::http::{IdempotencyLayer, PAGE, Tenant};
 use hapax::ledger::{Call, Claimed, Event, Terms};
 use hapax::stores::{Postgres, PostgresLedger, PostgresUrl};
 use hapax::{ErrorKind, Gate, OnLapse, Policy, Repeatable, Settings};
 use tokio::net::TcpListener;
 
-const ACCOUNTS: &str = "
+const TABLES: &str = "
     create table if not exists account (name text primary key, balance bigint not null check (balance >= 0));
+    create table if not exists transfer (operation text, payer text, payee text, amount bigint);
     insert into account values ('alice', 1000), ('bob', 1000) on conflict do nothing";
 
 #[derive(Clone)]
@@ -43,8 +44,9 @@ async fn transfers(url: &PostgresUrl, pool: Pool) -> hapax::Result<(Gate, Router
     let runtime = Arc::new(hapax::runtime::Tokio::current());
     let ledger = PostgresLedger::connect(url, Terms::new("transfers")?)?;
     ledger.create_tables().await?;
-    // The ledger makes a second run harmless, so an operation runs again after its lease.
-    let policy = Policy::default().on_lapse(OnLapse::Retry(Repeatable::declared("each transfer is behind the ledger")));
+    // The ledger makes a second run harmless, so an operation runs again after its lease, which can be short.
+    let retry = OnLapse::Retry(Repeatable::behind(&ledger));
+    let policy = Policy::default().lease(Duration::from_secs(3)).on_lapse(retry);
     let settings = Settings::default().policy(policy);
     let gate = Gate::builder(Arc::new(Postgres::with(url, runtime)?), settings).build()?;
     let idempotency = IdempotencyLayer::new(gate.clone()).tenant("transfers", Tenant::Authorization)?;
@@ -58,7 +60,7 @@ async fn transfer(attempt: Attempt, State(bank): State<Bank>, order: String) -> 
     for pause in [10, 100, 1000] {
         match bank.try_transfer(&attempt, &order).await {
             Ok(response) => return response,
-            // Nothing was committed: another transaction was faster, or the connection broke. Run it again.
+            // Another transaction was faster, or the connection broke. If it has committed, the next run is a replay.
             Err(error)
                 if error.downcast_ref().is_none_or(|error: &hapax::Error| error.kind() != ErrorKind::Unusable) =>
             {
@@ -68,7 +70,8 @@ async fn transfer(attempt: Attempt, State(bank): State<Bank>, order: String) -> 
         }
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
-    NotApplied((StatusCode::SERVICE_UNAVAILABLE, "try again\n")).into_response()
+    // Not `NotApplied`: the last COMMIT may have lost its reply.
+    Unknown((StatusCode::SERVICE_UNAVAILABLE, "try again\n")).into_response()
 }
 
 impl Bank {
@@ -83,7 +86,7 @@ impl Bank {
             Claimed::Fresh(entry) => entry,
             Claimed::Replay(answer) => return Ok((StatusCode::CREATED, answer).into_response()),
             Claimed::Busy => anyhow::bail!("another attempt runs"),
-            Claimed::Mismatch | Claimed::Dead => return Ok(StatusCode::CONFLICT.into_response()),
+            Claimed::Mismatch | Claimed::Dead => return Ok(StatusCode::UNPROCESSABLE_ENTITY.into_response()),
         };
         let take = "update account set balance = balance - $2 where name = $1 and balance >= $2";
         let give = "update account set balance = balance + $2 where name = $1";
@@ -92,7 +95,9 @@ impl Bank {
         {
             return Ok((StatusCode::UNPROCESSABLE_ENTITY, "no such accounts, or not enough money\n").into_response());
         }
-        let answer = format!("{from} gave {to} {amount}: {}\n", entry.operation());
+        let operation = entry.operation().to_string();
+        transaction.execute("insert into transfer values ($1, $2, $3, $4)", &[&operation, &from, &to, &amount]).await?;
+        let answer = format!("{from} gave {to} {amount}: {operation}\n");
         entry.emit(Event::new("transfers", answer.clone()).ordered_by(from.to_owned()))?;
         entry.finish(&transaction, &answer).await?;
         transaction.commit().await?;
@@ -118,7 +123,7 @@ async fn main() -> anyhow::Result<()> {
 
     let manager = deadpool_postgres::Manager::new(url.parse()?, tokio_postgres::NoTls);
     let pool = Pool::builder(manager).max_size(16).build()?;
-    pool.get().await?.batch_execute(ACCOUNTS).await?;
+    pool.get().await?.batch_execute(TABLES).await?;
     let (gate, app) = transfers(&url.parse()?, pool).await?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);

@@ -103,9 +103,14 @@ impl FaultRule {
         Self { skip: skipped, ..self }
     }
 
+    /// Whether the fault takes effect no more.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.left == Some(0)
+    }
+
     /// Counts one piece or connection that the fault could affect. Returns whether the fault takes effect on it.
     pub(super) fn takes_effect(&mut self) -> bool {
-        if self.left == Some(0) {
+        if self.is_used_up() {
             return false;
         }
         if self.skip > 0 {

@@ -155,7 +155,7 @@ impl<'a> DirectionState<'a> {
         if self.direction == Direction::ToClient && self.is_reply_lost.load(Ordering::Relaxed) {
             RuleEffect::End(0, ConnectionEnd::Reset).apply(&mut plan, counts);
         }
-        for (number, rule) in rules {
+        for (number, rule) in rules.iter_mut() {
             if plan.end.is_none() && !self.drops_bytes {
                 let effect = self.effect(*number, rule, piece);
                 self.drops_bytes = matches!(effect, Some(RuleEffect::HalfOpen | RuleEffect::Silence));
@@ -164,6 +164,8 @@ impl<'a> DirectionState<'a> {
                 }
             }
         }
+        // A run may inject thousands of faults, and each of them is compared with every piece.
+        rules.retain(|_, rule| !rule.is_used_up());
         drop(state);
         if self.drops_bytes {
             plan.bytes = 0;

@@ -1,0 +1,29 @@
+//! Torture: a service with a ledger, behind the gateway on Redis, as real processes on real servers. A hostile client
+//! orders transfers while processes are killed and connections are cut. Then an audit compares the client's journal
+//! with the database.
+//!
+//! ```text
+//! options.rs, order.rs  what a run does, drawn from its seed
+//! world.rs, process.rs  the servers and processes
+//! client.rs             the hostile client, with its journal
+//! faults.rs             kills, pauses and cuts
+//! bank.rs, audit.rs     what the database says, and whether it agrees with the journal
+//! ```
+
+mod audit;
+mod bank;
+mod client;
+mod faults;
+mod http_session;
+mod journal;
+mod options;
+mod order;
+mod process;
+mod random;
+mod run;
+mod world;
+
+pub use audit::{FoundDamage, TransferDamage};
+pub use options::{FaultSelection, TortureFault, TortureOptions};
+pub use order::TransferOrder;
+pub use run::{TortureResult, run};

@@ -1,0 +1,83 @@
+//! The report of a recorded run: one section for each kind of run.
+
+use std::fmt::Write;
+
+use hapax_torture::{FaultSelection, TortureFault, TortureOptions, TortureResult, TransferDamage};
+
+const TITLE: &str = "# Torture\n";
+
+/// The command that repeats a run.
+pub(crate) fn command(options: &TortureOptions) -> String {
+    let faults = match options.faults {
+        FaultSelection::Everything => String::new(),
+        FaultSelection::KillDatabase(times) => format!(" --kill-database {times}"),
+        FaultSelection::CutCommits(times) => format!(" --cut-commits {times}"),
+    };
+    let ledger = if options.has_ledger { "" } else { " --without-ledger" };
+    let (transfers, seed) = (options.transfers, options.seed);
+    format!("cargo xtask prove torture --transfers {transfers} --seed {seed}{faults}{ledger}")
+}
+
+fn heading(options: &TortureOptions) -> String {
+    let faults = match options.faults {
+        FaultSelection::Everything => "Every fault",
+        FaultSelection::KillDatabase(_) => "PostgreSQL killed under load",
+        FaultSelection::CutCommits(_) => "Connections cut at COMMIT under load",
+    };
+    format!("## {faults}{}\n", if options.has_ledger { "" } else { ", without the ledger" })
+}
+
+/// The section of a run.
+pub(crate) fn section(options: &TortureOptions, commit: &str, result: &TortureResult) -> String {
+    let mut text = format!("{}\n`{}`\n\n| | |\n|---|--:|\n", heading(options), command(options));
+    let mut row = |what: &str, figure: String| writeln!(text, "| {what} | {figure} |").expect("memory");
+    if !commit.is_empty() {
+        row("commit", commit.to_owned());
+    }
+    row("transfers", options.transfers.to_string());
+    row("time", format!("{:.0} s", result.took.as_secs_f64()));
+    for fault in TortureFault::ALL {
+        if let Some(times) = result.faults.get(&fault) {
+            row(fault.name(), times.to_string());
+        }
+    }
+    row("connections cut", result.cuts.to_string());
+    for (what, count) in &result.counts {
+        row(what, count.to_string());
+    }
+    row("of them after all records were removed, so by the ledger alone", result.from_the_ledger.to_string());
+    row("**second effects**", result.count(TransferDamage::Duplicate).to_string());
+    row("of them before all records were removed", result.duplicates_in_run.to_string());
+    row("**transfers without an answer**", result.count(TransferDamage::Lost).to_string());
+    row("**everything that the audit found**", result.damages.len().to_string());
+    if result.damages.is_empty() {
+        let bound = 3.0 / f64::from(options.transfers);
+        let share = 1.0 / bound;
+        let rule = "By the rule of three, with 95 % confidence fewer than one transfer in";
+        writeln!(text, "\n{rule} {share:.0} is damaged ({bound:.1e}).").expect("memory");
+    }
+    text
+}
+
+/// The report with this section in place of an earlier one of the same heading.
+pub(crate) fn with_section(report: &str, section: &str) -> String {
+    let heading = section.lines().next().unwrap_or_default();
+    let mut sections: Vec<&str> = report.split("\n## ").skip(1).collect();
+    sections.retain(|earlier| earlier.lines().next() != heading.strip_prefix("## "));
+    let kept: Vec<String> = sections.iter().map(|section| format!("\n## {}\n", section.trim_end())).collect();
+    format!("{TITLE}{}\n{section}", kept.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_takes_the_place_of_an_earlier_one() {
+        let first = with_section("", "## One\n\n1\n");
+        assert_eq!(first, "# Torture\n\n## One\n\n1\n");
+        let both = with_section(&first, "## Two\n\n2\n");
+        assert_eq!(both, "# Torture\n\n## One\n\n1\n\n## Two\n\n2\n");
+        assert_eq!(with_section(&both, "## One\n\n3\n"), "# Torture\n\n## Two\n\n2\n\n## One\n\n3\n");
+    }
+}

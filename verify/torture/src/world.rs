@@ -1,0 +1,74 @@
+//! The processes and servers of a run:
+//!
+//! ```text
+//! client ──► hapax gateway ──► service ──► proxy ──► PostgreSQL
+//!                 └──► proxy ──► Redis
+//! ```
+
+use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+
+use anyhow::Result;
+use hapax_testkit::proxy::Proxy;
+use hapax_testkit::servers::{PostgresServer, PostgresServerOptions, RedisKind, RedisServer, RedisServerOptions};
+use tokio::sync::Mutex;
+
+use crate::bank;
+use crate::process::{ProcessSpec, RestartableProcess, built, empty_file, free_address};
+
+/// A running world. Everything ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct TortureWorld {
+    pub(crate) gateway: RestartableProcess,
+    pub(crate) service: RestartableProcess,
+    pub(crate) redis_proxy: Proxy,
+    pub(crate) database_proxy: Proxy,
+    pub(crate) redis: RedisServer,
+    pub(crate) database: PostgresServer,
+    /// Held while a server is down, so that two faults do not restart it at once.
+    pub(crate) redis_turn: Mutex<()>,
+    pub(crate) database_turn: Mutex<()>,
+}
+
+impl TortureWorld {
+    /// Starts everything, with the files in a folder.
+    pub(crate) async fn start(folder: &Path, has_ledger: bool) -> Result<Self> {
+        // Redis keeps nothing; PostgreSQL syncs every commit.
+        let redis = RedisServer::start(RedisServerOptions::new(RedisKind::Redis).with_system_clock()).await?;
+        let database = PostgresServer::start(PostgresServerOptions::new()).await?;
+        let redis_proxy = Proxy::start(redis.address()).await?;
+        let database_proxy = Proxy::start(database.address()).await?;
+        bank::open_accounts(&database).await?;
+        let service = RestartableProcess::start(service(folder, &database_proxy, has_ledger)?).await?;
+        let gateway = RestartableProcess::start(gateway(folder, &service, &redis_proxy)?).await?;
+        let (redis_turn, database_turn) = (Mutex::default(), Mutex::default());
+        Ok(Self { gateway, service, redis_proxy, database_proxy, redis, database, redis_turn, database_turn })
+    }
+}
+
+fn service(folder: &Path, database: &Proxy, has_ledger: bool) -> Result<ProcessSpec> {
+    let program = built(if has_ledger { "example-transfer-postgres" } else { "hapax-torture-bare-service" })?;
+    let address = free_address(random())?;
+    let url = format!("postgres://postgres@{}/postgres", database.address());
+    let arguments = vec![url.into(), address.port().to_string().into()];
+    Ok(ProcessSpec { program, arguments, address, log: empty_file(&folder.join("service.log"))? })
+}
+
+fn gateway(folder: &Path, service: &RestartableProcess, redis: &Proxy) -> Result<ProcessSpec> {
+    let (address, admin) = (free_address(random())?, free_address(random())?);
+    let words = format!(
+        "gateway --listen {address} --admin {admin} --upstream http://{} --store redis://{}/0 --on-lapse retry \
+         --lease 2s --data-dir",
+        service.address(),
+        redis.address()
+    );
+    let mut arguments: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+    arguments.push(folder.join("gateway").into());
+    Ok(ProcessSpec { program: built("hapax")?, arguments, address, log: empty_file(&folder.join("gateway.log"))? })
+}
+
+/// Two runs at the same time look for ports in different places.
+fn random() -> u32 {
+    u32::try_from(RandomState::new().hash_one(std::process::id()) % 8000).unwrap_or_default()
+}
