@@ -21,6 +21,7 @@
 //! ```
 
 mod availability;
+mod broker;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod process;
@@ -30,6 +31,7 @@ mod starter;
 
 pub(crate) use availability::end_shared;
 pub use availability::{MissingService, main, required, test};
+pub use broker::{BrokerKind, BrokerServer, Kafka, KafkaServer, Nats, NatsServer};
 pub use libtest_mimic::Trial;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSchema, PostgresServer, PostgresServerOptions};

@@ -22,6 +22,8 @@ struct Startable {
 }
 
 const STARTABLE: &[Startable] = &[
+    Startable { name: "kafka", usual_port: 9092, url: ("kafka://", "") },
+    Startable { name: "nats", usual_port: 4222, url: ("nats://", "") },
     Startable { name: "postgres", usual_port: 5432, url: ("postgres://postgres@", "/postgres") },
     Startable { name: "redis", usual_port: 6379, url: ("redis://", "/0") },
     Startable { name: "valkey", usual_port: 6380, url: ("redis://", "/0") },

@@ -116,6 +116,8 @@ pub fn main(tests: impl IntoIterator<Item = Trial>) -> ExitCode {
 pub(crate) fn end_shared() {
     #[cfg(feature = "postgres")]
     super::PostgresServer::end_shared();
+    super::NatsServer::end_shared();
+    super::KafkaServer::end_shared();
 }
 
 #[cfg(test)]

@@ -1,0 +1,284 @@
+//! NATS and Kafka servers, alone and in clusters.
+
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use rustix::process::Signal;
+use tokio::sync::Mutex;
+
+use super::process::{PORTS, ServiceProcess, poll};
+use crate::ports;
+
+/// A kind of broker: [`Nats`] or [`Kafka`].
+pub trait BrokerKind: Sized + Send + Sync + 'static {
+    /// The name of the service, for [`required`](super::required).
+    const NAME: &'static str;
+
+    /// The words in the log of a server that is ready.
+    #[doc(hidden)]
+    const READY: &'static str;
+
+    /// The arguments of one member of a cluster.
+    #[doc(hidden)]
+    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String>;
+
+    #[doc(hidden)]
+    fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>>;
+}
+
+/// A NATS server with JetStream.
+#[derive(Clone, Copy, Debug)]
+pub enum Nats {}
+
+/// A Kafka broker, which is its own controller.
+#[derive(Clone, Copy, Debug)]
+pub enum Kafka {}
+
+/// A NATS server with JetStream, on a free loopback port. Arguments are those of `nats-server`.
+pub type NatsServer = BrokerServer<Nats>;
+
+/// A Kafka broker on a free loopback port. Arguments are properties, such as `auto.create.topics.enable=false`.
+pub type KafkaServer = BrokerServer<Kafka>;
+
+impl BrokerKind for Nats {
+    const NAME: &'static str = "nats";
+    const READY: &'static str = "Server is ready";
+
+    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
+        let route = |address: &SocketAddr| format!("nats://{}", second(*address));
+        let routes: Vec<String> = addresses.iter().map(route).collect();
+        let name = format!("node{index}");
+        let words = ["--name", &name, "--cluster_name", "hapax", "--cluster", &routes[index], "--routes"];
+        words.map(str::to_owned).into_iter().chain([routes.join(",")]).collect()
+    }
+
+    fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
+        static SHARED: Mutex<Option<Arc<NatsServer>>> = Mutex::const_new(None);
+        &SHARED
+    }
+}
+
+impl BrokerKind for Kafka {
+    const NAME: &'static str = "kafka";
+    const READY: &'static str = "Kafka Server started";
+
+    fn member(addresses: &[SocketAddr], index: usize) -> Vec<String> {
+        let voter = |(index, address): (usize, &SocketAddr)| format!("{}@{}", index + 1, second(*address));
+        let voters: Vec<String> = addresses.iter().enumerate().map(voter).collect();
+        let replicated = ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic", "default"];
+        let factor = |topic: &str| format!("{topic}.replication.factor={}", addresses.len().min(3));
+        let own = [
+            format!("node.id={}", index + 1),
+            format!("controller.quorum.voters={}", voters.join(",")),
+            "min.insync.replicas=2".to_owned(),
+            "broker.session.timeout.ms=3000".to_owned(),
+        ];
+        replicated.into_iter().map(factor).chain(own).collect()
+    }
+
+    fn shared() -> &'static Mutex<Option<Arc<BrokerServer<Self>>>> {
+        static SHARED: Mutex<Option<Arc<KafkaServer>>> = Mutex::const_new(None);
+        &SHARED
+    }
+}
+
+/// The address for the other members of a cluster.
+fn second(address: SocketAddr) -> SocketAddr {
+    // `ports::free` leaves it free.
+    SocketAddr::new(address.ip(), address.port() + 10_000)
+}
+
+/// A broker with its own data. It ends when it is dropped, and at the latest with this process.
+pub struct BrokerServer<K> {
+    address: SocketAddr,
+    arguments: Vec<String>,
+    process: ServiceProcess,
+    kind: PhantomData<K>,
+}
+
+impl<K: BrokerKind> BrokerServer<K> {
+    /// Starts a server and waits until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not start. The error contains its log.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server is killed.
+    pub async fn start(arguments: &[&str]) -> io::Result<Self> {
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let start = async || {
+            let server = Self::new(ports::free()?, arguments.clone())?;
+            server.launch().await.map(|()| server)
+        };
+        // Another process may have taken the port since `ports::free` looked: try another one.
+        for _ in 1..PORTS {
+            match start().await {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                started => return started,
+            }
+        }
+        start().await
+    }
+
+    /// Starts the members of a cluster and waits until all are ready. The members of a NATS cluster may still be
+    /// choosing the leader that creates streams.
+    ///
+    /// # Errors
+    ///
+    /// If a server did not start. The error contains its log.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the servers are killed.
+    pub async fn start_cluster(count: usize) -> io::Result<Vec<Self>> {
+        for _ in 1..PORTS {
+            match Self::try_cluster(count).await {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                started => return started,
+            }
+        }
+        Self::try_cluster(count).await
+    }
+
+    async fn try_cluster(count: usize) -> io::Result<Vec<Self>> {
+        let addresses = (0..count).map(|_| ports::free()).collect::<io::Result<Vec<_>>>()?;
+        let member = |index| Self::new(addresses[index], K::member(&addresses, index));
+        let servers = (0..count).map(member).collect::<io::Result<Vec<Self>>>()?;
+        try_join_all(servers.iter().map(Self::launch)).await?;
+        Ok(servers)
+    }
+
+    /// The server that all tests of this process share. The first call starts it. Each test uses streams or topics of
+    /// its own, and stops nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not start.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, a later call starts the server.
+    pub async fn shared() -> io::Result<Arc<Self>> {
+        let mut shared = K::shared().lock().await;
+        if let Some(server) = &*shared {
+            return Ok(Arc::clone(server));
+        }
+        let server = Arc::new(Self::start(&[]).await?);
+        *shared = Some(Arc::clone(&server));
+        Ok(server)
+    }
+
+    /// Ends the shared server, so that its folder is removed: a static value is never dropped.
+    pub(super) fn end_shared() {
+        drop(K::shared().blocking_lock().take());
+    }
+
+    fn new(address: SocketAddr, arguments: Vec<String>) -> io::Result<Self> {
+        Ok(Self { address, arguments, process: ServiceProcess::new(K::NAME)?, kind: PhantomData })
+    }
+
+    /// The TCP address on which the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL of the server: `nats://` or `kafka://` and its address.
+    pub fn url(&self) -> String {
+        format!("{}://{}", K::NAME, self.address)
+    }
+
+    /// The folder with its data and its log file, `log`.
+    pub fn data_folder(&self) -> &Path {
+        self.process.folder()
+    }
+
+    /// The process id, while the server runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
+    /// Kills the server (SIGKILL).
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// Asks the server to end (SIGTERM), and waits until it has.
+    ///
+    /// # Errors
+    ///
+    /// If it is not running, or does not end.
+    ///
+    /// # Cancel safety
+    ///
+    /// The server ends even if the future is dropped.
+    pub async fn terminate(&self) -> io::Result<ExitStatus> {
+        self.process.end(Signal::TERM).await
+    }
+
+    /// Pauses the server (SIGSTOP): the kernel still accepts connections, and the server does not reply.
+    ///
+    /// # Errors
+    ///
+    /// If it is not running.
+    pub fn pause(&self) -> io::Result<()> {
+        self.process.pause()
+    }
+
+    /// Resumes the server (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// If it is not running.
+    pub fn resume(&self) -> io::Result<()> {
+        self.process.resume()
+    }
+
+    /// Starts the server again on the same port, with the same arguments and its data. Kills it first if it is running.
+    ///
+    /// # Errors
+    ///
+    /// If it did not start.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server is down or starting.
+    pub async fn restart(&self) -> io::Result<()> {
+        self.kill();
+        self.launch().await
+    }
+
+    async fn launch(&self) -> io::Result<()> {
+        let configure = |command: &mut Command| {
+            let port = self.address.port().to_string();
+            command.args(["--bind", "127.0.0.1", "--port", &port, "--dir"]).arg(self.data_folder());
+            command.args(&self.arguments);
+        };
+        self.process.launch(configure, self.wait_until_up()).await
+    }
+
+    /// Waits until the server's own log says that it is ready. On the port, another process's server might reply.
+    async fn wait_until_up(&self) {
+        let mut poll = poll();
+        loop {
+            poll.tick().await;
+            let log = std::fs::read(self.data_folder().join("log")).unwrap_or_default();
+            if String::from_utf8_lossy(&log).contains(K::READY) {
+                return;
+            }
+        }
+    }
+}
+
+impl<K> fmt::Debug for BrokerServer<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {}", self.process, self.address)
+    }
+}
