@@ -5,8 +5,8 @@
 //! claim.rs      sends a begin, repeats it once if it is ambiguous, and cancels grants that no attempt uses
 //! renew.rs      what the heartbeat renews
 //! heartbeat.rs  renews every held lease, on a thread of its own
-//! give_back.rs  release, abandon and cancel, each repeated until the store replies, its error is permanent, or the
-//!               record has expired
+//! give_back.rs  release, bury, abandon and cancel, each repeated until the store replies, its error is permanent, or
+//!               the record has expired
 //! breaker.rs    refuses begins at once while the store does not answer
 //! ```
 

@@ -167,7 +167,7 @@ fn unprotected_result<A>(returned: Result<A, Failure<A>>) -> Result<RunResult<A>
         Ok(answer) | Err(Failure::Final(answer)) => {
             Ok(RunResult { answer, provenance: Provenance::Fresh, recorded: Recorded::No, expiry: None })
         }
-        Err(Failure::NotApplied(detail) | Failure::Denied(detail)) => {
+        Err(Failure::NotApplied(detail) | Failure::Denied(detail) | Failure::GivenUp(detail)) => {
             Err(Refused::with_detail(Reason::NotApplied { unrecorded: true }, detail))
         }
         Err(Failure::Unknown(detail)) => Err(Refused::with_detail(Reason::Unknown { unrecorded: true }, detail)),

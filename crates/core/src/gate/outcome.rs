@@ -87,6 +87,9 @@ pub enum Failure<A> {
     /// Known not applied, because the caller is not allowed to do this. As `NotApplied`, but the record expires after
     /// one lease, or after 10 s if that is longer.
     Denied(Detail<A>),
+    /// Known not applied, and this was the last attempt: the key is closed, and every copy gets `Dead` until an
+    /// operator reopens it.
+    GivenUp(Detail<A>),
     /// The effect may or may not have been applied. Any error by a plain `?` means this.
     Unknown(Detail<A>),
 }
@@ -107,6 +110,11 @@ impl<A> Failure<A> {
         Self::Denied(detail.into())
     }
 
+    /// Returns [`Failure::GivenUp`].
+    pub fn given_up(detail: impl Into<Detail<A>>) -> Self {
+        Self::GivenUp(detail.into())
+    }
+
     /// Returns [`Failure::Unknown`].
     pub fn unknown(detail: impl Into<Detail<A>>) -> Self {
         Self::Unknown(detail.into())
@@ -117,10 +125,12 @@ impl<A> Failure<A> {
     /// The error that the handler returned with it, if any.
     pub(crate) fn error(&self) -> Option<&BoxError> {
         match self {
-            Self::NotApplied(detail) | Self::Denied(detail) | Self::Unknown(detail) => match detail {
-                Detail::Error(error) => Some(error),
-                Detail::Answer(_) => None,
-            },
+            Self::NotApplied(detail) | Self::Denied(detail) | Self::GivenUp(detail) | Self::Unknown(detail) => {
+                match detail {
+                    Detail::Error(error) => Some(error),
+                    Detail::Answer(_) => None,
+                }
+            }
             Self::Final(_) => None,
         }
     }

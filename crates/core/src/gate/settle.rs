@@ -76,6 +76,10 @@ impl GrantGuard {
                 self.release(Seconds::covering(self.gate.terms.lease).max(MIN_DENIED_LIFETIME)).await;
                 Err(Refused::with_detail(Reason::NotApplied { unrecorded: false }, detail))
             }
+            Err(Failure::GivenUp(detail)) => {
+                self.bury().await;
+                Err(Refused::with_detail(Reason::NotApplied { unrecorded: false }, detail))
+            }
             Err(Failure::Unknown(detail)) => {
                 self.abandon().await;
                 Err(Refused::with_detail(Reason::Unknown { unrecorded: false }, detail))
@@ -90,6 +94,16 @@ impl GrantGuard {
     /// Gives the key back: known not applied. `lifetime` is that of the released record.
     async fn release(&mut self, lifetime: Seconds) {
         self.give_back(GiveBack::release(&self.granted.grant, lifetime, &self.terms)).await;
+        self.cancel_stray_begin();
+    }
+
+    /// Closes the key: known not applied, and not tried again.
+    async fn bury(&mut self) {
+        self.give_back(GiveBack::bury(&self.granted.grant, &self.terms)).await;
+        self.cancel_stray_begin();
+    }
+
+    fn cancel_stray_begin(&self) {
         if let Some(begin) = self.granted.stray_begin()
             && !chaos::on("release_without_cancel")
         {

@@ -1,5 +1,5 @@
-//! Gives a grant back without an answer: release, abandon or cancel, repeated until the store replies, its error is
-//! permanent, or the record has expired.
+//! Gives a grant back without an answer: release, bury, abandon or cancel, repeated until the store replies, its error
+//! is permanent, or the record has expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +27,11 @@ pub(crate) struct GiveBack {
     give_up_after: Duration,
 }
 
-/// The operation that gives the grant back. The seconds are the lifetime of the released record.
+/// The operation that gives the grant back. The seconds are the lifetime of the released or dead record.
 #[derive(Clone, Copy, Debug)]
 enum GiveBackAction {
     Release(Claim, Seconds),
+    Bury(Claim, Seconds),
     Abandon(Claim),
     Cancel(Owner, Seconds),
 }
@@ -95,6 +96,13 @@ impl GiveBack {
         Self { rk: grant.rk, action, give_up_after: terms.unknown_retention.into() }
     }
 
+    /// The effect is known not applied, and nobody may try again. The record is kept as long as one of an unknown
+    /// outcome.
+    pub(crate) fn bury(grant: &Grant, terms: &LeaseTerms) -> Self {
+        let action = GiveBackAction::Bury(Claim::from(grant), terms.unknown_retention);
+        Self { rk: grant.rk, action, give_up_after: terms.unknown_retention.into() }
+    }
+
     /// The outcome is unknown.
     pub(crate) fn abandon(grant: &Grant, terms: &LeaseTerms) -> Self {
         let action = GiveBackAction::Abandon(Claim::from(grant));
@@ -106,6 +114,9 @@ impl GiveBack {
         match &self.action {
             GiveBackAction::Release(claim, lifetime) => {
                 engine.call_store(|protocol: Protocol<'_>| protocol.release(rk, claim, *lifetime)).await.map(drop)
+            }
+            GiveBackAction::Bury(claim, lifetime) => {
+                engine.call_store(|protocol: Protocol<'_>| protocol.bury(rk, claim, *lifetime)).await.map(drop)
             }
             GiveBackAction::Abandon(claim) => {
                 engine.call_store(|protocol: Protocol<'_>| protocol.abandon(rk, claim)).await.map(drop)

@@ -323,7 +323,8 @@ fn holds_its_key<A>(result: &CallResult<A>) -> bool {
 fn told<A>(failure: Failure<A>) -> Option<Detail<A>> {
     match failure {
         Failure::Final(answer) => Some(Detail::Answer(answer)),
-        Failure::NotApplied(detail) | Failure::Denied(detail) | Failure::Unknown(detail) => Some(detail),
+        Failure::NotApplied(detail) | Failure::Denied(detail) => Some(detail),
+        Failure::GivenUp(detail) | Failure::Unknown(detail) => Some(detail),
     }
 }
 

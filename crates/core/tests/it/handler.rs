@@ -100,6 +100,23 @@ async fn not_applied_frees_the_key() {
 }
 
 #[tokio::test]
+async fn an_attempt_that_gives_up_closes_the_key() {
+    let world = GateWorld::new();
+    world.store.refuse_swaps.store(true, Ordering::SeqCst);
+    let result = world.run(|_| async { Err(Failure::given_up(io::Error::other("closed for ever"))) }).await;
+    let Err(Refused { reason: Reason::NotApplied { .. }, detail: Some(Detail::Error(error)), .. }) = result else {
+        panic!("not applied was expected, not {result:?}")
+    };
+    assert_eq!(error.to_string(), "closed for ever");
+    world.store.refuse_swaps.store(false, Ordering::SeqCst);
+    world.time.pass(LEASE / 2).await;
+    assert!(matches!(world.state().await, State::Open(Phase::Dead, _)), "the burial is repeated");
+    let copy = world.run_with_answer("another").await;
+    assert!(matches!(copy, Err(Refused { reason: Reason::Dead, .. })), "{copy:?}");
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
 async fn the_detail_of_a_failure_reaches_the_caller_unchanged() {
     let world = GateWorld::new();
     let result = world.run(|_| async { Err(Failure::NotApplied(Detail::Answer(String::from("later")))) }).await;
@@ -217,6 +234,7 @@ async fn an_attempt_that_is_aborted_while_it_settles_is_abandoned() {
         (StoreMethod::Complete, None),
         (StoreMethod::Swap, Some(Failure::<String>::unknown as fn(io::Error) -> Failure<String>)),
         (StoreMethod::Swap, Some(Failure::not_applied)),
+        (StoreMethod::Swap, Some(Failure::given_up)),
     ] {
         let world = GateWorld::new();
         world.store.inject(method, CallFault::Hang);
