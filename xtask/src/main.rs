@@ -29,7 +29,7 @@ verbs:
                  visits every state of every setting of the model; only settings whose name contains S
   prove sim      runs many seeds of the simulation: --seeds N [--from S], resumes after a stop; --seed N shows one
   prove torture  kills processes and servers and cuts connections under load: --transfers N [--seed N]
-                 [--without-ledger] [--kill-database N | --cut-commits N]
+                 [--runner | --without-ledger] [--kill-database N | --cut-commits N]
   services unpack | up NAME | down [NAME] | status
                  real servers, unpacked and never installed; after `up` a server runs until `down`
   help           this page

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use hapax_testkit::proxy::{CutPoint, FaultRule, NetworkFault};
+use hapax_testkit::proxy::{CutPoint, FaultRule, NetworkFault, Proxy};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -15,6 +15,9 @@ use crate::world::TortureWorld;
 
 /// COMMIT as the driver sends it: a simple query with its length and its end.
 const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
+
+/// How long a cut waits for a COMMIT.
+const LONGEST_WAIT_FOR_COMMIT: Duration = Duration::from_secs(10);
 
 /// A fault, and when it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,11 +70,27 @@ impl PlannedFault {
                 let _turn = world.database_turn.lock().await;
                 bank::forget_records(&world.database).await?;
             }
-            TortureFault::CutCommit => world.database_proxy.inject(cut(&mut random, COMMIT, 4)),
+            TortureFault::CutCommit => {
+                let _turn = world.cut_turn.lock().await;
+                cut_commit(&world.database_proxy, &mut random).await;
+            }
             TortureFault::CutDatabase => world.database_proxy.inject(cut(&mut random, b"", 100)),
             TortureFault::CutRedis => world.redis_proxy.inject(cut(&mut random, b"", 100)),
         }
         Ok(self.fault)
+    }
+}
+
+/// Cuts a connection at a COMMIT, and waits until that has happened: two faults at one COMMIT would count as one cut.
+async fn cut_commit(proxy: &Proxy, random: &mut SplitMix) {
+    let cuts = proxy.counts().cuts;
+    proxy.inject(cut(random, COMMIT, 4));
+    // Near the end of a run there may be no further COMMIT.
+    for _ in 0..LONGEST_WAIT_FOR_COMMIT.as_millis() / 10 {
+        if proxy.counts().cuts > cuts {
+            break;
+        }
+        sleep(Duration::from_millis(10)).await;
     }
 }
 

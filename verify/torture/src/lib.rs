@@ -24,6 +24,6 @@ mod run;
 mod world;
 
 pub use audit::{FoundDamage, TransferDamage};
-pub use options::{FaultSelection, TortureFault, TortureOptions};
+pub use options::{FaultSelection, TortureFault, TortureOptions, TorturedService};
 pub use order::TransferOrder;
 pub use run::{TortureResult, run};

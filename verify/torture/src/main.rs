@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use anyhow::Context;
-use hapax_torture::{FaultSelection, TortureOptions};
+use hapax_torture::{FaultSelection, TortureOptions, TorturedService};
 
 mod report;
 
 const USAGE: &str = "\
-usage: hapax-torture [--transfers N] [--seed N] [--without-ledger] [--kill-database N | --cut-commits N]
-                     [--report FILE --commit COMMIT]";
+usage: hapax-torture [--transfers N] [--seed N] [--runner | --without-ledger]
+                     [--kill-database N | --cut-commits N] [--report FILE --commit COMMIT]";
 
 struct ProgramArguments {
     options: TortureOptions,
@@ -37,12 +37,13 @@ fn main() -> ExitCode {
 
 impl ProgramArguments {
     fn read(words: &[String]) -> Option<Self> {
-        let (mut transfers, mut seed, mut has_ledger) = (None, 1, true);
+        let (mut transfers, mut seed, mut service) = (None, 1, TorturedService::OwnTransaction);
         let (mut faults, mut report, mut commit) = (FaultSelection::Everything, None, String::new());
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match &**word {
-                "--without-ledger" => has_ledger = false,
+                "--without-ledger" => service = TorturedService::WithoutLedger,
+                "--runner" => service = TorturedService::Runner,
                 "--transfers" => transfers = Some(words.next()?.parse().ok()?),
                 "--seed" => seed = words.next()?.parse().ok()?,
                 "--kill-database" => faults = FaultSelection::KillDatabase(words.next()?.parse().ok()?),
@@ -57,7 +58,7 @@ impl ProgramArguments {
             FaultSelection::KillDatabase(times) | FaultSelection::CutCommits(times) => times.checked_mul(100)?,
         };
         let transfers = transfers.unwrap_or(enough).max(1);
-        Some(Self { options: TortureOptions { transfers, seed, has_ledger, faults }, report, commit })
+        Some(Self { options: TortureOptions { transfers, seed, service, faults }, report, commit })
     }
 
     fn run(&self) -> anyhow::Result<bool> {
@@ -73,7 +74,7 @@ impl ProgramArguments {
         }
         let is_clean = result.damages.is_empty();
         if let Some(path) = &self.report
-            && is_clean == self.options.has_ledger
+            && is_clean == self.options.service.has_ledger()
         {
             let text = fs::read_to_string(path).unwrap_or_default();
             fs::write(path, report::with_section(&text, &section))?;

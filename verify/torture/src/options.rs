@@ -64,6 +64,36 @@ pub enum FaultSelection {
     CutCommits(u32),
 }
 
+/// The service of a run. All three do the same writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TorturedService {
+    /// `examples/transfer-postgres`, which claims in a transaction of its own.
+    OwnTransaction,
+    /// One whose ledger runs the transaction.
+    Runner,
+    /// One without a ledger, to prove that the audit can fail.
+    WithoutLedger,
+}
+
+impl TorturedService {
+    /// Whether it has a ledger.
+    pub fn has_ledger(self) -> bool {
+        match self {
+            Self::OwnTransaction | Self::Runner => true,
+            Self::WithoutLedger => false,
+        }
+    }
+
+    /// The name of its binary.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::OwnTransaction => "example-transfer-postgres",
+            Self::Runner => "hapax-torture-runner-service",
+            Self::WithoutLedger => "hapax-torture-bare-service",
+        }
+    }
+}
+
 /// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct TortureOptions {
@@ -71,8 +101,8 @@ pub struct TortureOptions {
     pub transfers: u32,
     /// Decides the transfers, the behaviour of the client, and the faults.
     pub seed: u64,
-    /// Whether the service has its ledger.
-    pub has_ledger: bool,
+    /// The service.
+    pub service: TorturedService,
     /// The faults.
     pub faults: FaultSelection,
 }

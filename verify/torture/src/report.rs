@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use hapax_torture::{FaultSelection, TortureFault, TortureOptions, TortureResult, TransferDamage};
+use hapax_torture::{FaultSelection, TortureFault, TortureOptions, TortureResult, TorturedService, TransferDamage};
 
 const TITLE: &str = "# Torture\n";
 
@@ -13,9 +13,13 @@ pub(crate) fn command(options: &TortureOptions) -> String {
         FaultSelection::KillDatabase(times) => format!(" --kill-database {times}"),
         FaultSelection::CutCommits(times) => format!(" --cut-commits {times}"),
     };
-    let ledger = if options.has_ledger { "" } else { " --without-ledger" };
+    let service = match options.service {
+        TorturedService::OwnTransaction => "",
+        TorturedService::Runner => " --runner",
+        TorturedService::WithoutLedger => " --without-ledger",
+    };
     let (transfers, seed) = (options.transfers, options.seed);
-    format!("cargo xtask prove torture --transfers {transfers} --seed {seed}{faults}{ledger}")
+    format!("cargo xtask prove torture --transfers {transfers} --seed {seed}{faults}{service}")
 }
 
 fn heading(options: &TortureOptions) -> String {
@@ -24,7 +28,12 @@ fn heading(options: &TortureOptions) -> String {
         FaultSelection::KillDatabase(_) => "PostgreSQL killed under load",
         FaultSelection::CutCommits(_) => "Connections cut at COMMIT under load",
     };
-    format!("## {faults}{}\n", if options.has_ledger { "" } else { ", without the ledger" })
+    let service = match options.service {
+        TorturedService::OwnTransaction => "",
+        TorturedService::Runner => ", the ledger runs the transaction",
+        TorturedService::WithoutLedger => ", without the ledger",
+    };
+    format!("## {faults}{service}\n")
 }
 
 /// The section of a run.

@@ -59,7 +59,7 @@ impl TortureResult {
 /// If a process or a server does not start, or ends by itself, or if nothing is settled for three minutes.
 pub async fn run(options: TortureOptions, folder: &Path) -> Result<TortureResult> {
     let begun = Instant::now();
-    let world = Arc::new(TortureWorld::start(folder, options.has_ledger).await?);
+    let world = Arc::new(TortureWorld::start(folder, options.service).await?);
     let orders: Vec<_> = (0..options.transfers).map(|number| TransferOrder::draw(options.seed, number)).collect();
     let journal = TransferJournal::create(&folder.join("journal"), options.transfers)?;
     let client = HostileClient { gateway: world.gateway.address(), journal, seed: options.seed };
@@ -81,7 +81,8 @@ pub async fn run(options: TortureOptions, folder: &Path) -> Result<TortureResult
     world.gateway.check().await?;
     let rows = bank::read(&world.database).await?;
     let answers: Vec<_> = orders.iter().map(|order| client.journal.answers(order.number)).collect();
-    let audit = TransferAudit { orders: &orders, answers: &answers, rows: &rows, has_ledger: options.has_ledger };
+    let has_ledger = options.service.has_ledger();
+    let audit = TransferAudit { orders: &orders, answers: &answers, rows: &rows, has_ledger };
     Ok(TortureResult {
         faults,
         cuts: world.database_proxy.counts().cuts + world.redis_proxy.counts().cuts,

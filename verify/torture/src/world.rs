@@ -15,6 +15,7 @@ use hapax_testkit::servers::{PostgresServer, PostgresServerOptions, RedisKind, R
 use tokio::sync::Mutex;
 
 use crate::bank;
+use crate::options::TorturedService;
 use crate::process::{ProcessSpec, RestartableProcess, built, empty_file, free_address};
 
 /// A running world. Everything ends when it is dropped.
@@ -29,26 +30,28 @@ pub(crate) struct TortureWorld {
     /// Held while a server is down, so that two faults do not restart it at once.
     pub(crate) redis_turn: Mutex<()>,
     pub(crate) database_turn: Mutex<()>,
+    /// Held until a cut at COMMIT has happened.
+    pub(crate) cut_turn: Mutex<()>,
 }
 
 impl TortureWorld {
     /// Starts everything, with the files in a folder.
-    pub(crate) async fn start(folder: &Path, has_ledger: bool) -> Result<Self> {
+    pub(crate) async fn start(folder: &Path, tortured: TorturedService) -> Result<Self> {
         // Redis keeps nothing; PostgreSQL syncs every commit.
         let redis = RedisServer::start(RedisServerOptions::new(RedisKind::Redis).with_system_clock()).await?;
         let database = PostgresServer::start(PostgresServerOptions::new()).await?;
         let redis_proxy = Proxy::start(redis.address()).await?;
         let database_proxy = Proxy::start(database.address()).await?;
         bank::open_accounts(&database).await?;
-        let service = RestartableProcess::start(service(folder, &database_proxy, has_ledger)?).await?;
+        let service = RestartableProcess::start(service(folder, &database_proxy, tortured)?).await?;
         let gateway = RestartableProcess::start(gateway(folder, &service, &redis_proxy)?).await?;
-        let (redis_turn, database_turn) = (Mutex::default(), Mutex::default());
-        Ok(Self { gateway, service, redis_proxy, database_proxy, redis, database, redis_turn, database_turn })
+        let (redis_turn, database_turn, cut_turn) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { gateway, service, redis_proxy, database_proxy, redis, database, redis_turn, database_turn, cut_turn })
     }
 }
 
-fn service(folder: &Path, database: &Proxy, has_ledger: bool) -> Result<ProcessSpec> {
-    let program = built(if has_ledger { "example-transfer-postgres" } else { "hapax-torture-bare-service" })?;
+fn service(folder: &Path, database: &Proxy, tortured: TorturedService) -> Result<ProcessSpec> {
+    let program = built(tortured.program())?;
     let address = free_address(random())?;
     let url = format!("postgres://postgres@{}/postgres", database.address());
     let arguments = vec![url.into(), address.port().to_string().into()];
