@@ -79,6 +79,17 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("event_outside", "an event that cannot be written does not undo the effect: an outbox outside the transaction"),
     ("innocent_counted", "the failure of a batch is counted for its first operation"),
     ("event_without_namespace", "two ledgers that handle one operation emit events under the same ids"),
+    ("acknowledge_busy", "a copy is acknowledged while the first one still runs: 409 counts as processed"),
+    ("commit_beyond_watermark", "the highest finished offset is committed, though earlier messages still run"),
+    ("commit_on_loss", "offsets of a lane are committed after another worker got it"),
+    ("offset_stored_early", "a message is acknowledged before it is processed: enable.auto.offset.store"),
+    ("dead_letter_acked_first", "a message is acknowledged before its dead letter is written"),
+    ("attempts_forgotten", "failed attempts are counted in the process, so a poison message never ends"),
+    ("worker_namespace_ignored", "two consumer groups that get one message share its key"),
+    ("extension_stops_early", "the lease of a delivery is not extended while its handler runs"),
+    ("settle_old_generation", "a result is settled for a lane that was lost and came back: lanes without generation"),
+    ("overtaking_within_key", "a later message of an ordering key runs while an earlier one waits for its retry"),
+    ("panic_drops_message", "a message whose handler panicked is acknowledged"),
     ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),
 ];
 

@@ -162,13 +162,13 @@ impl Builder {
 }
 
 #[cfg(feature = "tokio")]
-fn current_runtime() -> Result<Arc<dyn Runtime>> {
+pub(crate) fn current_runtime() -> Result<Arc<dyn Runtime>> {
     Ok(Arc::new(crate::runtime::Tokio::current()))
 }
 
 #[cfg(not(feature = "tokio"))]
-fn current_runtime() -> Result<Arc<dyn Runtime>> {
-    let message = "a gate needs a runtime; call `Builder::runtime`, or turn on the feature `tokio`";
+pub(crate) fn current_runtime() -> Result<Arc<dyn Runtime>> {
+    let message = "no runtime was given; call `runtime` of the builder, or turn on the feature `tokio`";
     Err(crate::error::Error::new(ErrorKind::Invalid, message))
 }
 

@@ -196,6 +196,12 @@ impl Identity {
         self.digest("hapax/tenant/v1", &[credential])
     }
 
+    /// The id of a dead letter, from what it is about.
+    #[cfg(feature = "worker")]
+    pub(crate) fn dead_letter(&self, parts: &[&[u8]]) -> uuid::Uuid {
+        ids::uuid_v8(&self.digest("hapax/dead/v1", parts))
+    }
+
     /// The call that pins a namespace to this identity. The first process that completes it decides; under another
     /// identity it is a mismatch. Its record key is the same under every identity.
     ///

@@ -18,6 +18,7 @@
 //! claims.rs       claim and finish, in a transaction of the caller's own
 //! attempt.rs      one transaction of a runner: claim, savepoint, handler, finish, events
 //! batch.rs        which calls run in which transaction, until each has its result
+//! verdicts.rs     what a result means for the message behind a call, with numbered rows
 //! ```
 
 mod attempt;
@@ -28,6 +29,7 @@ mod entry;
 mod event;
 pub mod rules;
 mod transaction;
+pub mod verdicts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,6 +116,12 @@ impl Terms {
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts.max(1));
         self
+    }
+
+    /// The same terms, for a worker: failed attempts are counted, 8 unless the terms say otherwise.
+    #[must_use]
+    pub fn counting(self) -> Self {
+        Self { max_attempts: Some(self.max_attempts.unwrap_or(8)), ..self }
     }
 
     /// The number of failed attempts that closes an operation. None if failures are not counted.

@@ -9,6 +9,7 @@
 //! gate.rs     layer 1: begin → run → complete → answer
 //! ledger.rs   layer 2: a row that commits with the effect: claim → handler → finish → COMMIT
 //! broker.rs   what the worker of layer 2 needs from a broker, and from what processes the messages
+//! worker.rs   the worker of layer 2: message → process → acknowledge
 //! journal.rs  keeps completions that the store has not confirmed
 //! runtime.rs  every clock, spawned task and random byte
 //! settings.rs the settings and policies
@@ -50,6 +51,8 @@ pub mod ledger;
 pub mod runtime;
 pub mod settings;
 pub mod telemetry;
+#[cfg(feature = "worker")]
+pub mod worker;
 
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use gate::Gate;

@@ -4,6 +4,9 @@
 //! Metrics go through the `metrics` facade: without a recorder they cost next to nothing. A gate looks up its most used
 //! metrics when it is built, so the recorder must be installed before that.
 
+#[cfg(feature = "worker")]
+mod worker;
+
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -13,6 +16,8 @@ use crate::gate::{Provenance, Refused, RunResult};
 use crate::key::{OperationId, RecordKey};
 use crate::machine::Grant;
 use crate::record::Record;
+#[cfg(feature = "worker")]
+pub(crate) use worker::*;
 
 /// The target of the events that name one operation and may be its last trace: its effect may be lost, doubled or
 /// without a record. A limit on repeated lines must not leave them out.
@@ -48,6 +53,17 @@ pub mod names {
     pub const RECREATED: &str = "hapax_recreated_total";
     /// Handlers that ran without a record because the store was down.
     pub const UNPROTECTED: &str = "hapax_unprotected_total";
+    /// Messages that the broker has and no worker has acknowledged, by label `source`.
+    pub const WORKER_LAG: &str = "hapax_worker_lag";
+    /// Age in seconds of the oldest message that a worker holds, since it got to the broker, by label `source`. 0 if
+    /// the worker holds none.
+    pub const WORKER_OLDEST_SECONDS: &str = "hapax_worker_oldest_seconds";
+    /// Messages that are being processed, by label `source`.
+    pub const WORKER_IN_FLIGHT: &str = "hapax_worker_in_flight";
+    /// Attempts to process a message, by label `verdict`.
+    pub const WORKER_ATTEMPTS: &str = "hapax_worker_attempts_total";
+    /// Dead letters that were written, by labels `source` and `reason`. A repeated letter counts again.
+    pub const WORKER_DEAD: &str = "hapax_worker_dead_total";
     /// Answers in the journal that are not in the store yet.
     pub const SPILL_DEPTH: &str = "hapax_spill_depth";
     /// Age in seconds of the oldest answer in the journal, by the end of its handler. 0 if the journal is empty.

@@ -23,6 +23,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `worker` | `worker`: processes the messages of a broker, each once |
 //! | `tokio` (default) | `runtime::Tokio`, the runtime of a gate |
 //! | `json` | `gate::Json`: answers of any type that serde can write and read |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
@@ -33,6 +34,8 @@
 
 pub mod guide;
 
+#[cfg(feature = "worker")]
+pub use hapax_core::worker;
 pub use hapax_core::{
     BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity, Inspect,
     Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown, OperationId, Owner, Phase, Policy, Probe, Record, RecordKey,

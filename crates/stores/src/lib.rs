@@ -18,8 +18,8 @@ mod redis;
 mod sqlite;
 
 #[cfg(feature = "postgres")]
-pub use postgres::{Postgres, PostgresEntry, PostgresLedger, PostgresTables, PostgresUrl};
+pub use postgres::{HandleJobs, Postgres, PostgresEntry, PostgresLedger, PostgresProcess, PostgresTables, PostgresUrl};
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisUrl};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Sqlite, SqliteEntry, SqliteLedger, SqliteSettings, SqliteTables};
+pub use sqlite::{Sqlite, SqliteEntry, SqliteLedger, SqliteProcess, SqliteSettings, SqliteTables};

@@ -47,7 +47,7 @@ use row::{RecordColumns, RecordReply};
 use statements::Statements;
 use sweep::SweepPosition;
 
-pub use ledger::{PostgresEntry, PostgresLedger};
+pub use ledger::{HandleJobs, PostgresEntry, PostgresLedger, PostgresProcess};
 pub use tables::PostgresTables;
 pub use url::PostgresUrl;
 

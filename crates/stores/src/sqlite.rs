@@ -31,7 +31,7 @@ use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{RecordKey, Result};
 
 use checkpoint::Checkpoints;
-pub use ledger::{SqliteEntry, SqliteLedger};
+pub use ledger::{SqliteEntry, SqliteLedger, SqliteProcess};
 pub use tables::SqliteTables;
 use thread::DatabaseThread;
 

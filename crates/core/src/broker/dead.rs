@@ -81,6 +81,8 @@ pub enum DeadReason {
     KeyMissing,
     /// The message has a key that cannot be used, or two of them.
     KeyMalformed,
+    /// The tenant cannot be told from the message.
+    CallerUnknown,
     /// Its key was used for another payload.
     KeyReused,
     /// The handler gave a final answer: it had no effect and never will.
@@ -95,9 +97,10 @@ pub enum DeadReason {
 
 impl DeadReason {
     /// Every reason.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::KeyMissing,
         Self::KeyMalformed,
+        Self::CallerUnknown,
         Self::KeyReused,
         Self::Rejected,
         Self::AttemptsExhausted,
@@ -110,6 +113,7 @@ impl DeadReason {
         match self {
             Self::KeyMissing => "key-missing",
             Self::KeyMalformed => "key-malformed",
+            Self::CallerUnknown => "caller-unknown",
             Self::KeyReused => "key-reused",
             Self::Rejected => "rejected",
             Self::AttemptsExhausted => "attempts-exhausted",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::broker::{DeadReason, Message};
+use crate::key::{Key, RecordKey};
 use crate::ledger::Call;
 
 /// Processes messages: the runner of a ledger with a handler, or a service that gets them by HTTP.
@@ -28,6 +29,10 @@ pub trait Process: fmt::Debug + Send + Sync + 'static {
 pub struct Job {
     /// The operation, and the fingerprint of the payload.
     pub call: Call,
+    /// The key of the message; of a message with a received operation, the text of its id.
+    pub key: Key,
+    /// The record key of the key, for what keeps a record of layer 1.
+    pub record_key: RecordKey,
     /// The message.
     pub message: Arc<Message>,
     /// How often the broker has delivered it, this time included, if it counts.

@@ -122,7 +122,7 @@ impl FromStr for OperationId {
     }
 }
 
-fn uuid_v8(digest: &[u8; 32]) -> Uuid {
+pub(super) fn uuid_v8(digest: &[u8; 32]) -> Uuid {
     uuid::Builder::from_custom_bytes(head(digest)).into_uuid()
 }
 

@@ -25,8 +25,8 @@ pub(super) enum AttemptOutcome<A> {
     NothingFresh,
     /// A fresh call must wait for one that is busy. Run the others without it.
     Held,
-    /// Everything is written: commit. Each answer with the index of its call.
-    Ready(Vec<(usize, A)>),
+    /// Everything is written: commit. Each answer with the index of its call, and how the operations ended.
+    Ready(Vec<(usize, A)>, LedgerVerdict),
     /// The handler failed, perhaps because of a fault of the database.
     Failed(HandlerFailure<A>, Option<FaultKind>),
     /// A statement failed.
@@ -83,7 +83,7 @@ impl<A> Attempted<A> {
 
     /// Whether the transaction is to be committed. Otherwise it is rolled back.
     pub fn is_ready(&self) -> bool {
-        matches!(self.outcome, AttemptOutcome::Ready(_))
+        matches!(self.outcome, AttemptOutcome::Ready(..))
     }
 }
 
@@ -156,7 +156,7 @@ where
     if !chaos::on("swallowed_abort") {
         finished?;
     }
-    Ok(AttemptOutcome::Ready(entries.iter().map(Entry::index).zip(answers).collect()))
+    Ok(AttemptOutcome::Ready(entries.iter().map(Entry::index).zip(answers).collect(), verdict))
 }
 
 /// The place of the entry that a handler has at this place, before the handler sorted its entries.

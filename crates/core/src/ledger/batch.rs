@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::broker::{Job, Verdict};
 use crate::chaos;
 use crate::error::ErrorKind;
 use crate::gate::{Answer, Detail, Failure, Provenance, Reason, Recorded, Refused, RunResult};
 use crate::key::OperationId;
 use crate::ledger::attempt::{AttemptOutcome, Attempted};
 use crate::ledger::rules::{self, ClaimRuling, Counted, Ended, Ending, Next};
-use crate::ledger::{Call, Fault, FaultKind, Terms, claims};
+use crate::ledger::verdicts::{self, CallEnd};
+use crate::ledger::{Call, Fault, FaultKind, LedgerVerdict, Terms, claims};
 use crate::telemetry;
 
 /// What a caller gets for one call.
@@ -23,6 +25,13 @@ pub struct Work {
     pub call: Call,
     /// A call is not run while an earlier one of the batch with the same ordering key has no end.
     pub ordering_key: Option<Bytes>,
+}
+
+/// The call of a message, with the message's ordering key.
+impl From<&Job> for Work {
+    fn from(job: &Job) -> Self {
+        Self { call: job.call, ordering_key: job.message.ordering_key.clone() }
+    }
 }
 
 /// The calls of a batch, their results so far, and the transactions that are still to be run.
@@ -40,12 +49,23 @@ pub struct Batch<A> {
     terms: Terms,
     work: Vec<Work>,
     results: Vec<Option<CallResult<A>>>,
+    /// What the results do not tell: how operations ended that have an answer, and counted failures.
+    notes: Vec<CallNote>,
     slices: VecDeque<Slice>,
     /// How long to wait before the next transaction.
     pause: Option<Duration>,
     to_count: Option<FailedCall<A>>,
     /// Transactions whose COMMIT got no reply.
     own: Vec<u64>,
+}
+
+/// What the result of a call does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+struct CallNote {
+    /// Whether the answer says that there was no effect.
+    is_rejected: bool,
+    /// The number of failed attempts, if one was counted now.
+    attempts: Option<u32>,
 }
 
 /// The calls of one transaction.
@@ -87,13 +107,17 @@ impl<A: Answer> Batch<A> {
     pub fn new(terms: Terms, work: Vec<Work>) -> Self {
         let slices = first_slices(&work);
         let results = work.iter().map(|_| None).collect();
-        Self { terms, work, results, slices, pause: None, to_count: None, own: Vec::new() }
+        let notes = vec![CallNote::default(); work.len()];
+        Self { terms, work, results, notes, slices, pause: None, to_count: None, own: Vec::new() }
     }
 
     /// What to do next.
     pub fn step(&mut self) -> Step<A> {
         if let Some(failed) = self.to_count.take() {
-            return Step::Count(failed);
+            if !chaos::on("attempts_forgotten") {
+                return Step::Count(failed);
+            }
+            self.counted(failed, Some(1));
         }
         if let Some(pause) = self.pause.take() {
             return Step::Pause(pause);
@@ -119,11 +143,28 @@ impl<A: Answer> Batch<A> {
         self.results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
     }
 
+    /// What the results mean for the messages behind the calls. Call it after [`Step::Done`].
+    pub fn into_verdicts(self) -> Vec<Verdict> {
+        let ends = self.results.into_iter().zip(self.notes);
+        let verdict_of = |(result, note): (Option<CallResult<A>>, CallNote)| {
+            let ended = if note.is_rejected { LedgerVerdict::Rejected } else { LedgerVerdict::Applied };
+            let end = match result {
+                Some(Ok(result)) => CallEnd::Answered(result.provenance, ended),
+                Some(Err(refused)) => CallEnd::Refused(refused.reason),
+                None => CallEnd::Refused(BUSY),
+            };
+            verdicts::verdict(end, note.attempts)
+        };
+        ends.map(verdict_of).collect()
+    }
+
     /// Notes how the transaction of a slice ended. `commit` is the result of COMMIT, if it was sent. `random` spreads
     /// the pauses of transactions that disturbed each other.
     pub fn ended(&mut self, slice: Slice, attempted: Attempted<A>, commit: Result<(), Fault>, random: u32) {
         let Attempted { claims, fresh, transaction, outcome } = attempted;
         for (index, claim) in claims {
+            self.notes[index].is_rejected =
+                matches!(claim, ClaimRuling::Replay { verdict: LedgerVerdict::Rejected, .. });
             self.results[index] = decided(claim);
         }
         let (ending, found) = match (outcome, commit) {
@@ -132,13 +173,14 @@ impl<A: Answer> Batch<A> {
                 self.slices.push_front(slice);
                 return;
             }
-            (AttemptOutcome::Ready(answers), Ok(())) => {
+            (AttemptOutcome::Ready(answers, verdict), Ok(())) => {
                 for (index, answer) in answers {
+                    self.notes[index].is_rejected = verdict == LedgerVerdict::Rejected;
                     self.results[index] = Some(Ok(answered(answer, Provenance::Fresh)));
                 }
                 (Ending::Committed, None)
             }
-            (AttemptOutcome::Ready(_), Err(fault)) | (AttemptOutcome::Fault(fault), _) => {
+            (AttemptOutcome::Ready(..), Err(fault)) | (AttemptOutcome::Fault(fault), _) => {
                 self.own.extend(transaction);
                 (Ending::Fault(fault.kind), Some(Detail::Error(fault.source)))
             }
@@ -197,6 +239,7 @@ impl<A: Answer> Batch<A> {
             (Some(attempts), Some(max)) => rules::counted(attempts, max) == Counted::Dead,
             (None, _) | (_, None) => false,
         };
+        self.notes[failed.index].attempts = attempts;
         let reason = if is_dead { Reason::Dead } else { Reason::NotApplied { unrecorded: false } };
         self.results[failed.index] = Some(Err(Refused { reason, detail: failed.detail }));
     }

@@ -22,4 +22,5 @@ mod properties;
 mod protocol;
 mod stepped;
 mod vectors;
+mod worker;
 mod world;

@@ -1,6 +1,7 @@
 //! The ledger in PostgreSQL: in the service's own database, so that its rows commit with the service's writes.
 
 mod check;
+mod process;
 mod statements;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use super::call_error::PostgresCallError;
 use super::migrations;
 use super::pool::ConnectionPool;
 use check::LedgerFacts;
+pub use process::{HandleJobs, PostgresProcess};
 use statements::{OpenedBy, Sql, TransactionStatements, commit_fault, fault, uuid};
 
 /// A ledger in PostgreSQL. Cheap to clone; all clones share one pool of connections.
@@ -190,6 +192,15 @@ impl PostgresLedger {
         A: Answer,
         H: BatchHandler<A>,
     {
+        self.run_to_end(work, handler).await.into_results()
+    }
+
+    /// Runs the transactions of a batch until each call has its result.
+    async fn run_to_end<A, H>(&self, work: Vec<Work>, handler: H) -> Batch<A>
+    where
+        A: Answer,
+        H: BatchHandler<A>,
+    {
         let mut batch = Batch::new(self.terms.clone(), work);
         loop {
             match batch.step() {
@@ -202,7 +213,7 @@ impl PostgresLedger {
                     let attempts = self.count(&failed).await.ok();
                     batch.counted(failed, attempts);
                 }
-                Step::Done => return batch.into_results(),
+                Step::Done => return batch,
             }
         }
     }

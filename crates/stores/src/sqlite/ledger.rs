@@ -1,5 +1,6 @@
 //! The ledger in an SQLite file: the service's own file, so that its rows commit with the service's writes.
 
+mod process;
 mod statements;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -15,6 +16,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::chaos;
 use statements::{ConnectionStatements, fault};
+
+pub use process::SqliteProcess;
 
 /// A ledger in an SQLite file.
 ///
@@ -122,7 +125,16 @@ impl SqliteLedger {
     /// Runs the handler once for the calls of a batch that are new, in one transaction with their rows. If the handler
     /// fails, parts of the batch run in transactions of their own, until each call has its result. Returns one result
     /// for each call.
-    pub fn run_batch<A, H>(&self, connection: &mut Connection, work: Vec<Work>, mut handler: H) -> Vec<CallResult<A>>
+    pub fn run_batch<A, H>(&self, connection: &mut Connection, work: Vec<Work>, handler: H) -> Vec<CallResult<A>>
+    where
+        A: Answer,
+        H: FnMut(&Transaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
+    {
+        self.run_to_end(connection, work, handler).into_results()
+    }
+
+    /// Runs the transactions of a batch until each call has its result.
+    fn run_to_end<A, H>(&self, connection: &mut Connection, work: Vec<Work>, mut handler: H) -> Batch<A>
     where
         A: Answer,
         H: FnMut(&Transaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
@@ -137,7 +149,7 @@ impl SqliteLedger {
                     let attempts = self.count(connection, &failed).ok();
                     batch.counted(failed, attempts);
                 }
-                Step::Done => return batch.into_results(),
+                Step::Done => return batch,
             }
         }
     }

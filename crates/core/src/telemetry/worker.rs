@@ -1,0 +1,100 @@
+//! The events and metrics of the worker.
+
+use std::time::Duration;
+
+use metrics::{counter, gauge};
+
+use super::{AUDIT, names};
+use crate::broker::{DeadReason, DeliveryId, Lane, Verdict};
+use crate::error::Error;
+
+pub(crate) fn worker_starts(source: &str) {
+    tracing::info!(source, "the worker starts");
+}
+
+pub(crate) fn worker_stops(source: &str, held: usize, error: Option<&Error>) {
+    match error {
+        None => tracing::info!(source, held, "the worker takes no more messages and finishes what runs"),
+        Some(error) => tracing::error!(source, held, ?error, "the source cannot be used; the worker stops"),
+    }
+}
+
+pub(crate) fn worker_ends(source: &str, unfinished: usize) {
+    match unfinished {
+        0 => tracing::info!(source, "the worker has ended"),
+        _ => tracing::warn!(source, unfinished, "the worker has ended before all messages; they arrive again"),
+    }
+}
+
+pub(crate) fn source_failed(source: &str, error: &Error) {
+    tracing::warn!(source, ?error, "the source failed; the worker asks it again");
+}
+
+pub(crate) fn lanes_revoked(source: &str, lanes: &[Lane]) {
+    tracing::info!(source, ?lanes, "lanes are taken away; what runs is finished first");
+}
+
+pub(crate) fn lanes_lost(source: &str, lanes: &[Lane]) {
+    tracing::warn!(source, ?lanes, "lanes belong to another worker; nothing of them is acknowledged");
+}
+
+pub(crate) fn batch_panicked(source: &str, jobs: usize) {
+    tracing::error!(source, jobs, "a batch panicked or gave too few verdicts; its messages run again, one by one");
+}
+
+pub(crate) fn worker_pauses(source: &str, after: Duration) {
+    tracing::warn!(source, ?after, "messages cannot be processed now; the worker pauses");
+}
+
+pub(crate) fn settlement_failed(source: &str, error: &Error) {
+    tracing::warn!(source, ?error, "the broker did not confirm an acknowledgement; the worker repeats it");
+}
+
+pub(crate) fn settlement_forgotten(delivery: &DeliveryId) {
+    tracing::warn!(?delivery, "the broker confirms no acknowledgement; it delivers the message again");
+}
+
+pub(crate) fn extension_failed(delivery: &DeliveryId, error: Option<&Error>) {
+    let error = error.map(tracing::field::debug);
+    tracing::warn!(?delivery, error, "the broker did not confirm that a delivery is still being processed");
+}
+
+pub(crate) fn extended_too_long(delivery: &DeliveryId) {
+    tracing::warn!(?delivery, "the broker keeps a delivery no longer, and delivers the message again");
+}
+
+pub(crate) fn buried(source: &str, reason: DeadReason) {
+    let reason = reason.as_str();
+    counter!(names::WORKER_DEAD, "source" => source.to_owned(), "reason" => reason).increment(1);
+    tracing::warn!(target: AUDIT, source, reason, "a message became a dead letter; see `hapax dead`");
+}
+
+pub(crate) fn burial_failed(source: &str, error: &Error) {
+    tracing::error!(source, ?error, "a dead letter cannot be written; its message is not acknowledged");
+}
+
+/// Counts an attempt to process a message. None if it panicked.
+pub(crate) fn job_ended(verdict: Option<Verdict>) {
+    let verdict = match verdict {
+        Some(Verdict::Done { caught: false }) => "done",
+        Some(Verdict::Done { caught: true }) => "caught",
+        Some(Verdict::Busy { .. }) => "busy",
+        Some(Verdict::Retry { .. }) => "retry",
+        Some(Verdict::DeadLetter { .. }) => "dead",
+        Some(Verdict::Pause { .. }) => "pause",
+        None => "panic",
+    };
+    counter!(names::WORKER_ATTEMPTS, "verdict" => verdict).increment(1);
+}
+
+pub(crate) fn worker_lag(source: &str, lag: Option<u64>) {
+    let Some(lag) = lag else { return };
+    #[expect(clippy::cast_precision_loss, reason = "a broker has fewer than 2^52 messages")]
+    gauge!(names::WORKER_LAG, "source" => source.to_owned()).set(lag as f64);
+}
+
+pub(crate) fn worker_load(source: &str, running: usize, oldest: Duration) {
+    #[expect(clippy::cast_precision_loss, reason = "a worker holds fewer than 2^52 messages")]
+    gauge!(names::WORKER_IN_FLIGHT, "source" => source.to_owned()).set(running as f64);
+    gauge!(names::WORKER_OLDEST_SECONDS, "source" => source.to_owned()).set(oldest.as_secs_f64());
+}

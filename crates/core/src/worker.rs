@@ -1,0 +1,189 @@
+//! The worker of layer 2: takes messages from a source, has each one processed once, and acknowledges it afterwards.
+//!
+//! ```text
+//! Source ──► identity ──► order ──► batch ──► Process ──► rules ─┬─ Finish ──► watermark ──► Settle
+//!                                                                ├─ Bury ──► DeadLetters ──► Finish
+//!                                                                ├─ GiveBack ─────────────► Settle
+//!                                                                └─ Hold, PauseAll, Alone ─► order
+//! ```
+//!
+//! ```text
+//! identity.rs   key, tenant and fingerprint of a message
+//! order.rs      which messages may run now: those of one ordering key one after the other
+//! batches.rs    when a batch starts
+//! rules.rs      what happens to a delivery after its job, pure, with numbered rows
+//! watermark.rs  how far a lane is finished without a gap
+//! room.rs       how many messages and bytes are held
+//! lanes.rs      the messages of each lane, and lanes that are taken away
+//! settling.rs   settlements that the broker has not confirmed
+//! burials.rs    dead letters that are not confirmed
+//! extension.rs  the leases of deliveries
+//! engine.rs     one task that decides, and the tasks that it starts
+//! ```
+
+mod batches;
+mod burials;
+mod engine;
+mod extension;
+mod identity;
+mod lanes;
+mod order;
+mod room;
+pub mod rules;
+mod settling;
+mod watermark;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::{DeadLetters, Process, Source};
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::Runtime;
+use engine::Engine;
+
+pub use identity::{Bucket, IdentifiedMessage, KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
+pub use watermark::Watermark;
+
+/// Settings of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerSettings {
+    /// The number of batches that run at once. Default: 4.
+    pub concurrency: usize,
+    /// The largest number of messages in a batch. Default: 256.
+    pub batch: usize,
+    /// How long a message waits for others of its batch. Default: 2 ms.
+    pub linger: Duration,
+    /// The number of messages of one lane that are held at most. Default: 10,000.
+    pub max_held: usize,
+    /// About how many bytes of messages are held at most. Default: 64 MiB.
+    pub max_held_bytes: usize,
+    /// How often a message that panics alone is run again before it becomes a dead letter. Default: 8.
+    pub max_panics: u32,
+    /// How long a worker that stops waits for what runs. Default: 25 s.
+    pub drain: Duration,
+}
+
+impl Default for WorkerSettings {
+    fn default() -> Self {
+        Self {
+            concurrency: 4,
+            batch: 256,
+            linger: Duration::from_millis(2),
+            max_held: 10_000,
+            max_held_bytes: 64 << 20,
+            max_panics: 8,
+            drain: Duration::from_secs(25),
+        }
+    }
+}
+
+/// A worker between a source of messages and what processes them.
+///
+/// Several workers with one source name and one namespace share the work: the broker gives each message to one of them,
+/// and the ledger lets its effect happen once.
+pub struct Worker {
+    source: Box<dyn Source>,
+    parts: WorkerParts,
+}
+
+/// What a worker uses.
+struct WorkerParts {
+    process: Arc<dyn Process>,
+    dead: Arc<dyn DeadLetters>,
+    identity: MessageIdentity,
+    settings: WorkerSettings,
+    runtime: Arc<dyn Runtime>,
+}
+
+/// How a worker ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerEnd {
+    /// The number of messages that were still being processed, or whose end the broker did not confirm. They arrive
+    /// again at another worker.
+    pub unfinished: usize,
+}
+
+impl Worker {
+    /// Starts to build a worker.
+    pub fn builder(source: Box<dyn Source>, process: Arc<dyn Process>, dead: Arc<dyn DeadLetters>) -> WorkerBuilder {
+        WorkerBuilder { source, process, dead, identity: None, settings: WorkerSettings::default(), runtime: None }
+    }
+
+    /// Processes messages until `shutdown` ends. Then it starts nothing new, waits for what runs, settles it, and
+    /// closes the source.
+    ///
+    /// # Errors
+    /// - What the source returned, if calling it again does not help.
+    /// - `Unusable` if the system has no thread left for the heartbeat of a source with leases.
+    ///
+    /// # Cancel safety
+    /// If dropped, jobs that run go on and are not acknowledged. They arrive again.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<WorkerEnd> {
+        Engine::start(&*self.source, self.parts)?.run(self.source, shutdown).await
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("source", &self.source)
+            .field("process", &self.parts.process)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds a [`Worker`]; see [`Worker::builder`].
+#[derive(Debug)]
+pub struct WorkerBuilder {
+    source: Box<dyn Source>,
+    process: Arc<dyn Process>,
+    dead: Arc<dyn DeadLetters>,
+    identity: Option<MessageIdentity>,
+    settings: WorkerSettings,
+    runtime: Option<Arc<dyn Runtime>>,
+}
+
+impl WorkerBuilder {
+    /// How messages are identified. It must be given: it has the namespace.
+    #[must_use]
+    pub fn identity(mut self, identity: MessageIdentity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Uses these settings.
+    #[must_use]
+    pub fn settings(mut self, settings: WorkerSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Uses this runtime instead of the tokio runtime in which `build` is called. Its clock must be that of the source.
+    #[must_use]
+    pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Builds the worker.
+    ///
+    /// # Errors
+    /// - `Invalid` without an identity, or if a setting that counts something is 0.
+    /// - `Invalid` without a runtime and without the feature `tokio`.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, if no runtime was given.
+    pub fn build(self) -> Result<Worker> {
+        let invalid = |message| Error::new(ErrorKind::Invalid, message);
+        let identity = self.identity.ok_or_else(|| invalid("a worker needs an identity, which has its namespace"))?;
+        let settings = self.settings;
+        if settings.concurrency == 0 || settings.batch == 0 || settings.max_held == 0 || settings.max_held_bytes == 0 {
+            return Err(invalid("a worker cannot do anything with a concurrency, batch or room of 0"));
+        }
+        let runtime = self.runtime.map_or_else(crate::gate::current_runtime, Ok)?;
+        let parts = WorkerParts { process: self.process, dead: self.dead, identity, settings, runtime };
+        Ok(Worker { source: self.source, parts })
+    }
+}

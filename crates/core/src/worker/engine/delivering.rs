@@ -1,0 +1,144 @@
+//! Messages that arrive, and lanes that are taken away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::{Acknowledges, Delivery, Lane, Settlement};
+use crate::chaos;
+use crate::telemetry;
+use crate::worker::engine::{Engine, HeldMessage};
+use crate::worker::lanes::Revocation;
+
+/// How long before the end of a revocation the worker leaves, whatever still runs: the source has to commit.
+const LEAVE_BEFORE: Duration = Duration::from_secs(1);
+
+impl Engine {
+    pub(super) fn take_deliveries(&mut self, deliveries: Vec<Delivery>) {
+        let now = self.runtime.boottime_now();
+        for delivery in deliveries {
+            self.take_delivery(delivery, now);
+        }
+    }
+
+    fn take_delivery(&mut self, delivery: Delivery, now: Duration) {
+        // A delivery that is dropped arrives again.
+        if self.stop.is_some() {
+            return;
+        }
+        let lane = &delivery.id.lane;
+        let Some(state) = self.lanes.delivering(lane) else { return };
+        self.last_number += 1;
+        let number = self.last_number;
+        state.open.insert(number);
+        state.watermark.deliver(delivery.id.number);
+        self.room.add(lane, delivery.message.size());
+        if chaos::on("offset_stored_early") {
+            let id = delivery.id.clone();
+            let settlement = match self.capability.acknowledges {
+                Acknowledges::Each => Settlement::Ack,
+                Acknowledges::Prefix => Settlement::UpTo,
+            };
+            self.settle(id, settlement, None);
+        }
+        let lease = self.extensions.hold(&delivery);
+        let identified = self.identity.identify(&delivery.message);
+        let reason = identified.as_ref().err().copied();
+        match reason {
+            Some(reason) => self.burials.push(number, reason, 0),
+            None => {
+                let key = delivery.message.ordering_key.clone();
+                self.order.push(number, key.map(|key| (Arc::clone(&lane.topic), key)));
+            }
+        }
+        let identified = identified.ok();
+        let held = HeldMessage { delivery, identified, arrived: now, is_running: false, panics: 0, lease };
+        self.messages.insert(number, held);
+    }
+
+    /// Takes a message out of everything but its lane's watermark. It is not settled.
+    pub(super) fn forget(&mut self, number: u64) -> Option<HeldMessage> {
+        let held = self.messages.remove(&number)?;
+        let lane = &held.delivery.id.lane;
+        self.room.remove(lane, held.delivery.message.size());
+        if let Some(state) = self.lanes.get_mut(lane) {
+            state.open.remove(&number);
+        }
+        self.order.remove(number);
+        self.burials.forget(number);
+        Some(held)
+    }
+
+    /// Starts nothing more of these lanes. What runs may end until shortly before `until`.
+    pub(super) fn revoke(&mut self, lanes: &[Lane], until: Duration) {
+        telemetry::lanes_revoked(&self.name, lanes);
+        for lane in lanes {
+            // A lane without a message is left, too.
+            self.lanes.delivering(lane);
+            let Some(state) = self.lanes.get_mut(lane) else { continue };
+            let until = until.saturating_sub(LEAVE_BEFORE);
+            state.revoked = Some(Revocation { until, is_leaving: false });
+            let open: Vec<u64> = state.open.iter().copied().collect();
+            for number in open {
+                let is_idle = self.messages.get(&number).is_some_and(|held| !held.is_running);
+                if is_idle && !self.burials.has(number) {
+                    drop(self.forget(number));
+                }
+            }
+        }
+    }
+
+    /// Forgets lanes that belong to another worker. Nothing of them is settled.
+    pub(super) fn lose(&mut self, lanes: &[Lane]) {
+        telemetry::lanes_lost(&self.name, lanes);
+        if chaos::on("commit_on_loss") {
+            return;
+        }
+        for lane in lanes {
+            #[cfg(feature = "chaos")]
+            if chaos::on("settle_old_generation") {
+                self.keep_lost_lane(lane);
+                continue;
+            }
+            self.drop_lane(lane);
+        }
+    }
+
+    /// Treats a lost lane as its next generation.
+    #[cfg(feature = "chaos")]
+    fn keep_lost_lane(&mut self, lane: &Lane) {
+        let Some(state) = self.lanes.remove(lane) else { return };
+        let next = Lane { generation: lane.generation + 1, ..lane.clone() };
+        for number in &state.open {
+            if let Some(held) = self.messages.get_mut(number) {
+                held.delivery.id.lane = next.clone();
+                self.room.remove(lane, 0);
+                self.room.add(&next, 0);
+            }
+        }
+        self.lanes.insert(next, state);
+    }
+
+    pub(super) fn drop_lane(&mut self, lane: &Lane) {
+        let Some(state) = self.lanes.remove(lane) else { return };
+        for number in state.open {
+            drop(self.forget(number));
+        }
+        self.settling.forget(lane);
+    }
+
+    /// The revoked lanes that can be left: everything that ran is settled, or the time is up.
+    pub(super) fn lanes_to_leave(&mut self, now: Duration) -> Vec<Lane> {
+        let can_leave = |lane: &Lane, is_idle: bool, revoked: Revocation| {
+            !revoked.is_leaving && (revoked.until <= now || (is_idle && !self.settling.has(lane)))
+        };
+        let leaving =
+            self.lanes.revoked().filter(|(lane, state, revoked)| can_leave(lane, state.open.is_empty(), *revoked));
+        let leaving: Vec<Lane> = leaving.map(|(lane, _, _)| lane.clone()).collect();
+        for lane in &leaving {
+            if let Some(revoked) = self.lanes.get_mut(lane).and_then(|state| state.revoked.as_mut()) {
+                revoked.is_leaving = true;
+            }
+        }
+        leaving
+    }
+}

@@ -1,0 +1,151 @@
+//! Jobs that ended, and what happens to their deliveries.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::broker::{Acknowledges, DeadReason, DeliveryId, Settlement, Verdict};
+use crate::chaos;
+use crate::lease::Heartbeat;
+use crate::telemetry;
+use crate::worker::engine::Engine;
+use crate::worker::engine::tasks::TaskReport;
+use crate::worker::rules::{self, DeliveryAction, EndedJob};
+use crate::worker::settling::PendingSettlement;
+
+impl Engine {
+    /// Takes the report of a task.
+    pub(super) fn note(&mut self, report: TaskReport) {
+        let now = self.runtime.boottime_now();
+        match report {
+            TaskReport::Batch { numbers, verdicts } => {
+                self.batches -= 1;
+                self.note_batch(&numbers, verdicts, now);
+            }
+            TaskReport::Buried { numbers, results } => {
+                for (number, result) in numbers.into_iter().zip(results) {
+                    if let Err(error) = &result {
+                        telemetry::burial_failed(&self.name, error);
+                    }
+                    if let Some(burial) = self.burials.ended(number, &result, now) {
+                        telemetry::buried(&self.name, burial.reason);
+                        if !chaos::on("dead_letter_acked_first") {
+                            self.finish(number);
+                        }
+                    }
+                }
+            }
+            TaskReport::Settled { sent, results } => {
+                results.iter().filter_map(|result| result.as_ref().err()).take(1).for_each(|error| {
+                    telemetry::settlement_failed(&self.name, error);
+                });
+                let forgotten = self.settling.settled(sent, results, now);
+                forgotten.iter().for_each(|pending| telemetry::settlement_forgotten(&pending.id));
+            }
+            TaskReport::Left { lanes } => lanes.iter().for_each(|lane| self.drop_lane(lane)),
+            TaskReport::Lag(lag) => telemetry::worker_lag(&self.name, lag),
+        }
+    }
+
+    /// Takes the verdicts about a batch. None if it panicked.
+    fn note_batch(&mut self, numbers: &[u64], verdicts: Option<Vec<Verdict>>, now: Duration) {
+        // Without one verdict for each job nobody knows which verdict is about which job.
+        let verdicts = verdicts.filter(|verdicts| verdicts.len() == numbers.len());
+        if verdicts.is_none() {
+            telemetry::batch_panicked(&self.name, numbers.len());
+        }
+        for (place, &number) in numbers.iter().enumerate() {
+            let verdict = verdicts.as_ref().map(|verdicts| verdicts[place]);
+            telemetry::job_ended(verdict);
+            self.note_verdict(number, verdict, numbers.len(), now);
+        }
+    }
+
+    fn note_verdict(&mut self, number: u64, verdict: Option<Verdict>, jobs: usize, now: Duration) {
+        // The lane may have been lost meanwhile.
+        let Some(held) = self.messages.get_mut(&number) else { return };
+        held.is_running = false;
+        if verdict.is_none() && jobs == 1 {
+            held.panics += 1;
+        }
+        let has_order = held.delivery.message.ordering_key.is_some();
+        let ended = EndedJob { verdict, jobs, panics: held.panics, has_order };
+        let action = rules::action(&ended, &self.capability, self.settings.max_panics);
+        let is_revoked = self.is_revoked(number);
+        match action {
+            DeliveryAction::Finish => self.finish(number),
+            DeliveryAction::Bury { reason, attempts } => self.bury(number, reason, attempts),
+            // Another worker gets the message.
+            DeliveryAction::Hold(_) | DeliveryAction::PauseAll(_) | DeliveryAction::Alone
+                if is_revoked || self.stop.is_some() =>
+            {
+                self.give_up(number);
+            }
+            DeliveryAction::GiveBack(after) => {
+                if let Some(mut held) = self.forget(number) {
+                    self.settle(held.delivery.id, Settlement::Retry(after), held.lease.take());
+                }
+            }
+            DeliveryAction::Hold(after) => self.order.delay(number, now + after),
+            DeliveryAction::PauseAll(after) => {
+                if self.paused_until <= now {
+                    telemetry::worker_pauses(&self.name, after);
+                }
+                self.paused_until = self.paused_until.max(now + after);
+                self.order.delay(number, now + after);
+            }
+            DeliveryAction::Alone => {
+                self.order.run_alone(number);
+                self.order.delay(number, now);
+            }
+        }
+    }
+
+    fn is_revoked(&mut self, number: u64) -> bool {
+        let Some(held) = self.messages.get(&number) else { return false };
+        let lane = held.delivery.id.lane.clone();
+        self.lanes.get_mut(&lane).is_some_and(|state| state.revoked.is_some())
+    }
+
+    fn bury(&mut self, number: u64, reason: DeadReason, attempts: u32) {
+        self.burials.push(number, reason, attempts);
+        if chaos::on("dead_letter_acked_first")
+            && let Some(held) = self.messages.get(&number)
+        {
+            let id = held.delivery.id.clone();
+            match self.capability.acknowledges {
+                Acknowledges::Each => self.settle(id, Settlement::Ack, None),
+                Acknowledges::Prefix => self.settle(id, Settlement::UpTo, None),
+            }
+        }
+    }
+
+    /// Leaves a message to another worker.
+    fn give_up(&mut self, number: u64) {
+        if let Some(held) = self.forget(number)
+            && self.capability.redelivers
+        {
+            self.settle(held.delivery.id, Settlement::Retry(Duration::ZERO), held.lease);
+        }
+    }
+
+    /// Acknowledges a message that has come to its end.
+    fn finish(&mut self, number: u64) {
+        let Some(mut held) = self.forget(number) else { return };
+        let id = held.delivery.id;
+        match self.capability.acknowledges {
+            Acknowledges::Each => self.settle(id, Settlement::Ack, held.lease.take()),
+            Acknowledges::Prefix => {
+                let Some(state) = self.lanes.get_mut(&id.lane) else { return };
+                state.watermark.finish(id.number);
+                if let Some(number) = state.watermark.take_growth() {
+                    self.settle(DeliveryId { number, handle: Bytes::new(), ..id }, Settlement::UpTo, None);
+                }
+            }
+        }
+    }
+
+    pub(super) fn settle(&mut self, id: DeliveryId, settlement: Settlement, lease: Option<Heartbeat>) {
+        self.settling.push(PendingSettlement::new(id, settlement, lease));
+    }
+}

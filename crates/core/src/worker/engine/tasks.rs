@@ -1,0 +1,166 @@
+//! The tasks that the engine starts.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use crate::broker::{DeadLetter, Job, Lane, Verdict};
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::timeout;
+use crate::telemetry;
+use crate::worker::batches::BatchStart;
+use crate::worker::burials::Burial;
+use crate::worker::engine::Engine;
+use crate::worker::identity::identity_of_letter;
+use crate::worker::settling::PendingSettlement;
+
+/// How long a broker or a table of dead letters may take for one call.
+const CALL_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a task reports when it ends.
+pub(super) enum TaskReport {
+    /// The verdicts about a batch. None if it panicked.
+    Batch { numbers: Vec<u64>, verdicts: Option<Vec<Verdict>> },
+    /// Whether dead letters are written.
+    Buried { numbers: Vec<u64>, results: Vec<Result<()>> },
+    /// Whether the broker has confirmed settlements.
+    Settled { sent: Vec<PendingSettlement>, results: Vec<Result<()>> },
+    /// The worker has left these lanes.
+    Left { lanes: Vec<Lane> },
+    /// How many messages the broker has.
+    Lag(Option<u64>),
+}
+
+impl Engine {
+    /// Starts everything that can start now.
+    pub(super) fn advance(&mut self) {
+        let now = self.runtime.boottime_now();
+        self.order.wake(now);
+        self.start_batches(now);
+        let burials = self.burials.take_due(now);
+        if !burials.is_empty() {
+            self.start_burials(burials);
+        }
+        let settlements = self.settling.take_due(now);
+        if !settlements.is_empty() {
+            self.start_settlements(settlements);
+        }
+        let lanes = self.lanes_to_leave(now);
+        if !lanes.is_empty() {
+            self.start_leaving(lanes);
+        }
+        self.measure(now);
+    }
+
+    fn start_batches(&mut self, now: Duration) {
+        while self.can_start(now) && self.batch_start(now) == BatchStart::Now {
+            let numbers = self.order.take(self.settings.batch);
+            self.ready_since = None;
+            if numbers.is_empty() {
+                return;
+            }
+            self.start_batch(numbers);
+        }
+    }
+
+    fn start_batch(&mut self, numbers: Vec<u64>) {
+        let mut jobs = Vec::with_capacity(numbers.len());
+        for number in &numbers {
+            let Some(held) = self.messages.get_mut(number) else { continue };
+            let Some(identified) = &held.identified else { continue };
+            held.is_running = true;
+            jobs.push(Job {
+                call: identified.call,
+                key: identified.key.clone(),
+                record_key: identified.record_key,
+                message: Arc::clone(&held.delivery.message),
+                attempt: held.delivery.attempt,
+            });
+        }
+        self.batches += 1;
+        let process = Arc::clone(&self.process);
+        self.spawn(async move {
+            // Unwind safe: the jobs are dropped, and what processes them answers for its own state.
+            let verdicts = AssertUnwindSafe(process.process(jobs)).catch_unwind().await.ok();
+            TaskReport::Batch { numbers, verdicts }
+        });
+    }
+
+    fn start_burials(&mut self, burials: Vec<(u64, Burial)>) {
+        let numbers = burials.iter().map(|(number, _)| *number).collect();
+        let letters: Vec<DeadLetter> =
+            burials.iter().filter_map(|(number, burial)| self.letter(*number, *burial)).collect();
+        let (dead, runtime) = (Arc::clone(&self.dead), Arc::clone(&self.runtime));
+        self.spawn(async move {
+            let count = letters.len();
+            let put = AssertUnwindSafe(dead.put(letters)).catch_unwind();
+            let results = timeout(&*runtime, CALL_WITHIN, put).await.and_then(std::result::Result::ok);
+            TaskReport::Buried { numbers, results: complete(results, count) }
+        });
+    }
+
+    fn letter(&self, number: u64, burial: Burial) -> Option<DeadLetter> {
+        let held = self.messages.get(&number)?;
+        let (message, identified) = (&held.delivery.message, held.identified.as_ref());
+        let (operation, fingerprint) = identity_of_letter(identified);
+        Some(DeadLetter {
+            id: self.identity.dead_letter_id(message, identified, burial.reason),
+            reason: burial.reason,
+            attempts: burial.attempts,
+            namespace: Arc::clone(self.identity.namespace()),
+            source: Arc::clone(&self.name),
+            operation,
+            fingerprint,
+            message: Arc::clone(message),
+            at: self.runtime.wall_now(),
+        })
+    }
+
+    fn start_settlements(&mut self, sent: Vec<PendingSettlement>) {
+        let (settler, runtime) = (Arc::clone(&self.settler), Arc::clone(&self.runtime));
+        self.spawn(async move {
+            let settlements = sent.iter().map(|pending| (pending.id.clone(), pending.settlement)).collect();
+            let settled = AssertUnwindSafe(settler.settle(settlements)).catch_unwind();
+            let results = timeout(&*runtime, CALL_WITHIN, settled).await.and_then(std::result::Result::ok);
+            let results = complete(results, sent.len());
+            TaskReport::Settled { sent, results }
+        });
+    }
+
+    fn start_leaving(&self, lanes: Vec<Lane>) {
+        let (settler, runtime, name) = (Arc::clone(&self.settler), Arc::clone(&self.runtime), Arc::clone(&self.name));
+        self.spawn(async move {
+            if let Some(Err(error)) = timeout(&*runtime, CALL_WITHIN, settler.leave(&lanes)).await {
+                telemetry::settlement_failed(&name, &error);
+            }
+            TaskReport::Left { lanes }
+        });
+    }
+
+    pub(super) fn start_measuring_lag(&self) {
+        let (settler, runtime) = (Arc::clone(&self.settler), Arc::clone(&self.runtime));
+        self.spawn(async move {
+            let lag = timeout(&*runtime, CALL_WITHIN, settler.lag()).await;
+            TaskReport::Lag(lag.and_then(Result::ok).flatten())
+        });
+    }
+
+    fn spawn(&self, task: impl Future<Output = TaskReport> + Send + 'static) {
+        let reports = self.reports.clone();
+        self.runtime.spawn(Box::pin(async move {
+            let report = task.await;
+            // The worker may be gone.
+            let _ = reports.send(report);
+        }));
+    }
+}
+
+/// The results of a call, one for each of `count` requests.
+fn complete(results: Option<Vec<Result<()>>>, count: usize) -> Vec<Result<()>> {
+    let unknown = || Err(Error::new(ErrorKind::Unknown, "the call ended without a result"));
+    let mut results = results.unwrap_or_default();
+    results.resize_with(count, unknown);
+    results
+}

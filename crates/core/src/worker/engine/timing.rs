@@ -1,0 +1,74 @@
+//! When the engine acts next.
+
+use std::time::Duration;
+
+use crate::broker::Room;
+use crate::telemetry;
+use crate::worker::batches::BatchStart;
+use crate::worker::engine::Engine;
+
+/// How often gauges are set.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
+impl Engine {
+    /// The room for the next call of the source. Without room it is polled all the same.
+    pub(super) fn room(&self) -> Room {
+        match self.stop {
+            Some(_) => Room::default(),
+            None => self.room.room(),
+        }
+    }
+
+    pub(super) fn can_start(&self, now: Duration) -> bool {
+        self.stop.is_none() && self.batches < self.settings.concurrency && self.paused_until <= now
+    }
+
+    /// When the next batch starts.
+    pub(super) fn batch_start(&mut self, now: Duration) -> BatchStart {
+        let ready = self.order.ready(self.settings.batch);
+        if ready == 0 {
+            self.ready_since = None;
+        } else if self.ready_since.is_none() {
+            self.ready_since = Some(now);
+        }
+        self.trigger.start(ready, self.ready_since, now)
+    }
+
+    /// When something is to be done, unless an input comes before.
+    pub(super) fn next_wake(&self) -> Option<Duration> {
+        let can_run = self.stop.is_none() && self.batches < self.settings.concurrency;
+        let batch = self.ready_since.filter(|_| can_run).map(|since| since + self.settings.linger);
+        let batch = batch.map(|at| at.max(self.paused_until));
+        let revoked = self.lanes.revoked().filter(|(_, _, revoked)| !revoked.is_leaving);
+        let revoked = revoked.map(|(_, _, revoked)| revoked.until).min();
+        let deadline = self.stop.as_ref().map(|stop| stop.deadline);
+        let measure = self.measured_at.map(|at| at + MEASURE_EVERY);
+        let due = [
+            batch,
+            self.order.next_wake(),
+            self.burials.next_due(),
+            self.settling.next_due(),
+            revoked,
+            deadline,
+            measure,
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Sets the gauges now and then.
+    pub(super) fn measure(&mut self, now: Duration) {
+        if self.measured_at.is_some_and(|at| now < at + MEASURE_EVERY) {
+            return;
+        }
+        self.measured_at = Some(now);
+        let oldest = self.messages.values().next().map(|held| {
+            let at_broker = held.delivery.message.timestamp.map(|at| self.runtime.wall_now().since(at));
+            at_broker.unwrap_or_default().max(now.saturating_sub(held.arrived))
+        });
+        let running = self.messages.values().filter(|held| held.is_running).count();
+        telemetry::worker_load(&self.name, running, oldest.unwrap_or_default());
+        if self.stop.is_none() {
+            self.start_measuring_lag();
+        }
+    }
+}

@@ -1,0 +1,163 @@
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::{DeadReason, Message};
+use crate::error::{Error, Result};
+use crate::key::{Identity, Rule};
+use crate::worker::identity::json::JsonPayload;
+use crate::worker::identity::{coordinates_key, invalid, join};
+
+/// Where the key of a message is.
+///
+/// As text: `header:NAME`, `cloudevents`, `json:/pointer`, `coordinates`, or `payload-hash:BUCKET[,/pointer…]` with a
+/// bucket such as `10s`, `5m`, `1h` or `1d`.
+///
+/// ```
+/// use hapax::worker::KeyRule;
+///
+/// assert!("payload-hash:1h,/sent_at".parse::<KeyRule>().is_ok());
+/// assert!("header:".parse::<KeyRule>().is_err() && "payload-hash".parse::<KeyRule>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyRule {
+    /// The value of this header. Two headers of this name are malformed.
+    Header(Arc<str>),
+    /// Source and id of a CloudEvent, from its headers or from its JSON.
+    CloudEvents,
+    /// The text or number at this JSON pointer.
+    Json(Arc<str>),
+    /// The place of the message at its broker. Copies that a producer sends again have other places.
+    Coordinates,
+    /// A hash of the payload's canonical JSON (RFC 8785) and of the time at which the broker got the message. Two equal
+    /// payloads within a bucket are the same operation, whatever their producer meant.
+    PayloadHash(Bucket),
+}
+
+/// How a key is made from a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// The length of the spans of time, in the broker's clock.
+    pub length: Duration,
+    /// JSON pointers to what does not count, for instance the time at which the message was sent.
+    pub without: Arc<[Box<str>]>,
+}
+
+impl KeyRule {
+    /// The bytes of the key. None if the message has no key under this rule.
+    pub(super) fn find(
+        &self,
+        message: &Message,
+        payload: &JsonPayload<'_>,
+        identity: &Identity,
+    ) -> Result<Option<Vec<u8>>, DeadReason> {
+        match self {
+            Self::Header(name) => Ok(one_header(message, &[name])?.map(<[u8]>::to_vec)),
+            Self::CloudEvents => cloud_event(message, payload),
+            Self::Json(pointer) => payload.text_at(pointer),
+            Self::Coordinates => {
+                Ok(message.coordinates.as_ref().map(|place| coordinates_key(place, message.timestamp)))
+            }
+            Self::PayloadHash(bucket) => Ok(bucket.key(message, payload, identity)),
+        }
+    }
+
+    /// Whether the payloads of two messages with one key are compared unless a user says otherwise.
+    pub(super) const fn compares_payloads(&self) -> bool {
+        match self {
+            Self::Header(_) | Self::CloudEvents | Self::Json(_) => true,
+            Self::Coordinates | Self::PayloadHash(_) => false,
+        }
+    }
+}
+
+impl Bucket {
+    /// None if the payload is no JSON, or the broker has no time for the message.
+    fn key(&self, message: &Message, payload: &JsonPayload<'_>, identity: &Identity) -> Option<Vec<u8>> {
+        let length = u64::try_from(self.length.as_micros()).unwrap_or(u64::MAX).max(1);
+        let bucket = message.timestamp?.0 / length;
+        let canonical = payload.canonical(&self.without)?;
+        let hash = identity.fingerprint(Rule::NONE, &[&canonical]);
+        Some(join(&[hash.as_bytes(), &length.to_be_bytes(), &bucket.to_be_bytes()]))
+    }
+}
+
+impl FromStr for KeyRule {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (name, argument) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        match (name, argument) {
+            ("header", Some(name)) if !name.is_empty() => Ok(Self::Header(name.into())),
+            ("cloudevents", None) => Ok(Self::CloudEvents),
+            ("json", Some(pointer)) if pointer.starts_with('/') => Ok(Self::Json(pointer.into())),
+            ("coordinates", None) => Ok(Self::Coordinates),
+            ("payload-hash", Some(bucket)) => Ok(Self::PayloadHash(bucket.parse()?)),
+            _ => Err(invalid(format!(
+                "`{text}` is no rule for keys; use header:NAME, cloudevents, json:/pointer, coordinates or \
+                 payload-hash:BUCKET"
+            ))),
+        }
+    }
+}
+
+impl FromStr for Bucket {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut parts = text.split(',');
+        let length = parts.next().and_then(duration).filter(|length| !length.is_zero());
+        let without: Arc<[Box<str>]> = parts.map(Box::from).collect();
+        match length {
+            Some(length) if without.iter().all(|pointer| pointer.starts_with('/')) => Ok(Self { length, without }),
+            _ => {
+                Err(invalid(format!("`{text}` is no bucket; write a time such as 1h, then pointers such as ,/sent_at")))
+            }
+        }
+    }
+}
+
+/// A number of seconds, minutes, hours or days.
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return None,
+    };
+    Some(Duration::from_secs(number.parse::<u64>().ok()?.checked_mul(seconds)?))
+}
+
+/// The value of the only header with one of these names.
+pub(super) fn one_header<'m>(message: &'m Message, names: &[&str]) -> Result<Option<&'m [u8]>, DeadReason> {
+    let is_named = |name: &str| names.iter().any(|other| other.eq_ignore_ascii_case(name));
+    let mut values = message.headers.iter().filter(|(name, _)| is_named(name)).map(|(_, value)| &value[..]);
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => Ok(Some(value)),
+        (Some(_), Some(_)) => Err(DeadReason::KeyMalformed),
+    }
+}
+
+/// A key from a CloudEvent. Its attributes have another prefix on each broker.
+fn cloud_event(message: &Message, payload: &JsonPayload<'_>) -> Result<Option<Vec<u8>>, DeadReason> {
+    let header = |name: &str| {
+        let names = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"].map(|prefix| format!("{prefix}{name}"));
+        let names = names.each_ref().map(String::as_str);
+        one_header(message, &names).map(|value| value.map(<[u8]>::to_vec))
+    };
+    let (mut source, mut id) = (header("source")?, header("id")?);
+    let content_type = message.headers.all("content-type").next();
+    let is_structured =
+        content_type.is_some_and(|value| value.to_ascii_lowercase().starts_with(b"application/cloudevents+json"));
+    if source.is_none() && id.is_none() && is_structured {
+        (source, id) = (payload.text_at("/source")?, payload.text_at("/id")?);
+    }
+    match (source, id) {
+        (None, None) => Ok(None),
+        (Some(source), Some(id)) if !source.is_empty() && !id.is_empty() => Ok(Some(join(&[&source, &id]))),
+        (Some(_) | None, Some(_) | None) => Err(DeadReason::KeyMalformed),
+    }
+}

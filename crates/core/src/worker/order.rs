@@ -1,0 +1,180 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::chaos;
+
+/// What must be processed in order: the messages of one topic with one ordering key.
+pub(super) type OrderKey = (Arc<str>, Bytes);
+
+/// Which messages may run now.
+///
+/// Messages are named by the order of their arrival. A message with an ordering key runs after all earlier ones of its
+/// key have come to their end; a message that failed or is busy blocks its own key only.
+#[derive(Debug, Default)]
+pub(super) struct RunOrder {
+    entries: BTreeMap<u64, OrderEntry>,
+    keys: BTreeMap<OrderKey, BTreeSet<u64>>,
+    /// What may run: messages without a key, and the first one of each key.
+    ready: BTreeSet<u64>,
+    delayed: BTreeSet<(Duration, u64)>,
+}
+
+#[derive(Debug)]
+struct OrderEntry {
+    key: Option<OrderKey>,
+    state: RunState,
+    /// Whether it must run in a batch of its own.
+    is_alone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunState {
+    Waiting,
+    /// Until this time, on the boot-time clock.
+    Delayed(Duration),
+    Running,
+}
+
+impl RunOrder {
+    /// Adds a message behind all others.
+    pub(super) fn push(&mut self, number: u64, key: Option<OrderKey>) {
+        if let Some(key) = &key {
+            self.keys.entry(key.clone()).or_default().insert(number);
+        }
+        self.entries.insert(number, OrderEntry { key: key.clone(), state: RunState::Waiting, is_alone: false });
+        self.admit(number, key.as_ref());
+    }
+
+    /// The next messages to run, at most `limit`, in the order of their arrival within each key. They count as running.
+    pub(super) fn take(&mut self, limit: usize) -> Vec<u64> {
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some(first) = self.ready.first().copied()
+        {
+            let is_alone = self.entries.get(&first).is_some_and(|entry| entry.is_alone);
+            if is_alone && !taken.is_empty() {
+                break;
+            }
+            let limit = if is_alone { 1 } else { limit - taken.len() };
+            taken.extend(self.take_from(first, limit));
+            if is_alone {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Takes this message and those of its key that directly follow.
+    fn take_from(&mut self, first: u64, limit: usize) -> Vec<u64> {
+        self.ready.remove(&first);
+        let key = self.entries.get(&first).and_then(|entry| entry.key.clone());
+        let followers = key.and_then(|key| self.keys.get(&key)).map(|key| key.range(first..).copied().collect());
+        let candidates: Vec<u64> = followers.unwrap_or_else(|| vec![first]);
+        let mut taken = Vec::new();
+        for number in candidates.into_iter().take(limit) {
+            let Some(entry) = self.entries.get_mut(&number) else { break };
+            if entry.state != RunState::Waiting || (entry.is_alone && number != first) {
+                break;
+            }
+            entry.state = RunState::Running;
+            taken.push(number);
+        }
+        taken
+    }
+
+    /// Notes that a message has come to its end, or is gone.
+    pub(super) fn remove(&mut self, number: u64) {
+        let Some(entry) = self.entries.remove(&number) else { return };
+        self.ready.remove(&number);
+        if let RunState::Delayed(until) = entry.state {
+            self.delayed.remove(&(until, number));
+        }
+        let Some(key) = entry.key else { return };
+        if let Some(numbers) = self.keys.get_mut(&key) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                self.keys.remove(&key);
+            }
+        }
+        self.admit_first(&key);
+    }
+
+    /// Notes that a running message has no end yet. It may run again at this time.
+    pub(super) fn delay(&mut self, number: u64, until: Duration) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        entry.state = RunState::Delayed(until);
+        self.delayed.insert((until, number));
+        if chaos::on("overtaking_within_key")
+            && let Some(key) = &entry.key
+            && let Some(numbers) = self.keys.get_mut(key)
+        {
+            numbers.remove(&number);
+        }
+        if let Some(key) = entry.key.clone() {
+            self.admit_first(&key);
+        }
+    }
+
+    /// Runs a message in a batch of its own from now on.
+    pub(super) fn run_alone(&mut self, number: u64) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            entry.is_alone = true;
+        }
+    }
+
+    /// Lets messages run whose delay has passed.
+    pub(super) fn wake(&mut self, now: Duration) {
+        while let Some((until, number)) = self.delayed.first().copied()
+            && until <= now
+        {
+            self.delayed.pop_first();
+            let Some(entry) = self.entries.get_mut(&number) else { continue };
+            entry.state = RunState::Waiting;
+            let key = entry.key.clone();
+            self.admit(number, key.as_ref());
+        }
+    }
+
+    /// When the next delay passes.
+    pub(super) fn next_wake(&self) -> Option<Duration> {
+        self.delayed.first().map(|(until, _)| *until)
+    }
+
+    /// The number of messages that may be taken at once, counted up to `limit`.
+    pub(super) fn ready(&self, limit: usize) -> usize {
+        let mut count = 0;
+        for number in &self.ready {
+            let key = self.entries.get(number).and_then(|entry| entry.key.as_ref());
+            count += key.and_then(|key| self.keys.get(key)).map_or(1, BTreeSet::len);
+            if count >= limit {
+                return limit;
+            }
+        }
+        count
+    }
+
+    fn admit(&mut self, number: u64, key: Option<&OrderKey>) {
+        match key {
+            None => drop(self.ready.insert(number)),
+            Some(key) => self.admit_first(key),
+        }
+    }
+
+    /// Lets the first message of a key run, unless one of the key runs or the first one is delayed.
+    fn admit_first(&mut self, key: &OrderKey) {
+        let Some(numbers) = self.keys.get(key) else { return };
+        let is = |number: &u64, state: RunState| self.entries.get(number).is_some_and(|entry| entry.state == state);
+        // The running ones of a key are its first ones.
+        let Some(first) = numbers.first().copied() else { return };
+        let is_running = numbers
+            .iter()
+            .take_while(|number| !is(number, RunState::Waiting))
+            .any(|number| is(number, RunState::Running));
+        if !is_running && is(&first, RunState::Waiting) {
+            self.ready.insert(first);
+        }
+    }
+}

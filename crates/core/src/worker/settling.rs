@@ -1,0 +1,120 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::broker::{DeliveryId, Lane, Settlement};
+use crate::error::Result;
+use crate::lease::Heartbeat;
+use crate::ledger::rules::backoff;
+
+/// A settlement that the broker has not confirmed.
+pub(super) struct PendingSettlement {
+    pub(super) id: DeliveryId,
+    pub(super) settlement: Settlement,
+    /// Kept until the broker confirms: a lease that runs out makes it deliver the message again.
+    _lease: Option<Heartbeat>,
+    tries: u32,
+    due: Duration,
+}
+
+impl PendingSettlement {
+    pub(super) fn new(id: DeliveryId, settlement: Settlement, lease: Option<Heartbeat>) -> Self {
+        Self { id, settlement, _lease: lease, tries: 0, due: Duration::ZERO }
+    }
+}
+
+/// The settlements that wait for the broker. One call is in flight at a time; the next one takes all that came
+/// meanwhile.
+#[derive(Default)]
+pub(super) struct SettleQueue {
+    waiting: Vec<PendingSettlement>,
+    in_flight: Option<BTreeSet<Lane>>,
+}
+
+/// After this many tries a settlement is forgotten. The broker delivers the message again, and the copy is caught.
+const MOST_TRIES: u32 = 10;
+
+impl SettleQueue {
+    pub(super) fn push(&mut self, settlement: PendingSettlement) {
+        if settlement.settlement == Settlement::UpTo {
+            // The new position covers those before it.
+            self.waiting.retain(|other| other.settlement != Settlement::UpTo || other.id.lane != settlement.id.lane);
+        }
+        self.waiting.push(settlement);
+    }
+
+    /// The settlements to send now. The caller sends them in one call, and reports its results.
+    pub(super) fn take_due(&mut self, now: Duration) -> Vec<PendingSettlement> {
+        if self.in_flight.is_some() {
+            return Vec::new();
+        }
+        let (due, later) = std::mem::take(&mut self.waiting).into_iter().partition(|pending| pending.due <= now);
+        self.waiting = later;
+        let due: Vec<PendingSettlement> = due;
+        if !due.is_empty() {
+            self.in_flight = Some(due.iter().map(|pending| pending.id.lane.clone()).collect());
+        }
+        due
+    }
+
+    /// Notes the results of a call. Returns the settlements that are forgotten.
+    pub(super) fn settled(
+        &mut self,
+        sent: Vec<PendingSettlement>,
+        results: Vec<Result<()>>,
+        now: Duration,
+    ) -> Vec<PendingSettlement> {
+        // A lane that was lost during the call is not in the set any more.
+        let lanes = self.in_flight.take().unwrap_or_default();
+        let mut results = results.into_iter();
+        let mut forgotten = Vec::new();
+        for mut pending in sent {
+            if results.next().is_some_and(|result| result.is_ok()) || !lanes.contains(&pending.id.lane) {
+                continue;
+            }
+            pending.tries += 1;
+            pending.due = now + backoff(pending.tries);
+            let is_covered = pending.settlement == Settlement::UpTo
+                && self
+                    .waiting
+                    .iter()
+                    .any(|other| other.settlement == Settlement::UpTo && other.id.lane == pending.id.lane);
+            match pending.tries >= MOST_TRIES {
+                true => forgotten.push(pending),
+                false if is_covered => {}
+                false => self.waiting.push(pending),
+            }
+        }
+        forgotten
+    }
+
+    /// Forgets the settlements of a lane that belongs to another worker now.
+    pub(super) fn forget(&mut self, lane: &Lane) {
+        self.waiting.retain(|pending| pending.id.lane != *lane);
+        if let Some(lanes) = &mut self.in_flight {
+            lanes.remove(lane);
+        }
+    }
+
+    /// Whether a settlement of the lane has no result.
+    pub(super) fn has(&self, lane: &Lane) -> bool {
+        let is_in_flight = self.in_flight.as_ref().is_some_and(|lanes| lanes.contains(lane));
+        is_in_flight || self.waiting.iter().any(|pending| pending.id.lane == *lane)
+    }
+
+    /// The number of settlements without a result.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.in_flight.as_ref().map_or(0, BTreeSet::len)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.in_flight.is_none()
+    }
+
+    /// When the next settlement is to be sent.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        match self.in_flight {
+            Some(_) => None,
+            None => self.waiting.iter().map(|pending| pending.due).min(),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What happens to a delivery after its job, row by row.
+
+use std::time::Duration;
+
+use hapax_core::broker::{Acknowledges, Capability, DeadReason, Verdict};
+use hapax_core::worker::rules::{DeliveryAction, EndedJob, action};
+
+const AFTER: Duration = Duration::from_secs(7);
+const MAX_PANICS: u32 = 3;
+
+const HOLDS: Capability = Capability {
+    acknowledges: Acknowledges::Prefix,
+    redelivers: false,
+    delays: false,
+    lease: None,
+    keeps_order: false,
+};
+const REDELIVERS: Capability = Capability { redelivers: true, delays: true, ..HOLDS };
+
+fn ended(verdict: Verdict) -> EndedJob {
+    EndedJob { verdict: Some(verdict), jobs: 2, panics: 0, has_order: false }
+}
+
+#[test]
+fn a1_a_finished_job_is_acknowledged() {
+    for caught in [true, false] {
+        let ended = ended(Verdict::Done { caught });
+        assert_eq!(action(&ended, &HOLDS, MAX_PANICS), DeliveryAction::Finish);
+        assert_eq!(action(&ended, &REDELIVERS, MAX_PANICS), DeliveryAction::Finish);
+    }
+}
+
+#[test]
+fn a2_a_dead_letter_is_buried_with_its_reason() {
+    for reason in DeadReason::ALL {
+        let ended = ended(Verdict::DeadLetter { reason, attempts: 5 });
+        assert_eq!(action(&ended, &HOLDS, MAX_PANICS), DeliveryAction::Bury { reason, attempts: 5 });
+    }
+}
+
+#[test]
+fn a3_a_message_without_order_goes_back_to_a_broker_that_redelivers_later() {
+    for verdict in [Verdict::Busy { after: AFTER }, Verdict::Retry { after: AFTER }] {
+        assert_eq!(action(&ended(verdict), &REDELIVERS, MAX_PANICS), DeliveryAction::GiveBack(AFTER));
+        let ordered = EndedJob { has_order: true, ..ended(verdict) };
+        let keeps_order = Capability { keeps_order: true, ..REDELIVERS };
+        assert_eq!(action(&ordered, &keeps_order, MAX_PANICS), DeliveryAction::GiveBack(AFTER));
+    }
+}
+
+#[test]
+fn a4_a_message_is_held_where_the_broker_cannot_wait_or_order_matters() {
+    for verdict in [Verdict::Busy { after: AFTER }, Verdict::Retry { after: AFTER }] {
+        let ordered = EndedJob { has_order: true, ..ended(verdict) };
+        assert_eq!(action(&ordered, &REDELIVERS, MAX_PANICS), DeliveryAction::Hold(AFTER));
+        let at_once = Capability { delays: false, ..REDELIVERS };
+        assert_eq!(action(&ended(verdict), &at_once, MAX_PANICS), DeliveryAction::Hold(AFTER));
+        assert_eq!(action(&ended(verdict), &HOLDS, MAX_PANICS), DeliveryAction::Hold(AFTER));
+    }
+}
+
+#[test]
+fn a5_a_pause_holds_the_message_and_stops_the_others() {
+    let ended = ended(Verdict::Pause { after: AFTER });
+    assert_eq!(action(&ended, &REDELIVERS, MAX_PANICS), DeliveryAction::PauseAll(AFTER));
+}
+
+#[test]
+fn a6_the_jobs_of_a_batch_that_panicked_run_again_alone() {
+    let ended = EndedJob { verdict: None, jobs: 2, panics: 0, has_order: true };
+    assert_eq!(action(&ended, &REDELIVERS, MAX_PANICS), DeliveryAction::Alone);
+}
+
+#[test]
+fn a7_a_job_that_panicked_alone_is_held_with_backoff() {
+    let ended = |panics| EndedJob { verdict: None, jobs: 1, panics, has_order: false };
+    let hold = |millis| DeliveryAction::Hold(Duration::from_millis(millis));
+    assert_eq!(action(&ended(1), &REDELIVERS, MAX_PANICS), hold(200));
+    assert_eq!(action(&ended(2), &REDELIVERS, MAX_PANICS), hold(400));
+}
+
+#[test]
+fn a8_a_job_that_panicked_too_often_is_buried_as_unknown() {
+    let ended = EndedJob { verdict: None, jobs: 1, panics: MAX_PANICS, has_order: false };
+    let bury = DeliveryAction::Bury { reason: DeadReason::OutcomeUnknown, attempts: MAX_PANICS };
+    assert_eq!(action(&ended, &REDELIVERS, MAX_PANICS), bury);
+}

@@ -1,0 +1,190 @@
+//! Which operation a message is.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hapax_core::broker::{Coordinates, DeadReason, Headers, Message, Position};
+use hapax_core::worker::{KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
+use hapax_core::{Identity, Key, Rule, Scope, Timestamp};
+
+fn message(headers: &[(&str, &str)], payload: &str) -> Message {
+    let headers: Headers = headers.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect();
+    let coordinates = Coordinates { origin: "kafka/c/orders".into(), partition: 2, position: Position::Number(9) };
+    Message {
+        payload: Bytes::copy_from_slice(payload.as_bytes()),
+        headers,
+        ordering_key: None,
+        coordinates: Some(coordinates),
+        timestamp: Some(Timestamp(1_800_000_000_000_000)),
+    }
+}
+
+fn identity(rules: &[&str]) -> MessageIdentity {
+    let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    MessageIdentity::new("billing").unwrap().keys(rules)
+}
+
+fn key(rules: &[&str], message: &Message) -> Result<Vec<u8>, DeadReason> {
+    identity(rules).identify(message).map(|found| found.key.as_bytes().to_vec())
+}
+
+#[test]
+fn a_key_header_is_found_without_case_and_gives_the_operation_of_layer_1() {
+    let message = message(&[("IDEMPOTENCY-key", "order-7")], "{}");
+    let found = MessageIdentity::new("billing").unwrap().identify(&message).unwrap();
+    let scope = Scope::untenanted("billing").unwrap();
+    let derived = Identity::plain().record_key(&scope, &Key::new("order-7").unwrap());
+    assert_eq!((found.record_key, found.call.operation()), (derived, derived.operation()));
+    assert_eq!(found.call.newest_fingerprint().rule(), MESSAGE_RULE);
+}
+
+#[test]
+fn two_key_headers_are_malformed_and_so_is_an_empty_one() {
+    let two = message(&[("Idempotency-Key", "a"), ("idempotency-key", "a")], "");
+    assert_eq!(key(&["header:idempotency-key"], &two), Err(DeadReason::KeyMalformed));
+    let empty = message(&[("idempotency-key", "")], "");
+    assert_eq!(key(&["header:idempotency-key"], &empty), Err(DeadReason::KeyMalformed));
+    let long = message(&[("idempotency-key", &"x".repeat(1025))], "");
+    assert_eq!(key(&["header:idempotency-key"], &long), Err(DeadReason::KeyMalformed));
+}
+
+#[test]
+fn a_message_without_a_key_is_no_operation() {
+    let none = message(&[], "{}");
+    assert_eq!(key(&["header:idempotency-key", "cloudevents"], &none), Err(DeadReason::KeyMissing));
+    assert_eq!(key(&["json:/id"], &message(&[], "no json")), Err(DeadReason::KeyMissing));
+}
+
+#[test]
+fn the_first_rule_that_finds_a_key_wins() {
+    let both = message(&[("order-id", "7")], r#"{"id": 8}"#);
+    assert_eq!(key(&["json:/id", "header:order-id"], &both), Ok(b"8".to_vec()));
+    assert_eq!(key(&["header:order-id", "json:/id"], &both), Ok(b"7".to_vec()));
+}
+
+#[test]
+fn a_cloud_event_has_the_same_key_on_every_broker_and_in_both_modes() {
+    let rules = &["cloudevents"];
+    let nats = key(rules, &message(&[("ce-source", "/shop"), ("ce-id", "7")], "{}"));
+    let kafka = key(rules, &message(&[("ce_source", "/shop"), ("ce_id", "7")], "{}"));
+    let amqp = key(rules, &message(&[("cloudEvents:source", "/shop"), ("cloudEvents:id", "7")], "{}"));
+    let content_type = ("Content-Type", "application/cloudevents+json; charset=utf-8");
+    let structured = key(rules, &message(&[content_type], r#"{"source": "/shop", "id": "7"}"#));
+    assert_eq!(nats, Ok(b"\0\0\0\x05/shop\0\0\0\x017".to_vec()));
+    assert!(nats == kafka && nats == amqp && nats == structured);
+    let half = message(&[("ce-id", "7")], "{}");
+    assert_eq!(key(rules, &half), Err(DeadReason::KeyMalformed));
+    let mixed = message(&[("ce-source", "/shop"), ("ce-id", "7"), ("ce_id", "8")], "{}");
+    assert_eq!(key(rules, &mixed), Err(DeadReason::KeyMalformed));
+}
+
+#[test]
+fn coordinates_name_one_message_of_one_topic() {
+    let here = message(&[], "");
+    let mut next = here.clone();
+    next.coordinates.as_mut().unwrap().position = Position::Number(10);
+    let mut recreated = here.clone();
+    recreated.timestamp = Some(Timestamp(1_800_000_000_000_001));
+    let keys = [&here, &next, &recreated].map(|message| key(&["coordinates"], message).unwrap());
+    assert_eq!(keys[0], key(&["coordinates"], &here).unwrap());
+    assert!(keys[0] != keys[1] && keys[0] != keys[2]);
+}
+
+#[test]
+fn a_payload_hash_ignores_the_order_of_members_and_what_is_excluded() {
+    let rules = &["payload-hash:1h,/sent_at"];
+    let first = message(&[], r#"{"amount": 1.0, "to": "b", "sent_at": 1}"#);
+    let again = message(&[], r#"{"to":"b","sent_at":2,"amount":1}"#);
+    let other = message(&[], r#"{"to":"c","sent_at":1,"amount":1}"#);
+    assert_eq!(key(rules, &first), key(rules, &again));
+    assert_ne!(key(rules, &first), key(rules, &other));
+    let mut later = first.clone();
+    later.timestamp = Some(Timestamp(1_800_003_600_000_000));
+    assert_ne!(key(rules, &first), key(rules, &later), "another bucket");
+    assert_eq!(key(rules, &Message { timestamp: None, ..first }), Err(DeadReason::KeyMissing));
+}
+
+#[test]
+fn payloads_are_compared_unless_the_key_comes_from_the_payload_or_the_place() {
+    let rule =
+        |rules: &[&str], message: &Message| identity(rules).identify(message).unwrap().call.newest_fingerprint().rule();
+    let json = message(&[], r#"{"id": "7"}"#);
+    assert_eq!(rule(&["json:/id"], &json), MESSAGE_RULE);
+    assert_eq!(rule(&["coordinates"], &json), Rule::NONE);
+    assert_eq!(rule(&["payload-hash:1d"], &json), Rule::NONE);
+    let compared = identity(&["coordinates"]).fingerprint(true).identify(&json).unwrap();
+    assert_eq!(compared.call.newest_fingerprint().rule(), MESSAGE_RULE);
+}
+
+#[test]
+fn a_fingerprint_is_about_payload_and_content_type_and_not_about_the_place() {
+    let fingerprint = |message: &Message| identity(&["header:k"]).identify(message).unwrap().call.newest_fingerprint();
+    let first = message(&[("k", "7")], "a");
+    let mut moved = first.clone();
+    moved.coordinates = None;
+    moved.timestamp = None;
+    assert_eq!(fingerprint(&first), fingerprint(&moved));
+    assert_ne!(fingerprint(&first), fingerprint(&message(&[("k", "7")], "b")));
+    let typed = message(&[("k", "7"), ("content-type", "text/plain")], "a");
+    assert_ne!(fingerprint(&first), fingerprint(&typed));
+}
+
+#[test]
+fn a_tenant_separates_keys_and_a_message_without_one_is_no_operation() {
+    let operation = |tenant: &str| {
+        let message = message(&[("k", "7"), ("shop", tenant)], "");
+        let rule = TenantRule::Header("Shop".into());
+        identity(&["header:k"]).tenant(rule).identify(&message).map(|found| found.call.operation())
+    };
+    assert_ne!(operation("a").unwrap(), operation("b").unwrap());
+    assert_eq!(operation(""), Err(DeadReason::CallerUnknown));
+    let rule: TenantRule = "json:/tenant".parse().unwrap();
+    let none = identity(&["header:k"]).tenant(rule).identify(&message(&[("k", "7")], "{}"));
+    assert_eq!(none.unwrap_err(), DeadReason::CallerUnknown);
+}
+
+#[test]
+fn a_received_operation_counts_only_if_it_is_trusted() {
+    let operation = "0190a1b2-c3d4-8e5f-8a6b-7c8d9e0f1a2b";
+    let headers = [
+        ("hapax-operation", operation),
+        ("Hapax-Fingerprint", "1:000102030405060708090a0b, 7:0b0a09080706050403020100"),
+        ("idempotency-key", "7"),
+    ];
+    let message = message(&headers, "");
+    let plain = MessageIdentity::new("billing").unwrap();
+    assert_ne!(plain.identify(&message).unwrap().call.operation().to_string(), operation);
+    let found = plain.clone().trust_operation().identify(&message).unwrap();
+    assert_eq!(found.call.operation().to_string(), operation);
+    assert_eq!(found.call.newest_fingerprint().rule(), Rule(1));
+    for (name, value) in [("hapax-operation", operation), ("hapax-fingerprint", "1:00"), ("hapax-operation", "7")] {
+        let mut broken = message.clone();
+        if name == "hapax-operation" && value == operation {
+            broken.headers.push(name, value.as_bytes().to_vec());
+        } else {
+            broken.headers = [("hapax-operation", if name == "hapax-operation" { value } else { operation })]
+                .into_iter()
+                .map(|(name, value)| (name, value.as_bytes().to_vec()))
+                .collect();
+            if name == "hapax-fingerprint" {
+                broken.headers.push(name, value.as_bytes().to_vec());
+            }
+        }
+        let found = plain.clone().trust_operation().identify(&broken);
+        assert_eq!(found.unwrap_err(), DeadReason::KeyMalformed, "{name}: {value}");
+    }
+}
+
+#[test]
+fn rules_are_read_from_their_text_and_others_are_refused() {
+    assert_eq!("cloudevents".parse::<KeyRule>().unwrap(), KeyRule::CloudEvents);
+    assert_eq!("header:A:b".parse::<KeyRule>().unwrap(), KeyRule::Header(Arc::from("A:b")));
+    for text in ["", "header", "header:", "json:id", "coordinates:x", "payload-hash:", "payload-hash:0s"] {
+        assert!(text.parse::<KeyRule>().is_err(), "{text}");
+    }
+    for text in ["payload-hash:5", "payload-hash:1w", "payload-hash:1h,at"] {
+        assert!(text.parse::<KeyRule>().is_err(), "{text}");
+    }
+    assert!("none:x".parse::<TenantRule>().is_err() && "none".parse::<TenantRule>().is_ok());
+    assert!(MessageIdentity::new("").is_err() && MessageIdentity::new("hapax/x").is_err());
+}
