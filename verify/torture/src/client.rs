@@ -32,6 +32,9 @@ impl HostileClient {
         try_join_all(first.into_iter().map(|manners| self.send_alone(order, manners))).await?;
         let mut session = HttpSession::new(self.gateway);
         self.retry_until_settled(order, &mut session, &mut random).await?;
+        if !self.journal.is_settled(order.number) {
+            self.journal.note_patience_lost();
+        }
         for _ in 0..if random.percent(30) { random.of(1..3) } else { 0 } {
             sleep(random.millis(100)).await;
             let manners = manners(&mut random);

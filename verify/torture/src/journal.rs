@@ -65,6 +65,11 @@ impl TransferJournal {
         writeln!(state.file, "{} {} {payload:?} {:?}: {error}", order.caller, order.key, body(order, payload))
     }
 
+    /// Notes that the client gave an order up until the end of the run.
+    pub(crate) fn note_patience_lost(&self) {
+        self.state.lock().count("transfers that had no definite answer after two minutes");
+    }
+
     /// Notes an answer. Returns whether it is definite.
     pub(crate) fn note(&self, order: &TransferOrder, payload: Payload, answer: WholeAnswer) -> io::Result<bool> {
         let WholeAnswer { status, is_replay, body: text } = answer;

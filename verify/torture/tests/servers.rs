@@ -1,4 +1,7 @@
 //! A short run on real servers, and the same run without the ledger, which must fail.
+//!
+//! The tests run binaries of other packages, which cargo builds for a test of the whole workspace. For a test of this
+//! package alone, run `cargo build -p hapax-cli -p example-transfer-postgres` first.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 

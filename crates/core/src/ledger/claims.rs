@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::gate::Answer;
 use crate::ledger::rules::{self, ClaimRuling};
 use crate::ledger::{Call, Entry, Fault, FaultKind, Finished, LedgerVerdict, OutboxRow, Transaction, Tried};
+use crate::telemetry;
 
 /// How often a claim is made again for an operation whose row came and went.
 const CLAIMS: usize = 3;
@@ -98,14 +99,19 @@ where
     A: Answer,
 {
     let mut claims = claim(transaction, namespace, &[*call], &[]).await?.claims;
-    match claims.remove(0) {
-        ClaimRuling::Fresh => Ok(Claimed::Fresh(Entry::new(Arc::clone(namespace), call.operation(), 0).owed())),
-        ClaimRuling::Replay { answer, .. } => decode(answer).map(Claimed::Replay),
-        ClaimRuling::Mismatch => Ok(Claimed::Mismatch),
-        ClaimRuling::Busy | ClaimRuling::Vanished => Ok(Claimed::Busy),
-        ClaimRuling::Dead => Ok(Claimed::Dead),
-        ClaimRuling::ClaimedTwice => Err(claimed_twice()),
+    let claimed = match claims.remove(0) {
+        ClaimRuling::Fresh => Claimed::Fresh(Entry::new(Arc::clone(namespace), call.operation(), 0).owed()),
+        ClaimRuling::Replay { answer, .. } => Claimed::Replay(decode(answer)?),
+        ClaimRuling::Mismatch => Claimed::Mismatch,
+        ClaimRuling::Busy | ClaimRuling::Vanished => Claimed::Busy,
+        ClaimRuling::Dead => Claimed::Dead,
+        ClaimRuling::ClaimedTwice => return Err(claimed_twice()),
+    };
+    match &claimed {
+        Claimed::Replay(_) | Claimed::Busy | Claimed::Dead => telemetry::ledger_caught_copy(),
+        Claimed::Fresh(_) | Claimed::Mismatch => {}
     }
+    Ok(claimed)
 }
 
 /// Finishes an entry with this answer, and writes its events.

@@ -1,6 +1,7 @@
 //! The ledger without a database: its decisions row by row, and its batches over rows in memory.
 
 mod batch;
+mod caught;
 mod memory;
 mod order;
 mod random;
