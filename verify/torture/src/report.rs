@@ -54,9 +54,9 @@ pub(crate) fn section(options: &TortureOptions, commit: &str, result: &TortureRe
     for (what, count) in &result.counts {
         row(what, count.to_string());
     }
-    row("of them after all records were removed, so by the ledger alone", result.from_the_ledger.to_string());
-    row("**second effects**", result.count(TransferDamage::Duplicate).to_string());
-    row("of them before all records were removed", result.duplicates_in_run.to_string());
+    row("copies that the service answered after all records were removed", result.from_the_ledger.to_string());
+    row("second effects before all records were removed", result.duplicates_in_run.to_string());
+    row("**transfers with a second effect**", result.count(TransferDamage::Duplicate).to_string());
     row("**transfers without an answer**", result.count(TransferDamage::Lost).to_string());
     row("**everything that the audit found**", result.damages.len().to_string());
     if result.damages.is_empty() {
