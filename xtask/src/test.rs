@@ -20,6 +20,8 @@ pub(crate) fn run(root: &Path) -> bool {
         && step(&TIDY, || Ok(tidy::run(root)))
         && step(&CLIPPY, || succeeds(&CLIPPY, root))
         && step(&DOC, || succeeds(&DOC, root))
+        && step(&LEAST_BINARY, || succeeds(&LEAST_BINARY, root))
+        && step(&LOCK_RUSQLITE, || succeeds(&LOCK_RUSQLITE, root))
         && dependencies_are_allowed(root)
         && unpacked(root).is_some_and(|services| tests_pass(root, &services, mutants::run))
 }
@@ -54,6 +56,13 @@ const DEFAULT_TESTS: CommandLine =
 // A command of its own, because packages that are tested together get the features of all of them. The tests in
 // `crates/cli/tests/it` are left out: they take minutes, and differ from the first run only by the known bugs.
 const DEFAULT_BINARY_TESTS: CommandLine = CommandLine::new("cargo test -p hapax-cli --bins --no-fail-fast");
+
+// The binary without any backend, which no test runs.
+const LEAST_BINARY: CommandLine = CommandLine::new("cargo check --quiet -p hapax-cli --no-default-features");
+// A workspace of its own, with the versions of this one where it does not ask for others.
+const LOCK_RUSQLITE: CommandLine = CommandLine::new("cp Cargo.lock verify/rusqlite/Cargo.lock");
+const RUSQLITE_TESTS: CommandLine =
+    CommandLine::new("cargo test --manifest-path verify/rusqlite/Cargo.toml --tests --no-fail-fast");
 
 /// The variable that names the services without which a test fails instead of being ignored.
 const REQUIRE: &str = "HAPAX_REQUIRE";
@@ -115,13 +124,14 @@ fn unpacked(root: &Path) -> Option<Unpacked> {
     unpacked
 }
 
-/// Runs the tests with all features and with default features, then the mutants. Prints the summary of the tests last.
+/// Runs the tests with all features, with default features and with the oldest rusqlite, then the mutants. Prints the
+/// summary of the tests last.
 fn tests_pass(root: &Path, services: &Unpacked, mutants: impl FnOnce(&Path) -> bool) -> bool {
     let required = services.required(&env::var(REQUIRE).unwrap_or_default());
     let tests = CommandLine { words: TESTS, variable: Some((REQUIRE, required.into())) };
     let mut output = String::new();
     let mut passed = true;
-    for line in [&tests, &DEFAULT_TESTS, &DEFAULT_BINARY_TESTS] {
+    for line in [&tests, &DEFAULT_TESTS, &DEFAULT_BINARY_TESTS, &RUSQLITE_TESTS] {
         let Some((ended_well, printed)) = timed(line, || stream(line, root)) else {
             ask_for(line);
             return false;

@@ -1,0 +1,1 @@
+//! Its tests run the suites of SQLite, under the oldest rusqlite that hapax-stores accepts.
