@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::key::{EventId, OperationId, RecordKey};
+use crate::key::{Call, EventId, Fingerprint, OperationId, RecordKey};
 use crate::lease::Cancellation;
 use crate::machine::Grant;
 
@@ -22,22 +22,29 @@ use crate::machine::Grant;
 #[derive(Clone, Debug)]
 pub struct Attempt {
     rk: RecordKey,
+    fingerprint: Fingerprint,
     grant: Option<Grant>,
     cancellation: Arc<Cancellation>,
 }
 
 impl Attempt {
     pub(super) fn granted(grant: Grant) -> Self {
-        Self { grant: Some(grant), ..Self::unprotected(grant.rk) }
+        Self { rk: grant.rk, fingerprint: grant.fingerprint, grant: Some(grant), cancellation: Arc::default() }
     }
 
-    pub(super) fn unprotected(rk: RecordKey) -> Self {
-        Self { rk, grant: None, cancellation: Arc::default() }
+    pub(super) fn unprotected(call: &Call) -> Self {
+        let fingerprint = call.newest_fingerprint();
+        Self { rk: call.record_key(), fingerprint, grant: None, cancellation: Arc::default() }
     }
 
     /// The record key of the call.
     pub fn record_key(&self) -> RecordKey {
         self.rk
+    }
+
+    /// The payload's fingerprint: that of the record, or of the call if there is no record.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
     /// The grant. Its token fences the handler's own writes. None if the handler runs without a record, because the

@@ -89,7 +89,7 @@ impl Gate {
                 result
             }
             Ok(BeginOutcome::Unprotected) => {
-                unprotected_result(catch_panic(Attempt::unprotected(call.call.record_key()), handler).await)
+                unprotected_result(catch_panic(Attempt::unprotected(&call.call), handler).await)
             }
             Ok(BeginOutcome::Replay(completion)) => RunResult::from_record(completion, Provenance::Replayed),
             Ok(BeginOutcome::Refused(reason)) => Err(reason.into()),

@@ -273,6 +273,27 @@ impl<A> Refused<A> {
     pub(crate) fn store(error: Error) -> Self {
         Self::with_detail(Reason::Store(error.kind()), error.into())
     }
+
+    /// What the handler of a gate returns if its ledger refused the call. The outcome is unknown only if the ledger
+    /// does not know whether the effect happened, or cannot read the answer of an operation that has ended. The chapter
+    /// `your_transaction` of the guide has an example.
+    pub fn into_failure(self) -> Failure<A> {
+        let detail = match self.detail {
+            Some(Detail::Error(cause)) => {
+                Error::new(ErrorKind::NotApplied, self.reason.to_string()).caused_by(cause).into()
+            }
+            Some(answer @ Detail::Answer(_)) => answer,
+            None => self.reason.to_string().into(),
+        };
+        match self.reason {
+            Reason::Busy { .. } | Reason::Mismatch | Reason::Dead | Reason::Overloaded | Reason::NotApplied { .. } => {
+                Failure::NotApplied(detail)
+            }
+            Reason::Store(ErrorKind::Damaged | ErrorKind::Unknown) => Failure::Unknown(detail),
+            Reason::Store(_) => Failure::NotApplied(detail),
+            Reason::Indeterminate { .. } | Reason::Unknown { .. } | Reason::Unrecorded => Failure::Unknown(detail),
+        }
+    }
 }
 
 impl<A> From<Reason> for Refused<A> {

@@ -165,7 +165,7 @@ impl<A: Answer> Batch<A> {
         for (index, claim) in claims {
             self.notes[index].is_rejected =
                 matches!(claim, ClaimRuling::Replay { verdict: LedgerVerdict::Rejected, .. });
-            self.results[index] = decided(claim);
+            self.results[index] = decided(claim).inspect(telemetry::ledger_caught);
         }
         let (ending, found) = match (outcome, commit) {
             (AttemptOutcome::NothingFresh, _) => return,
@@ -229,6 +229,7 @@ impl<A: Answer> Batch<A> {
             }
             Next::NotApplied => self.refuse(left, Reason::NotApplied { unrecorded: false }, &mut detail),
             Next::Unavailable => self.refuse(left, Reason::Store(ErrorKind::NotApplied), &mut detail),
+            Next::Unusable => self.refuse(left, Reason::Store(ErrorKind::Unusable), &mut detail),
             Next::Unknown => self.refuse(left, Reason::Unknown { unrecorded: false }, &mut detail),
         }
     }
@@ -271,12 +272,15 @@ impl<A: Answer> Batch<A> {
         same.any(|(_, result)| result.as_ref().is_some_and(|result| holds_its_key(result)))
     }
 
-    /// Whether one of the fresh calls must wait for a call that these claims leave undecided.
+    /// Whether one of the fresh calls must wait for a call that these claims leave undecided, or whose answer cannot be
+    /// read.
     pub(super) fn holds_any(&self, claims: &[(usize, ClaimRuling)], fresh: &[usize]) -> bool {
-        let is_undecided = |claim: &ClaimRuling| matches!(claim, ClaimRuling::Busy | ClaimRuling::Vanished);
         let key = |index: usize| self.work[index].ordering_key.as_ref();
-        let mut undecided = claims.iter().filter(|(_, claim)| is_undecided(claim));
-        undecided.any(|&(busy, _)| key(busy).is_some() && fresh.iter().any(|&n| n > busy && key(n) == key(busy)))
+        let last_fresh: HashMap<_, _> = fresh.iter().filter_map(|&index| Some((key(index)?, index))).collect();
+        let is_before_fresh =
+            |index: usize| key(index).and_then(|key| last_fresh.get(key)).is_some_and(|&last| last > index);
+        let holds = |claim: &ClaimRuling| decided::<A>(claim.clone()).is_some_and(|result| holds_its_key(&result));
+        claims.iter().any(|(index, claim)| is_before_fresh(*index) && holds(claim))
     }
 
     pub(super) fn namespace(&self) -> &Arc<str> {
@@ -332,7 +336,7 @@ const BUSY: Reason = Reason::Busy { retry_after: Duration::from_secs(1) };
 /// The result of a claim that needs no handler.
 fn decided<A: Answer>(claim: ClaimRuling) -> Option<CallResult<A>> {
     let refused = |reason: Reason| Some(Err(Refused::from(reason)));
-    let result = match claim {
+    match claim {
         ClaimRuling::Fresh => None,
         ClaimRuling::Replay { answer, is_own, .. } => {
             let provenance = if is_own { Provenance::Fresh } else { Provenance::Replayed };
@@ -342,8 +346,7 @@ fn decided<A: Answer>(claim: ClaimRuling) -> Option<CallResult<A>> {
         ClaimRuling::Busy | ClaimRuling::Vanished => refused(BUSY),
         ClaimRuling::Dead => refused(Reason::Dead),
         ClaimRuling::ClaimedTwice => Some(Err(Refused::store(claims::claimed_twice()))),
-    };
-    result.inspect(telemetry::ledger_caught)
+    }
 }
 
 fn answered<A>(answer: A, provenance: Provenance) -> RunResult<A> {

@@ -71,11 +71,9 @@ impl From<crate::Call> for Call {
     }
 }
 
-/// The call of an attempt of a gate: the handler's ledger compares the payload that the gate has compared, too. An
-/// attempt without a grant has no fingerprint.
+/// The call of an attempt of a gate: the handler's ledger compares the payload that the gate has compared, too.
 impl From<&Attempt> for Call {
     fn from(attempt: &Attempt) -> Self {
-        let fingerprint = attempt.grant().map_or(Fingerprint::NONE, |grant| grant.fingerprint);
-        Self::new(attempt.operation()).fingerprint(fingerprint)
+        Self::new(attempt.operation()).fingerprint(attempt.fingerprint())
     }
 }

@@ -101,6 +101,8 @@ pub enum Next {
     NotApplied,
     /// Report that the database cannot be used now.
     Unavailable,
+    /// Report that the tables of the ledger cannot be used until somebody corrects the set-up.
+    Unusable,
     /// Report that the outcome is unknown.
     Unknown,
 }
@@ -116,7 +118,8 @@ pub fn next(ended: &Ended) -> Next {
         Ending::Fault(FaultKind::Conflict | FaultKind::Unavailable) if ended.tries_left > 0 => Next::Again, // T4
         Ending::Fault(_) if ended.is_commit_open => Next::Unknown,                      // T13
         Ending::Fault(FaultKind::Conflict) => Next::NotApplied,                         // T5
-        Ending::Fault(FaultKind::Unavailable | FaultKind::Unusable) => Next::Unavailable, // T6
+        Ending::Fault(FaultKind::Unavailable) => Next::Unavailable,                     // T6
+        Ending::Fault(FaultKind::Unusable) => Next::Unusable,                           // T14
         Ending::Fault(FaultKind::TooLarge) if is_one => Next::NotApplied,               // T7
         Ending::Fault(FaultKind::TooLarge) => Next::Halves,                             // T8
         Ending::HandlerFailed(_) | Ending::Fault(FaultKind::Failed) if is_one && ended.is_counting => Next::Count, // T9

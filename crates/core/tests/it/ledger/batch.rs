@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use futures_util::FutureExt;
-use hapax_core::gate::Failure;
+use hapax_core::ErrorKind;
+use hapax_core::gate::{Failure, Reason};
 use hapax_core::ledger::{Batch, Entry, FaultKind, HandlerFailure, Step, attempt};
 
 use super::memory::{End, Handled, Memory, MemoryFault, Plain, Ran, World, drive};
@@ -135,6 +136,17 @@ fn a_database_that_never_lets_the_transaction_end_is_reported() {
         let word = if is_conflict { "not_applied" } else { "store_error" };
         assert_eq!((ran.words(), ran.transactions), (vec![word; 2], 8), "{end:?}");
         assert!(memory.attempts.is_empty() && memory.rows.is_empty(), "{end:?}");
+    }
+}
+
+#[test]
+fn missing_tables_are_reported_as_unusable_and_not_tried_again() {
+    for end in [End::NotBegun(FaultKind::Unusable), End::Failed(FaultKind::Unusable)] {
+        let mut memory = Memory::default();
+        let ran = drive(&mut memory, terms().max_attempts(1), vec![work(1), work(2)], &mut Ends(vec![end; 2]));
+        let reasons: Vec<Reason> = ran.results.iter().map(|result| result.as_ref().unwrap_err().reason).collect();
+        assert_eq!(reasons, [Reason::Store(ErrorKind::Unusable); 2], "{end:?}");
+        assert_eq!((ran.transactions, ran.counted.len()), (1, 0), "{end:?}");
     }
 }
 

@@ -49,6 +49,16 @@ fn a_dead_or_mismatched_call_lets_its_key_go_on() {
 }
 
 #[test]
+fn a_call_waits_behind_one_of_its_key_whose_answer_cannot_be_read() {
+    let mut memory = Memory::default();
+    memory.rows.insert(operation(1), Row { answer: Bytes::from_static(&[0xff]), ..row("", None) });
+    let batch = vec![ordered(0, "a"), ordered(1, "a"), ordered(2, "a"), ordered(3, "b"), work(4)];
+    let ran = drive(&mut memory, terms(), batch, &mut |_: &[usize]| Ok(()));
+    assert_eq!(ran.words(), ["fresh", "store_error", "busy", "fresh", "fresh"]);
+    assert_eq!(ran.handled, [vec![0, 3, 4]]);
+}
+
+#[test]
 fn a_call_that_dies_in_the_batch_lets_its_key_go_on() {
     let mut memory = Memory::default();
     let batch = vec![ordered(0, "a"), ordered(1, "a"), ordered(2, "a")];

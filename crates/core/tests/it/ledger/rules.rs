@@ -152,9 +152,13 @@ fn t5_a_conflict_without_a_try_left_is_not_applied() {
 }
 
 #[test]
-fn t6_a_database_that_cannot_be_used_is_unavailable() {
+fn t6_a_database_that_does_not_come_back_is_unavailable() {
     assert_eq!(nexts(Ending::Fault(FaultKind::Unavailable), ANY, &[0]), [Next::Unavailable]);
-    assert_eq!(nexts(Ending::Fault(FaultKind::Unusable), ANY, ANY_TRIES), [Next::Unavailable]);
+}
+
+#[test]
+fn t14_tables_that_cannot_be_used_are_not_tried_again() {
+    assert_eq!(nexts(Ending::Fault(FaultKind::Unusable), ANY, ANY_TRIES), [Next::Unusable]);
 }
 
 #[test]
