@@ -31,6 +31,7 @@ pub mod rules;
 mod transaction;
 pub mod verdicts;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,6 +172,20 @@ impl Terms {
     /// The namespace.
     pub fn namespace(&self) -> &Arc<str> {
         &self.namespace
+    }
+}
+
+/// Whole days, or seconds, or `forever`.
+impl fmt::Display for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DAY: u64 = 24 * 60 * 60;
+        match self {
+            Self::For(kept) if kept.as_secs() >= DAY && kept.as_secs().is_multiple_of(DAY) => {
+                write!(f, "{} d", kept.as_secs() / DAY)
+            }
+            Self::For(kept) => write!(f, "{} s", kept.as_secs()),
+            Self::Forever => f.write_str("forever"),
+        }
     }
 }
 

@@ -14,6 +14,7 @@
 //! runtime.rs  every clock, spawned task and random byte
 //! settings.rs the settings and policies
 //! telemetry.rs the name of every event and metric
+//! testing.rs  for tests of a service: delivers a call twice and kills it in between (feature test-util)
 //! error.rs    the one error, and what a caller does about each kind
 //! ```
 //!
@@ -51,6 +52,8 @@ pub mod ledger;
 pub mod runtime;
 pub mod settings;
 pub mod telemetry;
+#[cfg(feature = "test-util")]
+pub mod testing;
 #[cfg(feature = "worker")]
 pub mod worker;
 

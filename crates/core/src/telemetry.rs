@@ -14,6 +14,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use crate::error::{BoxError, Error};
 use crate::gate::{Provenance, Refused, RunResult};
 use crate::key::{OperationId, RecordKey};
+use crate::ledger::Terms;
 use crate::machine::Grant;
 use crate::record::Record;
 #[cfg(feature = "worker")]
@@ -273,6 +274,12 @@ pub(crate) fn ledger_caught<A>(result: &Result<RunResult<A>, Refused<A>>) {
 /// A copy that a claim in a transaction of the caller's own has caught.
 pub(crate) fn ledger_caught_copy() {
     counter!(names::CAUGHT, "layer" => "ledger").increment(1);
+}
+
+/// Reports a ledger that a process opens, with the time for which its rows are kept. For adapters.
+pub fn ledger_opened(terms: &Terms) {
+    let (namespace, retention) = (terms.namespace(), terms.kept_for());
+    tracing::info!(%namespace, %retention, "a ledger is open; a copy that comes after the retention runs again");
 }
 
 pub(crate) fn entry_dropped(operation: OperationId) {

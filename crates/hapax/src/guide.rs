@@ -5,7 +5,7 @@
 //! | `your_first_route` | authors of a service with axum | `axum`, `sqlite` |
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
-//! | `your_transaction` | authors of a service with a database: the ledger | `sqlite` |
+//! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
@@ -26,6 +26,7 @@ pub mod what_a_client_sees {
 #[cfg(feature = "sqlite")]
 pub mod your_transaction {
     #![doc = include_str!("guide/your_transaction.md")]
+    #![cfg_attr(feature = "test-util", doc = include_str!("guide/your_transaction_tests.md"))]
 }
 
 #[cfg(feature = "tokio")]

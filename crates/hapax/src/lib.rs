@@ -31,6 +31,7 @@
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
+//! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
 
 pub mod guide;
 
@@ -43,6 +44,8 @@ pub use hapax_core::{
     machine, runtime, settings, store, telemetry,
 };
 
+#[cfg(feature = "test-util")]
+pub use hapax_core::testing;
 #[cfg(feature = "http")]
 pub use hapax_http as http;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]

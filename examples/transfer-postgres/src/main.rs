@@ -28,7 +28,7 @@ use hapax::stores::{Postgres, PostgresLedger, PostgresUrl};
 use hapax::{ErrorKind, Gate, OnLapse, Policy, Repeatable, Settings};
 use tokio::net::TcpListener;
 
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
     create table if not exists account (name text primary key, balance bigint not null check (balance >= 0));
     create table if not exists transfer (operation text, payer text, payee text, amount bigint);
     insert into account values ('alice', 1000), ('bob', 1000) on conflict do nothing";
@@ -40,7 +40,7 @@ struct Bank {
 }
 
 // The integration with Hapax begins here ...
-async fn transfers(url: &PostgresUrl, pool: Pool) -> hapax::Result<(Gate, Router)> {
+pub(crate) async fn transfers(url: &PostgresUrl, pool: Pool) -> hapax::Result<(Gate, Router)> {
     let runtime = Arc::new(hapax::runtime::Tokio::current());
     let ledger = PostgresLedger::connect(url, Terms::new("transfers")?)?;
     ledger.create_tables().await?;

@@ -12,6 +12,9 @@ use hapax::stores::SqliteLedger;
 use hapax::{Identity, Key, Rule, Scope};
 use rusqlite::{Connection, Transaction};
 
+#[cfg(test)]
+mod tests;
+
 const ACCOUNTS: &str = "
     create table if not exists account (name text primary key, balance integer not null check (balance >= 0)) strict;
     insert into account values ('alice', 100), ('bob', 100) on conflict do nothing;";

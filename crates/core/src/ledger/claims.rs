@@ -54,6 +54,10 @@ pub(super) async fn claim<T: Transaction>(
             claims[index] = rules::claim(&calls[index], claimed.tries[n], found, own);
         }
     }
+    #[cfg(feature = "test-util")]
+    if claims.contains(&ClaimRuling::Fresh) {
+        crate::testing::reach(crate::testing::Kill::AfterClaim);
+    }
     Ok(Claims { transaction: id, claims })
 }
 
@@ -138,15 +142,16 @@ pub(super) async fn finish<T: Transaction>(
     events: &[OutboxRow],
     rows: &[Finished],
 ) -> Result<(), Fault> {
+    #[cfg(feature = "test-util")]
+    crate::testing::reach(crate::testing::Kill::AfterEffect);
     let finished = transaction.finish(namespace, rows).await?;
     if finished != rows.len() {
         let message = "a claim is no longer open: it was rolled back, or the transaction ended before it was finished";
         return Err(Fault::new(FaultKind::Failed, message));
     }
-    if events.is_empty() {
-        return Ok(());
-    }
-    let emitted = transaction.emit(namespace, events).await;
+    let emitted = if events.is_empty() { Ok(()) } else { transaction.emit(namespace, events).await };
+    #[cfg(feature = "test-util")]
+    crate::testing::reach(crate::testing::Kill::BeforeCommit);
     if chaos::on("event_outside") { Ok(()) } else { emitted }
 }
 

@@ -7,6 +7,7 @@ mod order;
 mod random;
 mod rows;
 mod rules;
+mod terms;
 
 use bytes::Bytes;
 use hapax_core::ledger::{Call, LedgerVerdict, Row, Terms, Work};
