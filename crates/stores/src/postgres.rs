@@ -40,7 +40,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use call_error::{NO_TABLES, PostgresCallError};
-use check::ServerFacts;
+use check::{ServerFacts, record_findings};
 use clock::ServerClock;
 use pool::{ConnectionPool, Parameter};
 use row::{RecordColumns, RecordReply};
@@ -166,12 +166,16 @@ impl Postgres {
         created.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    async fn facts(&self) -> Result<ServerFacts, PostgresCallError> {
+    async fn findings(&self) -> Result<Vec<Finding>, PostgresCallError> {
         let rows = self.pool.query(&self.shared.statements.facts, &[]).await?;
         let row = rows.first().ok_or_else(|| {
             PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the server does not tell its settings"))
         })?;
-        ServerFacts::read(row).map_err(PostgresCallError::Sent)
+        let facts = ServerFacts::read(row).map_err(PostgresCallError::Sent)?;
+        let isolation: String = row.try_get("isolation").map_err(PostgresCallError::Sent)?;
+        let mut findings = facts.findings(&["hapax_record", "hapax_store"]);
+        findings.extend(record_findings(&isolation, self.shared.url.tls));
+        Ok(findings)
     }
 }
 
@@ -328,7 +332,7 @@ impl Inspect for Postgres {
 
     /// Checks the server's version, role and settings, and whether the tables are there.
     async fn check(&self) -> Result<Vec<Finding>> {
-        let findings = self.facts().await?.findings(self.shared.url.tls);
+        let findings = self.findings().await?;
         // A server that must not be used gets no tables.
         if findings.iter().any(|finding| finding.severity == Severity::Refuse) {
             return Ok(findings);

@@ -17,7 +17,6 @@ pub(super) struct ServerFacts {
     is_unlogged: bool,
     has_no_fsync: bool,
     has_no_sync: bool,
-    isolation: String,
 }
 
 impl ServerFacts {
@@ -29,40 +28,56 @@ impl ServerFacts {
             is_unlogged: row.try_get("is_unlogged")?,
             has_no_fsync: row.try_get("has_no_fsync")?,
             has_no_sync: row.try_get("has_no_sync")?,
-            isolation: row.try_get("isolation")?,
         })
     }
 
-    pub(super) fn findings(&self, tls: TlsMode) -> Vec<Finding> {
+    /// What keeps the server from being trusted with these tables.
+    pub(super) fn findings(&self, tables: &[&str]) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let mut add = |applies: bool, severity, message: String| {
-            if applies {
-                findings.push(Finding { severity, message });
-            }
-        };
+        let mut add = |applies, severity, message: String| findings.extend(finding(applies, severity, message));
         let old = format!("the server is PostgreSQL {}, which is too old; use 14 or later", self.version_name);
         add(self.version < OLDEST, Severity::Refuse, old);
         add(self.is_standby, Severity::Refuse, STANDBY.into());
-        add(self.is_unlogged, Severity::Refuse, UNLOGGED.into());
+        let unlogged = format!(
+            "a table of Hapax is unlogged: a crash of the server empties it, and operations run again; run `alter \
+             table NAME set logged` for each of {}",
+            tables.join(", ")
+        );
+        add(self.is_unlogged, Severity::Refuse, unlogged);
         add(self.has_no_fsync, Severity::Warn, NO_FSYNC.into());
         add(self.has_no_sync, Severity::Warn, NO_SYNC.into());
-        let isolation = format!(
-            "default_transaction_isolation is '{}', so calls for the same key at the same time fail; set it to \
-             'read committed' for this role",
-            self.isolation
-        );
-        add(self.isolation != "read committed", Severity::Warn, isolation);
-        add(tls == TlsMode::Require, Severity::Warn, UNVERIFIED.into());
         findings
     }
 }
 
+fn finding(applies: bool, severity: Severity, message: String) -> Option<Finding> {
+    applies.then_some(Finding { severity, message })
+}
+
+/// What a server is not trusted with as the home of records, beside what holds for all tables.
+pub(super) fn record_findings(isolation: &str, tls: TlsMode) -> impl Iterator<Item = Finding> {
+    let message = format!(
+        "default_transaction_isolation is '{isolation}', so calls for the same key at the same time fail; set it to \
+         'read committed' for this role"
+    );
+    let isolation = finding(isolation != "read committed", Severity::Warn, message);
+    isolation.into_iter().chain(finding(tls == TlsMode::Require, Severity::Warn, UNVERIFIED.into()))
+}
+
+/// What a server is not trusted with as the home of a ledger, beside what holds for all tables. `locks` is the number
+/// of locks that all transactions together can hold, and `calls` that of the operations that are claimed at once.
+pub(super) fn ledger_findings(locks: i64, calls: usize) -> Option<Finding> {
+    let message = format!(
+        "batches may claim {calls} operations at once, which is more than half of the server's table of {locks} locks; \
+         make the batches smaller, or raise max_locks_per_transaction"
+    );
+    finding(i64::try_from(calls).unwrap_or(i64::MAX) > locks / 2, Severity::Warn, message)
+}
+
 const STANDBY: &str =
-    "the server is a standby: it takes no records, and what it shows may be old; use the URL of the primary";
-const UNLOGGED: &str = "the tables of Hapax are unlogged: a crash of the server empties them; run `alter table \
-    hapax_record set logged` and the same for hapax_store";
-const NO_FSYNC: &str = "fsync is off: a crash of the server's host can lose or damage records; set fsync = on";
-const NO_SYNC: &str = "synchronous_commit is off: a crash of the server loses the last records that it confirmed; set \
+    "the server is a standby: it takes no writes, and what it shows may be old; use the URL of the primary";
+const NO_FSYNC: &str = "fsync is off: a crash of the server's host can lose commits or damage the database; set it on";
+const NO_SYNC: &str = "synchronous_commit is off: a crash of the server loses the last commits that it confirmed; set \
     it to on for this role";
 const UNVERIFIED: &str = "sslmode=require trusts every server; write sslmode=verify-full and name the authority by \
     sslrootcert=";
@@ -79,24 +94,35 @@ mod tests {
             is_unlogged: false,
             has_no_fsync: false,
             has_no_sync: false,
-            isolation: "read committed".into(),
         }
     }
 
-    fn severities(facts: &ServerFacts, tls: TlsMode) -> Vec<Severity> {
-        facts.findings(tls).iter().map(|finding| finding.severity).collect()
+    fn severities(facts: &ServerFacts) -> Vec<Severity> {
+        facts.findings(&["hapax_record"]).iter().map(|finding| finding.severity).collect()
     }
 
     #[test]
-    fn a_server_that_would_lose_records_is_refused_or_reported() {
+    fn a_server_that_would_lose_what_it_confirmed_is_refused_or_reported() {
         use Severity::{Refuse, Warn};
-        assert_eq!(severities(&facts(), TlsMode::VerifyFull), []);
-        assert_eq!(severities(&facts(), TlsMode::Require), [Warn]);
-        let old = ServerFacts { version: 130_022, ..facts() };
-        assert_eq!(severities(&old, TlsMode::Disable), [Refuse]);
+        assert_eq!(severities(&facts()), []);
+        assert_eq!(severities(&ServerFacts { version: 130_022, ..facts() }), [Refuse]);
         let unsafe_copy = ServerFacts { is_standby: true, is_unlogged: true, ..facts() };
-        assert_eq!(severities(&unsafe_copy, TlsMode::Disable), [Refuse, Refuse]);
-        let fast = ServerFacts { has_no_fsync: true, has_no_sync: true, isolation: "serializable".into(), ..facts() };
-        assert_eq!(severities(&fast, TlsMode::Disable), [Warn, Warn, Warn]);
+        assert_eq!(severities(&unsafe_copy), [Refuse, Refuse]);
+        assert!(unsafe_copy.findings(&["hapax_record"])[1].message.ends_with("set logged` for each of hapax_record"));
+        assert_eq!(severities(&ServerFacts { has_no_fsync: true, has_no_sync: true, ..facts() }), [Warn, Warn]);
+    }
+
+    #[test]
+    fn records_are_reported_without_their_isolation_or_a_verified_server() {
+        let count = |isolation, tls| record_findings(isolation, tls).count();
+        assert_eq!(count("read committed", TlsMode::VerifyFull), 0);
+        assert_eq!(count("read committed", TlsMode::Require), 1);
+        assert_eq!(count("serializable", TlsMode::Disable), 1);
+    }
+
+    #[test]
+    fn batches_that_could_fill_the_table_of_locks_are_reported() {
+        assert!(ledger_findings(6400, 3200).is_none());
+        assert!(ledger_findings(6400, 3201).is_some_and(|finding| finding.severity == Severity::Warn));
     }
 }

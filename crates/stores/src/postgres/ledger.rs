@@ -1,11 +1,9 @@
 //! The ledger in PostgreSQL: in the service's own database, so that its rows commit with the service's writes.
 
-mod check;
 mod process;
 mod statements;
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
@@ -15,16 +13,17 @@ use hapax_core::ledger::{
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::store::Finding;
-use hapax_core::{Error, ErrorKind, EventId, OperationId, Result};
+use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, telemetry};
 use tokio::sync::OnceCell;
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
 use super::PostgresUrl;
 use super::call_error::PostgresCallError;
+use super::check::{ServerFacts, ledger_findings};
 use super::migrations;
 use super::pool::ConnectionPool;
-use check::LedgerFacts;
+use crate::spread;
 pub use process::{HandleJobs, PostgresProcess};
 use statements::{OpenedBy, Sql, TransactionStatements, commit_fault, fault, uuid};
 
@@ -86,7 +85,7 @@ impl PostgresLedger {
         Self::with(url, Arc::new(hapax_core::runtime::Tokio::current()), terms)
     }
 
-    /// A ledger in the database of this URL, on this runtime. It connects at its first call.
+    /// A ledger in the database of this URL, on this runtime. It connects at its first call, and logs its terms now.
     ///
     /// # Errors
     /// `Unusable` if a file in the URL cannot be read.
@@ -94,6 +93,7 @@ impl PostgresLedger {
         let sql = Arc::new(Sql::new(&url.schema));
         let (url, connections) = (Arc::new(url.clone()), url.connections);
         let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), connections)?;
+        telemetry::ledger_opened(&terms);
         Ok(Self { pool, runtime, sql, url, has_tables: Arc::default(), terms })
     }
 
@@ -129,8 +129,12 @@ impl PostgresLedger {
     pub async fn check(&self, calls: usize) -> Result<Vec<Finding>> {
         let rows = self.pool.query(&self.sql.facts, &[]).await?;
         let unread = || Error::new(ErrorKind::NotApplied, "the server does not tell its settings");
-        let facts = LedgerFacts::read(rows.first().ok_or_else(unread)?).map_err(PostgresCallError::Sent)?;
-        Ok(facts.findings(calls))
+        let row = rows.first().ok_or_else(unread)?;
+        let facts = ServerFacts::read(row).map_err(PostgresCallError::Sent)?;
+        let locks: i64 = row.try_get("locks").map_err(PostgresCallError::Sent)?;
+        let mut findings = facts.findings(&["hapax_ledger", "hapax_attempt", "hapax_outbox"]);
+        findings.extend(ledger_findings(locks, calls));
+        Ok(findings)
     }
 
     /// Claims an operation in a transaction of the caller's own, or in a savepoint of one, on any connection to the
@@ -207,7 +211,7 @@ impl PostgresLedger {
                 Step::Pause(pause) => self.runtime.sleep(pause).await,
                 Step::Transaction(slice) => {
                     let (attempted, commit) = self.run_slice(&batch, &slice, &handler).await;
-                    batch.ended(slice, attempted, commit, random());
+                    batch.ended(slice, attempted, commit, spread::random());
                 }
                 Step::Count(failed) => {
                     let attempts = self.count(&failed).await.ok();
@@ -388,11 +392,4 @@ fn tables_fault(error: Error) -> Fault {
     let is_unusable = error.kind() == ErrorKind::Unusable;
     let kind = if is_unusable { FaultKind::Unusable } else { FaultKind::Unavailable };
     Fault::new(kind, error)
-}
-
-/// Spreads the pauses of processes that disturb each other.
-fn random() -> u32 {
-    // The keys of every `RandomState` are random.
-    let hash = RandomState::new().build_hasher().finish();
-    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
 }

@@ -3,16 +3,16 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use hapax_core::gate::{Provenance, Refused, RunResult};
+use hapax_core::gate::{Provenance, Reason, Refused, RunResult};
 use hapax_core::ledger::{Call, Retention, Terms};
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::{Identity, Key, Scope};
+use hapax_core::{Gate, Identity, Key, OnLapse, Policy, Repeatable, Scope, Settings, testing};
 use hapax_stores::{PostgresLedger, PostgresUrl};
 use hapax_testkit::servers::{self, PostgresSchema, PostgresServer, PostgresServerOptions};
 use libtest_mimic::Trial;
 use tokio_postgres::NoTls;
 
-use super::{POSTGRES, schema};
+use super::{POSTGRES, schema, store};
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
@@ -21,6 +21,9 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_sweep_removes_old_rows_of_its_namespace", POSTGRES, sweep),
         servers::test("a_server_that_may_lose_effects_is_reported", POSTGRES, findings),
         servers::test("stricter_transactions_of_the_caller_conflict_and_run_again", POSTGRES, strict_transactions),
+        servers::test("ledgers_in_two_schemas_do_not_block_each_other", POSTGRES, two_schemas),
+        servers::test("record_and_row_of_an_operation_have_the_same_bytes", POSTGRES, behind_gate),
+        servers::test("a_delivery_that_is_dropped_at_any_wait_has_its_effect_once", POSTGRES, dropped),
     ]
 }
 
@@ -158,6 +161,85 @@ async fn findings() {
     server.client().await.unwrap().batch_execute("alter table hapax_ledger set unlogged").await.unwrap();
     let found = ledger.check(1).await.unwrap();
     assert!(found.iter().any(|finding| finding.message.contains("unlogged")), "{found:?}");
+}
+
+/// The handler of a gate runs the ledger, in the task that the gate spawns.
+async fn behind_gate() {
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms());
+    let policy = Policy::default().on_lapse(OnLapse::Retry(Repeatable::behind(&ledger)));
+    let gate = Gate::builder(store(&schema.url()), Settings::default().policy(policy)).build().unwrap();
+    let call = Identity::plain().call(&Scope::tenant("transfers", "acme").unwrap(), &Key::new("one").unwrap());
+    let handler = move |attempt| async move {
+        let result = ledger
+            .run(Call::from(&attempt), async |transaction, entry| {
+                let row = transaction.query_one("select pg_current_xact_id()::text", &[]).await?;
+                Ok(format!("{} in {}", entry.operation(), row.get::<_, &str>(0)))
+            })
+            .await;
+        result.map(|result| result.answer).map_err(Refused::into_failure)
+    };
+    let answer = gate.run(call, handler.clone()).await.unwrap().answer;
+    let stored = format!("set search_path to {}", schema.name());
+    schema.admin().batch_execute(&stored).await.unwrap();
+    let stored = "select r.answer = l.answer, l.answer from hapax_record r, hapax_ledger l";
+    let bytes = async || {
+        let row = schema.admin().query_one(stored, &[]).await.unwrap();
+        (row.get::<_, bool>(0), row.get::<_, Vec<u8>>(1))
+    };
+    let first = bytes().await;
+    assert_eq!(first, (true, answer.clone().into_bytes()));
+    schema.admin().batch_execute("delete from hapax_record").await.unwrap();
+    let again = gate.run(call, handler).await.unwrap();
+    assert_eq!((again.answer, again.provenance), (answer, Provenance::Fresh));
+    assert_eq!(bytes().await, first);
+}
+
+/// A claim in one schema is open while the same operation runs in another schema of the database.
+async fn two_schemas() {
+    use hapax_core::ledger::Claimed;
+    let (first, second) = (schema().await, schema().await);
+    let (here, there) = (ledger(&first.url(), terms()), ledger(&second.url(), terms()));
+    here.create_tables().await.unwrap();
+    let plain_url = first.url().split_once('?').unwrap().0.to_owned();
+    let (mut client, connection) = tokio_postgres::connect(&plain_url, NoTls).await.unwrap();
+    Tokio::current().spawn(Box::pin(async { drop(connection.await) }));
+    let transaction = client.transaction().await.unwrap();
+    let claimed = here.claim::<String>(&transaction, &call("one")).await.unwrap();
+    assert!(matches!(claimed, Claimed::Fresh(_)), "{claimed:?}");
+    assert_eq!(run(&there, "one").await.unwrap().provenance, Provenance::Fresh);
+    let busy = run(&here, "one").await.unwrap_err();
+    assert!(matches!(busy.reason, Reason::Busy { .. }), "{busy:?}");
+}
+
+/// Each delivery is dropped one wait later than the one before, until one is not dropped.
+async fn dropped() {
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms());
+    ledger.create_tables().await.unwrap();
+    let effects = format!("{}.effect", schema.name());
+    let table = format!("create table {effects} (n bigint); grant all on {effects} to public");
+    schema.admin().batch_execute(&table).await.unwrap();
+    for n in 1..1000 {
+        let insert = format!("insert into {effects} values ({n})");
+        let deliver = || {
+            let run = ledger.run(call(&format!("order-{n}")), async |transaction, _| {
+                transaction.execute(&insert, &[]).await?;
+                Ok(String::from("done"))
+            });
+            async { run.await.map(|result| result.answer) }
+        };
+        let delivered = testing::drop_at_await(n, deliver).await;
+        assert_eq!(delivered.answer.unwrap(), "done", "dropped at wait {n}");
+        let count = format!("select count(*) from {effects} where n = {n}");
+        let row = schema.admin().query_one(&count, &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 1, "dropped at wait {n}");
+        if delivered.lost.is_some() {
+            println!("dropped at each of {} waits", n - 1);
+            return assert!(n > 4, "{n}");
+        }
+    }
+    panic!("a delivery never ends");
 }
 
 /// Two transactions of callers claim one operation after the other. The second began before the first committed, so it
