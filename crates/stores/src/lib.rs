@@ -14,6 +14,8 @@ mod chaos;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod spread;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 

@@ -18,6 +18,7 @@ mod step;
 mod sweep;
 mod tables;
 mod thread;
+mod turn;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -4,6 +4,8 @@ use std::time::Duration;
 use hapax_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
+use super::turn::Turn;
+
 /// The schema that this release writes, and the newest that it reads.
 const SCHEMA_VERSION: i64 = 1;
 
@@ -125,6 +127,7 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
 }
 
 fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
+    let _turn = Turn::take(connection);
     // Lock the file first: two processes that open a new file at the same time must not both create the tables.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let exists: bool = transaction.query_row(include_str!("has_schema.sql"), [], |row| row.get(0))?;

@@ -10,6 +10,7 @@ use crate::sqlite::checkpoint::Checkpoints;
 use crate::sqlite::row;
 use crate::sqlite::step::StepContext;
 use crate::sqlite::thread::{GroupError, QueuedStep, StepQueue};
+use crate::sqlite::turn::Turn;
 
 /// How many callers may share one transaction.
 const GROUP: usize = 512;
@@ -67,6 +68,8 @@ fn commit(connection: &Connection, runtime: &dyn Runtime, group: &mut [Box<dyn Q
         // The rollback of an earlier group failed and left its transaction open.
         run(connection, "rollback").map_err(|error| group_error(error, ErrorKind::NotApplied))?;
     }
+    // Until the function ends: after COMMIT or ROLLBACK.
+    let _turn = Turn::take(connection);
     // `immediate` takes the write lock now: a transaction that reads first can fail with SQLITE_BUSY at its first
     // write.
     run(connection, "begin immediate").map_err(|error| group_error(error, ErrorKind::NotApplied))?;

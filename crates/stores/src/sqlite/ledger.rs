@@ -3,18 +3,17 @@
 mod process;
 mod statements;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use futures_util::FutureExt;
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
     self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, FaultKind, Handler,
     HandlerFailure, Retention, Slice, Step, Terms, Work,
 };
-use hapax_core::{Error, ErrorKind, EventId, OperationId, Result};
+use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, telemetry};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::chaos;
+use super::turn::Turn;
+use crate::{chaos, spread};
 use statements::{ConnectionStatements, fault};
 
 pub use process::SqliteProcess;
@@ -55,8 +54,9 @@ pub struct SqliteLedger {
 }
 
 impl SqliteLedger {
-    /// A ledger with these terms. Its tables must exist: see [`SqliteLedger::migrate`].
+    /// A ledger with these terms, which it logs. Its tables must exist: see [`SqliteLedger::migrate`].
     pub fn new(terms: Terms) -> Self {
+        telemetry::ledger_opened(&terms);
         Self { terms }
     }
 
@@ -75,6 +75,7 @@ impl SqliteLedger {
             Error::new(ErrorKind::Unusable, "the tables of the ledger cannot be created").caused_by(fault(error).source)
         };
         connection.pragma_update(None, "foreign_keys", true).map_err(unusable)?;
+        let _turn = Turn::take(connection);
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unusable)?;
         transaction.execute_batch(include_str!("ledger/tables.sql")).map_err(unusable)?;
         transaction.commit().map_err(unusable)
@@ -156,6 +157,7 @@ impl SqliteLedger {
 
     /// Counts a failed attempt in a transaction of its own, and closes the operation after the last one.
     fn count<A>(&self, connection: &mut Connection, failed: &FailedCall<A>) -> Result<u32, Fault> {
+        let _turn = Turn::take(connection);
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fault)?;
         let statements = ConnectionStatements(&transaction);
         let attempts = statements.count(self.terms.namespace(), failed.operation, &failed.error)?;
@@ -244,6 +246,8 @@ where
     A: Answer,
     H: FnMut(&Transaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
 {
+    // Until the function ends: after COMMIT or ROLLBACK.
+    let _turn = Turn::take(connection);
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let (attempted, commit) = match begun {
         Err(error) => (Attempted::not_begun(fault(error)), Ok(())),
@@ -257,7 +261,7 @@ where
             (attempted, commit)
         }
     };
-    batch.ended(slice, attempted, commit, random());
+    batch.ended(slice, attempted, commit, spread::random());
 }
 
 /// Commits. A transaction that is still open after a failed COMMIT is rolled back, so it has no effect.
@@ -274,11 +278,4 @@ fn commit(transaction: Transaction<'_>) -> Result<(), Fault> {
 /// The output of a future that does not wait.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("the statements of SQLite block, and do not wait")
-}
-
-/// Spreads the pauses of processes that disturb each other.
-fn random() -> u32 {
-    // The keys of every `RandomState` are random.
-    let hash = RandomState::new().build_hasher().finish();
-    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
 }

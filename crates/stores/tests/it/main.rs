@@ -4,5 +4,8 @@
 
 mod disk;
 mod groups;
+mod ledger_behind_gate;
 mod ledger_faults;
+mod ledger_log;
 mod sqlite;
+mod turns;
