@@ -50,10 +50,10 @@ fn configure(connection: &Connection, path: &Path) -> Result<()> {
     connection.pragma_update(None, "synchronous", "full").map_err(|error| unusable(path, error))
 }
 
-/// Creates a missing file that only its owner can read: it has the answers in plain text. SQLite would let everybody
-/// read it. Its log and the log's index get the mode of the file.
+/// Creates a missing file that only its owner can use. The database has the answers in plain text, and SQLite would let
+/// everybody read it. Its log and the log's index get the mode of the file.
 #[cfg(unix)]
-fn create_private(path: &Path) {
+pub(super) fn create_private(path: &Path) {
     use std::fs::{File, Permissions};
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let created = File::options().append(true).create_new(true).mode(0o600).open(path);
@@ -62,7 +62,7 @@ fn create_private(path: &Path) {
 }
 
 #[cfg(not(unix))]
-fn create_private(_path: &Path) {}
+pub(super) fn create_private(_path: &Path) {}
 
 /// The number of the file system that the file is on. If the directory cannot be examined, there is none: opening the
 /// file then fails with a more precise error.

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -12,6 +12,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+
+use super::connection::create_private;
 
 /// How many threads of this process may wait for a turn. A call that finds no room goes on without a turn.
 const MAX_WAITING: usize = 64;
@@ -71,9 +73,7 @@ fn wait(file: File, patience: Duration) -> Option<Turn> {
 fn open(path: &Path) -> Option<File> {
     let mut name = OsString::from(path);
     name.push(".turn");
-    let mut options = File::options();
-    options.write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(name).ok()
+    let path = PathBuf::from(name);
+    create_private(&path);
+    File::open(path).ok()
 }
