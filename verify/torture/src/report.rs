@@ -68,13 +68,23 @@ pub(crate) fn section(options: &TortureOptions, commit: &str, result: &TortureRe
     text
 }
 
-/// The report with this section in place of an earlier one of the same heading.
+/// The report with this section in place of an earlier one of the same heading. The section of a longer run stays.
 pub(crate) fn with_section(report: &str, section: &str) -> String {
-    let heading = section.lines().next().unwrap_or_default();
+    let heading = section.lines().next().unwrap_or_default().strip_prefix("## ");
     let mut sections: Vec<&str> = report.split("\n## ").skip(1).collect();
-    sections.retain(|earlier| earlier.lines().next() != heading.strip_prefix("## "));
+    let earlier = sections.iter().find(|earlier| earlier.lines().next() == heading);
+    if earlier.is_some_and(|earlier| transfers(earlier) > transfers(section)) {
+        return report.to_owned();
+    }
+    sections.retain(|earlier| earlier.lines().next() != heading);
     let kept: Vec<String> = sections.iter().map(|section| format!("\n## {}\n", section.trim_end())).collect();
     format!("{TITLE}{}\n{section}", kept.concat())
+}
+
+/// The number of transfers of a section.
+fn transfers(section: &str) -> u32 {
+    let row = section.lines().find_map(|line| line.strip_prefix("| transfers | ")?.strip_suffix(" |"));
+    row.and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -88,5 +98,11 @@ mod tests {
         let both = with_section(&first, "## Two\n\n2\n");
         assert_eq!(both, "# Torture\n\n## One\n\n1\n\n## Two\n\n2\n");
         assert_eq!(with_section(&both, "## One\n\n3\n"), "# Torture\n\n## Two\n\n2\n\n## One\n\n3\n");
+    }
+    #[test]
+    fn a_short_run_leaves_the_section_of_a_longer_one() {
+        let long = with_section("", "## One\n\n| transfers | 2000 |\n");
+        assert_eq!(with_section(&long, "## One\n\n| transfers | 300 |\n"), long);
+        assert_ne!(with_section(&long, "## One\n\n| transfers | 2000 |\n| time | 1 s |\n"), long);
     }
 }
