@@ -8,7 +8,7 @@
 //! }
 //! ```
 //!
-//! A ledger joins in the same way, with [`ledger_main`].
+//! A ledger joins in the same way, with [`ledger_main`], and a source of messages with [`source_main`].
 //!
 //! For tests of a whole engine: [`Faulty`], a store with injected faults, and [`VirtualTime`], a scheduler in which
 //! leases and timeouts take no real time. [`FaultyTransaction`] is a transaction of a ledger with an injected fault.
@@ -20,11 +20,14 @@ mod differential;
 mod faulty;
 mod faulty_transaction;
 mod ledger_runner;
+pub mod memory_broker;
+mod memory_dead_letters;
 mod ports;
 pub mod proxy;
 mod runner;
 pub mod servers;
 mod setup;
+mod source_runner;
 mod suite;
 mod virtual_time;
 
@@ -33,11 +36,15 @@ pub use differential::differential;
 pub use faulty::{CopyDelay, Faulty, StoreFault, StoreMethod, yield_now};
 pub use faulty_transaction::{FaultyTransaction, StatementFault};
 pub use ledger_runner::{LedgerBackend, ledger_main};
+pub use memory_broker::MemoryBroker;
+pub use memory_dead_letters::MemoryDeadLetters;
 pub use runner::{Backend, main};
 pub use setup::{Capability, ClockStep, Setup, StoredPart, SuiteCase};
+pub use source_runner::{SourceBackend, source_main};
 pub use suite::ledger::{
     ConnectionCut, CutRequest, Execute, LedgerCapability, LedgerCase, LedgerContents, LedgerSession, LedgerSetup,
     Script, ScriptFailure, Snapshot, StoredAttempts, StoredEntry, StoredEvent, Way, ledger_cases,
 };
+pub use suite::source::{SourceCapability, SourceCase, SourceSetup, WorkerHost, source_cases};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

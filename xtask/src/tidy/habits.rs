@@ -43,7 +43,10 @@ pub(super) fn tests_do_not_sleep(tree: &SourceTree) -> Vec<Violation> {
 const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/testkit/src/clock.rs", "passes the sleeps of the tested code on to the runtime"),
     ("crates/testkit/src/faulty.rs", "a slow store, in virtual time"),
+    ("crates/testkit/src/memory_broker/source.rs", "a reader that waits for the end of a lease, in virtual time"),
     ("crates/testkit/src/proxy/connection.rs", "a slow network"),
+    ("crates/testkit/src/suite/source/ledger.rs", "a slow handler, in the time of the source"),
+    ("crates/testkit/src/suite/source/world.rs", "the pause between two looks, in the time of the source"),
 ];
 
 pub(super) fn sleepers(tree: &SourceTree, may_sleep: &[(&str, &str)]) -> Vec<Violation> {

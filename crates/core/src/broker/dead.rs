@@ -10,6 +10,9 @@ use crate::key::{Fingerprint, OperationId};
 use crate::record::Timestamp;
 
 /// Where messages go that nobody can process. A delivery is acknowledged only after its dead letter is confirmed.
+///
+/// Letters that an operator marks for a redrive come back as a [`Source`](crate::broker::Source) of their own, with a
+/// worker of their own. Its acknowledgement removes the letter, unless the letter was written again since its delivery.
 #[async_trait]
 pub trait DeadLetters: fmt::Debug + Send + Sync + 'static {
     /// Writes dead letters durably. Returns one result for each, in their order. A letter with the id of an earlier one

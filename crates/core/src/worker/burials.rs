@@ -5,6 +5,9 @@ use crate::broker::DeadReason;
 use crate::error::Result;
 use crate::ledger::rules::backoff;
 
+/// How many dead letters are written in one call.
+const MOST_AT_ONCE: usize = 256;
+
 /// A message that is to become a dead letter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burial {
@@ -30,7 +33,7 @@ impl Burials {
         if self.is_in_flight() {
             return Vec::new();
         }
-        let due = self.0.iter_mut().filter(|(_, burial)| burial.due <= now);
+        let due = self.0.iter_mut().filter(|(_, burial)| burial.due <= now).take(MOST_AT_ONCE);
         due.map(|(number, burial)| {
             burial.is_in_flight = true;
             (*number, *burial)

@@ -30,8 +30,12 @@ pub(super) struct SettleQueue {
     in_flight: Option<BTreeSet<Lane>>,
 }
 
-/// After this many tries a settlement is forgotten. The broker delivers the message again, and the copy is caught.
+/// After this many tries the settlement of a delivery is forgotten. The broker delivers the message again, and the copy
+/// is caught.
 const MOST_TRIES: u32 = 10;
+
+/// The longest pause before a settlement is sent again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl SettleQueue {
     pub(super) fn push(&mut self, settlement: PendingSettlement) {
@@ -72,16 +76,20 @@ impl SettleQueue {
                 continue;
             }
             pending.tries += 1;
-            pending.due = now + backoff(pending.tries);
+            pending.due = now + backoff(pending.tries).min(LONGEST_PAUSE);
             let is_covered = pending.settlement == Settlement::UpTo
                 && self
                     .waiting
                     .iter()
                     .any(|other| other.settlement == Settlement::UpTo && other.id.lane == pending.id.lane);
-            match pending.tries >= MOST_TRIES {
-                true => forgotten.push(pending),
-                false if is_covered => {}
-                false => self.waiting.push(pending),
+            match pending.settlement {
+                Settlement::UpTo if is_covered => {}
+                // One position for each lane: it is repeated as long as the worker has the lane.
+                Settlement::UpTo => self.waiting.push(pending),
+                Settlement::Ack | Settlement::Retry(_) | Settlement::Extend(_) => match pending.tries >= MOST_TRIES {
+                    true => forgotten.push(pending),
+                    false => self.waiting.push(pending),
+                },
             }
         }
         forgotten

@@ -38,10 +38,13 @@ impl Engine {
     pub(super) fn next_wake(&self) -> Option<Duration> {
         let can_run = self.stop.is_none() && self.batches < self.settings.concurrency;
         let batch = self.ready_since.filter(|_| can_run).map(|since| since + self.settings.linger);
+        // While nothing may start, the end of the pause is what counts.
         let batch = batch.map(|at| at.max(self.paused_until));
         let revoked = self.lanes.revoked().filter(|(_, _, revoked)| !revoked.is_leaving);
         let revoked = revoked.map(|(_, _, revoked)| revoked.until).min();
         let deadline = self.stop.as_ref().map(|stop| stop.deadline);
+        let now = self.runtime.boottime_now();
+        let pause = Some(self.paused_until).filter(|until| *until > now);
         let measure = self.measured_at.map(|at| at + MEASURE_EVERY);
         let due = [
             batch,
@@ -50,6 +53,7 @@ impl Engine {
             self.settling.next_due(),
             revoked,
             deadline,
+            pause,
             measure,
         ];
         due.into_iter().flatten().min()

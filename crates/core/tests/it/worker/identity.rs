@@ -39,6 +39,13 @@ fn a_key_header_is_found_without_case_and_gives_the_operation_of_layer_1() {
 }
 
 #[test]
+fn two_groups_that_get_one_message_have_two_operations() {
+    let message = message(&[("idempotency-key", "order-7")], "");
+    let operation = |group: &str| MessageIdentity::new(group).unwrap().identify(&message).unwrap().call.operation();
+    assert_ne!(operation("billing"), operation("shipping"));
+}
+
+#[test]
 fn two_key_headers_are_malformed_and_so_is_an_empty_one() {
     let two = message(&[("Idempotency-Key", "a"), ("idempotency-key", "a")], "");
     assert_eq!(key(&["header:idempotency-key"], &two), Err(DeadReason::KeyMalformed));

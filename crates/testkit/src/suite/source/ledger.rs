@@ -1,0 +1,211 @@
+//! A ledger in memory with a scripted handler. It outlives the worker processes, as a database does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::broker::{DeadReason, Job, Process, Verdict};
+use hapax_core::ledger::Call;
+use hapax_core::runtime::Runtime;
+use hapax_core::{Fingerprint, OperationId};
+use parking_lot::Mutex;
+
+/// What the handler does with a message of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum JobScript {
+    /// It fails this often, then succeeds.
+    Fails(u32),
+    /// It takes this long.
+    Takes(Duration),
+    /// It gives a final answer.
+    Rejects,
+    /// It panics this often, then succeeds.
+    Panics(u32),
+    /// The database does not answer this often.
+    Pauses(u32),
+}
+
+/// After this many failures an operation is closed.
+pub(super) const MAX_ATTEMPTS: u32 = 8;
+
+/// How long a copy waits while the first one runs.
+const BUSY: Duration = Duration::from_millis(300);
+
+#[derive(Default)]
+pub(super) struct SharedLedger(Mutex<LedgerTables>);
+
+#[derive(Default)]
+struct LedgerTables {
+    scripts: BTreeMap<String, JobScript>,
+    rows: BTreeMap<OperationId, (Fingerprint, bool)>,
+    attempts: BTreeMap<OperationId, u32>,
+    tries: BTreeMap<String, u32>,
+    running: BTreeSet<OperationId>,
+    effects: Vec<String>,
+    copies: usize,
+    busy: usize,
+}
+
+impl SharedLedger {
+    pub(super) fn script(&self, key: &str, script: JobScript) {
+        self.0.lock().scripts.insert(key.to_owned(), script);
+    }
+
+    /// The keys whose effect is committed, in the order of the commits.
+    pub(super) fn effects(&self) -> Vec<String> {
+        self.0.lock().effects.clone()
+    }
+
+    /// How often a handler was started for a key.
+    pub(super) fn tries(&self, key: &str) -> u32 {
+        self.0.lock().tries.get(key).copied().unwrap_or_default()
+    }
+
+    /// The number of operations with a failed attempt.
+    pub(super) fn failed_operations(&self) -> usize {
+        self.0.lock().attempts.len()
+    }
+
+    /// How many copies were told that another one runs.
+    pub(super) fn busy(&self) -> usize {
+        self.0.lock().busy
+    }
+
+    /// How many copies found an effect.
+    pub(super) fn copies(&self) -> usize {
+        self.0.lock().copies
+    }
+
+    /// Lets an operation run again that was closed.
+    pub(super) fn reopen(&self, operation: OperationId) {
+        self.0.lock().attempts.remove(&operation);
+    }
+
+    /// Claims an operation. A verdict means that the handler does not run.
+    fn claim(&self, call: &Call) -> Option<Verdict> {
+        let mut tables = self.0.lock();
+        let operation = call.operation();
+        if let Some((fingerprint, is_applied)) = tables.rows.get(&operation).copied() {
+            tables.copies += 1;
+            return Some(match (call.accepts(fingerprint), is_applied) {
+                (false, _) => dead(DeadReason::KeyReused, 0),
+                (true, true) => Verdict::Done { caught: true },
+                (true, false) => dead(DeadReason::Rejected, 0),
+            });
+        }
+        if tables.attempts.get(&operation).is_some_and(|attempts| *attempts >= MAX_ATTEMPTS) {
+            return Some(dead(DeadReason::AttemptsExhausted, MAX_ATTEMPTS));
+        }
+        if !tables.running.insert(operation) {
+            tables.busy += 1;
+            return Some(Verdict::Busy { after: BUSY });
+        }
+        None
+    }
+
+    /// Counts a try. Returns its number and the script.
+    fn start(&self, key: &str) -> (u32, Option<JobScript>) {
+        let mut tables = self.0.lock();
+        let tries = tables.tries.entry(key.to_owned()).or_default();
+        *tries += 1;
+        (*tries, tables.scripts.get(key).copied())
+    }
+
+    fn commit(&self, call: &Call, key: &str, is_applied: bool) {
+        let mut tables = self.0.lock();
+        tables.rows.insert(call.operation(), (call.newest_fingerprint(), is_applied));
+        if is_applied {
+            tables.effects.push(key.to_owned());
+        }
+    }
+
+    fn fail(&self, operation: OperationId) -> Verdict {
+        let mut tables = self.0.lock();
+        let attempts = tables.attempts.entry(operation).or_default();
+        *attempts += 1;
+        match *attempts {
+            attempts @ MAX_ATTEMPTS.. => dead(DeadReason::AttemptsExhausted, attempts),
+            attempts => Verdict::Retry { after: Duration::from_millis(50 << attempts) },
+        }
+    }
+}
+
+fn dead(reason: DeadReason, attempts: u32) -> Verdict {
+    Verdict::DeadLetter { reason, attempts }
+}
+
+/// The lock of an operation, which ends with its transaction.
+struct RunningJob<'l>(&'l SharedLedger, OperationId);
+
+impl Drop for RunningJob<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().running.remove(&self.1);
+    }
+}
+
+/// The ledger as what processes the messages of one worker.
+pub(super) struct LedgerOfWorker {
+    pub(super) ledger: Arc<SharedLedger>,
+    pub(super) runtime: Arc<dyn Runtime>,
+}
+
+impl fmt::Debug for LedgerOfWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LedgerOfWorker")
+    }
+}
+
+impl LedgerOfWorker {
+    async fn run(&self, job: &Job) -> Verdict {
+        let (ledger, operation) = (&*self.ledger, job.call.operation());
+        if let Some(verdict) = ledger.claim(&job.call) {
+            return verdict;
+        }
+        let running = RunningJob(ledger, operation);
+        let key = String::from_utf8_lossy(job.key.as_bytes()).into_owned();
+        let (tries, script) = ledger.start(&key);
+        // Even the fastest handler lets other tasks run.
+        self.runtime.sleep(Duration::from_millis(1)).await;
+        let verdict = match script {
+            Some(JobScript::Fails(times)) if tries <= times => ledger.fail(operation),
+            Some(JobScript::Panics(times)) if tries <= times => panic!("the test lets this handler panic"),
+            Some(JobScript::Pauses(times)) if tries <= times => Verdict::Pause { after: Duration::from_secs(1) },
+            Some(JobScript::Rejects) => {
+                ledger.commit(&job.call, &key, false);
+                dead(DeadReason::Rejected, 0)
+            }
+            Some(JobScript::Takes(time)) => {
+                self.runtime.sleep(time).await;
+                ledger.commit(&job.call, &key, true);
+                Verdict::Done { caught: false }
+            }
+            Some(JobScript::Fails(_) | JobScript::Panics(_) | JobScript::Pauses(_)) | None => {
+                ledger.commit(&job.call, &key, true);
+                Verdict::Done { caught: false }
+            }
+        };
+        drop(running);
+        verdict
+    }
+}
+
+#[async_trait]
+impl Process for LedgerOfWorker {
+    async fn process(&self, jobs: Vec<Job>) -> Vec<Verdict> {
+        let mut blocked = BTreeSet::new();
+        let mut verdicts = Vec::new();
+        for job in &jobs {
+            let order = job.message.ordering_key.clone();
+            let is_blocked = order.as_ref().is_some_and(|key| blocked.contains(key));
+            let verdict = if is_blocked { Verdict::Busy { after: BUSY } } else { self.run(job).await };
+            let has_end = matches!(verdict, Verdict::Done { .. } | Verdict::DeadLetter { .. });
+            if !has_end {
+                blocked.extend(order);
+            }
+            verdicts.push(verdict);
+        }
+        verdicts
+    }
+}
