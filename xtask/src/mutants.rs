@@ -16,6 +16,8 @@ const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
     ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor"]),
     ("ledger", ["hapax-stores", "ledger"], &["sqlite"]),
+    ("sources", ["hapax-core", "sources"], &[]),
+    ("worker", ["hapax-stores", "it"], &["worker::"]),
     ("sweeps", ["hapax-sweeps", "gate"], &["drops::the_", "drops::every_", "panics", "protocol"]),
     ("properties", ["hapax-core", "it"], &["properties"]),
     ("simulation", ["hapax-sim", "seeds"], &[]),

@@ -9,3 +9,4 @@ mod ledger_faults;
 mod ledger_log;
 mod sqlite;
 mod turns;
+mod worker;
