@@ -1,0 +1,156 @@
+//! From the URL to a connection and a durable consumer that can be used.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, pull};
+use async_nats::jetstream::context::GetStreamErrorKind;
+use async_nats::jetstream::{self, Context, consumer, stream};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
+use hapax_core::{Error, Result};
+use tracing::warn;
+
+use super::NatsUrl;
+use crate::url::{invalid, not_applied, read, read_secret, unusable};
+
+/// A connection and its durable consumer.
+pub(super) struct Connected {
+    pub(super) client: Client,
+    pub(super) consumer: Consumer<pull::Config>,
+    /// When the stream was created, which tells it from an earlier one of the same name.
+    pub(super) created: String,
+}
+
+/// As many messages as one lane holds at most.
+const MAX_ACK_PENDING: i64 = 10_000;
+
+/// How long the server may take for a call of its API.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) async fn connect(url: &NatsUrl) -> Result<Connected> {
+    let addresses = url.url.hosts.iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
+    let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|_| invalid("a host in the URL is not valid"))?;
+    let client = async_nats::connect_with_options(addresses, options(url)?).await.map_err(refused)?;
+    let mut context = jetstream::new(client.clone());
+    context.set_timeout(PATIENCE);
+    let stream = open_stream(&context, url).await?;
+    let consumer = open_consumer(&stream, url).await?;
+    check(&consumer.cached_info().config, url)?;
+    let created = stream.cached_info().created.unix_timestamp_nanos().to_string();
+    Ok(Connected { client, consumer, created })
+}
+
+fn options(url: &NatsUrl) -> Result<ConnectOptions> {
+    let mut options = ConnectOptions::new().name("hapax").request_timeout(None);
+    let credentials = url.url.credentials()?;
+    options = match (credentials.user, credentials.password, url.url.parameter("token-file")) {
+        (_, _, Some(path)) => options.token(read_secret(path)?),
+        (Some(user), Some(password), None) => options.user_and_password(user, password),
+        (Some(token), None, None) => options.token(token),
+        (None, _, None) => options,
+    };
+    if url.url.uses_tls()? {
+        options = options.require_tls(true);
+    }
+    if let Some(path) = url.url.parameter("ca") {
+        if !read(path)?.contains("BEGIN CERTIFICATE") {
+            return Err(unusable(format!(
+                "there is no certificate in {path}, which is named in the URL of the source"
+            )));
+        }
+        options = options.add_root_certificates(path.into());
+    }
+    if let (Some(cert), Some(key)) = (url.url.parameter("cert"), url.url.parameter("key")) {
+        read_secret(key)?;
+        options = options.add_client_certificate(cert.into(), key.into());
+    }
+    Ok(options)
+}
+
+fn refused(error: async_nats::ConnectError) -> Error {
+    let error_for = match error.kind() {
+        ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+            unusable("the NATS server refuses the credentials")
+        }
+        ConnectErrorKind::ServerParse => invalid("a host in the URL is not valid"),
+        ConnectErrorKind::Tls => unusable("TLS with the NATS server fails"),
+        ConnectErrorKind::Dns | ConnectErrorKind::TimedOut | ConnectErrorKind::Io | ConnectErrorKind::MaxReconnects => {
+            not_applied("no NATS server can be reached")
+        }
+    };
+    error_for.caused_by(error)
+}
+
+async fn open_stream(context: &Context, url: &NatsUrl) -> Result<stream::Stream> {
+    context.get_stream(url.stream()).await.map_err(|error| match error.kind() {
+        GetStreamErrorKind::JetStream(reply) if reply.code() == 404 => {
+            unusable(format!("the NATS server has no stream `{}`: create it first", url.stream())).caused_by(error)
+        }
+        GetStreamErrorKind::EmptyName
+        | GetStreamErrorKind::Request
+        | GetStreamErrorKind::InvalidStreamName
+        | GetStreamErrorKind::JetStream(_) => not_applied("JetStream does not reply").caused_by(error),
+    })
+}
+
+async fn open_consumer(stream: &stream::Stream, url: &NatsUrl) -> Result<Consumer<pull::Config>> {
+    use async_nats::jetstream::context::ConsumerInfoErrorKind as Kind;
+    let durable = url.durable();
+    match stream.consumer_info(durable).await {
+        // It is a consumer of another kind if this fails.
+        Ok(_) => {
+            stream.get_consumer(durable).await.map_err(|error| unsuited(url, "is not a pull consumer").caused_by(error))
+        }
+        Err(error) if matches!(error.kind(), Kind::NotFound) => {
+            let created = stream.create_consumer(missing(url)).await;
+            created.map_err(|error| unusable(format!("cannot create the consumer `{durable}`")).caused_by(error))
+        }
+        Err(error) => Err(not_applied("JetStream does not reply").caused_by(error)),
+    }
+}
+
+/// The configuration of a consumer that is created.
+fn missing(url: &NatsUrl) -> pull::Config {
+    pull::Config {
+        durable_name: Some(url.durable().to_owned()),
+        description: Some("created by hapax".to_owned()),
+        deliver_policy: DeliverPolicy::All,
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: Duration::from_secs(url.ack_wait),
+        max_deliver: -1,
+        max_ack_pending: MAX_ACK_PENDING,
+        filter_subject: url.url.parameter("filter").unwrap_or_default().to_owned(),
+        ..Default::default()
+    }
+}
+
+fn check(config: &consumer::Config, url: &NatsUrl) -> Result<()> {
+    if config.deliver_subject.is_some() {
+        return Err(unsuited(url, "is not a pull consumer"));
+    }
+    if config.ack_policy != AckPolicy::Explicit {
+        return Err(unsuited(url, "does not acknowledge each message explicitly"));
+    }
+    if config.headers_only {
+        return Err(unsuited(url, "delivers only headers"));
+    }
+    if config.max_deliver > 0 {
+        warn!(
+            stream = url.stream(),
+            durable = url.durable(),
+            max_deliver = config.max_deliver,
+            "the consumer gives a message up after max_deliver deliveries, and while no worker listens nobody learns \
+             of it; set max_deliver to -1"
+        );
+    }
+    Ok(())
+}
+
+fn unsuited(url: &NatsUrl, what: &str) -> Error {
+    unusable(format!("the consumer `{}` {what}: name another durable", url.durable()))
+}
+
+/// How long a delivery belongs to this worker.
+pub(super) fn lease(config: &consumer::Config) -> Duration {
+    // With a backoff the server waits for each delivery as long as the backoff says.
+    config.backoff.iter().min().copied().unwrap_or(config.ack_wait)
+}
