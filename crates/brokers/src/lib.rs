@@ -3,12 +3,18 @@
 //!
 //! | feature | source |
 //! |---|---|
+//! | `kafka` | [`KafkaSource`]: topics of Kafka for a consumer group; builds a C library, which takes a minute or two |
+//! | `kafka-tls` | TLS and SCRAM for `kafka`, with the OpenSSL of the system |
 //! | `nats` | [`NatsSource`]: a durable consumer of NATS JetStream |
 
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod url;
 
+#[cfg(feature = "kafka")]
+pub use kafka::{KafkaSource, KafkaUrl};
 #[cfg(feature = "nats")]
 pub use nats::{NatsSource, NatsUrl};

@@ -214,7 +214,7 @@ mod tests {
         let url = SHAPE.parse("nats://a,b:77,[::1],[::1]:88/orders?durable=d").unwrap();
         assert_eq!(url.hosts, ["a:4222", "b:77", "[::1]:4222", "[::1]:88"]);
         assert_eq!((url.path.as_str(), url.parameter("durable")), ("orders", Some("d")));
-        assert_eq!(url.uses_tls().unwrap(), false);
+        assert!(!url.uses_tls().unwrap());
     }
 
     #[test]

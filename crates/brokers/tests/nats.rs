@@ -1,6 +1,7 @@
 //! A source on real servers of NATS.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
+#![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
 mod common;
 

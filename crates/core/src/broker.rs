@@ -44,7 +44,7 @@
 //! | | [`Lane`] | [`DeliveryId::number`] | [`DeliveryId::handle`] | [`Message::ordering_key`] | [`Delivery::attempt`] |
 //! |---|---|---|---|---|---|
 //! | Kafka | topic, partition, a number that grows with each assignment | offset | – | the record key | – |
-//! | JetStream | stream, 0, a number that grows with each connection | a counter | reply subject | a header, if one is chosen | delivery count |
+//! | JetStream | stream, 0, 1: a delivery outlives its connection | a counter | reply subject | a header, if one is chosen | delivery count |
 //! | AMQP | queue, 0, the number of the channel | delivery tag | – | – | – |
 //! | SQS | queue, 0, 0 | a counter | receipt handle | message group | receive count |
 //! | Pub/Sub | subscription, 0, the number of the stream | a counter | ack id | ordering key | delivery attempt, if dead-lettering is on |

@@ -28,6 +28,7 @@
 //! | `json` | `gate::Json`: answers of any type that serde can write and read |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
 //! | `axum` | `http::axum`: extractors and responses for handlers of axum |
+//! | `kafka` | `brokers::KafkaSource`: messages from Kafka; `kafka-tls` adds TLS and SCRAM |
 //! | `nats` | `brokers::NatsSource`: messages from NATS JetStream |
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
@@ -45,10 +46,10 @@ pub use hapax_core::{
     machine, runtime, settings, store, telemetry,
 };
 
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub use hapax_brokers as brokers;
 #[cfg(feature = "test-util")]
 pub use hapax_core::testing;
-#[cfg(feature = "nats")]
-pub use hapax_brokers as brokers;
 #[cfg(feature = "http")]
 pub use hapax_http as http;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]

@@ -1,0 +1,180 @@
+//! The thread that polls: connects, reads messages, pauses and resumes partitions. It never waits for the worker, but
+//! in the callback that lets partitions go.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::broker::{Coordinates, Headers, Message, Position};
+use hapax_core::runtime::Runtime;
+use hapax_core::{Error, Result, Timestamp};
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::metadata::MetadataTopic;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::lanes::{Partition, SharedLanes};
+use super::rebalance::Rebalancer;
+use super::{KafkaUrl, config};
+use crate::url::{not_applied, unusable};
+
+pub(super) type WeakConsumer = Weak<BaseConsumer<Rebalancer>>;
+
+/// How long a poll waits for a message. A partition with room again is resumed after this time at the latest.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How long the broker may take at the start.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts the thread. Returns the consumer, which lives as long as the thread, and what ends with it.
+pub(super) async fn start(
+    url: &KafkaUrl,
+    lanes: &Arc<SharedLanes>,
+    runtime: &dyn Runtime,
+) -> Result<(WeakConsumer, oneshot::Receiver<()>)> {
+    let (ready, is_ready) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
+    let (url, lanes) = (url.clone(), Arc::clone(lanes));
+    let body = move || {
+        match connect(&url, &lanes) {
+            Err(error) => drop(ready.send(Err(error))),
+            Ok((consumer, origins)) => {
+                // A failed send means that nobody waits for the source any more.
+                if ready.send(Ok(Arc::downgrade(&consumer))).is_ok() {
+                    run(&consumer, &lanes, &origins);
+                }
+                lanes.close();
+                // Commits what is settled, and leaves the group.
+                drop(consumer);
+            }
+        }
+        // The source may be gone.
+        let _ = end.send(());
+    };
+    let started = runtime.blocking("hapax-kafka", Box::new(body));
+    started.map_err(|error| unusable("cannot start a thread for Kafka").caused_by(error))?;
+    let consumer = is_ready.await.map_err(|_| unusable("the thread for Kafka ended early"))??;
+    Ok((consumer, ended))
+}
+
+/// The origin in the coordinates of messages, by topic.
+type Origins = HashMap<Arc<str>, Arc<str>>;
+
+fn connect(url: &KafkaUrl, lanes: &Arc<SharedLanes>) -> Result<(Arc<BaseConsumer<Rebalancer>>, Origins)> {
+    let names: Vec<&str> = url.topics().iter().map(String::as_str).collect();
+    let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
+    let shared: Vec<Arc<str>> = topics.values().cloned().collect();
+    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics };
+    let made = config::config(url)?.create_with_context(context);
+    let consumer: BaseConsumer<Rebalancer> = made.map_err(|error| config::refused(&error))?;
+    names.iter().try_for_each(|topic| check_topic(&consumer, topic))?;
+    let cluster = consumer.client().fetch_cluster_id(PATIENCE);
+    let cluster = cluster.ok_or_else(|| not_applied("the Kafka broker does not tell the id of its cluster"))?;
+    let origin = |topic: Arc<str>| {
+        let origin = format!("kafka/{cluster}/{topic}").into();
+        (topic, origin)
+    };
+    consumer.subscribe(&names).map_err(|error| unusable("cannot subscribe to topics of Kafka").caused_by(error))?;
+    Ok((Arc::new(consumer), shared.into_iter().map(origin).collect()))
+}
+
+fn check_topic(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<()> {
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE);
+    let metadata = metadata.map_err(|error| not_applied("no Kafka broker can be reached").caused_by(error))?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    let has_partitions = found.is_some_and(|found| !found.partitions().is_empty());
+    match found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from) {
+        Some(RDKafkaErrorCode::LeaderNotAvailable) => {
+            Err(not_applied(format!("the topic `{topic}` has no leader yet")))
+        }
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+            Err(unusable(format!("the Kafka broker denies access to the topic `{topic}`")))
+        }
+        None if has_partitions => Ok(()),
+        Some(_) | None => Err(unusable(format!("the Kafka broker has no topic `{topic}`: create it first"))),
+    }
+}
+
+fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins) {
+    while !lanes.state().is_closed {
+        match consumer.poll(POLL) {
+            None => {}
+            Some(Ok(message)) => receive(consumer, lanes, origins, &message),
+            Some(Err(error)) => report(lanes, error),
+        }
+        let resumable = lanes.resumable();
+        if !resumable.is_empty()
+            && let Err(error) = consumer.resume(&bare_list(&resumable))
+        {
+            warn!(%error, "cannot resume partitions of Kafka");
+        }
+    }
+}
+
+fn receive(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins, message: &BorrowedMessage<'_>) {
+    let Some(partition) = consumer.context().partition(message.topic(), message.partition()) else { return };
+    let Some(origin) = origins.get(&partition.0) else { return };
+    let must_pause = lanes.push(&partition, message.offset(), read(message, origin));
+    if must_pause && let Err(error) = consumer.pause(&bare_list(&[partition])) {
+        warn!(%error, "cannot pause a partition of Kafka");
+    }
+}
+
+fn read(message: &BorrowedMessage<'_>, origin: &Arc<str>) -> Message {
+    let mut headers = Headers::default();
+    for header in message.headers().iter().flat_map(|headers| headers.iter()) {
+        headers.push(header.key, Bytes::copy_from_slice(header.value.unwrap_or_default()));
+    }
+    let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
+    Message {
+        payload: Bytes::copy_from_slice(message.payload().unwrap_or_default()),
+        headers,
+        ordering_key: message.key().map(Bytes::copy_from_slice),
+        coordinates: Some(Coordinates {
+            origin: Arc::clone(origin),
+            partition: u32::try_from(message.partition()).unwrap_or_default(),
+            position: Position::Number(u64::try_from(message.offset()).unwrap_or_default()),
+        }),
+        timestamp: millis.map(|millis| Timestamp(millis.saturating_mul(1000))),
+    }
+}
+
+fn bare_list(partitions: &[Partition]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::with_capacity(partitions.len());
+    for (topic, partition) in partitions {
+        list.add_partition(topic, *partition);
+    }
+    list
+}
+
+fn report(lanes: &SharedLanes, error: KafkaError) {
+    use RDKafkaErrorCode as Code;
+    #[expect(clippy::wildcard_enum_match_arm, reason = "an enum of the driver")]
+    let told: Error = match &error {
+        KafkaError::MessageConsumptionFatal(Code::FencedInstanceId) => {
+            unusable("another process of the group has the same `member` name")
+        }
+        KafkaError::MessageConsumptionFatal(_) => unusable("the Kafka driver cannot go on"),
+        KafkaError::MessageConsumption(Code::AutoOffsetReset) => unusable(
+            "the broker no longer has the committed offset of a partition, so messages are lost; set the offset of the \
+             group, then start again",
+        ),
+        KafkaError::MessageConsumption(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed) => {
+            unusable("the Kafka broker denies access")
+        }
+        KafkaError::MessageConsumption(Code::Authentication) => unusable("the Kafka broker refuses the credentials"),
+        KafkaError::MessageConsumption(Code::UnknownTopicOrPartition | Code::UnknownTopic) => {
+            unusable("the Kafka broker has no such topic any more")
+        }
+        _ => not_applied("the Kafka broker cannot be reached or does not serve a request"),
+    };
+    if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
+        // The driver takes no partition away after that.
+        lanes.lose_all();
+    }
+    lanes.fail(told.caused_by(error));
+}

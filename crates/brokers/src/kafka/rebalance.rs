@@ -1,0 +1,143 @@
+//! The callback of the driver, on the thread that polls: assigns partitions, and waits for the worker before it lets
+//! them go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::Result;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::statistics::Statistics;
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{Offset, TopicPartitionList};
+use tracing::{debug, warn};
+
+use super::lanes::{Partition, SharedLanes};
+use super::url::Start;
+use crate::url::{not_applied, unknown};
+
+/// How long the broker may take for a call that the callback waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct Rebalancer {
+    pub(super) lanes: Arc<SharedLanes>,
+    pub(super) start: Start,
+    /// One value for all messages of a topic.
+    pub(super) topics: HashMap<String, Arc<str>>,
+}
+
+impl Rebalancer {
+    pub(super) fn partition(&self, topic: &str, partition: i32) -> Option<Partition> {
+        self.topics.get(topic).map(|topic| (Arc::clone(topic), partition))
+    }
+
+    fn partitions(&self, list: &TopicPartitionList) -> Vec<Partition> {
+        list.elements().iter().filter_map(|element| self.partition(element.topic(), element.partition())).collect()
+    }
+
+    fn assign(&self, consumer: &BaseConsumer<Self>, given: &TopicPartitionList) -> KafkaResult<()> {
+        // Without the committed offsets the driver would report every new group as one whose offset has expired.
+        let committed = consumer.committed_offsets(given.clone(), PATIENCE)?;
+        let (mut assigned, mut lanes) = (TopicPartitionList::new(), Vec::new());
+        for element in committed.elements() {
+            element.error()?;
+            let begun = match element.offset() {
+                Offset::Offset(offset) => Some(offset),
+                Offset::Beginning | Offset::End | Offset::Stored | Offset::Invalid | Offset::OffsetTail(_) => None,
+            };
+            let start = match self.start {
+                Start::Earliest => Offset::Beginning,
+                Start::Latest => Offset::End,
+            };
+            let start = begun.map_or(start, Offset::Offset);
+            assigned.add_partition_offset(element.topic(), element.partition(), start)?;
+            lanes.extend(self.partition(element.topic(), element.partition()).map(|partition| (partition, begun)));
+        }
+        self.lanes.add(lanes);
+        match consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => consumer.incremental_assign(&assigned)?,
+            RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.assign(&assigned)?,
+        }
+        // A partition that was paused when it was taken away may still be.
+        consumer.resume(&assigned)
+    }
+
+    fn revoke(&self, consumer: &BaseConsumer<Self>, taken: &TopicPartitionList) -> KafkaResult<()> {
+        let partitions = self.partitions(taken);
+        if consumer.assignment_lost() {
+            self.lanes.lose(&partitions);
+        } else {
+            self.lanes.let_go(&partitions, |settled| commit(consumer, &settled));
+        }
+        match consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => consumer.incremental_unassign(taken),
+            RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.unassign(),
+        }
+    }
+}
+
+fn commit(consumer: &BaseConsumer<Rebalancer>, settled: &[(Partition, i64)]) -> Result<()> {
+    let committed = consumer.commit(&list(settled), CommitMode::Sync);
+    committed.map_err(|error| unknown("the Kafka broker does not confirm the last offsets").caused_by(error))
+}
+
+pub(super) fn list(offsets: &[(Partition, i64)]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::with_capacity(offsets.len());
+    for ((topic, partition), offset) in offsets {
+        // Fails only for an offset that no message has.
+        let _ = list.add_partition_offset(topic, *partition, Offset::Offset(*offset));
+    }
+    list
+}
+
+impl ConsumerContext for Rebalancer {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, err: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
+        let is_given = err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        let done = if is_given { self.assign(consumer, partitions) } else { self.revoke(consumer, partitions) };
+        let Err(error) = done else { return };
+        self.lanes.fail(not_applied("cannot take up or give up partitions of Kafka").caused_by(error));
+        if is_given {
+            self.lanes.lose(&self.partitions(partitions));
+            // The driver expects an answer in any case. It asks again after the next change of the group.
+            let _ = consumer.unassign();
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
+        if let Err(error) = result {
+            // They are committed with the next ones, or their messages arrive again.
+            debug!(%error, "offsets are not committed");
+        }
+    }
+}
+
+impl ClientContext for Rebalancer {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        match level {
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
+                warn!(facility, "the Kafka driver says: {text}");
+            }
+            RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => {
+                debug!(facility, "the Kafka driver says: {text}");
+            }
+        }
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        let mut state = self.lanes.state();
+        for ((topic, partition), lane) in &mut state.lanes {
+            let known = statistics.topics.get(&**topic).and_then(|topic| topic.partitions.get(partition));
+            if let Some(known) = known.filter(|known| known.hi_offset >= 0) {
+                lane.end = Some(known.hi_offset);
+                lane.begun = lane.begun.or(Some(known.lo_offset).filter(|low| *low >= 0));
+            }
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        debug!(%error, "the Kafka driver reports: {reason}");
+    }
+}
