@@ -4,6 +4,8 @@
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
 mod common;
+#[path = "common/tls.rs"]
+mod tls;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use hapax_core::broker::{Acknowledges, DeliveryId, Lane, Position, Room, Settlem
 use hapax_testkit::servers::{self, NatsServer};
 
 use common::{DEADLINE, is_quiet, room, runtime, settle, some, take, text, texts};
+use tls::a_server_with_a_private_authority_is_trusted_and_sees_the_client;
 
 fn main() -> ExitCode {
     macro_rules! tests {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         a_restart_of_the_server_loses_nothing,
         the_death_of_a_cluster_member_loses_nothing,
         a_wrong_password_is_refused_and_one_from_a_file_is_used,
+        a_server_with_a_private_authority_is_trusted_and_sees_the_client,
     ])
 }
 
