@@ -6,6 +6,7 @@
 //! cargo xtask bench http      the HTTP layer
 //! cargo xtask bench redis     the store on Redis, beside the driver alone
 //! cargo xtask bench ledger    the ledger on PostgreSQL and SQLite, beside bare claim rows
+//! cargo xtask bench ledger-10m  the same in a table of 10,000,000 rows, which takes minutes to fill
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
@@ -41,8 +42,9 @@ fn main() -> anyhow::Result<()> {
         Some("http") => ("http", subjects::http()),
         Some("redis") => ("redis", subjects::redis()?),
         Some("ledger") => ("ledger", subjects::ledger()?),
+        Some("ledger-10m") => ("ledger-10m", subjects::large_ledger()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
-        Some(_) | None => bail!("the first argument must be core, http, redis, ledger or gateway"),
+        Some(_) | None => bail!("the first argument must be core, http, redis, ledger, ledger-10m or gateway"),
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;

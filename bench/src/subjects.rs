@@ -53,6 +53,11 @@ pub(crate) fn ledger() -> anyhow::Result<Vec<Subject>> {
     ledger::all()
 }
 
+/// The ledger among ten million rows.
+pub(crate) fn large_ledger() -> anyhow::Result<Vec<Subject>> {
+    ledger::among_many()
+}
+
 /// An answer of 55 bytes.
 const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";
 

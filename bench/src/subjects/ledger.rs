@@ -69,3 +69,31 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
         sqlite::batches(),
     ])
 }
+
+/// The ledger on PostgreSQL in a table of ten million rows.
+pub(crate) fn among_many() -> anyhow::Result<Vec<Subject>> {
+    let database = Database::start()?;
+    database.fill()?;
+    Ok(vec![
+        Subject {
+            name: "ledger on PostgreSQL among 10,000,000 rows, batches",
+            what: "an insert; 256 to a transaction, with their rows of the ledger; 1 client",
+            run: database.through_the_ledger(1, BATCH, Pass::Fresh),
+            limit: Some(Limit {
+                what: "the same set-based inserts with bare claim rows, in a table of 10,000,000 of them",
+                run: database.bare(1, BATCH),
+                at_least: Some(0.7),
+            }),
+        },
+        Subject {
+            name: "ledger on PostgreSQL among 10,000,000 rows, 8 clients",
+            what: "an insert in a transaction of its own, with its row of the ledger",
+            run: database.through_the_ledger(8, 1, Pass::Fresh),
+            limit: Some(Limit {
+                what: "the same insert with a bare claim row, in a table of 10,000,000 of them",
+                run: database.bare(8, 1),
+                at_least: Some(0.7),
+            }),
+        },
+    ])
+}

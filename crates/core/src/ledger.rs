@@ -44,7 +44,7 @@ pub use call::Call;
 pub use claims::{Claimed, claim_one, finish_one};
 pub use entry::Entry;
 pub use event::{Event, OutboxRow};
-pub use transaction::{Fault, FaultKind, Finished, FoundRow, Row, Transaction, Tried, TriedClaims};
+pub use transaction::{Fault, FaultKind, Finished, FoundRow, LastStatement, Row, Transaction, Tried, TriedClaims};
 
 /// How an operation of the ledger ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use crate::chaos;
 use crate::gate::{Answer, Failure};
 use crate::ledger::batch::{Batch, Slice};
 use crate::ledger::rules::ClaimRuling;
-use crate::ledger::{Entry, Fault, FaultKind, Finished, LedgerVerdict, Transaction, claims};
+use crate::ledger::{Entry, Fault, FaultKind, Finished, LastStatement, LedgerVerdict, Transaction, claims};
 
 /// What one transaction did, up to its COMMIT.
 #[derive(Debug)]
@@ -152,6 +152,7 @@ where
     let finished =
         |(entry, answer): (&Entry, &A)| Finished { operation: entry.operation(), verdict, answer: answer.encode() };
     let rows: Vec<Finished> = entries.iter().zip(&answers).map(finished).collect();
+    transaction.commit_follows(if events.is_empty() { LastStatement::Finish } else { LastStatement::Emit });
     let finished = claims::finish(transaction, entries[0].namespace(), &events, &rows).await;
     if !chaos::on("swallowed_abort") {
         finished?;

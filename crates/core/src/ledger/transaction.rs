@@ -41,8 +41,21 @@ pub trait Transaction {
     /// Finishes open rows of this transaction. Returns how many there were.
     fn finish(&mut self, namespace: &str, rows: &[Finished]) -> impl Future<Output = Result<usize, Fault>>;
 
+    /// Says that COMMIT follows this statement, if it succeeds, so that an adapter may send both at once. Such a
+    /// statement returns what COMMIT returned if that failed, and a statement whose reply was lost is `CommitUnknown`.
+    fn commit_follows(&mut self, _last: LastStatement) {}
+
     /// The kind of fault, if this error is one of the database.
     fn fault_of(error: &(dyn StdError + 'static)) -> Option<FaultKind>;
+}
+
+/// The last statement of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastStatement {
+    /// It emits no events.
+    Finish,
+    /// It emits events.
+    Emit,
 }
 
 /// What a claim did.

@@ -1,15 +1,17 @@
 //! The ledger in PostgreSQL: in the service's own database, so that its rows commit with the service's writes.
 
+mod faults;
 mod process;
 mod statements;
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
-    self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, FaultKind, Handler,
-    HandlerFailure, Retention, Slice, Step, Terms, Work,
+    self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, Handler, HandlerFailure,
+    Retention, Slice, Step, Terms, Work,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::store::Finding;
@@ -24,8 +26,9 @@ use super::check::{ServerFacts, ledger_findings};
 use super::migrations;
 use super::pool::ConnectionPool;
 use crate::spread;
+use faults::{commit_fault, connect_fault, fault, tables_fault};
 pub use process::{HandleJobs, PostgresProcess};
-use statements::{OpenedBy, Sql, TransactionStatements, commit_fault, fault, uuid};
+use statements::{OpenedBy, Sql, TransactionStatements, uuid};
 
 /// A ledger in PostgreSQL. Cheap to clone; all clones share one pool of connections.
 ///
@@ -154,7 +157,7 @@ impl PostgresLedger {
         transaction: &Transaction<'_>,
         call: &Call,
     ) -> Result<Claimed<A, PostgresEntry>> {
-        let mut statements = TransactionStatements { sql: &self.sql, transaction, opened_by: OpenedBy::Caller };
+        let mut statements = TransactionStatements::new(&self.sql, transaction, OpenedBy::Caller);
         let claimed = ledger::claim_one(&mut statements, self.terms.namespace(), call).await?;
         Ok(claimed.map_entry(|entry| PostgresEntry { entry, sql: Arc::clone(&self.sql) }))
     }
@@ -239,11 +242,14 @@ impl PostgresLedger {
             Ok(transaction) => transaction,
             Err(error) => return (Attempted::not_begun(fault(error)), Ok(())),
         };
-        let mut statements =
-            TransactionStatements { sql: &self.sql, transaction: &transaction, opened_by: OpenedBy::Runner };
+        let mut statements = TransactionStatements::new(&self.sql, &transaction, OpenedBy::Runner);
         let handler = PostgresHandler { handler, transaction: &transaction };
         let attempted = ledger::attempt(batch, slice, &mut statements, handler).await;
-        let commit = if attempted.is_ready() {
+        let commit = if statements.is_over() {
+            // Dropped, it would send a ROLLBACK, of which the server warns when no transaction is open.
+            let _ended = ManuallyDrop::new(transaction);
+            Ok(())
+        } else if attempted.is_ready() {
             transaction.commit().await.map_err(commit_fault)
         } else {
             // If the ROLLBACK fails, the connection broke, and the server rolls back.
@@ -378,18 +384,7 @@ impl PostgresEntry {
     /// # Cancel safety
     /// Roll the transaction back if the future is dropped.
     pub async fn finish<A: Answer>(self, transaction: &Transaction<'_>, answer: &A) -> Result<()> {
-        let mut statements = TransactionStatements { sql: &self.sql, transaction, opened_by: OpenedBy::Caller };
+        let mut statements = TransactionStatements::new(&self.sql, transaction, OpenedBy::Caller);
         ledger::finish_one(&mut statements, self.entry, answer).await
     }
-}
-
-/// The fault of a call that needed a connection of the pool.
-fn connect_fault(error: PostgresCallError) -> Fault {
-    tables_fault(error.into())
-}
-
-fn tables_fault(error: Error) -> Fault {
-    let is_unusable = error.kind() == ErrorKind::Unusable;
-    let kind = if is_unusable { FaultKind::Unusable } else { FaultKind::Unavailable };
-    Fault::new(kind, error)
 }

@@ -1,12 +1,12 @@
 -- Claims the operations $2 with the fingerprints $3 and $4 in the namespace $1. Takes the lock of each without waiting,
 -- so that no claim waits for its twin, and inserts in the order of the operations, so that two batches cannot block
--- each other. Ledgers of one database lock apart: the table's own number is part of the lock. The arrays hide in
--- selects, so that every plan is made for arrays of unknown length.
+-- each other. Ledgers of one database lock apart: the table's own number is part of the lock. Returns the inserted
+-- operations and those whose lock is taken: the others were not inserted. The arrays hide in selects, so that every
+-- plan is made for arrays of unknown length.
 with asked as materialized (
     select u.operation, u.rule, u.fingerprint,
            pg_try_advisory_xact_lock(
-               hashtextextended($1, 'hapax_ledger'::regclass::oid::bigint)
-               # ('x' || left(replace(u.operation::text, '-', ''), 16))::bit(64)::bigint
+               uuid_hash_extended(u.operation, hashtextextended($1, 'hapax_ledger'::regclass::oid::bigint))
            ) as is_locked
       from unnest((select $2::uuid[]), (select $3::smallint[]), (select $4::bytea[])) u (operation, rule, fingerprint)
 ), inserted as (
@@ -22,6 +22,6 @@ with asked as materialized (
         on conflict (operation, namespace) do nothing
     returning operation
 )
-select a.operation, a.is_locked, i.operation is not null as is_inserted,
-       pg_current_xact_id()::text::bigint as transaction
-  from asked a left join inserted i on i.operation = a.operation
+select operation, true as is_inserted, (select pg_current_xact_id()::text::bigint) as transaction from inserted
+ union all
+select operation, false, null from asked where not is_locked

@@ -1,7 +1,7 @@
 -- The rows of the operations $2 in the namespace $1, in their order.
 select l.operation is not null as is_found, l.open is not null as is_open, l.verdict, l.rule, l.fingerprint, l.answer,
        l.xact::text::bigint as transaction,
-       exists (
+       l.operation is null and exists (
            select from hapax_attempt a
             where a.operation = u.operation and a.namespace = $1 and a.dead_at is not null
        ) as is_dead

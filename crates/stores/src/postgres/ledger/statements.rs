@@ -1,17 +1,19 @@
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
+use std::pin::pin;
 
 use bytes::Bytes;
-use futures_util::future::try_join3;
+use futures_util::future::{join, try_join3};
+use futures_util::poll;
 use hapax_core::ledger::{
-    Call, Fault, FaultKind, Finished, FoundRow, LedgerVerdict, OutboxRow, Row, Transaction, Tried, TriedClaims,
+    Call, Fault, FaultKind, Finished, FoundRow, LastStatement, LedgerVerdict, OutboxRow, Row, Transaction, Tried,
+    TriedClaims,
 };
 use hapax_core::{Fingerprint, OperationId, Rule};
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use crate::postgres::call_error::PostgresDriverError;
+use super::faults::{commit_fault, fault, is_division_by_zero, kind};
 use crate::postgres::schema::Schema;
 
 /// The texts of the statements, with the tables in their schema. They are sent unnamed, so that no plan outlives the
@@ -19,9 +21,12 @@ use crate::postgres::schema::Schema;
 #[derive(Debug)]
 pub(super) struct Sql {
     claim: String,
+    claim_one: String,
     read: String,
     emit: String,
     finish: String,
+    finish_last: String,
+    finish_last_one: String,
     pub(super) count: String,
     pub(super) sweep: String,
     pub(super) pages: String,
@@ -32,9 +37,12 @@ impl Sql {
     pub(super) fn new(schema: &Schema) -> Self {
         Self {
             claim: schema.qualify(include_str!("claim.sql")),
+            claim_one: schema.qualify(include_str!("claim_one.sql")),
             read: schema.qualify(include_str!("read.sql")),
             emit: schema.qualify(include_str!("emit.sql")),
             finish: schema.qualify(include_str!("finish.sql")),
+            finish_last: schema.qualify(include_str!("finish_last.sql")),
+            finish_last_one: schema.qualify(include_str!("finish_last_one.sql")),
             count: schema.qualify(include_str!("count.sql")),
             sweep: schema.qualify(include_str!("sweep.sql")),
             pages: schema.qualify(include_str!("pages.sql")),
@@ -52,29 +60,146 @@ pub(super) enum OpenedBy {
     Caller,
 }
 
+/// The parameters of a statement with their types.
+type TypedParameters<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
 /// The statements of the ledger in a transaction.
 pub(super) struct TransactionStatements<'t> {
-    pub(super) sql: &'t Sql,
-    pub(super) transaction: &'t tokio_postgres::Transaction<'t>,
-    pub(super) opened_by: OpenedBy,
+    sql: &'t Sql,
+    transaction: &'t tokio_postgres::Transaction<'t>,
+    opened_by: OpenedBy,
+    /// The statement that COMMIT is sent with.
+    last: Option<LastStatement>,
+    is_over: bool,
 }
 
-impl TransactionStatements<'_> {
-    async fn query(
-        &self,
-        sql: &str,
-        parameters: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<tokio_postgres::Row>, Fault> {
+impl<'t> TransactionStatements<'t> {
+    pub(super) fn new(sql: &'t Sql, transaction: &'t tokio_postgres::Transaction<'t>, opened_by: OpenedBy) -> Self {
+        Self { sql, transaction, opened_by, last: None, is_over: false }
+    }
+
+    /// Whether COMMIT was sent with the last statement, so that the transaction has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    async fn query(&self, sql: &str, parameters: &TypedParameters<'_>) -> Result<Vec<tokio_postgres::Row>, Fault> {
         self.transaction.query_typed(sql, parameters).await.map_err(fault)
     }
 
     async fn execute(&self, sql: &str) -> Result<(), Fault> {
         self.transaction.batch_execute(sql).await.map_err(fault)
     }
+
+    /// Sends a statement that claims, if this is the runner's transaction with the limit of its waits and the savepoint
+    /// of the handler: all three are on their way at once. After the claim, the handler may wait for locks as long as
+    /// the server lets it.
+    async fn query_claim(
+        &self,
+        sql: &str,
+        parameters: &TypedParameters<'_>,
+    ) -> Result<Vec<tokio_postgres::Row>, Fault> {
+        let claim = self.query(sql, parameters);
+        match self.opened_by {
+            OpenedBy::Runner => {
+                let limit = self.execute("set local lock_timeout = '1s'");
+                let savepoint = self.execute("set local lock_timeout to default; savepoint hapax_handler");
+                Ok(try_join3(limit, claim, savepoint).await?.1)
+            }
+            OpenedBy::Caller => claim.await,
+        }
+    }
+
+    /// Claims one operation by a plain insertion. None: it was not inserted.
+    async fn claim_one(&self, namespace: &str, call: Call) -> Result<Option<TriedClaims>, Fault> {
+        let (operation, fingerprint) = (uuid(call.operation()), call.newest_fingerprint());
+        let rule = i16::from(fingerprint.rule().0);
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&namespace, Type::TEXT),
+            (&operation, Type::UUID),
+            (&rule, Type::INT2),
+            (&&fingerprint.as_bytes()[..], Type::BYTEA),
+        ];
+        let rows = self.query_claim(&self.sql.claim_one, &parameters).await?;
+        let transaction = rows.first().map(|row| row.get::<_, i64>(0).cast_unsigned());
+        Ok(transaction.map(|transaction| TriedClaims { transaction: Some(transaction), tries: vec![Tried::Inserted] }))
+    }
+
+    /// Sends the last statement and COMMIT at once. The server rolls back if the statement fails.
+    async fn query_and_commit(
+        &mut self,
+        sql: &str,
+        parameters: &TypedParameters<'_>,
+    ) -> Result<Vec<tokio_postgres::Row>, Fault> {
+        let mut statement = pin!(self.transaction.query_typed(sql, parameters));
+        // It was not sent if it is ready by now, so that COMMIT must not be sent either.
+        if let std::task::Poll::Ready(rows) = poll!(statement.as_mut()) {
+            return rows.map_err(fault);
+        }
+        let (rows, committed) = join(statement, self.transaction.batch_execute("COMMIT")).await;
+        self.is_over = true;
+        let rows = rows.map_err(commit_fault)?;
+        committed.map_err(commit_fault)?;
+        Ok(rows)
+    }
+
+    /// Finishes the rows and commits. Returns how many there are: none, unless they were all open.
+    async fn finish_and_commit(&mut self, namespace: &str, rows: &FinishedColumns<'_>) -> Result<usize, Fault> {
+        let (len, sql) = (rows.operations.len(), self.sql);
+        let expected = i64::try_from(len).unwrap_or(i64::MAX);
+        let finished = match (&rows.operations[..], &rows.verdicts[..], &rows.answers[..]) {
+            ([operation], [verdict], [answer]) => {
+                let parameters: [(&(dyn ToSql + Sync), Type); 4] =
+                    [(&namespace, Type::TEXT), (operation, Type::UUID), (verdict, Type::INT2), (answer, Type::BYTEA)];
+                self.query_and_commit(&sql.finish_last_one, &parameters).await
+            }
+            _ => {
+                let [namespace, operations, verdicts, answers] = rows.parameters(&namespace);
+                let parameters = [namespace, operations, verdicts, answers, (&expected as _, Type::INT8)];
+                self.query_and_commit(&sql.finish_last, &parameters).await
+            }
+        };
+        match finished {
+            Ok(_) => Ok(len),
+            Err(fault) if is_division_by_zero(&fault) => Ok(0),
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+/// The columns of rows to finish.
+struct FinishedColumns<'r> {
+    operations: Vec<Uuid>,
+    verdicts: Vec<i16>,
+    answers: Vec<&'r [u8]>,
+}
+
+impl<'r> FinishedColumns<'r> {
+    fn of(rows: &'r [Finished]) -> Self {
+        Self {
+            operations: rows.iter().map(|row| uuid(row.operation)).collect(),
+            verdicts: rows.iter().map(|row| number(row.verdict)).collect(),
+            answers: rows.iter().map(|row| &row.answer[..]).collect(),
+        }
+    }
+
+    fn parameters<'a>(&'a self, namespace: &'a &str) -> [(&'a (dyn ToSql + Sync), Type); 4] {
+        [
+            (namespace, Type::TEXT),
+            (&self.operations, Type::UUID_ARRAY),
+            (&self.verdicts, Type::INT2_ARRAY),
+            (&self.answers, Type::BYTEA_ARRAY),
+        ]
+    }
 }
 
 impl Transaction for TransactionStatements<'_> {
     async fn claim(&mut self, namespace: &str, calls: &[Call]) -> Result<TriedClaims, Fault> {
+        if let [call] = calls
+            && let Some(claimed) = self.claim_one(namespace, *call).await?
+        {
+            return Ok(claimed);
+        }
         let operations: Vec<Uuid> = calls.iter().map(|call| uuid(call.operation())).collect();
         let rules: Vec<i16> = calls.iter().map(|call| call.newest_fingerprint().rule().0.into()).collect();
         let fingerprints: Vec<Vec<u8>> =
@@ -85,30 +210,16 @@ impl Transaction for TransactionStatements<'_> {
             (&rules, Type::INT2_ARRAY),
             (&fingerprints, Type::BYTEA_ARRAY),
         ];
-        let claim = self.query(&self.sql.claim, &parameters);
-        let rows = match self.opened_by {
-            // All three are on their way at once. After the claim, the handler may wait for locks as long as the server
-            // lets it.
-            OpenedBy::Runner => {
-                let limit = self.execute("set local lock_timeout = '1s'");
-                let savepoint = self.execute("set local lock_timeout to default; savepoint hapax_handler");
-                try_join3(limit, claim, savepoint).await?.1
-            }
-            OpenedBy::Caller => claim.await?,
+        let rows = self.query_claim(&self.sql.claim, &parameters).await?;
+        let tried = |row: &tokio_postgres::Row| {
+            let is_inserted: bool = row.get(1);
+            (row.get(0), if is_inserted { Tried::Inserted } else { Tried::Locked })
         };
-        let mut tries: BTreeMap<Uuid, Tried> = BTreeMap::new();
-        for row in &rows {
-            let (operation, is_locked, is_inserted): (Uuid, bool, bool) = (row.get(0), row.get(1), row.get(2));
-            let tried = match (is_locked, is_inserted) {
-                (_, true) => Tried::Inserted,
-                (true, false) => Tried::NotInserted,
-                (false, false) => Tried::Locked,
-            };
-            tries.insert(operation, tried);
-        }
+        let tries: BTreeMap<Uuid, Tried> = rows.iter().map(tried).collect();
+        let of = |operation| tries.get(operation).copied().unwrap_or(Tried::NotInserted);
         Ok(TriedClaims {
-            transaction: rows.first().map(|row| row.get::<_, i64>(3).cast_unsigned()),
-            tries: operations.iter().map(|operation| tries.get(operation).copied().unwrap_or(Tried::Locked)).collect(),
+            transaction: rows.iter().find_map(|row| row.get::<_, Option<i64>>(2)).map(i64::cast_unsigned),
+            tries: operations.iter().map(of).collect(),
         })
     }
 
@@ -145,20 +256,24 @@ impl Transaction for TransactionStatements<'_> {
             (&events.headers, Type::TEXT_ARRAY),
             (&events.payloads, Type::BYTEA_ARRAY),
         ];
-        self.query(&self.sql.emit, &parameters).await.map(drop)
+        match self.last {
+            Some(LastStatement::Emit) => self.query_and_commit(&self.sql.emit, &parameters).await.map(drop),
+            Some(LastStatement::Finish) | None => self.query(&self.sql.emit, &parameters).await.map(drop),
+        }
     }
 
     async fn finish(&mut self, namespace: &str, rows: &[Finished]) -> Result<usize, Fault> {
-        let operations: Vec<Uuid> = rows.iter().map(|row| uuid(row.operation)).collect();
-        let verdicts: Vec<i16> = rows.iter().map(|row| number(row.verdict)).collect();
-        let answers: Vec<&[u8]> = rows.iter().map(|row| &row.answer[..]).collect();
-        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
-            (&namespace, Type::TEXT),
-            (&operations, Type::UUID_ARRAY),
-            (&verdicts, Type::INT2_ARRAY),
-            (&answers, Type::BYTEA_ARRAY),
-        ];
-        Ok(self.query(&self.sql.finish, &parameters).await?.len())
+        let columns = FinishedColumns::of(rows);
+        match self.last {
+            Some(LastStatement::Finish) => self.finish_and_commit(namespace, &columns).await,
+            Some(LastStatement::Emit) | None => {
+                Ok(self.query(&self.sql.finish, &columns.parameters(&namespace)).await?.len())
+            }
+        }
+    }
+
+    fn commit_follows(&mut self, last: LastStatement) {
+        self.last = Some(last);
     }
 
     /// A handler may name a table that does not exist: its transaction failed, and the ledger can still be used.
@@ -237,48 +352,3 @@ fn number(verdict: LedgerVerdict) -> i16 {
 pub(super) fn uuid(operation: OperationId) -> Uuid {
     Uuid::from_bytes(*operation.as_bytes())
 }
-
-pub(super) fn fault(error: tokio_postgres::Error) -> Fault {
-    Fault::new(kind(&error), PostgresDriverError(error))
-}
-
-/// The fault of a failed COMMIT. Only an error that the server sent without ending the session says that nothing was
-/// committed.
-pub(super) fn commit_fault(error: tokio_postgres::Error) -> Fault {
-    use tokio_postgres::error::Severity;
-    let is_definite = error.as_db_error().is_some_and(|reply| reply.parsed_severity() == Some(Severity::Error));
-    let kind = if is_definite { kind(&error) } else { FaultKind::CommitUnknown };
-    Fault::new(kind, PostgresDriverError(error))
-}
-
-/// What can be done about an error that came before COMMIT was sent.
-fn kind(error: &tokio_postgres::Error) -> FaultKind {
-    let Some(code) = error.code() else {
-        // Without a reply: the connection broke, unless the driver could not read or write a value.
-        return if error.is_closed() || error.source().is_some_and(<dyn StdError>::is::<std::io::Error>) {
-            FaultKind::Unavailable
-        } else {
-            FaultKind::Failed
-        };
-    };
-    match code {
-        code if CONFLICTS.contains(code) => FaultKind::Conflict,
-        // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
-        code if *code == SqlState::OUT_OF_MEMORY => FaultKind::TooLarge,
-        code if UNUSABLE.contains(code) => FaultKind::Unusable,
-        code if ["08", "53", "57P", "25006"].iter().any(|class| code.code().starts_with(class)) => {
-            FaultKind::Unavailable
-        }
-        _ => FaultKind::Failed,
-    }
-}
-
-const CONFLICTS: [SqlState; 3] =
-    [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::LOCK_NOT_AVAILABLE];
-
-const UNUSABLE: [SqlState; 4] = [
-    SqlState::UNDEFINED_TABLE,
-    SqlState::UNDEFINED_COLUMN,
-    SqlState::INVALID_SCHEMA_NAME,
-    SqlState::INSUFFICIENT_PRIVILEGE,
-];

@@ -48,8 +48,11 @@ async fn run(ledger: &PostgresLedger, key: &str) -> Result<RunResult<String>, Re
 /// The statements as they are sent, without statistics, and with arguments that the planner cannot look into.
 async fn index_plans() {
     const CLAIM: &str = include_str!("../../../src/postgres/ledger/claim.sql");
+    const CLAIM_ONE: &str = include_str!("../../../src/postgres/ledger/claim_one.sql");
     const READ: &str = include_str!("../../../src/postgres/ledger/read.sql");
     const FINISH: &str = include_str!("../../../src/postgres/ledger/finish.sql");
+    const FINISH_LAST: &str = include_str!("../../../src/postgres/ledger/finish_last.sql");
+    const FINISH_LAST_ONE: &str = include_str!("../../../src/postgres/ledger/finish_last_one.sql");
     let schema = schema().await;
     ledger(&schema.url(), terms()).create_tables().await.unwrap();
     let admin = schema.admin();
@@ -58,7 +61,10 @@ async fn index_plans() {
          set plan_cache_mode = force_custom_plan;
          prepare claim (text, uuid[], smallint[], bytea[]) as {CLAIM};
          prepare read (text, uuid[]) as {READ};
-         prepare finish (text, uuid[], smallint[], bytea[]) as {FINISH};",
+         prepare finish (text, uuid[], smallint[], bytea[]) as {FINISH};
+         prepare claim_one (text, uuid, smallint, bytea) as {CLAIM_ONE};
+         prepare finish_last (text, uuid[], smallint[], bytea[], bigint) as {FINISH_LAST};
+         prepare finish_last_one (text, uuid, smallint, bytea) as {FINISH_LAST_ONE};",
         schema.name()
     );
     admin.batch_execute(&prepare).await.unwrap();
@@ -82,9 +88,16 @@ async fn assert_index_plans(schema: &PostgresSchema, size: u32, namespace: &str)
     let list = |value: &dyn Fn(u32) -> String| format!("'{{{}}}'", (0..256).map(value).collect::<Vec<_>>().join(","));
     let operations = list(&|n| format!("00000000-0000-8000-8000-{n:012}"));
     let more = format!("{}, {}", list(&|_| "1".into()), list(&|_| "\\\\x00".into()));
-    for statement in ["claim", "read", "finish"] {
-        let more = if statement == "read" { String::new() } else { format!(", {more}") };
-        let explain = format!("explain execute {statement}('{namespace}', {operations}{more})");
+    let one = "'00000000-0000-8000-8000-000000000000', 1::smallint, '\\x00'";
+    for (statement, arguments) in [
+        ("claim", format!("{operations}, {more}")),
+        ("claim_one", one.to_owned()),
+        ("read", operations.clone()),
+        ("finish", format!("{operations}, {more}")),
+        ("finish_last", format!("{operations}, {more}, 256")),
+        ("finish_last_one", one.to_owned()),
+    ] {
+        let explain = format!("explain execute {statement}('{namespace}', {arguments})");
         let rows = schema.admin().query(&explain, &[]).await.unwrap();
         let mut plan = String::new();
         for row in &rows {
@@ -92,7 +105,7 @@ async fn assert_index_plans(schema: &PostgresSchema, size: u32, namespace: &str)
         }
         assert!(!plan.contains("Seq Scan on hapax_ledger"), "{statement}, {size} rows, {namespace}:\n{plan}");
         // The claim finds existing rows through its conflict, which uses the index without a node of the plan.
-        let uses_index = statement == "claim" || plan.contains("hapax_ledger_pkey");
+        let uses_index = statement.starts_with("claim") || plan.contains("hapax_ledger_pkey");
         assert!(uses_index, "{statement}, {size} rows, {namespace}:\n{plan}");
     }
 }

@@ -1,0 +1,71 @@
+//! Errors of the driver as faults of the ledger.
+
+use std::error::Error as StdError;
+
+use hapax_core::ledger::{Fault, FaultKind};
+use hapax_core::{Error, ErrorKind};
+use tokio_postgres::error::SqlState;
+
+use crate::postgres::call_error::{PostgresCallError, PostgresDriverError};
+
+/// The fault of a call that needed a connection of the pool.
+pub(super) fn connect_fault(error: PostgresCallError) -> Fault {
+    tables_fault(error.into())
+}
+
+pub(super) fn tables_fault(error: Error) -> Fault {
+    let is_unusable = error.kind() == ErrorKind::Unusable;
+    let kind = if is_unusable { FaultKind::Unusable } else { FaultKind::Unavailable };
+    Fault::new(kind, error)
+}
+
+pub(super) fn fault(error: tokio_postgres::Error) -> Fault {
+    Fault::new(kind(&error), PostgresDriverError(error))
+}
+
+/// The fault of a failed COMMIT. Only an error that the server sent without ending the session says that nothing was
+/// committed.
+pub(super) fn commit_fault(error: tokio_postgres::Error) -> Fault {
+    use tokio_postgres::error::Severity;
+    let is_definite = error.as_db_error().is_some_and(|reply| reply.parsed_severity() == Some(Severity::Error));
+    let kind = if is_definite { kind(&error) } else { FaultKind::CommitUnknown };
+    Fault::new(kind, PostgresDriverError(error))
+}
+
+/// Whether `finish_last.sql` missed a row.
+pub(super) fn is_division_by_zero(fault: &Fault) -> bool {
+    let error = fault.source.downcast_ref::<PostgresDriverError>();
+    error.and_then(|error| error.0.code()) == Some(&SqlState::DIVISION_BY_ZERO)
+}
+
+/// What can be done about an error that came before COMMIT was sent.
+pub(super) fn kind(error: &tokio_postgres::Error) -> FaultKind {
+    let Some(code) = error.code() else {
+        // Without a reply: the connection broke, unless the driver could not read or write a value.
+        return if error.is_closed() || error.source().is_some_and(<dyn StdError>::is::<std::io::Error>) {
+            FaultKind::Unavailable
+        } else {
+            FaultKind::Failed
+        };
+    };
+    match code {
+        code if CONFLICTS.contains(code) => FaultKind::Conflict,
+        // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
+        code if *code == SqlState::OUT_OF_MEMORY => FaultKind::TooLarge,
+        code if UNUSABLE.contains(code) => FaultKind::Unusable,
+        code if ["08", "53", "57P", "25006"].iter().any(|class| code.code().starts_with(class)) => {
+            FaultKind::Unavailable
+        }
+        _ => FaultKind::Failed,
+    }
+}
+
+const CONFLICTS: [SqlState; 3] =
+    [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::LOCK_NOT_AVAILABLE];
+
+const UNUSABLE: [SqlState; 4] = [
+    SqlState::UNDEFINED_TABLE,
+    SqlState::UNDEFINED_COLUMN,
+    SqlState::INVALID_SCHEMA_NAME,
+    SqlState::INSUFFICIENT_PRIVILEGE,
+];
