@@ -12,6 +12,7 @@
 //! message.rs   a message: payload, headers, ordering key, coordinates, time
 //! process.rs   trait Process: jobs in, verdicts out
 //! dead.rs      trait DeadLetters: where messages go that nobody can process
+//! dead_store.rs  trait DeadLetterStore: list, mark for a redrive, take the marked; dead_memory.rs keeps them for tests
 //! ```
 //!
 //! # What every source promises
@@ -51,12 +52,16 @@
 //! | SQLite queue | queue, 0, 0 | a counter | row id and lease | the column | the column |
 
 mod dead;
+mod dead_memory;
+mod dead_store;
 mod message;
 mod process;
 mod settle;
 mod source;
 
 pub use dead::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
+pub use dead_memory::MemoryDeadLetterStore;
+pub use dead_store::{DeadCursor, DeadLetterStore, KeptLetter, ListedLetter, MarkedLetter};
 pub use message::{Coordinates, Headers, Message, Position};
 pub use process::{Job, Process, Verdict};
 pub use settle::{Settle, Settlement};

@@ -18,6 +18,7 @@
 //! settling.rs   settlements that the broker has not confirmed
 //! burials.rs    dead letters that are not confirmed
 //! extension.rs  the leases of deliveries
+//! redrive.rs    the lane of dead letters that are to be processed again
 //! engine.rs     one task that decides, and the tasks that it starts
 //! ```
 
@@ -28,6 +29,7 @@ mod extension;
 mod identity;
 mod lanes;
 mod order;
+mod redrive;
 mod room;
 pub mod rules;
 mod settling;
@@ -43,6 +45,7 @@ use crate::runtime::Runtime;
 use engine::Engine;
 
 pub use identity::{Bucket, IdentifiedMessage, KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
+pub use redrive::RedriveSource;
 pub use watermark::Watermark;
 
 /// Settings of a worker.

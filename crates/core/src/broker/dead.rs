@@ -1,11 +1,12 @@
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::broker::Message;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Fingerprint, OperationId};
 use crate::record::Timestamp;
 
@@ -62,6 +63,16 @@ impl DeadLetterId {
     /// The 16 bytes of the UUID.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
+    }
+}
+
+/// Reads a UUID, as `Display` prints it.
+impl FromStr for DeadLetterId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let invalid = |error| Error::new(ErrorKind::Invalid, "the id of a dead letter is a UUID").caused_by(error);
+        Uuid::try_parse(text).map(Self).map_err(invalid)
     }
 }
 
@@ -123,5 +134,10 @@ impl DeadReason {
             Self::OutcomeUnknown => "outcome-unknown",
             Self::RecordDamaged => "record-damaged",
         }
+    }
+
+    /// The reason with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == name)
     }
 }

@@ -63,6 +63,11 @@ pub(crate) fn extended_too_long(delivery: &DeliveryId) {
     tracing::warn!(?delivery, "the broker keeps a delivery no longer, and delivers the message again");
 }
 
+pub(crate) fn redrive_failed(source: &str, error: &Error) {
+    let error = tracing::field::debug(error);
+    tracing::warn!(source, error, "the dead letters cannot be read; those that were marked for a redrive wait");
+}
+
 pub(crate) fn buried(source: &str, reason: DeadReason) {
     let reason = reason.as_str();
     counter!(names::WORKER_DEAD, "source" => source.to_owned(), "reason" => reason).increment(1);

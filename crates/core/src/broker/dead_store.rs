@@ -1,0 +1,122 @@
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::broker::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
+use crate::error::Result;
+use crate::key::OperationId;
+use crate::record::Timestamp;
+
+/// Dead letters that are kept: operators list them and mark them for a redrive, and the worker of their source takes
+/// the marked ones.
+#[async_trait]
+pub trait DeadLetterStore: DeadLetters {
+    /// Returns at most `limit` letters behind the cursor, without their payloads. The letter that was written last is
+    /// the last one. A letter that is written again while a caller pages may appear twice.
+    ///
+    /// # Errors
+    /// - `Invalid` if another kind of store has returned the cursor.
+    /// - As a read of the store.
+    async fn list(&self, after: Option<&DeadCursor>, limit: usize) -> Result<Vec<ListedLetter>>;
+
+    /// Returns one letter as a whole.
+    ///
+    /// # Errors
+    /// As a read of the store. `Damaged` if the letter cannot be decoded.
+    async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>>;
+
+    /// Marks a letter for a redrive. Where the tables of a ledger lie beside the letters, the operation is no longer
+    /// closed, and its attempts count from 0 again. Returns whether the letter exists.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: marking it again is safe.
+    async fn mark(&self, id: DeadLetterId) -> Result<bool>;
+
+    /// Takes at most `limit` marked letters of this source, the ones that were marked first. For the length of the
+    /// lease, no other call takes them. Their marks stay: only [`finish`](Self::finish) and
+    /// [`put`](DeadLetters::put) end a redrive.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: letters that were taken and not returned are free again after the lease.
+    async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>>;
+
+    /// Frees taken letters only after this time: to extend their lease, or to try again later. Does nothing with
+    /// letters that are gone or not marked.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: repeating it is safe.
+    async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()>;
+
+    /// Removes letters whose messages were processed: the id of each, and when it was marked. Does nothing with a
+    /// letter that was written again since that mark, because its message is dead again.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: repeating it is safe.
+    async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()>;
+}
+
+/// A dead letter in a list: without its message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedLetter {
+    /// The id.
+    pub id: DeadLetterId,
+    /// Why the message is dead.
+    pub reason: DeadReason,
+    /// How many attempts failed.
+    pub attempts: u32,
+    /// The namespace of the worker.
+    pub namespace: String,
+    /// The name of the source and its group.
+    pub source: String,
+    /// The operation, if the message has a usable key.
+    pub operation: Option<OperationId>,
+    /// When the worker gave up.
+    pub at: Timestamp,
+    /// When an operator marked the letter for a redrive.
+    pub marked_at: Option<Timestamp>,
+    /// The length of the payload in bytes.
+    pub size: u64,
+    /// Where the list continues.
+    pub cursor: DeadCursor,
+}
+
+/// A dead letter as it is kept.
+#[derive(Clone, Debug)]
+pub struct KeptLetter {
+    /// The letter.
+    pub letter: DeadLetter,
+    /// When an operator marked it for a redrive.
+    pub marked_at: Option<Timestamp>,
+}
+
+/// A dead letter whose message is to be processed again.
+#[derive(Clone, Debug)]
+pub struct MarkedLetter {
+    /// The letter.
+    pub letter: DeadLetter,
+    /// When an operator marked it.
+    pub marked_at: Timestamp,
+}
+
+/// A place in the list of a [`DeadLetterStore`]. Its text has a meaning for that store only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadCursor(String);
+
+impl DeadCursor {
+    /// The cursor with this text, which a store has returned before.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeadCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,307 @@
+//! The lane of dead letters that operators marked to be processed again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::broker::{
+    Capability, DeadLetterId, DeadLetterStore, Delivery, DeliveryId, Event, Lane, MarkedLetter, Room, Settle,
+    Settlement, Source,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::Timestamp;
+use crate::runtime::Runtime;
+use crate::telemetry;
+
+/// How often the store is asked for marked letters.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a taken letter belongs to this worker. Each look extends it.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// How many marked letters are processed at a time.
+const MOST: usize = 100;
+
+/// A source that also delivers the dead letters of its name that operators marked for a redrive, in a lane of its own.
+///
+/// A letter whose message was processed is removed. If its message is dead again, the worker has written the letter
+/// again, and it stays.
+///
+/// ```
+/// # fn wire(source: Box<dyn hapax::broker::Source>, letters: std::sync::Arc<dyn hapax::broker::DeadLetterStore>,
+/// #     runtime: std::sync::Arc<dyn hapax::runtime::Runtime>) -> Box<dyn hapax::broker::Source> {
+/// // `letters` is also where the worker writes its dead letters.
+/// Box::new(hapax::worker::RedriveSource::new(source, letters, runtime))
+/// # }
+/// ```
+pub struct RedriveSource {
+    inner: Box<dyn Source>,
+    redrive: Arc<Redrive>,
+    settler: Arc<RedriveSettler>,
+    /// Letters that are being taken.
+    taking: Option<oneshot::Receiver<Result<Vec<MarkedLetter>>>>,
+    /// Taken letters for which there was no room.
+    ready: VecDeque<Delivery>,
+    delivered: u64,
+    /// When to look again, on the boot-time clock.
+    look_at: Duration,
+}
+
+/// What the source, its settler and its tasks share.
+struct Redrive {
+    letters: Arc<dyn DeadLetterStore>,
+    runtime: Arc<dyn Runtime>,
+    source: Arc<str>,
+    lane: Lane,
+    /// Taken letters without an end, by the number of their delivery: the id and the mark of each.
+    open: Mutex<BTreeMap<u64, (DeadLetterId, Timestamp)>>,
+}
+
+/// What a [`RedriveSource`] waits for.
+enum RedriveInput {
+    Source(Result<Event>),
+    Taken(Result<Vec<MarkedLetter>>),
+    TimeToLook,
+}
+
+impl RedriveSource {
+    /// The source, and the letters that its worker writes.
+    pub fn new(inner: Box<dyn Source>, letters: Arc<dyn DeadLetterStore>, runtime: Arc<dyn Runtime>) -> Self {
+        let source = Arc::clone(inner.name());
+        let lane = Lane { topic: "redrive".into(), partition: 0, generation: 0 };
+        let redrive = Arc::new(Redrive { letters, runtime, source, lane, open: Mutex::default() });
+        let settler = RedriveSettler { inner: inner.settler(), redrive: Arc::clone(&redrive) };
+        Self {
+            inner,
+            redrive,
+            settler: Arc::new(settler),
+            taking: None,
+            ready: VecDeque::new(),
+            delivered: 0,
+            look_at: Duration::ZERO,
+        }
+    }
+
+    /// Delivers letters for which there is room.
+    fn take_ready(&mut self, room: &Room) -> Vec<Delivery> {
+        let (mut taken, mut bytes) = (Vec::new(), 0_usize);
+        while is_open(room, &self.redrive.lane)
+            && taken.len() < room.messages
+            && let Some(next) = self.ready.front()
+        {
+            bytes = bytes.saturating_add(next.message.size());
+            if bytes > room.bytes && !taken.is_empty() {
+                break;
+            }
+            taken.extend(self.ready.pop_front());
+        }
+        taken
+    }
+
+    /// Waits for the source, and for the letters that are being taken or for the time to look for some.
+    async fn wait(&mut self, room: Room, pause: Duration) -> RedriveInput {
+        let (runtime, taking) = (&self.redrive.runtime, &mut self.taking);
+        let looked = pin!(async move {
+            let Some(taken) = taking else {
+                runtime.sleep(pause).await;
+                return RedriveInput::TimeToLook;
+            };
+            let ended = |_| Error::new(ErrorKind::NotApplied, "the runtime of the worker has ended");
+            RedriveInput::Taken(taken.await.unwrap_or_else(|error| Err(ended(error))))
+        });
+        match select(self.inner.next(room), looked).await {
+            Either::Left((event, _)) => RedriveInput::Source(event),
+            Either::Right((input, _)) => input,
+        }
+    }
+
+    fn receive(&mut self, taken: Result<Vec<MarkedLetter>>) {
+        self.taking = None;
+        self.look_at = self.redrive.runtime.boottime_now() + LOOK_EVERY;
+        match taken {
+            Ok(letters) => letters.into_iter().for_each(|marked| self.deliver(marked)),
+            Err(error) => telemetry::redrive_failed(&self.redrive.source, &error),
+        }
+    }
+
+    fn deliver(&mut self, marked: MarkedLetter) {
+        let mut open = self.redrive.open.lock();
+        // Its lease ran out although it is still being processed here.
+        if open.values().any(|(id, _)| *id == marked.letter.id) {
+            return;
+        }
+        self.delivered += 1;
+        open.insert(self.delivered, (marked.letter.id, marked.marked_at));
+        let handle = marked.letter.id.as_bytes().to_vec().into();
+        let id = DeliveryId { lane: self.redrive.lane.clone(), number: self.delivered, handle };
+        // Without a lease: this source extends its letters by itself.
+        self.ready.push_back(Delivery { id, message: marked.letter.message, attempt: None, leased_until: None });
+    }
+}
+
+fn is_open(room: &Room, lane: &Lane) -> bool {
+    room.messages > 0 && room.bytes > 0 && !room.closed.contains(lane)
+}
+
+impl Redrive {
+    /// Extends the leases of the open letters and takes further ones, in a task: a future that is dropped would lose
+    /// them for the length of their lease.
+    fn look(self: &Arc<Self>) -> oneshot::Receiver<Result<Vec<MarkedLetter>>> {
+        let (reply, taken) = oneshot::channel();
+        let redrive = Arc::clone(self);
+        self.runtime.spawn(Box::pin(async move {
+            // A failed send means that the source was dropped.
+            let _ = reply.send(redrive.extend_and_take().await);
+        }));
+        taken
+    }
+
+    async fn extend_and_take(&self) -> Result<Vec<MarkedLetter>> {
+        let open: Vec<DeadLetterId> = self.open.lock().values().map(|(id, _)| *id).collect();
+        if !open.is_empty() {
+            self.letters.postpone(&open, LEASE).await?;
+        }
+        let limit = MOST.saturating_sub(open.len());
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        self.letters.take_marked(&self.source, limit, LEASE).await
+    }
+
+    async fn settle(&self, id: &DeliveryId, settlement: Settlement) -> Result<()> {
+        match settlement {
+            Settlement::Ack => self.finish(id.number..=id.number).await,
+            Settlement::UpTo => self.finish(0..=id.number).await,
+            Settlement::Extend(_) => Ok(()),
+            Settlement::Retry(after) => {
+                let open = self.open.lock().get(&id.number).copied();
+                let Some((letter, _)) = open else { return Ok(()) };
+                self.letters.postpone(&[letter], after).await?;
+                self.open.lock().remove(&id.number);
+                Ok(())
+            }
+        }
+    }
+
+    async fn finish(&self, numbers: std::ops::RangeInclusive<u64>) -> Result<()> {
+        let ended: Vec<(u64, (DeadLetterId, Timestamp))> =
+            self.open.lock().range(numbers).map(|(number, marked)| (*number, *marked)).collect();
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let redriven: Vec<(DeadLetterId, Timestamp)> = ended.iter().map(|(_, marked)| *marked).collect();
+        self.letters.finish(&redriven).await?;
+        let mut open = self.open.lock();
+        for (number, _) in &ended {
+            open.remove(number);
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Source for RedriveSource {
+    fn name(&self) -> &Arc<str> {
+        &self.redrive.source
+    }
+
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    fn settler(&self) -> Arc<dyn Settle> {
+        Arc::clone(&self.settler) as _
+    }
+
+    async fn next(&mut self, room: Room) -> Result<Event> {
+        loop {
+            let ready = self.take_ready(&room);
+            if !ready.is_empty() {
+                return Ok(Event::Deliveries(ready));
+            }
+            let wait = self.look_at.saturating_sub(self.redrive.runtime.boottime_now());
+            if self.taking.is_none() && wait.is_zero() {
+                self.taking = Some(self.redrive.look());
+            }
+            match self.wait(room.clone(), wait.max(LOOK_EVERY / 10)).await {
+                RedriveInput::Source(event) => return event,
+                RedriveInput::Taken(taken) => self.receive(taken),
+                RedriveInput::TimeToLook => {}
+            }
+        }
+    }
+
+    /// Gives back the letters that were taken and not delivered.
+    async fn close(&mut self) -> Result<()> {
+        let undelivered: Vec<DeadLetterId> = {
+            let mut open = self.redrive.open.lock();
+            self.ready.drain(..).filter_map(|delivery| open.remove(&delivery.id.number)).map(|(id, _)| id).collect()
+        };
+        if !undelivered.is_empty() {
+            // Otherwise they are free after their lease.
+            let _ = self.redrive.letters.postpone(&undelivered, Duration::ZERO).await;
+        }
+        self.inner.close().await
+    }
+}
+
+impl fmt::Debug for RedriveSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedriveSource").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// Settles letters here, and everything else at the broker.
+struct RedriveSettler {
+    inner: Arc<dyn Settle>,
+    redrive: Arc<Redrive>,
+}
+
+#[async_trait]
+impl Settle for RedriveSettler {
+    async fn settle(&self, settlements: Vec<(DeliveryId, Settlement)>) -> Vec<Result<()>> {
+        let is_letter = |id: &DeliveryId| id.lane == self.redrive.lane;
+        let ours: Vec<bool> = settlements.iter().map(|(id, _)| is_letter(id)).collect();
+        let (letters, messages): (Vec<_>, Vec<_>) = settlements.into_iter().partition(|(id, _)| is_letter(id));
+        let mut at_broker = match messages.is_empty() {
+            true => Vec::new(),
+            false => self.inner.settle(messages).await,
+        }
+        .into_iter();
+        let mut letters = letters.into_iter();
+        let mut results = Vec::with_capacity(ours.len());
+        for is_ours in ours {
+            let missing = || Error::new(ErrorKind::Unknown, "the source gave no result for a settlement");
+            results.push(match (is_ours, letters.as_slice().first()) {
+                (true, Some((id, settlement))) => {
+                    let settled = self.redrive.settle(id, *settlement).await;
+                    letters.next();
+                    settled
+                }
+                _ => at_broker.next().unwrap_or_else(|| Err(missing())),
+            });
+        }
+        results
+    }
+
+    async fn leave(&self, lanes: &[Lane]) -> Result<()> {
+        self.inner.leave(lanes).await
+    }
+
+    async fn lag(&self) -> Result<Option<u64>> {
+        self.inner.lag().await
+    }
+}
+
+impl fmt::Debug for RedriveSettler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedriveSettler").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
