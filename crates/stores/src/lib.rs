@@ -10,6 +10,10 @@
 
 #[cfg(feature = "sqlite")]
 mod chaos;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+mod headers;
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+mod letter;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -20,8 +24,13 @@ mod spread;
 mod sqlite;
 
 #[cfg(feature = "postgres")]
-pub use postgres::{HandleJobs, Postgres, PostgresEntry, PostgresLedger, PostgresProcess, PostgresTables, PostgresUrl};
+pub use postgres::{
+    HandleJobs, Postgres, PostgresDeadLetters, PostgresEntry, PostgresLedger, PostgresProcess, PostgresTables,
+    PostgresUrl,
+};
 #[cfg(feature = "redis")]
-pub use redis::{Redis, RedisUrl};
+pub use redis::{Redis, RedisDeadLetters, RedisUrl};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Sqlite, SqliteEntry, SqliteLedger, SqliteProcess, SqliteSettings, SqliteTables};
+pub use sqlite::{Sqlite, SqliteDeadLetters, SqliteEntry, SqliteLedger, SqliteProcess, SqliteSettings, SqliteTables};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteQueue, SqliteSource, SqliteSourceSettings};

@@ -15,6 +15,7 @@
 mod call_error;
 mod check;
 mod clock;
+mod dead;
 mod ledger;
 mod migrations;
 mod pool;
@@ -47,6 +48,7 @@ use row::{RecordColumns, RecordReply};
 use statements::Statements;
 use sweep::SweepPosition;
 
+pub use dead::PostgresDeadLetters;
 pub use ledger::{HandleJobs, PostgresEntry, PostgresLedger, PostgresProcess};
 pub use tables::PostgresTables;
 pub use url::PostgresUrl;

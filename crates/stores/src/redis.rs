@@ -14,6 +14,7 @@
 //! breaks, fails with `Unknown`. The store never sends a call twice.
 
 mod call_error;
+mod dead;
 mod link;
 mod script;
 mod server_info;
@@ -41,6 +42,7 @@ use server_monitor::ServerMonitor;
 use value::RedisKey;
 use value::ScriptReply;
 
+pub use dead::RedisDeadLetters;
 pub use url::RedisUrl;
 
 /// A store on a Redis server, 7.0 or later, or on any Valkey.

@@ -11,8 +11,11 @@
 
 mod checkpoint;
 mod connection;
+mod dead;
+mod file_thread;
 mod group;
 mod ledger;
+mod queue;
 mod row;
 mod step;
 mod sweep;
@@ -32,7 +35,9 @@ use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
 use hapax_core::{RecordKey, Result};
 
 use checkpoint::Checkpoints;
+pub use dead::SqliteDeadLetters;
 pub use ledger::{SqliteEntry, SqliteLedger, SqliteProcess};
+pub use queue::{SqliteQueue, SqliteSource, SqliteSourceSettings};
 pub use tables::SqliteTables;
 use thread::DatabaseThread;
 

@@ -20,6 +20,7 @@ pub(crate) struct Migration {
 pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, sql: include_str!("migrations/0001_records.sql") },
     Migration { version: 2, sql: include_str!("migrations/0002_ledger.sql") },
+    Migration { version: 3, sql: include_str!("migrations/0003_dead.sql") },
 ];
 
 /// The versions that the schema lacks. None means that the schema can be used.

@@ -8,7 +8,7 @@ use super::PostgresUrl;
 use super::migrations;
 use super::pool::ConnectionPool;
 
-/// The tables of Hapax in a PostgreSQL database: records, ledger, attempts and outbox.
+/// The tables of Hapax in a PostgreSQL database: records, ledger, attempts, outbox and dead letters.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")]

@@ -3,16 +3,17 @@ use std::path::{Path, PathBuf};
 use hapax_core::Result;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{SqliteLedger, connection};
+use super::{SqliteDeadLetters, SqliteLedger, SqliteQueue, connection};
 
-/// The tables of Hapax in an SQLite file: records, ledger, attempts and outbox.
+/// The tables of Hapax in an SQLite file: records, ledger, attempts, outbox, queue and dead
+/// letters.
 ///
 /// ```
 /// use hapax::stores::SqliteTables;
 ///
 /// # let directory = tempfile::tempdir()?;
 /// let tables = SqliteTables::new(directory.path().join("shop.db"));
-/// assert_eq!(tables.missing()?, [1, 2]);
+/// assert_eq!(tables.missing()?, [1, 2, 3, 4]);
 /// tables.create()?;
 /// assert!(tables.missing()?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
@@ -30,9 +31,11 @@ struct TablesVersion {
     table: &'static str,
 }
 
-const VERSIONS: [TablesVersion; 2] = [
+const VERSIONS: [TablesVersion; 4] = [
     TablesVersion { version: 1, sql: include_str!("schema.sql"), table: "hapax_record" },
     TablesVersion { version: 2, sql: include_str!("ledger/tables.sql"), table: "hapax_ledger" },
+    TablesVersion { version: 3, sql: include_str!("queue/tables.sql"), table: "hapax_queue" },
+    TablesVersion { version: 4, sql: include_str!("dead/tables.sql"), table: "hapax_dead" },
 ];
 
 impl SqliteTables {
@@ -58,6 +61,8 @@ impl SqliteTables {
         let mut connection = connection::open(&self.path)?;
         connection::prepare(&mut connection, &self.path)?;
         SqliteLedger::migrate(&mut connection)?;
+        SqliteQueue::migrate(&mut connection)?;
+        SqliteDeadLetters::migrate(&mut connection)?;
         Ok(missing)
     }
 

@@ -7,6 +7,8 @@ mod groups;
 mod ledger_behind_gate;
 mod ledger_faults;
 mod ledger_log;
+mod queue;
+mod redrive;
 mod sqlite;
 mod turns;
 mod worker;

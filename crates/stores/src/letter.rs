@@ -1,0 +1,130 @@
+//! A dead letter as the columns that every database keeps.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hapax_core::broker::{
+    Coordinates, DeadLetter, DeadLetterId, DeadReason, KeptLetter, MarkedLetter, Message, Position,
+};
+use hapax_core::{Error, ErrorKind, Fingerprint, OperationId, Result, Rule, Timestamp};
+
+use crate::headers;
+
+/// The columns of a letter. Numbers without a sign keep their 64 bits.
+#[derive(Debug)]
+pub(crate) struct LetterColumns {
+    pub(crate) id: [u8; 16],
+    pub(crate) reason: String,
+    pub(crate) attempts: i64,
+    pub(crate) namespace: String,
+    pub(crate) source: String,
+    pub(crate) operation: Option<[u8; 16]>,
+    pub(crate) rule: i16,
+    pub(crate) fingerprint: [u8; Fingerprint::LEN],
+    pub(crate) at: i64,
+    pub(crate) origin: Option<String>,
+    pub(crate) partition: Option<i64>,
+    pub(crate) position: Option<i64>,
+    pub(crate) position_id: Option<Bytes>,
+    pub(crate) sent_at: Option<i64>,
+    pub(crate) ordering_key: Option<Bytes>,
+    pub(crate) headers: String,
+    pub(crate) payload: Bytes,
+}
+
+impl LetterColumns {
+    pub(crate) fn of(letter: &DeadLetter) -> Self {
+        let message = &letter.message;
+        let coordinates = message.coordinates.as_ref();
+        let (position, position_id) = match coordinates.map(|coordinates| &coordinates.position) {
+            Some(Position::Number(number)) => (Some(number.cast_signed()), None),
+            Some(Position::Id(id)) => (None, Some(id.clone())),
+            None => (None, None),
+        };
+        Self {
+            id: *letter.id.as_bytes(),
+            reason: letter.reason.as_str().to_owned(),
+            attempts: letter.attempts.into(),
+            namespace: letter.namespace.to_string(),
+            source: letter.source.to_string(),
+            operation: letter.operation.map(|operation| *operation.as_bytes()),
+            rule: letter.fingerprint.rule().0.into(),
+            fingerprint: *letter.fingerprint.as_bytes(),
+            at: letter.at.0.cast_signed(),
+            origin: coordinates.map(|coordinates| coordinates.origin.to_string()),
+            partition: coordinates.map(|coordinates| coordinates.partition.into()),
+            position,
+            position_id,
+            sent_at: message.timestamp.map(|sent_at| sent_at.0.cast_signed()),
+            ordering_key: message.ordering_key.clone(),
+            headers: headers::encode(&message.headers),
+            payload: message.payload.clone(),
+        }
+    }
+
+    /// # Errors
+    /// `Damaged` if the columns are not those of a letter.
+    pub(crate) fn letter(self) -> Result<DeadLetter> {
+        let message = Message {
+            headers: headers::decode(&self.headers)?,
+            coordinates: self.coordinates()?,
+            payload: self.payload,
+            ordering_key: self.ordering_key,
+            timestamp: self.sent_at.map(time),
+        };
+        Ok(DeadLetter {
+            id: DeadLetterId::from_bytes(self.id),
+            reason: reason(&self.reason)?,
+            attempts: attempts(self.attempts)?,
+            namespace: self.namespace.into(),
+            source: self.source.into(),
+            operation: self.operation.map(OperationId::from_bytes),
+            fingerprint: Fingerprint::from_parts(Rule(number(self.rule)?), self.fingerprint),
+            message: Arc::new(message),
+            at: time(self.at),
+        })
+    }
+
+    fn coordinates(&self) -> Result<Option<Coordinates>> {
+        let Some(origin) = &self.origin else { return Ok(None) };
+        let position = match (self.position, &self.position_id) {
+            (Some(number), _) => Position::Number(number.cast_unsigned()),
+            (None, Some(id)) => Position::Id(id.clone()),
+            (None, None) => return Err(damaged()),
+        };
+        let partition = number(self.partition.unwrap_or_default())?;
+        Ok(Some(Coordinates { origin: origin.as_str().into(), partition, position }))
+    }
+}
+
+/// # Errors
+/// `Unusable` if a newer release has written the reason.
+pub(crate) fn reason(name: &str) -> Result<DeadReason> {
+    let unknown = || {
+        let message = format!("a dead letter has the unknown reason {name:?}; use the release that wrote it");
+        Error::new(ErrorKind::Unusable, message)
+    };
+    DeadReason::from_name(name).ok_or_else(unknown)
+}
+
+pub(crate) fn attempts(stored: i64) -> Result<u32> {
+    number(stored)
+}
+
+pub(crate) fn time(stored: i64) -> Timestamp {
+    Timestamp(stored.cast_unsigned())
+}
+
+fn number<S, T: TryFrom<S>>(stored: S) -> Result<T> {
+    T::try_from(stored).map_err(|_| damaged())
+}
+
+/// A letter that was taken for a redrive.
+pub(crate) fn marked(kept: KeptLetter) -> Result<MarkedLetter> {
+    let marked_at = kept.marked_at.ok_or_else(damaged)?;
+    Ok(MarkedLetter { letter: kept.letter, marked_at })
+}
+
+pub(crate) fn damaged() -> Error {
+    Error::new(ErrorKind::Damaged, "a dead letter cannot be decoded; restore it from a backup, or delete it")
+}

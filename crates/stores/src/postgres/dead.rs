@@ -1,0 +1,180 @@
+//! Dead letters in a PostgreSQL database. The server's clock is the clock of their leases.
+
+mod columns;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use columns::WrittenLetter;
+use hapax_core::broker::{
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
+};
+use hapax_core::runtime::Runtime;
+use hapax_core::{Error, ErrorKind, Result, Timestamp};
+use tokio::sync::OnceCell;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::PostgresUrl;
+use super::migrations;
+use super::pool::{ConnectionPool, Parameter};
+use super::schema::Schema;
+use crate::letter::marked;
+
+/// How many connections a handle uses at most: dead letters are rare.
+const CONNECTIONS: usize = 4;
+
+/// Dead letters in a PostgreSQL database. At its first call it creates its tables, if they are missing and the role may
+/// create them.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use hapax::broker::DeadLetterStore;
+/// use hapax::stores::PostgresDeadLetters;
+///
+/// let letters = PostgresDeadLetters::connect(&"postgres://shop@localhost/shop".parse()?)?;
+/// for letter in letters.list(None, 100).await? {
+///     println!("{}: {} after {} attempts", letter.id, letter.reason.as_str(), letter.attempts);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct PostgresDeadLetters {
+    pool: ConnectionPool,
+    url: Arc<PostgresUrl>,
+    sql: DeadLetterSql,
+    /// Set once the tables are there.
+    has_tables: OnceCell<()>,
+}
+
+/// The texts of the statements, with the tables in their schema.
+struct DeadLetterSql {
+    put: String,
+    list: String,
+    find: String,
+    mark: String,
+    take: String,
+    postpone: String,
+    finish: String,
+}
+
+impl DeadLetterSql {
+    fn new(schema: &Schema) -> Self {
+        Self {
+            put: schema.qualify(include_str!("dead/put.sql")),
+            list: schema.qualify(include_str!("dead/list.sql")),
+            find: schema.qualify(include_str!("dead/find.sql")),
+            mark: schema.qualify(include_str!("dead/mark.sql")),
+            take: schema.qualify(include_str!("dead/take.sql")),
+            postpone: schema.qualify(include_str!("dead/postpone.sql")),
+            finish: schema.qualify(include_str!("dead/finish.sql")),
+        }
+    }
+}
+
+impl PostgresDeadLetters {
+    /// Dead letters in the database of this URL, on the current tokio runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn connect(url: &PostgresUrl) -> Result<Self> {
+        Self::with(url, Arc::new(hapax_core::runtime::Tokio::current()))
+    }
+
+    /// Dead letters in the database of this URL, on this runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let url = Arc::new(url.clone());
+        let pool = ConnectionPool::new(Arc::clone(&url), runtime, url.connections.min(CONNECTIONS))?;
+        let sql = DeadLetterSql::new(&url.schema);
+        Ok(Self { pool, url, sql, has_tables: OnceCell::new() })
+    }
+
+    /// Runs one of the statements, once the tables are there.
+    async fn query(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        let create = async || migrations::apply_on(&self.pool, &self.url.schema).await.map(drop);
+        self.has_tables.get_or_try_init(create).await?;
+        Ok(self.pool.query(statement, parameters).await?)
+    }
+
+    async fn put_one(&self, letter: DeadLetter) -> Result<()> {
+        let written = WrittenLetter::of(&letter);
+        let bytes = written.bytes();
+        self.query(&self.sql.put, &written.parameters(&bytes)).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl DeadLetters for PostgresDeadLetters {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>> {
+        // One after the other, so that the list has their order.
+        let mut results = Vec::with_capacity(letters.len());
+        for letter in letters {
+            results.push(self.put_one(letter).await);
+        }
+        results
+    }
+}
+
+#[async_trait]
+impl DeadLetterStore for PostgresDeadLetters {
+    async fn list(&self, after: Option<&DeadCursor>, limit: usize) -> Result<Vec<ListedLetter>> {
+        let unreadable = |error| Error::new(ErrorKind::Invalid, "this is no cursor of a list").caused_by(error);
+        let after: i64 = after.map_or(Ok(0), |cursor| cursor.as_str().parse()).map_err(unreadable)?;
+        let rows = self.query(&self.sql.list, &[(&after, Type::INT8), (&count(limit), Type::INT8)]).await?;
+        rows.iter().map(columns::listed).collect()
+    }
+
+    async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>> {
+        let rows = self.query(&self.sql.find, &[(&uuid(&id), Type::UUID)]).await?;
+        rows.first().map(columns::kept).transpose()
+    }
+
+    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
+        Ok(!self.query(&self.sql.mark, &[(&uuid(&id), Type::UUID)]).await?.is_empty())
+    }
+
+    async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {
+        let parameters: [Parameter<'_>; 3] =
+            [(&source, Type::TEXT), (&count(limit), Type::INT8), (&lease.as_secs_f64(), Type::FLOAT8)];
+        let rows = self.query(&self.sql.take, &parameters).await?;
+        rows.iter().map(|row| marked(columns::kept(row)?)).collect()
+    }
+
+    async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {
+        let ids: Vec<Uuid> = ids.iter().map(uuid).collect();
+        let parameters: [Parameter<'_>; 2] = [(&ids, Type::UUID_ARRAY), (&by.as_secs_f64(), Type::FLOAT8)];
+        self.query(&self.sql.postpone, &parameters).await.map(drop)
+    }
+
+    async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {
+        let ids: Vec<Uuid> = redriven.iter().map(|(id, _)| uuid(id)).collect();
+        let marks: Vec<SystemTime> = redriven.iter().map(|(_, marked_at)| columns::stored_time(*marked_at)).collect();
+        let parameters: [Parameter<'_>; 2] = [(&ids, Type::UUID_ARRAY), (&marks, Type::TIMESTAMPTZ_ARRAY)];
+        self.query(&self.sql.finish, &parameters).await.map(drop)
+    }
+}
+
+fn uuid(id: &DeadLetterId) -> Uuid {
+    Uuid::from_bytes(*id.as_bytes())
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+impl fmt::Debug for PostgresDeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresDeadLetters").field("url", &self.url).finish_non_exhaustive()
+    }
+}

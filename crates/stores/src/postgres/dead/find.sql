@@ -1,0 +1,1 @@
+select * from hapax_dead where id = $1

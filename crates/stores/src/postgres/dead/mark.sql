@@ -1,0 +1,9 @@
+with marked as (
+    update hapax_dead
+    set marked_at = coalesce(marked_at, clock_timestamp()), free_at = coalesce(free_at, clock_timestamp())
+    where id = $1
+    returning operation, namespace
+), reopened as (
+    delete from hapax_attempt a using marked m where a.operation = m.operation and a.namespace = m.namespace
+)
+select 1 from marked

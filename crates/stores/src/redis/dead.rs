@@ -1,0 +1,167 @@
+//! Dead letters in a stream of a Redis or Valkey server. The server's clock is the clock of their leases.
+//!
+//! ```text
+//! hx:dead                  the stream; a repeated letter gets a new entry, and its earlier entry is deleted
+//! hx:dead:ids              a hash: which entry has a letter
+//! hx:dead:marks            a hash: when a letter was marked for a redrive, in microseconds
+//! hx:dead:marked:SOURCE    a sorted set: the marked letters of a source, by the time from which on they can be taken
+//! ```
+
+mod stored;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::broker::{
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
+};
+use hapax_core::runtime::Runtime;
+use hapax_core::{Result, Timestamp};
+use redis::{Value, cmd};
+
+use super::RedisUrl;
+use super::link::Link;
+use super::server_monitor::ServerMonitor;
+use super::value;
+use crate::letter::{LetterColumns, marked};
+
+/// Dead letters on a Redis or Valkey server, in a stream. They are as durable as the server's settings make them, and
+/// need memory until they are removed. A user of the server needs `~hx:*` and, besides the commands of
+/// [`Redis`](super::Redis): `+xadd +xdel +xrange +hget +hset +hsetnx +hdel +hexists +zadd +zrem +zrangebyscore`.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use hapax::broker::DeadLetterStore;
+/// use hapax::stores::RedisDeadLetters;
+///
+/// let letters = RedisDeadLetters::connect(&"redis://127.0.0.1".parse()?)?;
+/// for letter in letters.list(None, 100).await? {
+///     println!("{}: {} after {} attempts", letter.id, letter.reason.as_str(), letter.attempts);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct RedisDeadLetters {
+    link: Link,
+}
+
+const KEYS: [&str; 3] = ["hx:dead", "hx:dead:ids", "hx:dead:marks"];
+
+impl RedisDeadLetters {
+    /// Dead letters on the server of this URL, on the current tokio runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn connect(url: &RedisUrl) -> Result<Self> {
+        Self::with(url, Arc::new(hapax_core::runtime::Tokio::current()))
+    }
+
+    /// Dead letters on the server of this URL, on this runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
+    pub fn with(url: &RedisUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        url.client()?;
+        Ok(Self { link: Link::new(Arc::new(url.clone()), Arc::new(ServerMonitor::new(runtime))) })
+    }
+
+    /// Runs a script and returns what it replied behind the number of the call.
+    async fn run(&self, script: &str, arguments: &[&[u8]]) -> Result<Vec<Value>> {
+        let number = self.link.number_call();
+        let mut command = cmd("EVAL");
+        command.arg(script).arg(KEYS.len()).arg(&KEYS[..]).arg(&number[..]);
+        for argument in arguments {
+            command.arg(argument);
+        }
+        let judge = |reply: Value| {
+            let Value::Array(mut parts) = reply else { return Err(value::unexpected_reply()) };
+            if parts.is_empty() {
+                return Err(value::unexpected_reply());
+            }
+            if value::reply_bytes(parts.remove(0))?.is_none_or(|replied| replied[..] != number) {
+                return Err(value::foreign_reply());
+            }
+            Ok(parts)
+        };
+        Ok(self.link.call(&command, judge).await?)
+    }
+
+    async fn put_one(&self, letter: &DeadLetter) -> Result<()> {
+        let columns = LetterColumns::of(letter);
+        let arguments: [&[u8]; 6] = [
+            letter.id.as_bytes(),
+            letter.source.as_bytes(),
+            &stored::encode(&columns),
+            columns.ordering_key.as_deref().unwrap_or_default(),
+            columns.position_id.as_deref().unwrap_or_default(),
+            &columns.payload,
+        ];
+        self.run(include_str!("dead/put.lua"), &arguments).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl DeadLetters for RedisDeadLetters {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>> {
+        let mut results = Vec::new();
+        for letter in &letters {
+            results.push(self.put_one(letter).await);
+        }
+        results
+    }
+}
+
+#[async_trait]
+impl DeadLetterStore for RedisDeadLetters {
+    async fn list(&self, after: Option<&DeadCursor>, limit: usize) -> Result<Vec<ListedLetter>> {
+        let after = stored::entry(after)?;
+        // The server would take 0 for no limit.
+        let limit = limit.max(1).to_string();
+        let letters = self.run(include_str!("dead/list.lua"), &[after.as_bytes(), limit.as_bytes()]).await?;
+        letters.into_iter().map(stored::listed).collect()
+    }
+
+    async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>> {
+        let found = self.run(include_str!("dead/find.lua"), &[id.as_bytes()]).await?;
+        found.into_iter().next().map(stored::kept).transpose()
+    }
+
+    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
+        let reply = self.run(include_str!("dead/mark.lua"), &[id.as_bytes()]).await?;
+        let is_found = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
+        Ok(is_found.is_some_and(|is_found| &is_found[..] == b"1"))
+    }
+
+    async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {
+        let (limit, lease) = (limit.to_string(), lease.as_millis().to_string());
+        let arguments = [source.as_bytes(), limit.as_bytes(), lease.as_bytes()];
+        let taken = self.run(include_str!("dead/take.lua"), &arguments).await?;
+        taken.into_iter().map(|letter| marked(stored::kept(letter)?)).collect()
+    }
+
+    async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {
+        let by = by.as_millis().to_string();
+        let ids = ids.iter().map(|id| &id.as_bytes()[..]);
+        let arguments: Vec<&[u8]> = std::iter::once(by.as_bytes()).chain(ids).collect();
+        self.run(include_str!("dead/postpone.lua"), &arguments).await.map(drop)
+    }
+
+    async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {
+        let marks: Vec<String> = redriven.iter().map(|(_, marked_at)| marked_at.0.to_string()).collect();
+        let pairs = redriven.iter().zip(&marks).flat_map(|((id, _), mark)| [&id.as_bytes()[..], mark.as_bytes()]);
+        self.run(include_str!("dead/finish.lua"), &pairs.collect::<Vec<_>>()).await.map(drop)
+    }
+}
+
+impl fmt::Debug for RedisDeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisDeadLetters")
+    }
+}

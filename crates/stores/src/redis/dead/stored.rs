@@ -1,0 +1,117 @@
+//! The letter in an entry of the stream: its fields as JSON, beside the fields that may have any bytes.
+
+use bytes::Bytes;
+use hapax_core::broker::{DeadCursor, DeadLetterId, KeptLetter, ListedLetter};
+use hapax_core::{Error, ErrorKind, OperationId, Result, Timestamp};
+use redis::Value;
+use serde_json::{Value as Json, json};
+
+use crate::letter::{self, LetterColumns, damaged};
+use crate::redis::value;
+
+pub(super) fn encode(columns: &LetterColumns) -> Vec<u8> {
+    let letter = json!({
+        "id": columns.id,
+        "reason": columns.reason,
+        "attempts": columns.attempts,
+        "namespace": columns.namespace,
+        "source": columns.source,
+        "operation": columns.operation,
+        "rule": columns.rule,
+        "fingerprint": columns.fingerprint,
+        "at": columns.at,
+        "origin": columns.origin,
+        "partition": columns.partition,
+        "position": columns.position,
+        "sent_at": columns.sent_at,
+        "headers": columns.headers,
+        // Redis cannot distinguish no field from an empty one.
+        "has_ordering_key": columns.ordering_key.is_some(),
+        "has_position_id": columns.position_id.is_some(),
+    });
+    letter.to_string().into_bytes()
+}
+
+/// The argument of `list.lua`: where to begin.
+pub(super) fn entry(after: Option<&DeadCursor>) -> Result<String> {
+    let Some(cursor) = after else { return Ok("-".into()) };
+    let numbers = cursor.as_str().split_once('-');
+    let is_entry = numbers.is_some_and(|(ms, n)| ms.parse::<u64>().is_ok() && n.parse::<u64>().is_ok());
+    if is_entry { Ok(cursor.to_string()) } else { Err(Error::new(ErrorKind::Invalid, "this is no cursor of a list")) }
+}
+
+pub(super) fn listed(reply: Value) -> Result<ListedLetter> {
+    let [entry, letter, size, mark] = parts(reply)?;
+    let columns = columns(&letter)?;
+    Ok(ListedLetter {
+        id: DeadLetterId::from_bytes(columns.id),
+        reason: letter::reason(&columns.reason)?,
+        attempts: letter::attempts(columns.attempts)?,
+        namespace: columns.namespace,
+        source: columns.source,
+        operation: columns.operation.map(OperationId::from_bytes),
+        at: letter::time(columns.at),
+        marked_at: marked_at(&mark)?,
+        size: number(&size)?,
+        cursor: DeadCursor::new(text(&entry)?),
+    })
+}
+
+pub(super) fn kept(reply: Value) -> Result<KeptLetter> {
+    let [letter, ordering_key, position_id, payload, mark] = parts(reply)?;
+    let stored = columns(&letter)?;
+    let columns = LetterColumns {
+        ordering_key: stored.ordering_key.map(|_| ordering_key),
+        position_id: stored.position_id.map(|_| position_id),
+        payload,
+        ..stored
+    };
+    Ok(KeptLetter { letter: columns.letter()?, marked_at: marked_at(&mark)? })
+}
+
+fn parts<const N: usize>(reply: Value) -> Result<[Bytes; N]> {
+    let Value::Array(parts) = reply else { return Err(value::unexpected_reply()) };
+    let parts = parts.into_iter().map(|part| value::reply_bytes(part)?.ok_or_else(value::unexpected_reply));
+    parts.collect::<Result<Vec<_>>>()?.try_into().map_err(|_| value::unexpected_reply())
+}
+
+/// The columns, with empty bytes where a field of its own has them.
+fn columns(letter: &[u8]) -> Result<LetterColumns> {
+    let json: Json = serde_json::from_slice(letter).map_err(|error| damaged().caused_by(error))?;
+    let empty = |flag: &str| (json[flag] == Json::Bool(true)).then(Bytes::new);
+    Ok(LetterColumns {
+        id: field(&json, "id")?,
+        reason: field(&json, "reason")?,
+        attempts: field(&json, "attempts")?,
+        namespace: field(&json, "namespace")?,
+        source: field(&json, "source")?,
+        operation: field(&json, "operation")?,
+        rule: field(&json, "rule")?,
+        fingerprint: field(&json, "fingerprint")?,
+        at: field(&json, "at")?,
+        origin: field(&json, "origin")?,
+        partition: field(&json, "partition")?,
+        position: field(&json, "position")?,
+        position_id: empty("has_position_id"),
+        sent_at: field(&json, "sent_at")?,
+        ordering_key: empty("has_ordering_key"),
+        headers: field(&json, "headers")?,
+        payload: Bytes::new(),
+    })
+}
+
+fn field<T: for<'j> serde::Deserialize<'j>>(json: &Json, name: &str) -> Result<T> {
+    serde_json::from_value(json[name].clone()).map_err(|error| damaged().caused_by(error))
+}
+
+fn marked_at(mark: &Bytes) -> Result<Option<Timestamp>> {
+    if mark.is_empty() { Ok(None) } else { number(mark).map(|micros| Some(Timestamp(micros))) }
+}
+
+fn number(digits: &Bytes) -> Result<u64> {
+    text(digits)?.parse().map_err(|error| damaged().caused_by(error))
+}
+
+fn text(bytes: &Bytes) -> Result<&str> {
+    std::str::from_utf8(bytes).map_err(|error| damaged().caused_by(error))
+}

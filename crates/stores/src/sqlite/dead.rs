@@ -1,0 +1,176 @@
+//! Dead letters in an SQLite file.
+
+mod statements;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::broker::{
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
+};
+use hapax_core::runtime::Runtime;
+use hapax_core::{Error, ErrorKind, Result, Timestamp};
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::SqliteLedger;
+use super::file_thread::{self, FileThread, in_transaction, not_applied};
+use super::turn::Turn;
+use crate::letter::marked;
+
+/// Dead letters in an SQLite file, on a thread and a connection of its own. The wall clock of the runtime is the clock
+/// of their leases.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use hapax::broker::DeadLetterStore;
+/// use hapax::stores::SqliteDeadLetters;
+///
+/// # let directory = tempfile::tempdir()?;
+/// let letters = SqliteDeadLetters::open(directory.path().join("shop.db"))?;
+/// for letter in letters.list(None, 100).await? {
+///     println!("{}: {} after {} attempts", letter.id, letter.reason.as_str(), letter.attempts);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct SqliteDeadLetters {
+    thread: FileThread,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl SqliteDeadLetters {
+    /// Opens the file on the current tokio runtime. Creates the file, so that only its owner can read it, and the
+    /// tables if they are missing. Blocks for a few milliseconds, or up to ten seconds while another process writes.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::with(path.as_ref(), Arc::new(hapax_core::runtime::Tokio::current()))
+    }
+
+    /// Opens the file on this runtime.
+    ///
+    /// # Errors
+    /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
+    /// database, and if the system cannot start a thread.
+    pub fn with(path: &Path, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let mut connection = file_thread::open(path)?;
+        // A redrive opens the operations of the ledger again.
+        SqliteLedger::migrate(&mut connection)?;
+        Self::migrate(&mut connection)?;
+        let thread = FileThread::start(&*runtime, "hapax-sqlite-dead", connection)?;
+        Ok(Self { thread, runtime })
+    }
+
+    /// Creates the table if it is missing.
+    ///
+    /// # Errors
+    /// `Unusable` if the table cannot be created.
+    pub fn migrate(connection: &mut Connection) -> Result<()> {
+        let unusable =
+            |error| Error::new(ErrorKind::Unusable, "the table of dead letters cannot be created").caused_by(error);
+        let _turn = Turn::take(connection);
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unusable)?;
+        transaction.execute_batch(include_str!("dead/tables.sql")).map_err(unusable)?;
+        transaction.commit().map_err(unusable)
+    }
+
+    /// Writes a letter in a transaction of the caller's own, that of the ledger for instance.
+    ///
+    /// # Errors
+    /// `NotApplied`: roll the transaction back and run it again.
+    pub fn put_in(transaction: &Connection, letter: &DeadLetter) -> Result<()> {
+        statements::put(transaction, letter).map_err(not_applied)
+    }
+}
+
+#[async_trait]
+impl DeadLetters for SqliteDeadLetters {
+    async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>> {
+        let count = letters.len();
+        let put = self.thread.run(move |connection| {
+            in_transaction(connection, |transaction| {
+                letters.iter().try_for_each(|letter| statements::put(transaction, letter))
+            })
+        });
+        let put = put.await.map_err(Arc::new);
+        let result = || match &put {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Error::new(error.kind(), "the dead letter was not written").caused_by(Arc::clone(error))),
+        };
+        (0..count).map(|_| result()).collect()
+    }
+}
+
+#[async_trait]
+impl DeadLetterStore for SqliteDeadLetters {
+    async fn list(&self, after: Option<&DeadCursor>, limit: usize) -> Result<Vec<ListedLetter>> {
+        let unreadable = |error| Error::new(ErrorKind::Invalid, "this is no cursor of a list").caused_by(error);
+        let after: i64 = after.map_or(Ok(0), |cursor| cursor.as_str().parse()).map_err(unreadable)?;
+        let rows = self.thread.run(move |connection| statements::list(connection, after, limit).map_err(not_applied));
+        rows.await?.into_iter().collect()
+    }
+
+    async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>> {
+        let row = self.thread.run(move |connection| statements::find(connection, id).map_err(not_applied)).await?;
+        row.transpose()
+    }
+
+    async fn mark(&self, id: DeadLetterId) -> Result<bool> {
+        let runtime = Arc::clone(&self.runtime);
+        let mark = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| statements::mark(transaction, id, runtime.wall_now()))
+        };
+        self.thread.run(mark).await
+    }
+
+    async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {
+        let (source, runtime) = (source.to_owned(), Arc::clone(&self.runtime));
+        let take = move |connection: &mut Connection| {
+            // Most looks find nothing, and then wait for no lock.
+            if statements::marked(connection, &source, (runtime.wall_now(), 1)).map_err(not_applied)?.is_empty() {
+                return Ok(Vec::new());
+            }
+            in_transaction(connection, |transaction| {
+                let now = runtime.wall_now();
+                let ids = statements::marked(transaction, &source, (now, limit))?;
+                statements::take(transaction, &ids, now.plus(lease))
+            })
+        };
+        self.thread.run(take).await?.into_iter().map(|kept| marked(kept?)).collect()
+    }
+
+    async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {
+        let (ids, runtime) = (ids.to_vec(), Arc::clone(&self.runtime));
+        let postpone = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| {
+                statements::postpone(transaction, &ids, runtime.wall_now().plus(by))
+            })
+        };
+        self.thread.run(postpone).await
+    }
+
+    async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {
+        let redriven = redriven.to_vec();
+        let finish = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| {
+                redriven.iter().try_for_each(|(id, marked_at)| statements::finish(transaction, *id, *marked_at))
+            })
+        };
+        self.thread.run(finish).await
+    }
+}
+
+impl fmt::Debug for SqliteDeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SqliteDeadLetters")
+    }
+}

@@ -1,0 +1,1 @@
+delete from hapax_attempt where operation = ?1 and namespace = ?2

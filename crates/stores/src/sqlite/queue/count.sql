@@ -1,0 +1,1 @@
+select count(*) from hapax_queue where queue = ?1

@@ -1,0 +1,1 @@
+select file from hapax_queue_file where id = 1

@@ -1,0 +1,330 @@
+//! One list of cases for every store of dead letters.
+
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
+
+use std::any::Any;
+use std::future::Future;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::broker::{
+    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, MemoryDeadLetterStore, Message,
+    Position,
+};
+use hapax_core::gate::{Failure, Reason};
+use hapax_core::ledger::{Call, Terms};
+use hapax_core::runtime::Tokio;
+use hapax_core::{ErrorKind, Fingerprint, Identity, Key, Rule, Scope, Timestamp};
+use hapax_stores::{
+    PostgresDeadLetters, PostgresLedger, PostgresUrl, RedisDeadLetters, SqliteDeadLetters, SqliteLedger,
+};
+use hapax_testkit::servers::{self, PostgresServer, RedisKind, RedisServer, RedisServerOptions};
+use libtest_mimic::Trial;
+use tokio::time::Instant;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const HOUR: Duration = Duration::from_secs(3600);
+const SOURCE: &str = "sqlite/0123456789abcdef/orders";
+
+/// Where the letters of one case are kept.
+struct World {
+    letters: Arc<dyn DeadLetterStore>,
+    /// What must exist as long as the letters.
+    _resources: Box<dyn Any + Send>,
+}
+
+async fn memory() -> World {
+    World { letters: Arc::new(MemoryDeadLetterStore::new(Arc::new(Tokio::current()))), _resources: Box::new(()) }
+}
+
+async fn sqlite() -> World {
+    let directory = tempfile::tempdir().unwrap();
+    let letters = SqliteDeadLetters::open(directory.path().join("dead.db")).unwrap();
+    World { letters: Arc::new(letters), _resources: Box::new(directory) }
+}
+
+async fn postgres() -> World {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let url: PostgresUrl = schema.url().parse().unwrap();
+    World { letters: Arc::new(PostgresDeadLetters::connect(&url).unwrap()), _resources: Box::new(schema) }
+}
+
+async fn redis_like(kind: RedisKind) -> World {
+    let server = RedisServer::start(RedisServerOptions::new(kind)).await.unwrap();
+    let letters = RedisDeadLetters::connect(&server.url().parse().unwrap()).unwrap();
+    World { letters: Arc::new(letters), _resources: Box::new(server) }
+}
+
+fn main() -> ExitCode {
+    let ledgers = [
+        plain("sqlite::a_mark_opens_the_operation_of_the_ledger_again", sqlite_reopens),
+        servers::test("a_mark_opens_the_operation_of_the_ledger_again", "postgres", postgres_reopens),
+    ];
+    let stores = [
+        cases("memory", |name, case| plain(name, move || async move { case(memory().await).await })),
+        cases("sqlite", |name, case| plain(name, move || async move { case(sqlite().await).await })),
+        cases("postgres", |name, case| served("postgres", name, move || async move { case(postgres().await).await })),
+        cases("redis", |name, case| {
+            served("redis", name, move || async move { case(redis_like(RedisKind::Redis).await).await })
+        }),
+        cases("valkey", |name, case| {
+            served("valkey", name, move || async move { case(redis_like(RedisKind::Valkey).await).await })
+        }),
+    ];
+    servers::main(stores.into_iter().flatten().chain(ledgers))
+}
+
+type Case = fn(World) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn cases(store: &str, trial: impl Fn(&str, Case) -> Trial) -> Vec<Trial> {
+    let cases: [(&str, Case); 7] = [
+        ("a_letter_is_found_as_it_was_put", |world| Box::pin(found_as_put(world))),
+        ("a_repeated_letter_replaces_the_first_and_its_mark", |world| Box::pin(repeated(world))),
+        ("a_list_has_pages_in_the_order_of_the_writes", |world| Box::pin(pages(world))),
+        ("a_marked_letter_is_taken_once_by_its_source", |world| Box::pin(taken_once(world))),
+        ("a_taken_letter_is_free_again_after_its_lease", |world| Box::pin(free_again(world))),
+        ("a_finished_letter_is_gone_unless_its_message_is_dead_again", |world| Box::pin(finished(world))),
+        ("a_cursor_of_something_else_is_an_error", |world| Box::pin(wrong_cursor(world))),
+    ];
+    cases.into_iter().map(|(name, case)| trial(&format!("{store}::{name}"), case)).collect()
+}
+
+fn plain<F, T>(name: &str, body: F) -> Trial
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()>,
+{
+    Trial::test(name, move || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(body());
+        Ok(())
+    })
+}
+
+fn served<F, T>(service: &'static str, name: &str, body: F) -> Trial
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Future<Output = ()>,
+{
+    servers::test(name.split_once("::").unwrap().1, service, body)
+}
+
+fn id(n: u8) -> DeadLetterId {
+    DeadLetterId::from_bytes([n; 16])
+}
+
+fn letter(n: u8) -> DeadLetter {
+    let mut headers = Headers::default();
+    headers.push("Idempotency-Key", format!("order-{n}"));
+    headers.push("trace", vec![0, 0xff, n]);
+    DeadLetter {
+        id: id(n),
+        reason: DeadReason::AttemptsExhausted,
+        attempts: 8,
+        namespace: "billing".into(),
+        source: SOURCE.into(),
+        operation: Some(call(n).operation()),
+        fingerprint: Fingerprint::from_parts(Rule(255), [n; 12]),
+        message: Arc::new(Message {
+            payload: vec![n, 0, 0xff].into(),
+            headers,
+            ordering_key: Some("acme".into()),
+            coordinates: Some(Coordinates {
+                origin: "kafka/c/orders".into(),
+                partition: u32::MAX,
+                position: Position::Number(u64::MAX),
+            }),
+            timestamp: Some(Timestamp(1_700_000_000_123_456)),
+        }),
+        at: Timestamp(1_800_000_000_654_321),
+    }
+}
+
+/// A letter with as little as possible.
+fn bare_letter(n: u8) -> DeadLetter {
+    let position = Position::Id(vec![0, n].into());
+    let coordinates = Coordinates { origin: "sqs/queue".into(), partition: 0, position };
+    let message = Message { coordinates: Some(coordinates), ordering_key: Some("".into()), ..Message::default() };
+    DeadLetter {
+        reason: DeadReason::KeyMissing,
+        attempts: 0,
+        operation: None,
+        fingerprint: Fingerprint::NONE,
+        message: Arc::new(message),
+        ..letter(n)
+    }
+}
+
+fn call(n: u8) -> Call {
+    let scope = Scope::tenant("billing", "acme").unwrap();
+    Identity::plain().call(&scope, &Key::new([n]).unwrap()).into()
+}
+
+/// As text, so that a difference is shown. Headers print only their names.
+fn shown(letter: &DeadLetter) -> String {
+    let headers: Vec<_> = letter.message.headers.iter().collect();
+    format!("{letter:?} {headers:?}")
+}
+
+async fn put(letters: &dyn DeadLetterStore, all: impl IntoIterator<Item = DeadLetter>) {
+    for result in letters.put(all.into_iter().collect()).await {
+        result.unwrap();
+    }
+}
+
+async fn found_as_put(World { letters, _resources }: World) {
+    let unplaced = Message { payload: "x".into(), ..Message::default() };
+    let unplaced = DeadLetter { message: Arc::new(unplaced), ..letter(3) };
+    let all = [letter(1), bare_letter(2), unplaced];
+    put(&*letters, all.clone()).await;
+    for letter in all {
+        let found = letters.find(letter.id).await.unwrap().unwrap();
+        assert_eq!(shown(&found.letter), shown(&letter));
+        assert_eq!(found.marked_at, None);
+    }
+    assert!(letters.find(id(9)).await.unwrap().is_none());
+    assert!(letters.put(Vec::new()).await.is_empty());
+}
+
+async fn repeated(World { letters, _resources }: World) {
+    put(&*letters, [letter(1), letter(2)]).await;
+    assert!(letters.mark(id(1)).await.unwrap());
+    let again = DeadLetter { attempts: 16, at: Timestamp(1_900_000_000_000_000), ..letter(1) };
+    put(&*letters, [again.clone()]).await;
+    let found = letters.find(id(1)).await.unwrap().unwrap();
+    assert_eq!(shown(&found.letter), shown(&again));
+    assert_eq!(found.marked_at, None, "the redrive has failed");
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty());
+    let list = letters.list(None, 10).await.unwrap();
+    assert_eq!(list.iter().map(|listed| (listed.id, listed.attempts)).collect::<Vec<_>>(), [(id(2), 8), (id(1), 16)]);
+}
+
+async fn pages(World { letters, _resources }: World) {
+    assert!(letters.list(None, 10).await.unwrap().is_empty());
+    put(&*letters, [letter(5)]).await;
+    put(&*letters, [bare_letter(3)]).await;
+    put(&*letters, (10..15).map(letter)).await;
+    assert!(letters.mark(id(3)).await.unwrap());
+    let (mut listed, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = letters.list(cursor.as_ref(), 3).await.unwrap();
+        assert!(page.len() <= 3, "{page:?}");
+        let Some(last) = page.last() else { break };
+        cursor = Some(last.cursor.clone());
+        listed.extend(page);
+    }
+    assert_eq!(listed.len(), 7);
+    assert_eq!([listed[0].id, listed[1].id], [id(5), id(3)]);
+    let first = &listed[0];
+    assert_eq!((first.reason, first.attempts, first.size), (DeadReason::AttemptsExhausted, 8, 3));
+    assert_eq!((&*first.namespace, &*first.source), ("billing", SOURCE));
+    assert_eq!((first.at, first.operation), (letter(5).at, letter(5).operation));
+    assert_eq!((first.marked_at, listed[1].marked_at.is_some()), (None, true));
+    assert_eq!((listed[1].operation, listed[1].size), (None, 0));
+}
+
+async fn taken_once(World { letters, _resources }: World) {
+    let elsewhere = DeadLetter { source: "kafka/orders/other".into(), ..letter(4) };
+    put(&*letters, [letter(1), letter(2), letter(3), elsewhere]).await;
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "no letter is marked");
+    assert!(!letters.mark(id(9)).await.unwrap(), "there is no such letter");
+    for n in [1, 3, 4, 1] {
+        assert!(letters.mark(id(n)).await.unwrap());
+    }
+    let first = letters.take_marked(SOURCE, 1, HOUR).await.unwrap();
+    let second = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
+    let mut taken: Vec<_> = first.iter().chain(&second).map(|marked| shown(&marked.letter)).collect();
+    taken.sort();
+    assert_eq!((first.len(), taken), (1, vec![shown(&letter(1)), shown(&letter(3))]));
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "all are taken");
+    assert_eq!(letters.take_marked("kafka/orders/other", 10, HOUR).await.unwrap().len(), 1);
+}
+
+async fn free_again(World { letters, _resources }: World) {
+    put(&*letters, [letter(1)]).await;
+    assert!(letters.mark(id(1)).await.unwrap());
+    assert_eq!(letters.take_marked(SOURCE, 10, Duration::from_millis(20)).await.unwrap().len(), 1);
+    take_at_last(&*letters, Duration::from_millis(20)).await;
+    letters.postpone(&[id(1), id(9)], HOUR).await.unwrap();
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "it is postponed");
+    letters.postpone(&[id(1)], Duration::ZERO).await.unwrap();
+    take_at_last(&*letters, HOUR).await;
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "it is taken");
+}
+
+async fn take_at_last(letters: &dyn DeadLetterStore, lease: Duration) {
+    let begun = Instant::now();
+    while letters.take_marked(SOURCE, 10, lease).await.unwrap().is_empty() {
+        assert!(begun.elapsed() < DEADLINE, "the letter is not free again");
+    }
+}
+
+async fn finished(World { letters, _resources }: World) {
+    put(&*letters, [letter(1), letter(2)]).await;
+    assert!(letters.mark(id(1)).await.unwrap());
+    let taken = letters.take_marked(SOURCE, 10, Duration::ZERO).await.unwrap();
+    let (done, unmarked) = ((id(1), taken[0].marked_at), (id(2), taken[0].marked_at));
+    put(&*letters, [letter(1)]).await;
+    letters.finish(&[done]).await.unwrap();
+    assert!(letters.find(id(1)).await.unwrap().is_some(), "it was written again, and is not marked");
+    assert!(letters.mark(id(1)).await.unwrap());
+    letters.finish(&[done]).await.unwrap();
+    assert!(letters.find(id(1)).await.unwrap().is_some(), "it has another mark");
+
+    let again = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
+    for _ in 0..2 {
+        letters.finish(&[unmarked, (id(1), again[0].marked_at), (id(9), again[0].marked_at)]).await.unwrap();
+        assert!(letters.find(id(1)).await.unwrap().is_none());
+        assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty());
+        assert_eq!(letters.list(None, 10).await.unwrap().len(), 1);
+    }
+    put(&*letters, [letter(1)]).await;
+    assert_eq!(letters.find(id(1)).await.unwrap().unwrap().marked_at, None, "the mark is gone, too");
+}
+
+async fn wrong_cursor(World { letters, _resources }: World) {
+    let error = letters.list(Some(&hapax_core::broker::DeadCursor::new("yesterday")), 10).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
+}
+
+fn terms() -> Terms {
+    Terms::new("billing").unwrap().max_attempts(1)
+}
+
+fn fails() -> Failure<String> {
+    Failure::not_applied(std::io::Error::other("out of stock"))
+}
+
+async fn sqlite_reopens() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("shop.db");
+    let mut shop = rusqlite::Connection::open(&path).unwrap();
+    SqliteLedger::migrate(&mut shop).unwrap();
+    let ledger = SqliteLedger::new(terms());
+    let failed = ledger.run::<String, _>(&mut shop, call(1), |_, _| Err(fails()));
+    assert!(failed.is_err());
+    let dead = ledger.run::<String, _>(&mut shop, call(1), |_, _| panic!("it is dead"));
+    assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
+
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    put(&letters, [letter(1)]).await;
+    assert!(letters.mark(id(1)).await.unwrap());
+    let redriven = ledger.run(&mut shop, call(1), |_, _| Ok(String::from("charged")));
+    assert_eq!(redriven.unwrap().answer, "charged");
+}
+
+async fn postgres_reopens() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let url: PostgresUrl = schema.url().parse().unwrap();
+    let ledger = PostgresLedger::connect(&url, terms()).unwrap();
+    let failed = ledger.run::<String, _>(call(1), async |_, _| Err(fails())).await;
+    assert!(failed.is_err());
+    let dead = ledger.run::<String, _>(call(1), async |_, _| panic!("it is dead")).await;
+    assert!(matches!(dead.unwrap_err().reason, Reason::Dead));
+
+    let letters = PostgresDeadLetters::connect(&url).unwrap();
+    put(&letters, [letter(1)]).await;
+    assert!(letters.mark(id(1)).await.unwrap());
+    let redriven = ledger.run(call(1), async |_, _| Ok(String::from("charged"))).await;
+    assert_eq!(redriven.unwrap().answer, "charged");
+}
