@@ -1,5 +1,6 @@
 //! The commands, each in its own file.
 
+pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod gateway;
 pub(crate) mod migrate;

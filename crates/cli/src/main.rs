@@ -40,6 +40,8 @@ enum Command {
     Demo(commands::demo::DemoArgs),
     /// Create the tables of Hapax in a database, or bring them to the newest version.
     Migrate(commands::migrate::MigrateArgs),
+    /// List the messages that nobody could process, show them, and mark them to be processed again.
+    Dead(commands::dead::DeadArgs),
 }
 
 /// A build with the feature `chaos` can be made to misbehave, so its version shows it.
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
             Command::Migrate(args) => commands::migrate::run(args).await,
+            Command::Dead(args) => commands::dead::run(args).await,
             Command::Demo(args) => {
                 let log = LogSettings::from_variable().map_err(CommandError::usage)?;
                 Log::start(&log).map_err(CommandError::cannot_start)?;

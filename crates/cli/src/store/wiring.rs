@@ -1,5 +1,7 @@
-//! The only place that knows the names of all backends. [`tables`] does it for the databases that have tables.
+//! The only place that knows the names of all backends. [`tables`] does it for the databases that have tables, and
+//! [`dead`] for dead letters.
 
+pub(crate) mod dead;
 pub(crate) mod tables;
 
 use std::path::PathBuf;

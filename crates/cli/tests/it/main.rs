@@ -12,6 +12,8 @@ mod attacks_on_slots;
 mod broken_uploads;
 mod client_aborts;
 mod config;
+mod dead;
+mod dead_letters;
 mod demo;
 #[cfg(target_os = "linux")]
 mod disk;

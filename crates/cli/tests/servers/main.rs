@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
+mod dead;
+#[path = "../it/dead_letters.rs"]
+mod dead_letters;
 #[path = "../it/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
 mod harness;
@@ -16,5 +19,5 @@ use std::process::ExitCode;
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
-    servers::main(redis::tests().into_iter().chain(postgres::tests()).chain(migrate::tests()))
+    servers::main(redis::tests().into_iter().chain(postgres::tests()).chain(migrate::tests()).chain(dead::tests()))
 }

@@ -1,0 +1,227 @@
+//! `hapax dead`: lists the messages that nobody could process, shows one, and marks them to be processed again.
+
+mod print;
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use hapax::ErrorKind;
+use hapax::broker::{DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter};
+use hapax::runtime::Tokio;
+
+use super::CommandError;
+use crate::store::wiring::StoreUrl;
+use crate::store::wiring::dead::{SCHEMES, open};
+
+/// The arguments of `hapax dead`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DeadArgs {
+    #[command(subcommand)]
+    action: DeadAction,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum DeadAction {
+    /// List dead letters, the oldest first, without their payloads
+    List(ListArgs),
+    /// Show one dead letter, with its headers
+    Show(ShowArgs),
+    /// Mark dead letters to be processed again, by a worker of their source
+    ///
+    /// Where the tables of the ledger are in the same database, the operation is no longer closed, and its attempts
+    /// count from 0 again. A letter whose message fails again is written again, without the mark.
+    Redrive(RedriveArgs),
+}
+
+/// Where the dead letters are.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The store that has the dead letters: sqlite://PATH, postgres://HOST/DATABASE or redis://HOST
+    #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
+    store: Option<String>,
+
+    /// The database that has the dead letters: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH
+    #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    database: Option<String>,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Filter {
+    /// Only letters with this reason, for instance attempts-exhausted
+    #[arg(long, value_name = "REASON", value_parser = reason)]
+    reason: Option<DeadReason>,
+
+    /// Only letters of this source, as the list prints it
+    #[arg(long, value_name = "SOURCE")]
+    source: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    place: Place,
+
+    #[command(flatten)]
+    filter: Filter,
+
+    /// Print at most so many letters
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+
+    /// Continue behind the letter with this cursor, which a list with --limit or --json prints
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ShowArgs {
+    /// The id of the letter
+    id: DeadLetterId,
+
+    /// Print the payload, too
+    #[arg(long)]
+    payload: bool,
+
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+struct RedriveArgs {
+    /// The ids of the letters
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<DeadLetterId>,
+
+    /// Mark all letters that --reason and --source allow
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    filter: Filter,
+
+    #[command(flatten)]
+    place: Place,
+}
+
+/// How many letters one request returns.
+const PAGE: usize = 200;
+
+/// How long a request may take. The stores themselves set no deadline.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn reason(name: &str) -> Result<DeadReason, String> {
+    let names = || DeadReason::ALL.map(DeadReason::as_str).join(", ");
+    DeadReason::from_name(name).ok_or_else(|| format!("the reasons are {}", names()))
+}
+
+pub(crate) async fn run(args: DeadArgs) -> Result<ExitCode, CommandError> {
+    match args.action {
+        DeadAction::List(args) => list(&args).await,
+        DeadAction::Show(args) => show(&args).await,
+        DeadAction::Redrive(args) => redrive(args).await,
+    }
+}
+
+impl Place {
+    fn open(&self) -> Result<Arc<dyn DeadLetterStore>, CommandError> {
+        let (flag, url) = match (&self.store, &self.database) {
+            (Some(url), None) => ("--store", url),
+            (None, Some(url)) => ("--database", url),
+            (None, None) => {
+                return Err(CommandError::usage(anyhow!("name the place by --store URL or --database URL")));
+            }
+            (Some(_), Some(_)) => {
+                let message = "both --store and --database are set (by HAPAX_STORE or HAPAX_DATABASE, too); name one";
+                return Err(CommandError::usage(anyhow!(message)));
+            }
+        };
+        let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("{flag} takes {SCHEMES}")));
+        let url: StoreUrl = url.parse().map_err(wrong)?;
+        open(&url, Arc::new(Tokio::current()))
+    }
+}
+
+impl Filter {
+    fn allows(&self, letter: &ListedLetter) -> bool {
+        self.reason.is_none_or(|reason| reason == letter.reason)
+            && self.source.as_ref().is_none_or(|source| *source == letter.source)
+    }
+}
+
+/// Waits for a request.
+async fn request<T>(call: impl Future<Output = hapax::Result<T>>) -> Result<T, CommandError> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) if error.kind() == ErrorKind::Invalid => Err(CommandError::usage(error)),
+        Ok(Err(error)) => Err(CommandError::cannot_start(error)),
+        Err(_) => Err(CommandError::cannot_start(anyhow!("the store does not reply within {DEADLINE:?}"))),
+    }
+}
+
+async fn list(args: &ListArgs) -> Result<ExitCode, CommandError> {
+    let letters = args.place.open()?;
+    let mut cursor = args.after.clone().map(DeadCursor::new);
+    let mut left = args.limit.unwrap_or(usize::MAX);
+    while left > 0 {
+        let page = request(letters.list(cursor.as_ref(), PAGE)).await?;
+        if page.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        cursor = page.last().map(|last| last.cursor.clone());
+        for letter in page.iter().filter(|letter| args.filter.allows(letter)).take(left) {
+            left -= 1;
+            cursor = if left == 0 { Some(letter.cursor.clone()) } else { cursor };
+            if !print::line(&print::listed(letter, args.place.json))? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+    if let Some(cursor) = cursor.filter(|_| !args.place.json) {
+        eprintln!("there may be more: --after {cursor}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show(args: &ShowArgs) -> Result<ExitCode, CommandError> {
+    let letters = args.place.open()?;
+    let Some(found) = request(letters.find(args.id)).await? else {
+        return Err(CommandError::failed(anyhow!("there is no dead letter with the id {}", args.id)));
+    };
+    print::line(&print::shown(&found, args.payload, args.place.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
+    let letters = args.place.open()?;
+    let ids = if args.all { find_all(&*letters, &args.filter).await? } else { args.ids };
+    let mut missing = 0_usize;
+    for id in &ids {
+        let is_marked = request(letters.mark(*id)).await?;
+        missing += usize::from(!is_marked);
+        // The others are marked also if nobody reads what is printed.
+        print::line(&print::marked(*id, is_marked, args.place.json))?;
+    }
+    if missing > 0 {
+        return Err(CommandError::failed(anyhow!("{missing} of {} dead letters do not exist", ids.len())));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The ids of all letters that the filter allows. They are collected first: a letter that a worker takes and writes
+/// again goes to the end of the list, so that the list might never end.
+async fn find_all(letters: &dyn DeadLetterStore, filter: &Filter) -> Result<Vec<DeadLetterId>, CommandError> {
+    let (mut ids, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = request(letters.list(cursor.as_ref(), PAGE)).await?;
+        let Some(last) = page.last() else { return Ok(ids) };
+        cursor = Some(last.cursor.clone());
+        ids.extend(page.iter().filter(|letter| filter.allows(letter)).map(|letter| letter.id));
+    }
+}

@@ -1,0 +1,111 @@
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use hapax::Timestamp;
+use hapax::broker::{DeadLetter, DeadLetterId, KeptLetter, ListedLetter, Position};
+use serde_json::{Map, Value, json};
+
+use crate::commands::CommandError;
+use crate::logs::escape_controls;
+
+/// Prints a line. Returns false if nobody reads the output any more.
+pub(super) fn line(text: &str) -> Result<bool, CommandError> {
+    match writeln!(io::stdout(), "{text}") {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(CommandError::failed(anyhow::Error::new(error).context("the output cannot be written"))),
+    }
+}
+
+pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
+    if as_json {
+        let listed = json!({
+            "id": letter.id.to_string(),
+            "reason": letter.reason.as_str(),
+            "attempts": letter.attempts,
+            "source": letter.source,
+            "time": time(letter.at),
+            "namespace": letter.namespace,
+            "operation": letter.operation.map(|operation| operation.to_string()),
+            "payload_bytes": letter.size,
+            "redrive_at": letter.marked_at.map(time),
+            "cursor": letter.cursor.as_str(),
+        });
+        return listed.to_string();
+    }
+    let marked = letter.marked_at.map_or("", |_| "  marked for a redrive");
+    let attempts = if letter.attempts == 1 { "1 attempt".into() } else { format!("{} attempts", letter.attempts) };
+    let source = escape_controls(&letter.source);
+    format!("{}  {}  {:<18}  {attempts:<11}  {source}{marked}", time(letter.at), letter.id, letter.reason.as_str())
+}
+
+pub(super) fn marked(id: DeadLetterId, is_marked: bool, as_json: bool) -> String {
+    if as_json {
+        return json!({ "id": id.to_string(), "marked": is_marked }).to_string();
+    }
+    if is_marked { format!("marked: {id}") } else { format!("does not exist: {id}") }
+}
+
+pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> String {
+    let mut fields = fields(&kept.letter);
+    fields.insert("redrive_at".into(), json!(kept.marked_at.map(time)));
+    if with_payload {
+        fields.insert("payload".into(), text_or_hexadecimal(&kept.letter.message.payload));
+    }
+    if as_json {
+        return Value::Object(fields).to_string();
+    }
+    let lines = fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
+        if let Some(headers) = value.as_array() {
+            let headers = headers.iter().map(|header| format!("\n  {}", escape_controls(&header.to_string())));
+            return format!("{name}:{}", headers.collect::<String>());
+        }
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{name}: {}", escape_controls(&text))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn fields(letter: &DeadLetter) -> Map<String, Value> {
+    let message = &letter.message;
+    let headers: Vec<Value> =
+        message.headers.iter().map(|(name, value)| json!([name, text_or_hexadecimal(value)])).collect();
+    let coordinates = message.coordinates.as_ref();
+    let position = coordinates.map(|coordinates| match &coordinates.position {
+        Position::Number(number) => json!(number),
+        Position::Id(id) => text_or_hexadecimal(id),
+    });
+    let fields = [
+        ("id", json!(letter.id.to_string())),
+        ("reason", json!(letter.reason.as_str())),
+        ("attempts", json!(letter.attempts)),
+        ("source", json!(&*letter.source)),
+        ("time", json!(time(letter.at))),
+        ("namespace", json!(&*letter.namespace)),
+        ("operation", json!(letter.operation.map(|operation| operation.to_string()))),
+        ("origin", json!(coordinates.map(|coordinates| &*coordinates.origin))),
+        ("partition", json!(coordinates.map(|coordinates| coordinates.partition))),
+        ("position", position.unwrap_or_default()),
+        ("sent_at", json!(message.timestamp.map(time))),
+        ("ordering_key", message.ordering_key.as_deref().map(text_or_hexadecimal).unwrap_or_default()),
+        ("headers", Value::Array(headers)),
+        ("payload_bytes", json!(message.payload.len())),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Text as a string, and other bytes as `{"hex": digits}`.
+fn text_or_hexadecimal(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
+    }
+}
+
+/// The time in the form of RFC 3339.
+fn time(time: Timestamp) -> String {
+    // A time that the system cannot express is damaged; the largest one shows that.
+    let largest = Duration::from_secs(253_402_300_799);
+    let since = time.since(Timestamp(0)).min(largest);
+    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
+}

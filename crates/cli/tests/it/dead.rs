@@ -1,0 +1,138 @@
+//! `hapax dead` on an SQLite file, and its errors.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use hapax::broker::{DeadLetterStore, DeadLetters, DeadReason};
+use hapax::stores::SqliteDeadLetters;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::dead_letters::{SOURCE, id, letter, objects};
+use crate::harness::hapax;
+
+/// A file with letters of these reasons.
+async fn file(reasons: impl IntoIterator<Item = DeadReason>) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dead.db");
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    let all = (1..).zip(reasons).map(|(n, reason)| letter(n, reason));
+    letters.put(all.collect()).await.into_iter().for_each(|result| result.unwrap());
+    (directory, path)
+}
+
+fn dead(path: &Path, arguments: &[&str]) -> Output {
+    hapax().arg("dead").args(arguments).args(["--store", &format!("sqlite://{}", path.display())]).output().unwrap()
+}
+
+fn printed(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[tokio::test]
+async fn a_list_has_a_line_for_each_letter_and_no_payload() {
+    let (_directory, path) = file([DeadReason::AttemptsExhausted, DeadReason::KeyMissing]).await;
+    let text = printed(&dead(&path, &["list"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    for word in ["2023-11-14T22:13:21.123Z", &id(1), "attempts-exhausted", "8 attempts", SOURCE] {
+        assert!(lines[0].contains(word), "{word}: {text}");
+    }
+    assert!(lines[1].contains("key-missing"), "{text}");
+    let json = printed(&dead(&path, &["list", "--json"]));
+    let first = &objects(&json)[0];
+    assert_eq!((&first["id"], &first["reason"]), (&json!(id(1)), &json!("attempts-exhausted")));
+    assert_eq!((&first["attempts"], &first["source"]), (&json!(8), &json!(SOURCE)));
+    assert_eq!((&first["time"], &first["payload_bytes"]), (&json!("2023-11-14T22:13:21.123Z"), &json!(10)));
+    assert!(!(text + &json).contains("secret"), "{json}");
+}
+
+#[tokio::test]
+async fn a_list_longer_than_a_page_is_printed_as_a_whole_and_can_be_cut() {
+    let (_directory, path) = file([DeadReason::Rejected; 250]).await;
+    assert_eq!(printed(&dead(&path, &["list"])).lines().count(), 250);
+    let cut = dead(&path, &["list", "--limit", "3"]);
+    assert_eq!(printed(&cut).lines().count(), 3);
+    let hint = String::from_utf8(cut.stderr).unwrap();
+    let cursor = hint.trim().strip_prefix("there may be more: --after ").expect(&hint).to_owned();
+    let rest = objects(&printed(&dead(&path, &["list", "--json", "--after", &cursor])));
+    assert_eq!((rest.len(), &rest[0]["id"]), (247, &json!(id(4))));
+    let two = objects(&printed(&dead(&path, &["list", "--json", "--limit", "2"])));
+    let after = two[1]["cursor"].as_str().unwrap();
+    let third = objects(&printed(&dead(&path, &["list", "--json", "--limit", "1", "--after", after])));
+    assert_eq!(third[0]["id"], json!(id(3)));
+}
+
+#[tokio::test]
+async fn a_letter_shows_its_headers_and_its_payload_on_request() {
+    let (_directory, path) = file([DeadReason::OutcomeUnknown]).await;
+    let text = printed(&dead(&path, &["show", &id(1)]));
+    assert!(text.contains("reason: outcome-unknown") && text.contains(r#"["Idempotency-Key","order-1"]"#), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+    assert!(printed(&dead(&path, &["show", &id(1), "--payload"])).contains("payload: top secret"));
+    let shown = objects(&printed(&dead(&path, &["show", &id(1), "--payload", "--json"])));
+    assert_eq!((shown.len(), &shown[0]["payload"]), (1, &json!("top secret")));
+    assert_eq!(shown[0]["headers"][1], json!(["binary", { "hex": "ff01" }]));
+    assert_eq!(dead(&path, &["show", &id(9)]).status.code(), Some(1), "there is no such letter");
+}
+
+#[tokio::test]
+async fn a_redrive_marks_letters_for_the_worker_of_their_source() {
+    use DeadReason::{AttemptsExhausted, KeyMissing};
+    let (_directory, path) = file([AttemptsExhausted, KeyMissing, AttemptsExhausted, AttemptsExhausted]).await;
+    let one = dead(&path, &["redrive", &id(1), "--json"]);
+    assert_eq!(objects(&printed(&one)), [json!({ "id": id(1), "marked": true })]);
+    let absent = dead(&path, &["redrive", &id(9), &id(2)]);
+    assert_eq!(absent.status.code(), Some(1), "{absent:?}");
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("1 of 2 dead letters do not exist"), "{absent:?}");
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    let hour = std::time::Duration::from_secs(3600);
+    let taken = letters.take_marked(SOURCE, 10, hour).await.unwrap();
+    assert_eq!(taken.iter().map(|marked| marked.letter.id.to_string()).collect::<Vec<_>>(), [id(1), id(2)]);
+    let all = printed(&dead(&path, &["redrive", "--all", "--reason", "attempts-exhausted", "--source", SOURCE]));
+    assert_eq!(all, format!("marked: {}\nmarked: {}\nmarked: {}\n", id(1), id(3), id(4)));
+    assert_eq!(letters.take_marked(SOURCE, 10, hour).await.unwrap().len(), 2);
+    assert!(printed(&dead(&path, &["list"])).lines().all(|line| line.ends_with("marked for a redrive")));
+}
+
+#[tokio::test]
+async fn a_reader_that_ends_early_ends_the_list() {
+    let (_directory, path) = file([DeadReason::Rejected; 200]).await;
+    let mut list = hapax()
+        .args(["dead", "list", "--json", "--database", &format!("sqlite://{}", path.display())])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(list.stdout.take());
+    let output = list.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[tokio::test]
+async fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
+    let (_directory, path) = file([]).await;
+    let url = format!("sqlite://{}", path.display());
+    let run = |arguments: &[&str]| hapax().arg("dead").args(arguments).output().unwrap();
+    for (arguments, code, message) in [
+        (&["list"][..], 2, "--store URL or --database URL"),
+        (&["list", "--store", &url, "--database", &url], 2, "name one"),
+        (&["list", "--store", "memory:"], 2, "memory:"),
+        (&["list", "--store", "mysql://localhost"], 2, "--store takes sqlite://PATH"),
+        (&["list", "--database", &url, "--reason", "sad"], 2, "the reasons are key-missing"),
+        (&["list", "--database", &url, "--after", "yesterday"], 2, "cursor"),
+        (&["show", "7", "--database", &url], 2, "UUID"),
+        (&["redrive", "--database", &url], 2, "required"),
+        (&["list", "--store", "sqlite:///tmp/hapax/there/is/no/such.db"], 3, "does not exist"),
+        (&["list", "--store", "redis://:hush-hush@127.0.0.1:1"], 3, "hapax"),
+        (&["list", "--database", "postgres://shop:hush-hush@127.0.0.1:1/shop"], 3, "cannot be reached"),
+    ] {
+        let output = run(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(message) && !error.contains("hush-hush"), "{arguments:?}: {error}");
+    }
+    let empty = run(&["list", "--store", &url]);
+    assert_eq!((printed(&empty), empty.stderr), (String::new(), Vec::new()));
+}
