@@ -1,4 +1,4 @@
-//! Eight chapters. Every example is compiled, and run unless it needs a server.
+//! Nine chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
@@ -6,6 +6,7 @@
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
 //! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
+//! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
@@ -27,6 +28,11 @@ pub mod what_a_client_sees {
 pub mod your_transaction {
     #![doc = include_str!("guide/your_transaction.md")]
     #![cfg_attr(feature = "test-util", doc = include_str!("guide/your_transaction_tests.md"))]
+}
+
+#[cfg(all(feature = "sqlite", feature = "tokio"))]
+pub mod when_a_message_is_dead {
+    #![doc = include_str!("guide/when_a_message_is_dead.md")]
 }
 
 #[cfg(feature = "tokio")]
