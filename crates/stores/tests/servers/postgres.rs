@@ -5,6 +5,7 @@ mod calls;
 mod ledger;
 mod outages;
 mod schemas;
+mod worker;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use hapax_testkit::servers::{PostgresSchema, PostgresServer, PostgresServerOptio
 use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    [access::tests(), calls::tests(), ledger::tests(), outages::tests(), schemas::tests()]
+    [access::tests(), calls::tests(), ledger::tests(), outages::tests(), schemas::tests(), worker::tests()]
         .into_iter()
         .flatten()
         .collect()

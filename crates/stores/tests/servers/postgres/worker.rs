@@ -1,0 +1,109 @@
+//! Workers between a broker in memory and a ledger on PostgreSQL.
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::broker::{DeadReason, Headers, Job, Message};
+use hapax_core::gate::Failure;
+use hapax_core::ledger::{Entry, HandlerFailure, Terms};
+use hapax_core::runtime::{Runtime, Tokio, timeout};
+use hapax_core::worker::{MessageIdentity, Worker};
+use hapax_stores::{HandleJobs, PostgresLedger};
+use hapax_testkit::servers::{self, PostgresSchema};
+use hapax_testkit::{MemoryBroker, MemoryDeadLetters};
+use libtest_mimic::Trial;
+use tokio_postgres::Transaction;
+
+use super::{POSTGRES, schema};
+
+pub(super) fn tests() -> Vec<Trial> {
+    vec![servers::test("two_workers_have_the_effect_of_each_message_once", POSTGRES, two_workers)]
+}
+
+/// Writes an effect for each message. The first word of its key says what happens then.
+struct Sell {
+    insert: String,
+}
+
+impl HandleJobs<String> for Sell {
+    async fn handle(
+        &self,
+        transaction: &Transaction<'_>,
+        jobs: &[Job],
+        entries: &mut [Entry],
+    ) -> Result<Vec<String>, HandlerFailure<String>> {
+        for entry in &*entries {
+            let key = str::from_utf8(jobs[entry.index()].key.as_bytes())?;
+            transaction.execute(&self.insert, &[&key]).await?;
+            match key.split(' ').next() {
+                Some("rejects") => return Err(HandlerFailure::of_any(Failure::finally("no".into()))),
+                Some("fails") => return Err("the test lets this message fail".into()),
+                Some("panics") => panic!("the test lets this handler panic"),
+                _ => {}
+            }
+        }
+        Ok(entries.iter().map(|_| String::from("sold")).collect())
+    }
+}
+
+fn message(key: &str) -> Message {
+    let headers: Headers = [("idempotency-key", key.as_bytes().to_vec())].into_iter().collect();
+    Message { payload: Bytes::copy_from_slice(key.as_bytes()), headers, ..Message::default() }
+}
+
+fn worker(schema: &PostgresSchema, broker: &MemoryBroker, dead: &MemoryDeadLetters) -> Worker {
+    let terms = Terms::new("shop").unwrap().max_attempts(2);
+    let ledger = PostgresLedger::connect(&schema.url().parse().unwrap(), terms).unwrap();
+    let sell = Sell { insert: format!("insert into {}.effect values ($1)", schema.name()) };
+    Worker::builder(broker.source(), Arc::new(ledger.process(sell)), Arc::new(dead.clone()))
+        .identity(MessageIdentity::new("shop").unwrap())
+        .build()
+        .unwrap()
+}
+
+async fn two_workers() {
+    let schema = schema().await;
+    let name = schema.name();
+    let table = format!("create table {name}.effect (key text not null); alter table {name}.effect owner to {name}");
+    schema.admin().batch_execute(&table).await.unwrap();
+    let runtime: Arc<dyn Runtime> = Arc::new(Tokio::current());
+    let (broker, dead) = (MemoryBroker::prefix(Arc::clone(&runtime), 4), MemoryDeadLetters::new());
+    let odd = ["fails 1", "panics 1", "rejects 1"];
+    let keys: Vec<String> = (0..60).map(|n| format!("order {n:02}")).collect();
+    for (n, key) in (0..).zip(keys.iter().map(String::as_str).chain(odd)) {
+        // The copies get to other partitions, and so to the other worker.
+        broker.publish(n % 4, message(key));
+        broker.publish((n + 1) % 4, message(key));
+    }
+    // A worker that is dropped, as in a crash, leaves its transaction open for a moment.
+    let crashed = worker(&schema, &broker, &dead);
+    assert!(timeout(&*runtime, Duration::from_millis(30), crashed.run(pending())).await.is_none());
+    for _ in 0..2 {
+        let worker = worker(&schema, &broker, &dead);
+        runtime.spawn(Box::pin(async move { assert!(worker.run(pending()).await.is_ok()) }));
+    }
+    let deadline = runtime.boottime_now() + Duration::from_secs(60);
+    while broker.unfinished() > 0 {
+        assert!(runtime.boottime_now() < deadline, "messages are left: {}", broker.unfinished());
+        timeout(&*runtime, Duration::from_millis(10), pending::<()>()).await;
+    }
+    let sql = format!("select key from {}.effect order by key", schema.name());
+    let effects: Vec<String> = schema.admin().query(&sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(effects, keys);
+    let mut letters: Vec<_> =
+        dead.letters().iter().map(|letter| (letter.message.payload.clone(), letter.reason)).collect();
+    letters.sort();
+    let letter = |key: &'static str, reason| (Bytes::from_static(key.as_bytes()), reason);
+    let expected = [
+        letter("fails 1", DeadReason::AttemptsExhausted),
+        letter("panics 1", DeadReason::AttemptsExhausted),
+        letter("rejects 1", DeadReason::Rejected),
+    ];
+    assert_eq!(letters, expected);
+    // An idle worker ends at once.
+    let idle = worker(&schema, &broker, &dead);
+    let end = timeout(&*runtime, Duration::from_secs(5), idle.run(ready(()))).await;
+    assert_eq!(end.expect("an idle worker ends").unwrap().unfinished, 0);
+}
