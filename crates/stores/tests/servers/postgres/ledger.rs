@@ -107,6 +107,12 @@ async fn assert_index_plans(schema: &PostgresSchema, size: u32, namespace: &str)
         // The claim finds existing rows through its conflict, which uses the index without a node of the plan.
         let uses_index = statement.starts_with("claim") || plan.contains("hapax_ledger_pkey");
         assert!(uses_index, "{statement}, {size} rows, {namespace}:\n{plan}");
+        // An index that begins with the namespace would be read from end to end. In an empty table that is nothing.
+        let is_scan = |line: &str| line.contains(" Scan ") && line.contains("hapax_ledger_pkey");
+        let scans = plan.lines().zip(plan.lines().skip(1)).filter(|(scan, _)| is_scan(scan));
+        let mut conditions = scans.map(|(_, condition)| condition);
+        let is_by_operation = conditions.all(|condition| condition.contains("operation = "));
+        assert!(is_by_operation || size == 0, "{statement}, {size} rows, {namespace}:\n{plan}");
     }
 }
 
