@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use hapax_core::gate::{Provenance, Reason, Refused, RunResult};
-use hapax_core::ledger::{Call, Retention, Terms};
+use hapax_core::ledger::{Call, Retention, Terms, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{Gate, Identity, Key, OnLapse, Policy, Repeatable, Scope, Settings, testing};
 use hapax_stores::{PostgresLedger, PostgresUrl};
@@ -18,6 +18,7 @@ pub(super) fn tests() -> Vec<Trial> {
     vec![
         servers::test("claim_and_finish_use_the_index_at_every_size", POSTGRES, index_plans),
         servers::test("a_role_with_few_rights_runs_operations", POSTGRES, few_rights),
+        servers::test("a_claim_that_is_gone_without_events_undoes_the_effect", POSTGRES, claim_gone),
         servers::test("a_sweep_removes_old_rows_of_its_namespace", POSTGRES, sweep),
         servers::test("a_server_that_may_lose_effects_is_reported", POSTGRES, findings),
         servers::test("stricter_transactions_of_the_caller_conflict_and_run_again", POSTGRES, strict_transactions),
@@ -113,6 +114,27 @@ async fn assert_index_plans(schema: &PostgresSchema, size: u32, namespace: &str)
         let mut conditions = scans.map(|(_, condition)| condition);
         let is_by_operation = conditions.all(|condition| condition.contains("operation = "));
         assert!(is_by_operation || size == 0, "{statement}, {size} rows, {namespace}:\n{plan}");
+    }
+}
+
+/// Without events the finish leaves together with COMMIT, so the server has to undo the effect by itself.
+async fn claim_gone() {
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms());
+    ledger.create_tables().await.unwrap();
+    schema.admin().batch_execute(&format!("create table {}.effect (id integer)", schema.name())).await.unwrap();
+    let effect = format!("rollback; begin; insert into {}.effect values (1)", schema.name());
+    for keys in [&["one"][..], &["two", "three"]] {
+        let work = keys.iter().map(|key| Work { call: call(key), ordering_key: None }).collect();
+        let results = ledger
+            .run_batch(work, async |transaction, entries| {
+                transaction.batch_execute(&effect).await?;
+                Ok(entries.iter().map(|_| String::from("done")).collect())
+            })
+            .await;
+        assert!(results.iter().all(Result::is_err), "{results:?}");
+        let count = format!("select count(*) from {}.effect", schema.name());
+        assert_eq!(schema.admin().query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 0);
     }
 }
 
