@@ -13,6 +13,7 @@ mod ids;
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::str::FromStr;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -296,6 +297,34 @@ impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.rule.0)?;
         self.bytes[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The whole fingerprint, for the field `Hapax-Fingerprint`: the rule in decimal, a colon, and 24 hexadecimal digits.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.rule.0)?;
+        self.bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Reads what `Display` prints.
+impl FromStr for Fingerprint {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let read = || {
+            let (rule, digits) = text.split_once(':')?;
+            let mut bytes = [0; Self::LEN];
+            if digits.len() != 2 * bytes.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return None;
+            }
+            for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+                *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
+            }
+            Some(Self { rule: Rule(rule.parse().ok()?), bytes })
+        };
+        read().ok_or_else(|| Error::new(ErrorKind::Invalid, "a fingerprint is RULE:HEX with 24 hexadecimal digits"))
     }
 }
 

@@ -1,7 +1,6 @@
 //! The header fields and trailers of requests to the API and of its responses.
 
 use bytes::Bytes;
-use hapax::Fingerprint;
 use hapax::gate::Attempt;
 use hapax::http::headers::{HAPAX_ATTEMPT, HAPAX_FINGERPRINT, HAPAX_OPERATION, HAPAX_TOKEN, HOP_BY_HOP};
 use http::header::{
@@ -13,23 +12,15 @@ use hyper::body::Frame;
 
 /// Adds the fields that tell the API which attempt this is.
 pub(crate) fn add_attempt_fields(headers: &mut HeaderMap, attempt: &Attempt) {
-    let text = |text: String| HeaderValue::try_from(text).expect("digits and hyphens are a valid field value");
+    let text = |text: String| HeaderValue::try_from(text).expect("digits, colons and hyphens are a valid field value");
     headers.insert(HAPAX_OPERATION, text(attempt.operation().to_string()));
     headers.insert(HAPAX_ATTEMPT, attempt.number().into());
+    headers.insert(HAPAX_FINGERPRINT, text(attempt.fingerprint().to_string()));
     if let Some(grant) = attempt.grant() {
         headers.insert(HAPAX_TOKEN, grant.token.0.into());
-        headers.insert(HAPAX_FINGERPRINT, text(fingerprint_digits(&grant.fingerprint)));
     }
     // The answer may be replayed to a client that does not accept the encodings of this one.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-}
-
-/// Two hexadecimal digits for each byte.
-fn fingerprint_digits(fingerprint: &Fingerprint) -> String {
-    let bytes = fingerprint.as_bytes();
-    let mut number = [0; 16];
-    number[16 - bytes.len()..].copy_from_slice(bytes);
-    format!("{:0digits$x}", u128::from_be_bytes(number), digits = 2 * bytes.len())
 }
 
 /// Removes the fields that belong to one connection, and those that only Hapax may set in this direction.

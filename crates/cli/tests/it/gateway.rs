@@ -43,6 +43,8 @@ async fn the_api_gets_the_attempt_fields_and_clients_cannot_forge_them_h37() {
     );
     assert!(seen.headers["hapax-token"].to_str().unwrap().parse::<u64>().unwrap() > 1);
     assert_eq!(seen.headers["hapax-operation"].len(), 36);
+    let fingerprint: hapax::Fingerprint = seen.headers["hapax-fingerprint"].to_str().unwrap().parse().unwrap();
+    assert_ne!(fingerprint.rule(), hapax::Rule::NONE);
     assert_eq!(seen.headers["accept-encoding"], "identity");
     assert_eq!(seen.headers["host"], gateway.public.to_string());
     assert!(!seen.headers.contains_key("hapax-forged"));
