@@ -4,6 +4,7 @@ pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod gateway;
 pub(crate) mod migrate;
+pub(crate) mod worker;
 
 use std::process::ExitCode;
 

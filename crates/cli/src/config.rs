@@ -1,4 +1,4 @@
-//! The configuration of a gateway, from flags, environment variables, a file and defaults.
+//! The configuration of a command, from flags, environment variables, a file and defaults.
 //!
 //! ```text
 //! reader/flags.rs (flags, variables) ─┐
@@ -18,6 +18,7 @@ mod route;
 mod secrets;
 mod settings;
 mod store;
+mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,10 +38,12 @@ use reader::values::Values;
 use reader::{parse, show};
 
 pub(crate) use policy::{KeySource, Rules};
-pub(crate) use reader::flags::{Flags, mistyped};
+pub(crate) use reader::flags::{Flags, HasFlags, mistyped};
 pub(crate) use reader::parse::Protect;
 pub(crate) use route::ConfiguredRoute;
 pub(crate) use secrets::AdminToken;
+pub(crate) use settings::Configured;
+pub(crate) use worker::WorkerConfig;
 
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]
@@ -84,13 +87,12 @@ impl Config {
     ///
     /// # Errors
     /// The error names where the wrong value was given, what is wrong, and the remedy.
-    pub(crate) fn load(flags: &Flags) -> Result<Self, anyhow::Error> {
-        let file = flags.config.as_deref().map(ConfigFile::read).transpose()?.unwrap_or_default();
-        Self::merge(flags, file)
+    pub(crate) fn load<C: HasFlags>(flags: &Flags<C>) -> Result<Self, anyhow::Error> {
+        Self::merge(flags, flags.file()?)
     }
 
-    fn merge(flags: &Flags, file: ConfigFile) -> Result<Self, anyhow::Error> {
-        let values = Values::new(settings::all(), &flags.given, &file.given);
+    fn merge<C: HasFlags>(flags: &Flags<C>, file: ConfigFile) -> Result<Self, anyhow::Error> {
+        let values = Values::new(C::COMMAND.settings(), &flags.given, &file.given);
         let store: StoreUrl = values.one("store", str::parse)?;
         let secret = values.maybe("secrets", |path| secrets::identity(path.as_ref()))?;
         let protect = values.one("key", parse::key_rule)?;
@@ -144,6 +146,7 @@ mod tests {
     use clap::{Arg, Args, Command};
 
     use super::*;
+    use crate::commands::gateway::GatewayFlags;
     use hapax::{OnBusy, OnLapse, OnStoreDown};
 
     /// Flags that the file cannot have.
@@ -151,28 +154,41 @@ mod tests {
 
     #[test]
     fn every_flag_has_a_variable_and_a_key_in_the_file() {
-        let command = Flags::augment_args(Command::new("gateway"));
+        let command = Flags::<GatewayFlags>::augment_args(Command::new("gateway"));
         let mut flags: Vec<_> = command.get_arguments().filter_map(Arg::get_long).collect();
         flags.retain(|flag| !NOT_IN_FILE.contains(flag));
         for flag in &flags {
             let variable = format!("HAPAX_{}", flag.to_uppercase().replace('-', "_"));
             let arg = command.get_arguments().find(|arg| arg.get_long() == Some(flag)).unwrap();
             assert_eq!(arg.get_env().and_then(std::ffi::OsStr::to_str), Some(&*variable));
-            let setting = settings::all().find(|setting| setting.flag == *flag).unwrap();
-            let file = ConfigFile::parse("h.toml", &format!("[{}]\n{} = 'x'", setting.table, setting.key)).unwrap();
+            let setting = Configured::Gateway.settings().find(|setting| setting.flag == *flag).unwrap();
+            let file = ConfigFile::parse(
+                "h.toml",
+                &format!("[{}]\n{} = 'x'", setting.table, setting.key),
+                Configured::Gateway,
+            )
+            .unwrap();
             assert!(file.given.contains_key(flag), "{flag}");
         }
-        assert_eq!(flags.len(), settings::all().count());
+        assert_eq!(flags.len(), Configured::Gateway.settings().count());
     }
 
     #[test]
     fn a_default_never_contradicts_a_choice() {
         let file = "[gateway]\nupstream = 'http://a'\nmax-in-flight = 5\n[policy]\nlease = '20min'\n";
-        let config = Config::merge(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();
+        let config = Config::merge(
+            &Flags::<GatewayFlags>::default(),
+            ConfigFile::parse("h.toml", file, Configured::Gateway).unwrap(),
+        )
+        .unwrap();
         assert_eq!(config.settings.max_in_flight_per_tenant, 5);
         assert_eq!(config.settings.policy.released_retention, Duration::from_secs(20 * 60));
         let file = "[gateway]\nupstream = 'http://a'\ntenant = 'none'\n";
-        let config = Config::merge(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();
+        let config = Config::merge(
+            &Flags::<GatewayFlags>::default(),
+            ConfigFile::parse("h.toml", file, Configured::Gateway).unwrap(),
+        )
+        .unwrap();
         assert_eq!(config.settings.max_in_flight_per_tenant, 4096, "all callers are one tenant");
     }
 
@@ -183,7 +199,11 @@ mod tests {
             max-stored-body = 9\nrecord-patience = '1s'\n\
             on-lapse = 'retry'\nwhen-store-down = 'pass'\nstore-header = 'x-a'\n\
             [[route]]\npath = '/a'\nmax-execution = '10h'\nrecord-patience = '2s'\non-lapse = 'hold'\n";
-        let config = Config::merge(&Flags::default(), ConfigFile::parse("h.toml", file).unwrap()).unwrap();
+        let config = Config::merge(
+            &Flags::<GatewayFlags>::default(),
+            ConfigFile::parse("h.toml", file, Configured::Gateway).unwrap(),
+        )
+        .unwrap();
         let (seconds, hours) = (Duration::from_secs, Duration::from_hours);
         let Config { settings, rules, routes, .. } = config;
         let policy = settings.policy;

@@ -10,6 +10,7 @@ mod ops;
 mod store;
 mod tls;
 mod upstream;
+mod worker;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,6 +36,8 @@ struct Cli {
 enum Command {
     /// Stand in front of an HTTP API and make its POST and PATCH requests safe to retry.
     Gateway(Box<commands::gateway::GatewayArgs>),
+    /// Take messages from a broker, hand each to an HTTP service once, and acknowledge it afterwards.
+    Worker(Box<commands::worker::WorkerArgs>),
     /// Run a hostile client, crashes and retries against a service with the gateway and without it, and audit the
     /// result.
     Demo(commands::demo::DemoArgs),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let ended = runtime.block_on(async {
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
+            Command::Worker(args) => commands::worker::run(*args).await,
             Command::Migrate(args) => commands::migrate::run(args).await,
             Command::Dead(args) => commands::dead::run(args).await,
             Command::Demo(args) => {

@@ -4,7 +4,7 @@
 //! speaks, and `http1.rs` and `http2.rs` keep the connections of one version each. `fields.rs` has the rules about
 //! header fields, `body.rs` the body of a response, and `failure.rs` the response for an API that gives none.
 
-mod body;
+pub(crate) mod body;
 pub(crate) mod client;
 mod failure;
 pub(crate) mod fields;

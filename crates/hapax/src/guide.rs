@@ -1,4 +1,4 @@
-//! Nine chapters. Every example is compiled, and run unless it needs a server.
+//! Eleven chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
@@ -6,6 +6,8 @@
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
 //! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
+//! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite` |
+//! | `which_key` | authors of a consumer: what identifies a message | `worker` |
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
@@ -33,6 +35,16 @@ pub mod your_transaction {
 #[cfg(all(feature = "sqlite", feature = "tokio"))]
 pub mod when_a_message_is_dead {
     #![doc = include_str!("guide/when_a_message_is_dead.md")]
+}
+
+#[cfg(all(feature = "sqlite", feature = "tokio", feature = "worker"))]
+pub mod consume_a_topic {
+    #![doc = include_str!("guide/consume_a_topic.md")]
+}
+
+#[cfg(feature = "worker")]
+pub mod which_key {
+    #![doc = include_str!("guide/which_key.md")]
 }
 
 #[cfg(feature = "tokio")]

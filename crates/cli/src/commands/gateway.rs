@@ -4,12 +4,10 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use hapax::http::{IdempotencyLayer, RawFingerprint, Tenant};
-use hapax::journal::{FileJournal, FileJournalSettings};
-use hapax::runtime::{Runtime, Tokio};
+use hapax::runtime::Tokio;
 use hapax::{Gate, OnStoreDown};
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -20,9 +18,10 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
 use crate::commands::CommandError;
-use crate::config::{self, Config, ConfiguredRoute, Flags, KeySource, Protect, Rules};
+use crate::config::{self, Config, Configured, ConfiguredRoute, Flags, HasFlags, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
 use crate::gateway::ingress::field_names::ProtectedFields;
+use crate::gateway::limits;
 use crate::gateway::listen::executors::{ExecutorRuntime, Executors};
 use crate::gateway::listen::{GatewayServer, open_files};
 use crate::gateway::routing::{RouteLayer, Routes};
@@ -31,9 +30,8 @@ use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::shutdown::Shutdown;
 use crate::ops::signals::{Reloads, StopSignals};
 use crate::ops::{metrics, signals};
-use crate::store::checks::{CheckFailure, StoreChecks};
-use crate::store::health::{CheckIntervals, StoreHealth};
-use crate::store::unverified::UnverifiedStore;
+use crate::store::gate::{GateStart, StartedGate};
+use crate::store::health::CheckIntervals;
 use crate::store::wiring::{self, OpenedStore};
 use crate::tls::{self, ServerCertificate};
 use crate::upstream::forward::Forward;
@@ -41,11 +39,15 @@ use crate::upstream::forward::Forward;
 use stop::{GatewayStop, StopKind, close_journal, log_end};
 
 /// The arguments of `hapax gateway`.
-pub(crate) type GatewayArgs = Flags;
+pub(crate) type GatewayArgs = Flags<GatewayFlags>;
 
-/// The shortest timeout of a check of the store. A store reports after a second why it cannot connect, and the check
-/// must not end before that.
-const SHORTEST_CHECK: Duration = Duration::from_secs(3);
+#[derive(Debug)]
+pub(crate) struct GatewayFlags;
+
+impl HasFlags for GatewayFlags {
+    const COMMAND: Configured = Configured::Gateway;
+    const AFTER_HELP: &str = limits::HELP;
+}
 
 /// Runs the gateway until a stop signal.
 pub(crate) async fn run(args: GatewayArgs) -> Result<ExitCode, CommandError> {
@@ -119,25 +121,16 @@ struct Operations {
 async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> Result<ExitCode, CommandError> {
     let Operations { metrics, tls, stop, intervals } = operations;
     let runtime = ExecutorRuntime::with_current_fallback();
-    let checks = store_checks(config, &opened, &runtime);
-    let checked = checks.run().await;
-    if let Err(CheckFailure::Refused(error)) = checked {
-        return Err(CommandError::cannot_start(error));
-    }
-    // An unreachable store does not prevent the start: until the checks pass, the gateway treats the store as down.
-    let unverified = checked.is_err().then(|| Arc::new(UnverifiedStore::new(Arc::clone(&opened.store))));
-    let journal = open_journal(config, &runtime)?;
-    let store = unverified.clone().map_or(opened.store, |unverified| unverified as _);
-    let mut gate = Gate::builder(store, config.settings.clone()).runtime(runtime);
-    if let Some(journal) = &journal {
-        gate = gate.journal(Arc::clone(journal) as _);
-    }
-    let gate = gate.build().map_err(CommandError::cannot_start)?;
-    let health = Arc::new(StoreHealth::new(checks, gate.clone(), unverified));
-    health.record_start(checked);
-    let repeated = Arc::clone(&health);
-    tokio::spawn(async move { repeated.run(intervals).await });
-    tokio::spawn(admin::sweep(opened.inspect));
+    let start = GateStart {
+        opened,
+        namespace: &config.namespace,
+        secret: config.has_secret.then(|| config.identity.clone()),
+        settings: &config.settings,
+        data_dir: config.data_dir.as_deref(),
+        runtime,
+        intervals,
+    };
+    let StartedGate { gate, journal, health } = start.start().await?;
     let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
     let shutdown = Arc::new(Shutdown::new(config.drain_delay, config.drain));
     let admin = AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) };
@@ -153,7 +146,10 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
         if tokio::time::timeout(shutdown.left(), executors.stop()).await.is_err() {
             tracing::warn!("requests could not be cut in time; they have no line in the access log");
         }
-        Ok(GatewayStop { kind: if is_idle { StopKind::Idle } else { StopKind::StillRunning }, unconfirmed_releases })
+        Ok::<_, CommandError>(GatewayStop {
+            kind: if is_idle { StopKind::Idle } else { StopKind::StillRunning },
+            unconfirmed_releases,
+        })
     });
     let stopped = tokio::select! {
         stopped = &mut served => stopped?,
@@ -203,17 +199,6 @@ async fn listen(
     Ok(executors)
 }
 
-fn store_checks(config: &Config, opened: &OpenedStore, runtime: &Arc<dyn Runtime>) -> StoreChecks {
-    StoreChecks {
-        store: Arc::clone(&opened.store),
-        inspect: Arc::clone(&opened.inspect),
-        runtime: Arc::clone(runtime),
-        namespace: config.namespace.clone(),
-        secret: config.has_secret.then(|| config.identity.clone()),
-        timeout: config.settings.store_timeout.max(SHORTEST_CHECK),
-    }
-}
-
 /// Returns the fields that identify the tenant or the key on some route.
 fn protected_fields(config: &Config) -> ProtectedFields {
     let rules = std::iter::once(&config.rules).chain(config.routes.iter().map(|route| &route.rules));
@@ -231,15 +216,6 @@ fn tenant(tenant: &Tenant) -> Option<HeaderName> {
         Tenant::Header(name) => Some(name.clone()),
         Tenant::None => None,
     }
-}
-
-/// Opens the journal for answers that the store did not confirm.
-fn open_journal(config: &Config, runtime: &Arc<dyn Runtime>) -> Result<Option<Arc<FileJournal>>, CommandError> {
-    let Some(directory) = &config.data_dir else {
-        return Ok(None);
-    };
-    let journal = FileJournal::with(directory, Arc::clone(runtime), FileJournalSettings::default());
-    journal.map(|journal| Some(Arc::new(journal))).map_err(CommandError::cannot_start)
 }
 
 /// Builds one layer for each route and one for all other requests.
@@ -281,7 +257,7 @@ fn fingerprint(config: &Config, rules: &Rules) -> RawFingerprint {
     if rules.compares_host { fingerprint } else { fingerprint.without_host() }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
+pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
     let bound = TcpListener::bind(address).await;
     let why = |error| anyhow!("cannot listen on {address}: {}", bind_failure(&error));
     bound.map_err(why).map_err(CommandError::cannot_start)

@@ -1,11 +1,12 @@
 //! Every setting, in the order in which the help and `--check` list them.
 
 use crate::config::reader::setting::SettingSpec;
-use crate::config::{gateway, log, policy, secrets, store};
+use crate::config::{gateway, log, policy, secrets, store, worker};
 
 /// The tables of the file that hold settings, and the headings above their flags in the help.
-pub(crate) const TABLES: [(&str, &str); 5] = [
+pub(crate) const TABLES: [(&str, &str); 6] = [
     (gateway::TABLE, "[gateway] of the file"),
+    (worker::TABLE, "[worker] of the file"),
     (store::TABLE, "[store] of the file"),
     (policy::TABLE, "[policy] of the file; a [[route]] may override it, with `protect` in place of `key`"),
     (secrets::TABLE, "[secrets] of the file"),
@@ -15,9 +16,37 @@ pub(crate) const TABLES: [(&str, &str); 5] = [
 /// The table whose settings each route may override.
 pub(crate) const PER_ROUTE: &str = policy::TABLE;
 
+/// A command with settings. All of them share one file, in which each reads the tables that concern it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Configured {
+    Gateway,
+    Worker,
+}
+
+impl Configured {
+    /// Returns the settings of this command.
+    pub(crate) fn settings(self) -> impl Iterator<Item = &'static SettingSpec> {
+        all().filter(move |setting| self.has(setting))
+    }
+
+    /// Whether this command has the setting. A setting in the table of one command may have the flag of another one.
+    pub(crate) fn has(self, setting: &SettingSpec) -> bool {
+        match self {
+            Self::Gateway => setting.table != worker::TABLE,
+            Self::Worker => match setting.table {
+                gateway::TABLE => false,
+                policy::TABLE | store::TABLE => worker::SHARED.contains(&setting.flag),
+                _ => true,
+            },
+        }
+    }
+}
+
 /// Returns every setting.
 pub(crate) fn all() -> impl Iterator<Item = &'static SettingSpec> {
-    [gateway::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS, log::SETTINGS].into_iter().flatten()
+    let tables =
+        [gateway::SETTINGS, worker::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS, log::SETTINGS];
+    tables.into_iter().flatten()
 }
 
 /// Returns the settings of one table.
@@ -40,6 +69,19 @@ mod tests {
             // A user who knows the flag can guess the key, and the other way round.
             assert!(setting.flag.ends_with(setting.key) || setting.flag == setting.table, "{}", setting.flag);
             assert!(!setting.help.is_empty() && !setting.value.is_empty(), "{}", setting.flag);
+        }
+    }
+
+    #[test]
+    fn a_command_has_each_flag_once() {
+        for command in [Configured::Gateway, Configured::Worker] {
+            for setting in command.settings() {
+                let same = command.settings().filter(|other| other.flag == setting.flag).count();
+                assert_eq!(same, 1, "{command:?} --{}", setting.flag);
+            }
+        }
+        for shared in worker::SHARED {
+            assert!(Configured::Worker.settings().any(|setting| setting.flag == shared), "{shared}");
         }
     }
 }

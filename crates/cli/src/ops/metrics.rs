@@ -100,6 +100,16 @@ fn describe() {
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its response");
 }
 
+/// Describes what only a worker measures.
+#[rustfmt::skip]
+pub(crate) fn describe_worker() {
+    describe_gauge!(core::WORKER_LAG, "Messages that are not acknowledged, delivered or not, if the broker tells");
+    describe_gauge!(core::WORKER_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest message without an end, or 0");
+    describe_gauge!(core::WORKER_IN_FLIGHT, "Messages that are processed now");
+    describe_counter!(core::WORKER_ATTEMPTS, "Ends of attempts, by verdict");
+    describe_counter!(core::WORKER_DEAD, "Dead letters, by reason");
+}
+
 /// The outcomes of gate calls that returned an answer. [`Reason::ALL`] has the others.
 const ANSWERED: [&str; 3] = ["fresh", "replayed", "canonical"];
 

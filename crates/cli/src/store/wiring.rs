@@ -2,6 +2,7 @@
 //! [`dead`] for dead letters.
 
 pub(crate) mod dead;
+pub(crate) mod sources;
 pub(crate) mod tables;
 
 use std::path::PathBuf;

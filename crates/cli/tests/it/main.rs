@@ -46,3 +46,4 @@ mod stop;
 mod timing;
 mod tls;
 mod torture;
+mod worker;

@@ -147,7 +147,7 @@ pub fn counted(attempts: u32, max_attempts: u32) -> Counted {
 }
 
 /// The pause after the n-th failure: 200 ms, doubling to 1 minute.
-pub(crate) fn backoff(attempts: u32) -> Duration {
+pub fn backoff(attempts: u32) -> Duration {
     let doublings = attempts.saturating_sub(1).min(16);
     Duration::from_millis(200 << doublings).min(Duration::from_mins(1))
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -201,7 +202,7 @@ fn config(upstream: SocketAddr, public: SocketAddr, admin: SocketAddr, secret: O
          [[route]]\npath = '/repeatable'\nmethod = 'POST'\nwhen-store-down = 'pass'\n"
     );
     std::fs::write(file.path(), text).unwrap();
-    let flags = Flags { config: Some(file.path().to_owned()), ..Flags::default() };
+    let flags = GatewayArgs { config: Some(file.path().to_owned()), ..GatewayArgs::default() };
     let mut config = Config::load(&flags).unwrap();
     config.has_secret = secret.is_some();
     config.identity = secret.unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{FileLine, GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
-use crate::config::settings::{PER_ROUTE, TABLES, all, of_table};
+use crate::config::settings::{Configured, PER_ROUTE, TABLES, all, of_table};
 use crate::files;
 
 /// The values in the configuration file, not parsed yet.
@@ -37,13 +37,14 @@ pub(crate) const ROUTE_FIELDS: [&str; 7] = ["method", "path", "protect", "applie
 const KEY: &str = "key";
 
 impl ConfigFile {
-    pub(crate) fn read(path: &Path) -> Result<Self, anyhow::Error> {
+    /// Reads the values of this command. The names of all others are checked, too.
+    pub(crate) fn read(path: &Path, command: Configured) -> Result<Self, anyhow::Error> {
         let text = files::read_text(path).with_context(|| format!("the configuration {}", path.display()))?;
-        Self::parse(&path.display().to_string(), &text)
+        Self::parse(&path.display().to_string(), &text, command)
     }
 
     /// Parses the text of a file. Errors call the file `name`.
-    pub(crate) fn parse(name: &str, text: &str) -> Result<Self, anyhow::Error> {
+    pub(crate) fn parse(name: &str, text: &str, command: Configured) -> Result<Self, anyhow::Error> {
         let reader = FileReader { file: name.into(), text };
         let document = toml_span::parse(text).map_err(|error| anyhow!("{}: {error}", reader.line(error.span.start)))?;
         let mut file = Self::default();
@@ -57,7 +58,10 @@ impl ConfigFile {
             }
             for (key, value) in reader.table(value, table)? {
                 let setting = reader.setting(table, key)?;
-                file.given.insert(setting.flag, reader.given(key, value, setting.is_list)?);
+                let given = reader.given(key, value, setting.is_list)?;
+                if command.has(setting) {
+                    file.given.insert(setting.flag, given);
+                }
             }
         }
         Ok(file)
@@ -178,15 +182,18 @@ fn scalar(value: &ValueInner<'_>) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn parse(name: &str, text: &str) -> Result<ConfigFile, anyhow::Error> {
+        ConfigFile::parse(name, text, Configured::Gateway)
+    }
+
     fn refusal(text: &str) -> String {
-        format!("{:#}", ConfigFile::parse("hapax.toml", text).unwrap_err())
+        format!("{:#}", parse("hapax.toml", text).unwrap_err())
     }
 
     #[test]
     fn every_value_has_its_line() {
         let file =
-            ConfigFile::parse("h.toml", "[store]\nurl = \"memory:\"\n\n[policy]\nlease='1s'\nmax-stored-body = 9\n")
-                .unwrap();
+            parse("h.toml", "[store]\nurl = \"memory:\"\n\n[policy]\nlease='1s'\nmax-stored-body = 9\n").unwrap();
         let given = |flag: &str| (file.given[flag].texts[0].clone(), file.given[flag].origin.to_string());
         assert_eq!(given("store"), ("memory:".into(), "h.toml:2".into()));
         assert_eq!(given("lease"), ("1s".into(), "h.toml:5".into()));
@@ -196,7 +203,7 @@ mod tests {
     #[test]
     fn a_list_may_be_an_array_or_a_text_with_commas() {
         for list in ["[\"X-A\", \"X-B\"]", "\"X-A,X-B\""] {
-            let file = ConfigFile::parse("h.toml", &format!("[policy]\nstore-header = {list}")).unwrap();
+            let file = parse("h.toml", &format!("[policy]\nstore-header = {list}")).unwrap();
             assert_eq!(file.given["store-header"].texts, ["X-A", "X-B"]);
         }
     }
@@ -204,7 +211,7 @@ mod tests {
     #[test]
     fn a_route_has_its_own_fields_and_overrides() {
         let file = "[[route]]\npath = '/a'\nlease = '1s'\n\n[[route]]\nmethod = ['PUT']\nfinal = [500, 501]\n";
-        let routes = ConfigFile::parse("h.toml", file).unwrap().routes;
+        let routes = parse("h.toml", file).unwrap().routes;
         assert_eq!((routes[0].line.number, routes[1].line.number), (1, 5));
         assert_eq!(
             (&routes[0].fields["path"].texts[0], &routes[0].overrides["lease"].texts[0]),

@@ -1,28 +1,52 @@
 use std::ffi::OsString;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, value_parser};
 
+use crate::config::reader::file::ConfigFile;
 use crate::config::reader::guess::nearest;
 use crate::config::reader::origin::{GivenValue, Origin};
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
-use crate::config::settings::{TABLES, all};
-use crate::gateway::limits;
+use crate::config::settings::{Configured, TABLES, all};
 use crate::store::wiring::schemes;
+use crate::store::wiring::sources::source_schemes;
 
-/// The values on the command line and in the environment, not parsed yet.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Flags {
+/// A command whose flags are its settings.
+pub(crate) trait HasFlags {
+    const COMMAND: Configured;
+    /// The end of the help.
+    const AFTER_HELP: &str;
+}
+
+/// The values on the command line of a command and in the environment, not parsed yet.
+#[derive(Debug)]
+pub(crate) struct Flags<C> {
     /// The configuration file.
     pub(crate) config: Option<PathBuf>,
     /// Whether to check the configuration and exit.
     pub(crate) check: bool,
     pub(crate) given: ByFlag,
+    pub(crate) command: PhantomData<C>,
 }
 
-impl clap::Args for Flags {
+impl<C> Default for Flags<C> {
+    fn default() -> Self {
+        Self { config: None, check: false, given: ByFlag::new(), command: PhantomData }
+    }
+}
+
+impl<C: HasFlags> Flags<C> {
+    /// Reads the file that the flags name, if they name one.
+    pub(crate) fn file(&self) -> Result<ConfigFile, anyhow::Error> {
+        let read = |path: &PathBuf| ConfigFile::read(path, C::COMMAND);
+        Ok(self.config.as_ref().map(read).transpose()?.unwrap_or_default())
+    }
+}
+
+impl<C: HasFlags> clap::Args for Flags<C> {
     fn augment_args(command: Command) -> Command {
         let config = Arg::new(CONFIG)
             .long(CONFIG)
@@ -38,7 +62,7 @@ impl clap::Args for Flags {
             .long(CHECK)
             .action(ArgAction::SetTrue)
             .help("Check the configuration, print every value with its origin, and exit without opening anything");
-        command.args([config, check]).args(all().map(flag)).after_help(limits::HELP)
+        command.args([config, check]).args(C::COMMAND.settings().map(flag)).after_help(C::AFTER_HELP)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -66,7 +90,7 @@ fn flag(setting: &'static SettingSpec) -> Arg {
 }
 
 fn help(setting: &SettingSpec) -> String {
-    let help = setting.help.replace("{schemes}", &schemes());
+    let help = setting.help.replace("{schemes}", &schemes()).replace("{sources}", &source_schemes());
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }
 
@@ -79,10 +103,15 @@ fn heading(setting: &SettingSpec) -> Option<&'static str> {
     TABLES.into_iter().find(|(table, _)| *table == setting.table).map(|(_, heading)| heading)
 }
 
-impl clap::FromArgMatches for Flags {
+impl<C: HasFlags> clap::FromArgMatches for Flags<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let given = all().filter_map(|setting| Some((setting.flag, given(matches, setting)?)));
-        Ok(Self { config: matches.get_one(CONFIG).cloned(), check: matches.get_flag(CHECK), given: given.collect() })
+        let given = C::COMMAND.settings().filter_map(|setting| Some((setting.flag, given(matches, setting)?)));
+        Ok(Self {
+            config: matches.get_one(CONFIG).cloned(),
+            check: matches.get_flag(CHECK),
+            given: given.collect(),
+            command: PhantomData,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

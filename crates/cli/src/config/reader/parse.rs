@@ -147,8 +147,17 @@ pub(crate) fn key_place(text: &str) -> Result<KeyPlace, anyhow::Error> {
     }
 }
 
-fn header(name: &str) -> Result<HeaderName, anyhow::Error> {
+pub(crate) fn header(name: &str) -> Result<HeaderName, anyhow::Error> {
     name.trim().parse().with_context(|| format!("{name:?} is not a valid header name"))
+}
+
+/// The header with the ordering key. None if the source has it.
+pub(crate) fn order(text: &str) -> Result<Option<String>, anyhow::Error> {
+    match text.split_once(':') {
+        None if text == "source" => Ok(None),
+        Some(("header", name)) => header(name).map(|_| Some(name.trim().to_owned())),
+        _ => bail!("write source or header:NAME"),
+    }
 }
 
 pub(crate) fn storable_header(text: &str) -> Result<HeaderName, anyhow::Error> {

@@ -39,6 +39,12 @@ impl SettingSpec {
         Self { default: Some(default), ..self }
     }
 
+    /// The texts of the default: several for a list.
+    pub(crate) fn default_texts(&self) -> Option<Vec<String>> {
+        let default = self.default?;
+        Some(if self.is_list { default.split(',').map(str::to_owned).collect() } else { vec![default.to_owned()] })
+    }
+
     pub(crate) const fn list(self) -> Self {
         Self { is_list: true, ..self }
     }

@@ -9,15 +9,20 @@ use crate::config::reader::parse::Protect;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::config::route::ConfiguredRoute;
-use crate::config::settings::all;
+use crate::config::settings::{Configured, PER_ROUTE, of_table};
 use crate::logs::escape_controls;
 
 /// Values that depend on other settings, by flag. They are shown in place of the defaults.
 pub(crate) type Derived = BTreeMap<&'static str, String>;
 
-/// Lists every setting with its value and origin, and every route.
+/// Lists every setting of a command with its value and origin.
+pub(in crate::config) fn settings(command: Configured, values: &Values, derived: &Derived) -> String {
+    table("SETTING", command.settings().map(|setting| setting_row(setting, values, derived)))
+}
+
+/// Lists every setting of a gateway with its value and origin, and every route.
 pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute], protect: Protect) -> String {
-    let mut shown = table("SETTING", all().map(|setting| setting_row(setting, values, derived)));
+    let mut shown = settings(Configured::Gateway, values, derived);
     if !routes.is_empty() {
         shown += "\nA route takes every value that it does not set from above. The first route that matches applies.\n";
     }
@@ -55,7 +60,8 @@ fn route_rows(route: &ConfiguredRoute) -> impl Iterator<Item = ShownRow> {
     let protect = route.table.fields.get("protect").map_or("as `key`".into(), origin);
     let fields = ROUTE_FIELDS.iter().filter(|name| !["method", "path", "protect"].contains(name));
     let fields = fields.filter_map(|name| Some((*name, route.table.fields.get(name)?)));
-    let overrides = all().filter_map(|setting| Some((setting.flag, route.table.overrides.get(setting.flag)?)));
+    let overrides = of_table(PER_ROUTE);
+    let overrides = overrides.filter_map(|setting| Some((setting.flag, route.table.overrides.get(setting.flag)?)));
     let rows = fields.chain(overrides).map(|(name, given)| (name, given.texts.join(","), origin(given)));
     std::iter::once(("protect", route.protect.to_string(), protect)).chain(rows)
 }
@@ -65,7 +71,7 @@ fn origin(given: &GivenValue) -> String {
 }
 
 /// The parameters of a URL that are shown. Any other one may be a secret.
-const SHOWN_PARAMETERS: [&str; 5] = ["ca", "cert", "connections", "db", "key"];
+const SHOWN_PARAMETERS: [&str; 8] = ["ca", "cert", "connections", "db", "durable", "group", "key", "queue"];
 
 /// Hides the user name and password in a URL, and the values of its parameters. Returns any other text as it is.
 pub(in crate::config) fn without_credentials(text: &str) -> String {

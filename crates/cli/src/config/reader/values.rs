@@ -27,7 +27,7 @@ impl Values {
     /// Merges the values from flags and variables with those from the file, and with the defaults.
     pub(crate) fn new(settings: impl Iterator<Item = &'static SettingSpec>, flags: &ByFlag, file: &ByFlag) -> Self {
         let merge = |setting: &'static SettingSpec| {
-            let default = || Some(GivenValue { texts: vec![setting.default?.to_owned()], origin: Origin::Default });
+            let default = || Some(GivenValue { texts: setting.default_texts()?, origin: Origin::Default });
             let given = flags.get(setting.flag).or_else(|| file.get(setting.flag)).cloned().or_else(default);
             (setting.flag, SettingValue { setting, given })
         };

@@ -10,12 +10,25 @@ use crate::commands::CommandError;
 /// The URLs that `hapax dead` accepts, for help and errors.
 pub(crate) const SCHEMES: &str = "sqlite://PATH, postgres://HOST/DATABASE or redis://HOST";
 
-/// Opens the dead letters in the store or the database that a URL names.
+/// Opens the dead letters in the store or the database that a URL names, for commands that read them.
+pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<dyn DeadLetterStore>, CommandError> {
+    #[cfg(feature = "sqlite")]
+    if let StoreUrl::Sqlite(path) = url
+        && !path.exists()
+    {
+        // Otherwise a misspelt path would create an empty file.
+        let message = anyhow!("{} does not exist; name the file that the worker uses", path.display());
+        return Err(CommandError::cannot_start(message));
+    }
+    create(url, runtime)
+}
+
+/// Opens the dead letters, and creates a file that is missing.
 #[cfg_attr(
     not(any(feature = "postgres", feature = "redis", feature = "sqlite")),
     expect(unused_variables, reason = "this build has no database")
 )]
-pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<dyn DeadLetterStore>, CommandError> {
+pub(crate) fn create(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<dyn DeadLetterStore>, CommandError> {
     match url {
         StoreUrl::Memory => Err(CommandError::usage(anyhow!(
             "memory: keeps no dead letters that another process can read; name {SCHEMES}"
@@ -32,11 +45,6 @@ pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<dyn 
         }
         #[cfg(feature = "sqlite")]
         StoreUrl::Sqlite(path) => {
-            // Otherwise a misspelt path would create an empty file.
-            if !path.exists() {
-                let message = anyhow!("{} does not exist; name the file that the worker uses", path.display());
-                return Err(CommandError::cannot_start(message));
-            }
             let opened = hapax::stores::SqliteDeadLetters::with(path, runtime);
             Ok(Arc::new(opened.map_err(CommandError::cannot_start)?))
         }

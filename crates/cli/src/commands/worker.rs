@@ -1,0 +1,183 @@
+//! `hapax worker`: takes messages from a broker, hands each to a service, and acknowledges it afterwards.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use hapax::broker::{DeadLetterStore, Source};
+use hapax::runtime::{Runtime, Tokio};
+use hapax::worker::{RedriveSource, Worker, WorkerEnd};
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+
+use crate::commands::CommandError;
+use crate::commands::gateway::bind;
+use crate::config::{self, Configured, Flags, HasFlags, WorkerConfig};
+use crate::logs::{self, Log};
+use crate::ops::admin::{self, AdminAccess, AdminState};
+use crate::ops::metrics::{self, describe_worker};
+use crate::ops::shutdown::Shutdown;
+use crate::ops::signals::{self, Reloads, StopSignals};
+use crate::store::gate::{GateStart, StartedGate};
+use crate::store::health::CheckIntervals;
+use crate::store::wiring::{self, OpenedStore};
+use crate::tls;
+use crate::upstream::client::UpstreamClient;
+use crate::upstream::forward::CONNECT;
+use crate::worker::target::{HttpTarget, Service, ServiceHealth};
+
+/// The arguments of `hapax worker`.
+pub(crate) type WorkerArgs = Flags<WorkerFlags>;
+
+#[derive(Debug)]
+pub(crate) struct WorkerFlags;
+
+impl HasFlags for WorkerFlags {
+    const COMMAND: Configured = Configured::Worker;
+    const AFTER_HELP: &str = "\
+The target gets one POST for each message. A record in --store keeps a second copy from running while the first one
+runs, and after its outcome is known. The record does not commit with the effect: if the target, or the connection to
+it, fails while it works, the outcome is unknown, and --on-lapse decides. A service that must be exact about that keeps
+a ledger in its own database.";
+}
+
+/// Runs the worker until a stop signal.
+pub(crate) async fn run(args: WorkerArgs) -> Result<ExitCode, CommandError> {
+    // First of all, because an unhandled SIGHUP ends the process.
+    let hangups = signals::hangups().map_err(CommandError::cannot_start)?;
+    let config = WorkerConfig::load(&args).map_err(CommandError::usage)?;
+    if args.check {
+        // An error means that the reader has closed the pipe.
+        let _ = io::stdout().write_all(config.show().as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stop = StopSignals::listen(config.worker.drain).map_err(CommandError::cannot_start)?;
+    let config = Arc::new(config);
+    let opening = Arc::clone(&config);
+    let opened = tokio::select! {
+        opened = spawn_blocking(move || OpenedWorker::open(&opening)) => opened.map_err(CommandError::cannot_start)??,
+        () = stop.first.cancelled() => {
+            tracing::warn!("stopped before the start was complete; no message was taken");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let log = opened.log;
+    let log = config.log.file.is_some().then_some(move || log.reopen());
+    tokio::spawn(signals::at_each(hangups, Reloads { log, certificate: None::<fn()> }));
+    let metrics = metrics::install().map_err(CommandError::cannot_start)?;
+    describe_worker();
+    let private = bind(config.admin).await?;
+    work(&config, Resources { store: opened.store, dead: opened.dead, private, metrics }, stop).await
+}
+
+/// The log, the store and the dead letters that a worker opens at its start.
+struct OpenedWorker {
+    log: Log,
+    store: OpenedStore,
+    dead: Arc<dyn DeadLetterStore>,
+}
+
+impl OpenedWorker {
+    /// Blocks as long as a file is a pipe with nobody at its other end.
+    fn open(config: &WorkerConfig) -> Result<Self, CommandError> {
+        let log = Log::start(&config.log).map_err(CommandError::cannot_start)?;
+        for (name, guess) in config::mistyped(std::env::vars_os()) {
+            tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
+        }
+        let runtime = || Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+        let store = wiring::open(&config.store, runtime())?;
+        let dead = wiring::dead::create(&config.dead_letter, runtime())?;
+        Ok(Self { log, store, dead })
+    }
+}
+
+/// What a worker uses beside its configuration.
+struct Resources {
+    store: OpenedStore,
+    dead: Arc<dyn DeadLetterStore>,
+    private: TcpListener,
+    metrics: PrometheusHandle,
+}
+
+/// Processes messages until a stop signal.
+async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) -> Result<ExitCode, CommandError> {
+    let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+    let start = GateStart {
+        opened: resources.store,
+        namespace: &config.namespace,
+        secret: config.secret.clone(),
+        settings: &config.gate,
+        data_dir: config.data_dir.as_deref(),
+        runtime: Arc::clone(&runtime),
+        intervals: CheckIntervals::default(),
+    };
+    let StartedGate { gate, journal, health } = start.start().await?;
+    let shutdown = Arc::new(Shutdown::new(std::time::Duration::ZERO, config.worker.drain));
+    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
+    let state = AdminState { health, metrics: resources.metrics, access, shutdown: Arc::clone(&shutdown) };
+    tokio::spawn(admin::serve(resources.private, state));
+    let source = config.source.open(Arc::clone(&runtime), config.gate.policy.lease).await;
+    let source = source.map_err(CommandError::cannot_start)?;
+    let source = Box::new(RedriveSource::new(source, Arc::clone(&resources.dead), Arc::clone(&runtime)));
+    let target = HttpTarget::new(service(config, gate.clone()).map_err(CommandError::cannot_start)?);
+    log_start(config, source.name());
+    let worker = Worker::builder(source, Arc::new(target), resources.dead)
+        .identity(config.identity.clone())
+        .settings(config.worker)
+        .runtime(runtime)
+        .build()
+        .map_err(CommandError::usage)?;
+    let ended = tokio::select! {
+        ended = worker.run(shutdown.wait(stop.first.cancelled())) => ended,
+        () = stop.second.cancelled() => {
+            logs::end_with(shutdown.left(), logs::report_missing);
+            std::process::exit(1)
+        }
+    };
+    gate.drain(config.gate.store_timeout.min(shutdown.left())).await;
+    if let Some(journal) = &journal
+        && tokio::time::timeout(shutdown.left(), journal.close()).await.is_err()
+    {
+        tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
+    }
+    match ended {
+        Ok(WorkerEnd { unfinished: 0 }) => Ok(ExitCode::SUCCESS),
+        Ok(WorkerEnd { unfinished }) => {
+            tracing::warn!(unfinished, "stopped with messages that have no end; they are delivered again");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => Err(CommandError::failed(error.into())),
+    }
+}
+
+fn service(config: &WorkerConfig, gate: hapax::Gate) -> Result<Service, anyhow::Error> {
+    let target = &config.target;
+    let is_secure = target.upstream.scheme == http::uri::Scheme::HTTPS;
+    let trust = if is_secure { tls::client_config(target.ca.as_deref())? } else { tls::unused_config()? };
+    let authority = &target.upstream.authority;
+    let port = authority.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
+    Ok(Service {
+        gate,
+        client: UpstreamClient::new(target.upstream.clone(), &trust, CONNECT.min(target.timeout / 2)),
+        address: format!("{}:{port}", authority.host()),
+        path: target.path.clone(),
+        timeout: target.timeout,
+        outcomes: target.outcomes.clone(),
+        forwarded: target.forwarded.clone(),
+        max_attempts: config.max_attempts,
+        health: ServiceHealth::default(),
+    })
+}
+
+/// Logs where messages come from and go to, and what the worker cannot promise.
+fn log_start(config: &WorkerConfig, source: &str) {
+    let (service, namespace) = (&config.target.upstream.authority, &config.namespace);
+    let window = humantime::format_duration(config.gate.policy.retention);
+    tracing::info!(source, %service, namespace, admin = %config.admin, "messages are processed");
+    tracing::info!(%window, "a copy of a message is recognised within this time");
+    tracing::info!(
+        "the target has no ledger: a record in --store keeps copies apart, and does not commit with the effect. \
+         An unknown outcome follows --on-lapse"
+    );
+}

@@ -1,0 +1,82 @@
+//! A gate over the store of a command: start-up checks, journal, and the tasks that keep both in order.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hapax::journal::{FileJournal, FileJournalSettings};
+use hapax::runtime::Runtime;
+use hapax::{Gate, Identity, Settings};
+
+use crate::commands::CommandError;
+use crate::ops::admin;
+use crate::store::checks::{CheckFailure, StoreChecks};
+use crate::store::health::{CheckIntervals, StoreHealth};
+use crate::store::unverified::UnverifiedStore;
+use crate::store::wiring::OpenedStore;
+
+/// The shortest timeout of a check of the store. A store reports after a second why it cannot connect, and the check
+/// must not end before that.
+const SHORTEST_CHECK: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// What a gate is started with.
+pub(crate) struct GateStart<'a> {
+    pub(crate) opened: OpenedStore,
+    pub(crate) namespace: &'a str,
+    /// The configured secret, if there is one.
+    pub(crate) secret: Option<Identity>,
+    pub(crate) settings: &'a Settings,
+    /// The directory of the journal. None without one.
+    pub(crate) data_dir: Option<&'a Path>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) intervals: CheckIntervals,
+}
+
+/// A gate that runs.
+pub(crate) struct StartedGate {
+    pub(crate) gate: Gate,
+    pub(crate) journal: Option<Arc<FileJournal>>,
+    pub(crate) health: Arc<StoreHealth>,
+}
+
+impl GateStart<'_> {
+    /// Checks the store and starts the gate. An unreachable store does not prevent the start: until the checks pass,
+    /// the gate treats the store as down.
+    pub(crate) async fn start(self) -> Result<StartedGate, CommandError> {
+        let checks = StoreChecks {
+            store: Arc::clone(&self.opened.store),
+            inspect: Arc::clone(&self.opened.inspect),
+            runtime: Arc::clone(&self.runtime),
+            namespace: self.namespace.to_owned(),
+            secret: self.secret.clone(),
+            timeout: self.settings.store_timeout.max(SHORTEST_CHECK),
+        };
+        let checked = checks.run().await;
+        if let Err(CheckFailure::Refused(error)) = checked {
+            return Err(CommandError::cannot_start(error));
+        }
+        let unverified = checked.is_err().then(|| Arc::new(UnverifiedStore::new(Arc::clone(&self.opened.store))));
+        let journal = self.open_journal()?;
+        let store = unverified.clone().map_or(self.opened.store, |unverified| unverified as _);
+        let mut gate = Gate::builder(store, self.settings.clone()).runtime(self.runtime);
+        if let Some(journal) = &journal {
+            gate = gate.journal(Arc::clone(journal) as _);
+        }
+        let gate = gate.build().map_err(CommandError::cannot_start)?;
+        let health = Arc::new(StoreHealth::new(checks, gate.clone(), unverified));
+        health.record_start(checked);
+        let repeated = Arc::clone(&health);
+        let intervals = self.intervals;
+        tokio::spawn(async move { repeated.run(intervals).await });
+        tokio::spawn(admin::sweep(self.opened.inspect));
+        Ok(StartedGate { gate, journal, health })
+    }
+
+    /// Opens the journal for answers that the store did not confirm.
+    fn open_journal(&self) -> Result<Option<Arc<FileJournal>>, CommandError> {
+        let Some(directory) = self.data_dir else {
+            return Ok(None);
+        };
+        let journal = FileJournal::with(directory, Arc::clone(&self.runtime), FileJournalSettings::default());
+        journal.map(|journal| Some(Arc::new(journal))).map_err(CommandError::cannot_start)
+    }
+}

@@ -1,0 +1,4 @@
+//! The worker's side of HTTP: the service that processes messages.
+
+pub(crate) mod request;
+pub(crate) mod target;

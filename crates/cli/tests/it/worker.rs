@@ -1,0 +1,233 @@
+//! `hapax worker` between a durable queue in SQLite and an HTTP service.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use hapax::broker::Message;
+use hapax::stores::SqliteQueue;
+use rusqlite::Connection;
+
+use crate::harness::{Api, free_address, hapax, until};
+use crate::raw_http::RawConnection;
+
+/// A queue, and the files of a worker.
+struct Shop {
+    directory: tempfile::TempDir,
+    admin: SocketAddr,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let shop = Self { directory: tempfile::tempdir().unwrap(), admin: free_address() };
+        SqliteQueue::migrate(&mut shop.connection()).unwrap();
+        shop
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn connection(&self) -> Connection {
+        Connection::open(self.path("shop.db")).unwrap()
+    }
+
+    /// Puts messages into the queue, in one transaction.
+    fn enqueue(&self, messages: &[Message]) {
+        let (mut connection, queue) = (self.connection(), SqliteQueue::new("orders").unwrap());
+        let transaction = connection.transaction().unwrap();
+        for message in messages {
+            queue.enqueue(&transaction, message).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+
+    /// Whether every message was acknowledged.
+    fn is_empty(&self) -> bool {
+        self.count("") == 0
+    }
+
+    fn count(&self, which: &str) -> i64 {
+        let sql = format!("select count(*) from hapax_queue {which}");
+        self.connection().query_row(&sql, [], |row| row.get(0)).unwrap()
+    }
+
+    /// `more` replaces or adds flags, each with its value.
+    fn command(&self, target: &str, more: &[&str]) -> Command {
+        let file = |name: &str| self.path(name).display().to_string();
+        let flags = [
+            ("--source", format!("sqlite://{}?queue=orders", file("shop.db"))),
+            ("--target", target.to_owned()),
+            ("--store", format!("sqlite://{}", file("records.db"))),
+            ("--admin", self.admin.to_string()),
+        ];
+        let mut command = hapax();
+        command.arg("worker").args(more);
+        for (flag, value) in flags.iter().filter(|(flag, _)| !more.contains(flag)) {
+            command.args([flag, &**value]);
+        }
+        command
+    }
+
+    fn worker(&self, target: &str, more: &[&str]) -> RunningWorker {
+        let mut command = self.command(target, more);
+        RunningWorker(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// The dead letters, one JSON object each.
+    fn dead(&self) -> Vec<serde_json::Value> {
+        let store = format!("sqlite://{}", self.path("records.db").display());
+        let output = hapax().args(["dead", "list", "--json", "--store", &store]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// A worker process, killed when dropped.
+struct RunningWorker(Child);
+
+impl RunningWorker {
+    fn terminate(mut self) -> Output {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let child = std::mem::replace(&mut self.0, Command::new("true").spawn().unwrap());
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for RunningWorker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn message(key: &str, payload: &'static str) -> Message {
+    Message {
+        payload: payload.into(),
+        headers: [("Idempotency-Key", key.to_owned()), ("Content-Type", "text/plain".into())].into_iter().collect(),
+        ..Message::default()
+    }
+}
+
+fn target(api: &Api, path: &str) -> String {
+    format!("http://{}{path}", api.address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_was_sent_twice_reaches_the_service_once() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    shop.enqueue(&[message("order-1", "five"), message("order-2", "six"), message("order-1", "five")]);
+    let worker = shop.worker(&target(&api, "/transfers"), &[]);
+    until("the queue is empty", async || shop.is_empty()).await;
+    let seen = api.seen();
+    assert_eq!(seen.len(), 2);
+    for request in &seen {
+        let field = |name: &str| request.headers[name].to_str().unwrap().to_owned();
+        assert_eq!((request.path.as_str(), field("content-type")), ("/transfers", "text/plain".into()));
+        assert_eq!(field("idempotency-key"), field("hapax-operation"));
+        assert_eq!(field("hapax-attempt"), "1");
+    }
+    let mut bodies: Vec<_> = seen.iter().map(|request| request.body.clone()).collect();
+    bodies.sort();
+    assert_eq!(bodies, ["five", "six"]);
+    let mut admin = RawConnection::to(shop.admin).await;
+    admin.send_bytes(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    let page = admin.read_response().await.unwrap();
+    for name in ["lag", "oldest_seconds", "in_flight", "attempts_total"] {
+        assert!(page.text().contains(&format!("# HELP hapax_worker_{name} ")), "{name}: {}", page.text());
+    }
+    let ended = worker.terminate();
+    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(shop.dead().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_message_that_nobody_can_process_becomes_a_dead_letter_with_its_reason() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    let keyless = Message { payload: "no key".into(), ..Message::default() };
+    shop.enqueue(&[message("order-1", "five"), message("order-1", "six"), keyless]);
+    let worker = shop.worker(&target(&api, "/status/200"), &[]);
+    until("the queue is empty", async || shop.is_empty()).await;
+    drop(worker);
+    assert_eq!(api.count(), 1);
+    let mut reasons: Vec<_> = shop.dead().iter().map(|letter| letter["reason"].as_str().unwrap().to_owned()).collect();
+    reasons.sort();
+    assert_eq!(reasons, ["key-missing", "key-reused"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_of_the_service_means_what_the_table_says() {
+    for (status, policy, runs, reason) in [
+        ("422", "hold", 1, Some("rejected")),
+        ("500", "hold", 1, Some("outcome-unknown")),
+        ("302", "hold", 1, Some("outcome-unknown")),
+        ("404", "hold", 2, Some("attempts-exhausted")),
+        ("204", "hold", 1, None),
+    ] {
+        let (shop, api) = (Shop::new(), Api::start().await);
+        shop.enqueue(&[message("order-1", "five")]);
+        let worker =
+            shop.worker(&target(&api, &format!("/status/{status}")), &["--on-lapse", policy, "--attempts", "2"]);
+        until("the queue is empty", async || shop.is_empty()).await;
+        drop(worker);
+        assert_eq!(api.count(), runs, "{status}");
+        let reasons: Vec<_> = shop.dead().iter().map(|letter| letter["reason"].clone()).collect();
+        assert_eq!(reasons, reason.into_iter().collect::<Vec<_>>(), "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_worker_leaves_what_it_was_doing_to_the_policy() {
+    for (policy, is_run_again) in [("hold", false), ("retry", true)] {
+        let (shop, api) = (Shop::new(), Api::start().await);
+        shop.enqueue(&[message("order-1", "five")]);
+        let flags = ["--on-lapse", policy, "--lease", "1s"];
+        let killed = shop.worker(&target(&api, "/slow"), &flags);
+        api.wait_for_requests(1).await;
+        drop(killed);
+        api.release_slow();
+        api.release_slow();
+        let worker = shop.worker(&target(&api, "/slow"), &flags);
+        until("the queue is empty", async || shop.is_empty()).await;
+        drop(worker);
+        assert_eq!(api.count(), if is_run_again { 2 } else { 1 }, "{policy}");
+        let reasons: Vec<_> = shop.dead().iter().map(|letter| letter["reason"].clone()).collect();
+        assert_eq!(reasons, if is_run_again { vec![] } else { vec!["outcome-unknown"] }, "{policy}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_down_costs_no_message() {
+    let (shop, address) = (Shop::new(), free_address());
+    shop.enqueue(&[message("order-1", "five"), message("order-2", "six")]);
+    let worker = shop.worker(&format!("http://{address}/transfers"), &["--attempts", "1"]);
+    until("the worker has taken the messages", async || shop.count("where attempts > 0") == 2).await;
+    let api = Api::start_at(address).await;
+    until("the queue is empty", async || shop.is_empty()).await;
+    drop(worker);
+    assert_eq!((api.count(), shop.dead().len()), (2, 0));
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_its_remedy() {
+    let shop = Shop::new();
+    for (flags, remedy) in [
+        (&["--retention", "1h"][..], "--retention: must be at least"),
+        (&["--key", "header:"], "--key"),
+        (&["--store", "memory:"], "add --dead-letter URL"),
+        (&["--source", "amqp://broker"], "there is no source for the scheme"),
+        (&["--target", "ftp://host"], "--target"),
+        (&["--namespace", "hapax/x"], "--namespace"),
+    ] {
+        let output = shop.command("http://127.0.0.1:9/", flags).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {error}");
+        assert!(error.contains(remedy), "{flags:?}: {error}");
+    }
+    let checked = shop.command("http://127.0.0.1:9/", &["--check"]).output().unwrap();
+    let shown = String::from_utf8(checked.stdout).unwrap();
+    assert!(shown.contains("namespace") && shown.contains("orders") && shown.ends_with("ok\n"), "{shown}");
+    assert!(!Path::new(&shop.path("records.db")).exists(), "--check opens nothing");
+}
