@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crate::record::Timestamp;
 
 /// A message, as its broker delivered it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Message {
     /// The payload. Empty also where the broker distinguishes an empty payload from none.
     pub payload: Bytes,
@@ -18,6 +18,19 @@ pub struct Message {
     pub coordinates: Option<Coordinates>,
     /// When the message got to the broker, by the broker's clock. A redelivery has the same time.
     pub timestamp: Option<Timestamp>,
+}
+
+/// Prints neither the payload nor the ordering key: both may be confidential.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("payload_bytes", &self.payload.len())
+            .field("headers", &self.headers)
+            .field("has_ordering_key", &self.ordering_key.is_some())
+            .field("coordinates", &self.coordinates)
+            .field("timestamp", &self.timestamp)
+            .finish()
+    }
 }
 
 impl Message {

@@ -1,4 +1,5 @@
 use std::collections::{HashMap, VecDeque};
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -374,9 +375,15 @@ fn told<A>(failure: Failure<A>) -> Option<Detail<A>> {
     }
 }
 
+/// What operators see of a failure: the message of the error and those of its causes, up to 500 characters.
 fn shown<A>(detail: &Detail<A>) -> String {
     match detail {
-        Detail::Error(error) => error.to_string().chars().take(500).collect(),
+        Detail::Error(error) => {
+            let error: &(dyn StdError + 'static) = &**error;
+            let causes = std::iter::successors(Some(error), |error| (*error).source());
+            let messages: Vec<String> = causes.map(ToString::to_string).collect();
+            messages.join(": ").chars().take(500).collect()
+        }
         Detail::Answer(_) => "the handler returned an answer that says: not applied".into(),
     }
 }
