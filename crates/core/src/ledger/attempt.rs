@@ -81,6 +81,11 @@ impl<A> Attempted<A> {
         Self { claims: Vec::new(), fresh: Vec::new(), transaction: None, outcome: AttemptOutcome::Fault(fault) }
     }
 
+    /// Whether COMMIT was sent and got no reply.
+    pub fn is_commit_unknown(&self) -> bool {
+        matches!(&self.outcome, AttemptOutcome::Fault(fault) if fault.kind == FaultKind::CommitUnknown)
+    }
+
     /// Whether the transaction is to be committed. Otherwise it is rolled back.
     pub fn is_ready(&self) -> bool {
         matches!(self.outcome, AttemptOutcome::Ready(..))

@@ -189,6 +189,11 @@ impl<A: Answer> Batch<A> {
                 (kind.map_or(Ending::HandlerFailed(failed.place), Ending::Fault), told(failed.failure))
             }
         };
+        // No handler ran, so the failure is not the fault of an operation.
+        let ending = match ending {
+            Ending::Fault(FaultKind::Failed) if fresh.is_empty() => Ending::ClaimFailed,
+            Ending::Fault(_) | Ending::ClaimFailed | Ending::HandlerFailed(_) | Ending::Committed => ending,
+        };
         // A transaction that failed before its claims has to run all of its calls again.
         let left = match fresh.is_empty() {
             true => slice,
@@ -382,7 +387,8 @@ fn shown<A>(detail: &Detail<A>) -> String {
             let error: &(dyn StdError + 'static) = &**error;
             let causes = std::iter::successors(Some(error), |error| (*error).source());
             let messages: Vec<String> = causes.map(ToString::to_string).collect();
-            messages.join(": ").chars().take(500).collect()
+            // PostgreSQL keeps no text with a NUL.
+            messages.join(": ").replace('\0', "").chars().take(500).collect()
         }
         Detail::Answer(_) => "the handler returned an answer that says: not applied".into(),
     }

@@ -64,6 +64,8 @@ pub enum Ending {
     Committed,
     /// It has not, because of the database.
     Fault(FaultKind),
+    /// A statement of the ledger failed before a handler ran.
+    ClaimFailed,
     /// It was rolled back, because the handler failed. The handler may name the operation, by its place among those
     /// that it got.
     HandlerFailed(Option<usize>),
@@ -116,9 +118,10 @@ pub fn next(ended: &Ended) -> Next {
         Ending::Fault(FaultKind::CommitUnknown) if ended.tries_left > 0 => Next::Again, // T2
         Ending::Fault(FaultKind::CommitUnknown) => Next::Unknown,                       // T3
         Ending::Fault(FaultKind::Conflict | FaultKind::Unavailable) if ended.tries_left > 0 => Next::Again, // T4
-        Ending::Fault(_) if ended.is_commit_open => Next::Unknown,                      // T13
+        Ending::ClaimFailed if ended.tries_left > 0 => Next::Again,                     // T15
+        Ending::Fault(_) | Ending::ClaimFailed if ended.is_commit_open => Next::Unknown, // T13
         Ending::Fault(FaultKind::Conflict) => Next::NotApplied,                         // T5
-        Ending::Fault(FaultKind::Unavailable) => Next::Unavailable,                     // T6
+        Ending::Fault(FaultKind::Unavailable) | Ending::ClaimFailed => Next::Unavailable, // T6
         Ending::Fault(FaultKind::Unusable) => Next::Unusable,                           // T14
         Ending::Fault(FaultKind::TooLarge) if is_one => Next::NotApplied,               // T7
         Ending::Fault(FaultKind::TooLarge) => Next::Halves,                             // T8

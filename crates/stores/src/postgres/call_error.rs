@@ -36,7 +36,7 @@ impl PostgresCallError {
 
 /// Whether the transaction of a statement was certainly rolled back. After a fatal error it may have committed: a
 /// server that shuts down can end a session between the commit and the reply.
-fn is_rolled_back(error: &DbError) -> bool {
+pub(crate) fn is_rolled_back(error: &DbError) -> bool {
     let code = error.code();
     error.parsed_severity() == Some(Severity::Error)
         && *code != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN

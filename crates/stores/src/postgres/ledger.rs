@@ -17,8 +17,8 @@ use hapax_core::runtime::Runtime;
 use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, telemetry};
 use tokio::sync::OnceCell;
-use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
+use tokio_postgres::{IsolationLevel, Transaction};
 
 use super::PostgresUrl;
 use super::call_error::PostgresCallError;
@@ -234,28 +234,34 @@ impl PostgresLedger {
         if let Err(error) = self.create_tables().await {
             return (Attempted::not_begun(tables_fault(error)), Ok(()));
         }
-        let mut connection = match self.pool.get().await {
-            Ok(connection) => connection,
+        let mut call = match self.pool.begin_call().await {
+            Ok(call) => call,
             Err(error) => return (Attempted::not_begun(connect_fault(error)), Ok(())),
         };
-        let transaction = match connection.transaction().await {
+        // The role may have another default.
+        let begin = call.client_mut().build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+        let transaction = match begin.start().await {
             Ok(transaction) => transaction,
             Err(error) => return (Attempted::not_begun(fault(error)), Ok(())),
         };
         let mut statements = TransactionStatements::new(&self.sql, &transaction, OpenedBy::Runner);
         let handler = PostgresHandler { handler, transaction: &transaction };
         let attempted = ledger::attempt(batch, slice, &mut statements, handler).await;
-        let commit = if statements.is_over() {
+        let (commit, is_answered) = if statements.is_over() {
             // Dropped, it would send a ROLLBACK, of which the server warns when no transaction is open.
             let _ended = ManuallyDrop::new(transaction);
-            Ok(())
+            (Ok(()), !attempted.is_commit_unknown())
         } else if attempted.is_ready() {
-            transaction.commit().await.map_err(commit_fault)
+            let commit = transaction.commit().await.map_err(commit_fault);
+            let is_answered = commit.is_ok();
+            (commit, is_answered)
         } else {
             // If the ROLLBACK fails, the connection broke, and the server rolls back.
-            let _ = transaction.rollback().await;
-            Ok(())
+            (Ok(()), transaction.rollback().await.is_ok())
         };
+        if is_answered {
+            call.end();
+        }
         (attempted, commit)
     }
 

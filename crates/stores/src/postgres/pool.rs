@@ -85,15 +85,23 @@ impl ConnectionPool {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, PostgresCallError> {
-        let mut call = UnansweredCall { connection: Some(self.get().await?), pool: self };
+        let mut call = self.begin_call().await?;
         let rows = call.client().query_typed(statement, parameters).await.map_err(PostgresCallError::Sent);
         if match &rows {
             Ok(_) => true,
             Err(error) => error.is_rolled_back() && !error.is_read_only(),
         } {
-            call.connection = None;
+            call.end();
         }
         rows
+    }
+
+    /// A connection that is replaced if the caller drops it before it has [ended](UnansweredCall::end) its call.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing was sent.
+    pub(crate) async fn begin_call(&self) -> Result<UnansweredCall<'_>, PostgresCallError> {
+        Ok(UnansweredCall { connection: Some(self.get().await?), pool: self })
     }
 }
 
@@ -126,7 +134,7 @@ impl DerefMut for PooledConnection {
 
 /// A call in progress. If it is dropped before its reply, or its connection broke, the pool opens another connection in
 /// the background. Otherwise callers whose timeout is shorter than a connect and a call would never get a reply.
-struct UnansweredCall<'a> {
+pub(crate) struct UnansweredCall<'a> {
     connection: Option<PooledConnection>,
     pool: &'a ConnectionPool,
 }
@@ -134,6 +142,15 @@ struct UnansweredCall<'a> {
 impl UnansweredCall<'_> {
     fn client(&self) -> &Client {
         self.connection.as_ref().expect("the call has its connection until its reply")
+    }
+
+    pub(crate) fn client_mut(&mut self) -> &mut Client {
+        self.connection.as_mut().expect("the call has its connection until its reply")
+    }
+
+    /// Returns the connection to the pool: the server has answered, and no transaction is open.
+    pub(crate) fn end(&mut self) {
+        self.connection = None;
     }
 }
 

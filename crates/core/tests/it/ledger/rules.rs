@@ -157,6 +157,12 @@ fn t6_a_database_that_does_not_come_back_is_unavailable() {
 }
 
 #[test]
+fn t15_a_failure_before_the_handler_is_no_fault_of_an_operation() {
+    assert_eq!(nexts(Ending::ClaimFailed, ANY, &[1, 7]), [Next::Again]);
+    assert_eq!(nexts(Ending::ClaimFailed, ANY, &[0]), [Next::Unavailable]);
+}
+
+#[test]
 fn t14_tables_that_cannot_be_used_are_not_tried_again() {
     assert_eq!(nexts(Ending::Fault(FaultKind::Unusable), ANY, ANY_TRIES), [Next::Unusable]);
 }

@@ -6,7 +6,7 @@ use hapax_core::ledger::{Fault, FaultKind};
 use hapax_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
-use crate::postgres::call_error::{PostgresCallError, PostgresDriverError};
+use crate::postgres::call_error::{PostgresCallError, PostgresDriverError, is_rolled_back};
 
 /// The fault of a call that needed a connection of the pool.
 pub(super) fn connect_fault(error: PostgresCallError) -> Fault {
@@ -23,11 +23,9 @@ pub(super) fn fault(error: tokio_postgres::Error) -> Fault {
     Fault::new(kind(&error), PostgresDriverError(error))
 }
 
-/// The fault of a failed COMMIT. Only an error that the server sent without ending the session says that nothing was
-/// committed.
+/// The fault of a failed COMMIT. Unless the server says so, nobody knows whether it was carried out.
 pub(super) fn commit_fault(error: tokio_postgres::Error) -> Fault {
-    use tokio_postgres::error::Severity;
-    let is_definite = error.as_db_error().is_some_and(|reply| reply.parsed_severity() == Some(Severity::Error));
+    let is_definite = error.as_db_error().is_some_and(is_rolled_back);
     let kind = if is_definite { kind(&error) } else { FaultKind::CommitUnknown };
     Fault::new(kind, PostgresDriverError(error))
 }
@@ -53,7 +51,8 @@ pub(super) fn kind(error: &tokio_postgres::Error) -> FaultKind {
         // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
         code if *code == SqlState::OUT_OF_MEMORY => FaultKind::TooLarge,
         code if UNUSABLE.contains(code) => FaultKind::Unusable,
-        code if ["08", "53", "57P", "25006"].iter().any(|class| code.code().starts_with(class)) => {
+        // 58 is an error of the system, for instance a disk that cannot be read.
+        code if ["08", "53", "57P", "58", "25006"].iter().any(|class| code.code().starts_with(class)) => {
             FaultKind::Unavailable
         }
         _ => FaultKind::Failed,

@@ -124,8 +124,11 @@ impl Transaction for ConnectionStatements<'_> {
         Ok(finished)
     }
 
+    /// A handler may use another file, which cannot be opened: its transaction failed, and the ledger can still be
+    /// used.
     fn fault_of(error: &(dyn StdError + 'static)) -> Option<FaultKind> {
-        error.downcast_ref().map(kind)
+        let kind = kind(error.downcast_ref()?);
+        Some(if kind == FaultKind::Unusable { FaultKind::Failed } else { kind })
     }
 }
 
