@@ -11,16 +11,19 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::statistics::Statistics;
+use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
 use super::lanes::{Partition, SharedLanes};
 use super::url::Start;
-use crate::url::{not_applied, unknown};
+use crate::url::{not_applied, unknown, unusable};
 
 /// How long the broker may take for a call that the callback waits for.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the committed offsets are asked for.
+const TRIES: usize = 6;
 
 pub(super) struct Rebalancer {
     pub(super) lanes: Arc<SharedLanes>,
@@ -39,11 +42,9 @@ impl Rebalancer {
     }
 
     fn assign(&self, consumer: &BaseConsumer<Self>, given: &TopicPartitionList) -> KafkaResult<()> {
-        // Without the committed offsets the driver would report every new group as one whose offset has expired.
-        let committed = consumer.committed_offsets(given.clone(), PATIENCE)?;
+        let committed = committed(consumer, given)?;
         let (mut assigned, mut lanes) = (TopicPartitionList::new(), Vec::new());
         for element in committed.elements() {
-            element.error()?;
             let begun = match element.offset() {
                 Offset::Offset(offset) => Some(offset),
                 Offset::Beginning | Offset::End | Offset::Stored | Offset::Invalid | Offset::OffsetTail(_) => None,
@@ -79,6 +80,18 @@ impl Rebalancer {
     }
 }
 
+/// The committed offsets of these partitions. Without them the driver would report every new group as one whose offset
+/// has expired.
+fn committed(consumer: &BaseConsumer<Rebalancer>, given: &TopicPartitionList) -> KafkaResult<TopicPartitionList> {
+    let ask = || {
+        let committed = consumer.committed_offsets(given.clone(), PATIENCE)?;
+        committed.elements().iter().try_for_each(TopicPartitionListElem::error)?;
+        Ok(committed)
+    };
+    // The coordinator of the group may just be starting. The tries take less time than a member may stay silent.
+    (1..TRIES).find_map(|_| ask().ok()).map_or_else(ask, Ok)
+}
+
 fn commit(consumer: &BaseConsumer<Rebalancer>, settled: &[(Partition, i64)]) -> Result<()> {
     let committed = consumer.commit(&list(settled), CommitMode::Sync);
     committed.map_err(|error| unknown("the Kafka broker does not confirm the last offsets").caused_by(error))
@@ -98,12 +111,18 @@ impl ConsumerContext for Rebalancer {
         let is_given = err == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         let done = if is_given { self.assign(consumer, partitions) } else { self.revoke(consumer, partitions) };
         let Err(error) = done else { return };
-        self.lanes.fail(not_applied("cannot take up or give up partitions of Kafka").caused_by(error));
-        if is_given {
-            self.lanes.lose(&self.partitions(partitions));
-            // The driver expects an answer in any case. It asks again after the next change of the group.
-            let _ = consumer.unassign();
+        if !is_given {
+            self.lanes.fail(not_applied("cannot give up partitions of Kafka").caused_by(error));
+            return;
         }
+        self.lanes.lose(&self.partitions(partitions));
+        // The driver expects an answer in any case. It does not ask again while the group stays as it is, so this
+        // member would hold partitions that it never reads.
+        let _ = match consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => consumer.incremental_unassign(partitions),
+            RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.unassign(),
+        };
+        self.lanes.fail(unusable("cannot take up partitions of Kafka; start the worker again").caused_by(error));
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {

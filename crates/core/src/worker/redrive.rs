@@ -75,7 +75,8 @@ impl RedriveSource {
     /// The source, and the letters that its worker writes.
     pub fn new(inner: Box<dyn Source>, letters: Arc<dyn DeadLetterStore>, runtime: Arc<dyn Runtime>) -> Self {
         let source = Arc::clone(inner.name());
-        let lane = Lane { topic: "redrive".into(), partition: 0, generation: 0 };
+        // No source reaches this generation, so that a topic of the same name has other lanes.
+        let lane = Lane { topic: "redrive".into(), partition: 0, generation: u64::MAX };
         let redrive = Arc::new(Redrive { letters, runtime, source, lane, open: Mutex::default() });
         let settler = RedriveSettler { inner: inner.settler(), redrive: Arc::clone(&redrive) };
         Self {

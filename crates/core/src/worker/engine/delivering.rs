@@ -30,7 +30,9 @@ impl Engine {
         self.last_number += 1;
         let number = self.last_number;
         state.open.insert(number);
-        state.watermark.deliver(delivery.id.number);
+        if self.capability.acknowledges == Acknowledges::Prefix {
+            state.watermark.deliver(delivery.id.number);
+        }
         self.room.add(lane, delivery.message.size());
         if chaos::on("offset_stored_early") {
             let id = delivery.id.clone();

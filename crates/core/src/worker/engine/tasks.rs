@@ -132,7 +132,8 @@ impl Engine {
     fn start_leaving(&self, lanes: Vec<Lane>) {
         let (settler, runtime, name) = (Arc::clone(&self.settler), Arc::clone(&self.runtime), Arc::clone(&self.name));
         self.spawn(async move {
-            if let Some(Err(error)) = timeout(&*runtime, CALL_WITHIN, settler.leave(&lanes)).await {
+            let left = AssertUnwindSafe(settler.leave(&lanes)).catch_unwind();
+            if let Some(Ok(Err(error))) = timeout(&*runtime, CALL_WITHIN, left).await {
                 telemetry::settlement_failed(&name, &error);
             }
             TaskReport::Left { lanes }
