@@ -60,13 +60,11 @@ async fn transfer(attempt: Attempt, State(bank): State<Bank>, order: String) -> 
     for pause in [10, 100, 1000] {
         match bank.try_transfer(&attempt, &order).await {
             Ok(response) => return response,
-            // Another transaction was faster, or the connection broke. If it has committed, the next run is a replay.
-            Err(error)
-                if error.downcast_ref().is_none_or(|error: &hapax::Error| error.kind() != ErrorKind::Unusable) =>
-            {
-                eprintln!("{order}: {error:#}");
+            Err(error) if is_unusable(&error) => {
+                return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}\n")).into_response();
             }
-            Err(error) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}\n")).into_response(),
+            // Another transaction was faster, or the connection broke. If it has committed, the next run is a replay.
+            Err(error) => eprintln!("{order}: {error:#}"),
         }
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
@@ -79,7 +77,9 @@ impl Bank {
         let [from, to, amount] = order.split_whitespace().collect::<Vec<_>>()[..] else {
             return Ok((StatusCode::BAD_REQUEST, "send: FROM TO AMOUNT\n").into_response());
         };
-        let amount: i64 = amount.parse()?;
+        let Some(amount) = amount.parse::<i64>().ok().filter(|amount| *amount > 0) else {
+            return Ok((StatusCode::BAD_REQUEST, "AMOUNT is a positive number\n").into_response());
+        };
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
         let mut entry = match self.ledger.claim::<String>(&transaction, &Call::from(attempt)).await? {
@@ -105,6 +105,11 @@ impl Bank {
     }
 }
 // ... and ends here.
+
+/// Whether the tables are missing, so that another try cannot help.
+fn is_unusable(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<hapax::Error>().is_some_and(|error| error.kind() == ErrorKind::Unusable)
+}
 
 async fn accounts(State(bank): State<Bank>) -> Result<String, StatusCode> {
     let rows = async {

@@ -43,6 +43,9 @@ async fn copies() {
     assert_eq!((copy.status, copy.is_replay(), &copy.body), (201, true, &first.body));
     assert_eq!(bank.post("/transfers", "order-1", "alice bob 6").status, 422);
     assert_eq!(bank.post("/transfers", "order-2", "alice carol 5").status, 422);
+    for (order, wrong) in [("order-3", "alice bob -5"), ("order-4", "alice bob five"), ("order-5", "alice bob")] {
+        assert_eq!(bank.post("/transfers", order, wrong).status, 400, "{wrong}");
+    }
     drop(bank);
 
     // The store of the layer forgets everything, as a cache may. The ledger knows the operation.

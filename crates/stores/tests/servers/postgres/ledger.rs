@@ -168,6 +168,9 @@ async fn few_rights() {
     let failed: Result<RunResult<String>, _> =
         ledger.run(call("fails"), async |_, _| Err(String::from("no").into())).await;
     assert!(failed.is_err());
+    let counted = format!("select attempts from {name}.hapax_attempt");
+    let counted = schema.admin().query_one(&counted, &[]).await.unwrap();
+    assert_eq!(counted.get::<_, i32>(0), 1, "the role may count attempts");
     ledger.sweep(0).await.expect_err("the role may not delete");
 }
 
