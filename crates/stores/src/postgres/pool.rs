@@ -25,6 +25,9 @@ use super::url::PostgresUrl;
 /// server cannot be reached.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How often a caller looks for a session while there are as many as there may be.
+const PERMIT_PAUSE: Duration = Duration::from_millis(10);
+
 /// How long a connection whose call was cancelled waits for the reply, so that the server is not left with more
 /// sessions than the pool may have. Then it is closed all the same.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -191,13 +194,19 @@ impl managed::Manager for Connector {
 
     async fn create(&self) -> Result<Session, PostgresCallError> {
         let parts = &self.0;
-        while let Some(spare) = parts.take_spare() {
-            if !spare.client.is_closed() {
-                return Ok(spare);
+        let permit = loop {
+            while let Some(spare) = parts.take_spare() {
+                if !spare.client.is_closed() {
+                    return Ok(spare);
+                }
             }
-        }
+            match Arc::clone(&parts.permits).try_acquire_owned() {
+                Ok(permit) => break permit,
+                // Either a session ends, or a spare one opens.
+                Err(_) => parts.runtime.sleep(PERMIT_PAUSE).await,
+            }
+        };
         let gone = || PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the runtime of the pool has ended"));
-        let permit = Arc::clone(&parts.permits).acquire_owned().await.map_err(|_| gone())?;
         let (reply, opened) = oneshot::channel();
         parts.runtime.spawn(Box::pin(Arc::clone(parts).open_for(reply, permit)));
         opened.await.unwrap_or_else(|_| Err(gone()))

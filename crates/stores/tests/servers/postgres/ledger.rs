@@ -13,11 +13,14 @@ use libtest_mimic::Trial;
 use tokio_postgres::NoTls;
 
 use super::{POSTGRES, schema, store};
+use crate::support::with_timeout;
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
         servers::test("claim_and_finish_use_the_index_at_every_size", POSTGRES, index_plans),
         servers::test("a_role_with_few_rights_runs_operations", POSTGRES, few_rights),
+        servers::test("a_runner_reads_committed_rows_under_every_default_of_its_role", POSTGRES, isolation),
+        servers::test("runs_that_are_dropped_while_they_wait_block_no_later_one", POSTGRES, dropped_while_waiting),
         servers::test("a_claim_that_is_gone_without_events_undoes_the_effect", POSTGRES, claim_gone),
         servers::test("a_sweep_removes_old_rows_of_its_namespace", POSTGRES, sweep),
         servers::test("a_server_that_may_lose_effects_is_reported", POSTGRES, findings),
@@ -172,6 +175,38 @@ async fn few_rights() {
     let counted = schema.admin().query_one(&counted, &[]).await.unwrap();
     assert_eq!(counted.get::<_, i32>(0), 1, "the role may count attempts");
     ledger.sweep(0).await.expect_err("the role may not delete");
+}
+
+async fn isolation() {
+    let schema = schema().await;
+    let role = schema.name();
+    schema
+        .admin()
+        .batch_execute(&format!("alter role {role} set default_transaction_isolation = serializable"))
+        .await
+        .unwrap();
+    let level = ledger(&schema.url(), terms())
+        .run(call("one"), async |transaction, _| {
+            Ok(transaction.query_one("show transaction_isolation", &[]).await?.get::<_, String>(0))
+        })
+        .await;
+    assert_eq!(level.unwrap().answer, "read committed");
+}
+
+/// The server reads a ROLLBACK only after the statement before it, which waits.
+async fn dropped_while_waiting() {
+    let schema = schema().await;
+    let ledger = ledger(&format!("{}&connections=1", schema.url()), terms());
+    run(&ledger, "first").await.unwrap();
+    schema.admin().batch_execute("select pg_advisory_lock(7)").await.unwrap();
+    let waiting = ledger.run(call("waits"), async |transaction, _| {
+        transaction.batch_execute("select pg_advisory_xact_lock(7)").await?;
+        Ok(String::from("never"))
+    });
+    assert!(with_timeout(Duration::from_millis(200), waiting).await.is_none());
+    let next = with_timeout(Duration::from_secs(30), run(&ledger, "next")).await;
+    assert_eq!(next.expect("another connection is free").unwrap().provenance, Provenance::Fresh);
+    schema.admin().batch_execute("select pg_advisory_unlock(7)").await.unwrap();
 }
 
 async fn sweep() {
