@@ -88,7 +88,7 @@ pub enum Failure<A> {
     /// one lease, or after 10 s if that is longer.
     Denied(Detail<A>),
     /// Known not applied, and this was the last attempt: the key is closed, and every copy gets `Dead` until an
-    /// operator reopens it.
+    /// operator reopens it. A ledger counts it as any failed attempt, and closes the operation after its own limit.
     GivenUp(Detail<A>),
     /// The effect may or may not have been applied. Any error by a plain `?` means this.
     Unknown(Detail<A>),

@@ -7,6 +7,7 @@ mod groups;
 mod ledger_behind_gate;
 mod ledger_faults;
 mod ledger_log;
+mod ledger_sweep;
 mod queue;
 mod redrive;
 mod sqlite;

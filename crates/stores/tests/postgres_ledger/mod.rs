@@ -99,7 +99,8 @@ impl LedgerSetup for PostgresDatabase {
         let proxy = Proxy::start(self.server.address()).await.expect("a port is free");
         let at = if cut.is_carried_out { CutPoint::Answered } else { CutPoint::Unsent };
         let (matching, skipped) = match cut.request {
-            CutRequest::Commit => (b"COMMIT".to_vec(), 0),
+            // With the end of its text: the isolation level in a BEGIN has the word, too.
+            CutRequest::Commit => (b"COMMIT\0".to_vec(), 0),
             CutRequest::After(skipped) => (Vec::new(), skipped),
         };
         proxy.inject(FaultRule::from(NetworkFault::Cut { at, matching }).after(skipped).times(1));
