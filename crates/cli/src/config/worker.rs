@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use hapax::http::StatusOutcomes;
 use hapax::worker::{KeyRule, MessageIdentity, TenantRule, WorkerSettings};
-use hapax::{OnLapse, Policy, Repeatable, Settings};
+use hapax::{OnBusy, OnLapse, Policy, Repeatable, Settings};
 use http::HeaderName;
 use http::uri::{PathAndQuery, Uri};
 
@@ -154,6 +154,9 @@ pub(crate) const SHARED: [&str; 8] = [
     "record-patience",
     "on-lapse",
 ];
+
+/// How long a copy of a message waits for the end of the first one, in its share of `--concurrency`.
+const WAIT_FOR_COPY: Duration = Duration::from_secs(1);
 
 /// The configuration of a worker without contradictions.
 #[derive(Debug)]
@@ -302,6 +305,8 @@ fn gate_settings(values: &Values, target: &Target) -> Result<Settings, anyhow::E
     policy.unknown_retention = values.one("unknown-retention", parse::duration)?;
     policy.max_execution = values.one("max-execution", parse::duration)?;
     policy.record_patience = values.one("record-patience", parse::duration)?;
+    // A copy that comes while the first one is processed mostly gets its answer so, and not only after a whole lease.
+    policy.on_busy = OnBusy::Wait(WAIT_FOR_COPY);
     // A record that expires before the next attempt would begin to count again.
     policy.released_retention = policy.lease.max(2 * LONGEST_RETRY_AFTER);
     if values.one("on-lapse", parse::is_retry)? {

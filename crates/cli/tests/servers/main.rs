@@ -13,11 +13,13 @@ mod postgres;
 mod redis;
 #[path = "../it/torture.rs"]
 mod torture;
+mod worker;
 
 use std::process::ExitCode;
 
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
-    servers::main(redis::tests().into_iter().chain(postgres::tests()).chain(migrate::tests()).chain(dead::tests()))
+    let tests = [redis::tests(), postgres::tests(), migrate::tests(), dead::tests(), worker::tests()];
+    servers::main(tests.into_iter().flatten().collect::<Vec<_>>())
 }
