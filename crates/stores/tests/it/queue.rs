@@ -296,9 +296,11 @@ async fn a_closed_source_gives_back_what_was_not_delivered_and_settles_nothing_m
     }
     let mut source = world.source();
     let settler = source.settler();
-    // All three are leased, but there is room for one.
+    // All three are leased, but there is room for one. The lock keeps the reply away until the call is dropped.
+    world.service.execute_batch("begin immediate").unwrap();
     let call = source.next(room());
-    drop(timeout(&Tokio::current(), Duration::ZERO, call).await);
+    assert!(timeout(&Tokio::current(), Duration::ZERO, call).await.is_none());
+    world.service.execute_batch("commit").unwrap();
     let delivered = next_in(&mut source, Room { messages: 1, ..room() }).await;
     source.close().await.unwrap();
     let late = settler.settle(vec![(delivered[0].id.clone(), Settlement::Ack)]).await;
