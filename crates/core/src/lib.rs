@@ -10,6 +10,7 @@
 //! ledger.rs   layer 2: a row that commits with the effect: claim → handler → finish → COMMIT
 //! broker.rs   what the worker of layer 2 needs from a broker, and from what processes the messages
 //! worker.rs   the worker of layer 2: message → process → acknowledge
+//! outbox.rs   what the relay of layer 3 needs from a database with an outbox, and from what it publishes to
 //! journal.rs  keeps completions that the store has not confirmed
 //! runtime.rs  every clock, spawned task and random byte
 //! settings.rs the settings and policies
@@ -49,6 +50,7 @@ pub mod broker;
 pub mod gate;
 pub mod journal;
 pub mod ledger;
+pub mod outbox;
 pub mod runtime;
 pub mod settings;
 pub mod telemetry;

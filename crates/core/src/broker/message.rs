@@ -67,7 +67,7 @@ impl Headers {
         self.0.iter().map(|(name, value)| (&**name, value))
     }
 
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 }

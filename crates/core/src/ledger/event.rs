@@ -1,8 +1,8 @@
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{EventId, OperationId};
+use crate::outbox::bucket_of;
 
 /// An event that leaves the database after the transaction has committed, exactly as it was emitted.
 ///
@@ -139,12 +139,8 @@ pub struct OutboxRow {
 }
 
 impl OutboxRow {
-    /// The number of buckets. It never changes.
-    pub const BUCKETS: u8 = 64;
-
     /// The bucket of the row, from 0. Rows with the same ordering key are in the same bucket.
     pub fn bucket(&self) -> u8 {
-        let key = self.ordering_key.as_deref().unwrap_or(self.id.as_bytes());
-        Sha256::digest(key)[0] % Self::BUCKETS
+        bucket_of(self.ordering_key.as_deref().unwrap_or(self.id.as_bytes()))
     }
 }

@@ -1,0 +1,76 @@
+//! What the relay of layer 3 needs from the database that holds the outbox, and from what it publishes to.
+//!
+//! ```text
+//! rows.rs    a row as the relay reads it, and the event in it
+//! sink.rs    trait Sink: publishes one event
+//! upkeep.rs  trait OutboxUpkeep: for operators: parked keys, counts, republish, retention
+//! ```
+//!
+//! A row has one of four states. The relay publishes rows that are *open*, in the order of their ids per ordering key,
+//! and then makes them *published*. A row that the sink refuses for good makes its key *parked*: its rows are *set
+//! aside* until an operator resumes the key, or makes the refused row *dropped*.
+//!
+//! The state of a row is the truth. Cursors, floors and notifications only decide when the relay looks.
+
+mod rows;
+mod sink;
+mod upkeep;
+
+use std::fmt;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+
+pub use rows::{BUCKETS, BucketCursor, Horizon, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, bucket_of};
+pub use sink::{Published, Sink};
+pub use upkeep::{OutboxCounts, OutboxUpkeep, ParkedKey};
+
+/// The outbox of a database. Each operation is one transaction, and repeating it is safe.
+///
+/// # Cancel safety
+/// Dropping the future of an operation leaves its outcome unknown. Repeating it is always safe.
+#[async_trait]
+pub trait Outbox: fmt::Debug + Send + Sync + 'static {
+    /// Reads open rows: of each bucket those behind its cursor, in the order of their ids, up to its limit. One
+    /// snapshot for all buckets, the parked keys and [`OpenRows::rewinds`].
+    ///
+    /// # Errors
+    /// `NotApplied` if the database cannot be reached, `Unusable` if tables or rights are missing.
+    async fn read(&self, cursors: &[BucketCursor]) -> Result<OpenRows>;
+
+    /// Makes these rows published where they are open. A row in another state stays as it is. Returns how many rows it
+    /// changed.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and `Unknown`.
+    async fn mark(&self, rows: &[RowId]) -> Result<usize>;
+
+    /// Parks the key of a row, and sets the row aside if it is open. A key that is parked already keeps its first
+    /// reason.
+    ///
+    /// # Errors
+    /// As [`mark`](Self::mark).
+    async fn park(&self, row: &ParkedRow) -> Result<()>;
+
+    /// Sets these rows aside where they are open and their keys are parked and not being resumed.
+    ///
+    /// # Errors
+    /// As [`mark`](Self::mark).
+    async fn set_aside(&self, rows: &[RowId]) -> Result<()>;
+
+    /// Reads which ids are drawn, and which transactions have ended; see [`Horizon`].
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    async fn horizon(&self) -> Result<Horizon>;
+
+    /// Waits until somebody says that rows were committed. It may end without a reason, and a notification may get
+    /// lost: the relay also looks from time to time. Pending for ever where nobody says so.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    async fn wait_for_rows(&self) {
+        std::future::pending::<()>().await;
+    }
+}

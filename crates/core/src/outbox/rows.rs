@@ -1,0 +1,135 @@
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::broker::Headers;
+use crate::key::{EventId, OperationId};
+use crate::record::Timestamp;
+
+/// The id of a row, unique in its outbox, above 0. A transaction draws the ids of its rows after it has its own id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowId(pub u64);
+
+/// From where, and how far, one bucket is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketCursor {
+    /// The bucket, from 0 to 63.
+    pub bucket: u8,
+    /// Rows with larger ids are read.
+    pub after: RowId,
+    /// The number of rows that are read at most.
+    pub limit: u32,
+}
+
+/// What a read of the outbox found.
+#[derive(Clone, Debug, Default)]
+pub struct OpenRows {
+    /// The rows. Those of one bucket are in the order of their ids.
+    pub rows: Vec<OpenRow>,
+    /// Grows, in the same transaction, whenever rows behind a cursor become open again: a resumed key, a republication.
+    /// The relay then reads everything again before it publishes these rows.
+    pub rewinds: u64,
+}
+
+/// A row that is not published.
+#[derive(Clone, Debug)]
+pub struct OpenRow {
+    /// Its id.
+    pub id: RowId,
+    /// Its bucket.
+    pub bucket: u8,
+    /// Whether its key is parked, also while it is being resumed.
+    pub is_parked: bool,
+    /// The event.
+    pub event: Arc<OutgoingEvent>,
+}
+
+/// An event as it leaves the database.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OutgoingEvent {
+    /// Names the event for the broker and for consumers. The same in every publication.
+    pub id: EventId,
+    /// The namespace of the ledger or of the writer.
+    pub namespace: String,
+    /// The operation that emitted it. None if another writer inserted the row.
+    pub operation: Option<OperationId>,
+    /// The number of the event within its operation, from 0.
+    pub number: Option<u32>,
+    /// The topic.
+    pub topic: String,
+    /// Events with the same ordering key are published one after the other.
+    pub ordering_key: Option<Bytes>,
+    /// The CloudEvents attribute `type`.
+    pub kind: Option<String>,
+    /// The CloudEvents attribute `source`.
+    pub source: Option<String>,
+    /// The media type of the payload.
+    pub content_type: Option<String>,
+    /// The headers.
+    pub headers: Headers,
+    /// The body.
+    pub payload: Bytes,
+    /// When the row was written, on the database's clock.
+    pub created_at: Timestamp,
+}
+
+impl OutgoingEvent {
+    /// What is published in order: the ordering key, or the id of an event that has none.
+    pub fn order(&self) -> Bytes {
+        self.ordering_key.clone().unwrap_or_else(|| Bytes::copy_from_slice(self.id.as_bytes()))
+    }
+
+    /// Payload and headers in bytes.
+    pub fn size(&self) -> usize {
+        self.payload.len() + self.headers.size()
+    }
+}
+
+/// Hides the payload and the ordering key.
+impl fmt::Debug for OutgoingEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutgoingEvent")
+            .field("id", &self.id)
+            .field("topic", &self.topic)
+            .field("size", &self.size())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A row that the sink refused for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParkedRow {
+    /// The row.
+    pub id: RowId,
+    /// Its bucket.
+    pub bucket: u8,
+    /// Its key: [`OutgoingEvent::order`].
+    pub key: Bytes,
+    /// Why the sink refused it, in words for an operator.
+    pub reason: String,
+}
+
+/// Two readings tell below which id every row has been decided: if `settled` of a later one is above `stamp` of an
+/// earlier one, every transaction that may hold an id up to `drawn` of the earlier one has ended.
+///
+/// `drawn` is read first, and `stamp` is drawn after it. A transaction that draws an id up to `drawn` had its own
+/// stamp before that, so its stamp is below this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Horizon {
+    /// The largest row id that is drawn.
+    pub drawn: RowId,
+    /// A number that grows with each transaction that begins to write.
+    pub stamp: u64,
+    /// All transactions with a smaller stamp have ended.
+    pub settled: u64,
+}
+
+/// The number of buckets. It never changes.
+pub const BUCKETS: u8 = 64;
+
+/// The bucket of what is published in order, from 0.
+pub fn bucket_of(order: &[u8]) -> u8 {
+    Sha256::digest(order)[0] % BUCKETS
+}

@@ -1,0 +1,92 @@
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::error::Result;
+use crate::key::EventId;
+use crate::outbox::{OutgoingEvent, RowId};
+use crate::record::Timestamp;
+
+/// What operators, and the upkeep of a relay, do with an outbox. Each call is one short transaction; callers repeat
+/// those with a limit until they return 0.
+///
+/// # Cancel safety
+/// A dropped call may have changed up to its limit of rows. Repeating it is safe.
+#[async_trait]
+pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
+    /// Counts for metrics. The number of open rows is bounded by `limit`, because counting reads them.
+    ///
+    /// # Errors
+    /// As every call of this trait: `NotApplied`, `Unknown`, `Unusable`.
+    async fn counts(&self, limit: u64) -> Result<OutboxCounts>;
+
+    /// Returns at most `limit` parked keys, the one that was parked first at the front, behind the key `after`.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn parked(&self, after: Option<&ParkedKey>, limit: usize) -> Result<Vec<ParkedKey>>;
+
+    /// Returns the event with this id, its row, and its state in one word: open, published, aside or dropped.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn find(&self, id: EventId) -> Result<Option<(RowId, &'static str, OutgoingEvent)>>;
+
+    /// Opens up to `limit` rows of a parked key again, smallest ids first. The key stays parked until a call finds none
+    /// left; that call returns 0, ends the parking, and makes relays read everything again. Returns None if the key is
+    /// not parked.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn resume(&self, key: &[u8], limit: usize) -> Result<Option<usize>>;
+
+    /// Drops the row that was refused: it is never published. The key stays parked. Returns false if the key is not
+    /// parked, or its row was published or dropped.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn drop_refused(&self, key: &[u8]) -> Result<bool>;
+
+    /// Opens up to `limit` rows again that were published at this time or later and were not opened again since, in
+    /// the order of their ids from `after` on. Returns the last id; None if there was none.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn republish(&self, since: Timestamp, after: RowId, limit: usize) -> Result<Option<RowId>>;
+
+    /// Removes up to `limit` published or dropped rows that are older than this. Returns how many.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize>;
+}
+
+/// How much waits in an outbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutboxCounts {
+    /// The number of open rows, up to the limit of the call.
+    pub open: u64,
+    /// The age of the oldest open row whose key is not parked. None without one.
+    pub oldest: Option<Duration>,
+    /// The number of parked keys.
+    pub parked_keys: u64,
+}
+
+/// A key whose rows are not published until an operator decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParkedKey {
+    /// The ordering key, or the id of an event without one.
+    pub key: Bytes,
+    /// The row that was refused.
+    pub row: RowId,
+    /// The event in it.
+    pub event: EventId,
+    /// Its topic.
+    pub topic: String,
+    /// Why the sink refused it.
+    pub reason: String,
+    /// When.
+    pub parked_at: Timestamp,
+}
