@@ -35,9 +35,12 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     /// Reads open rows: of each bucket those behind its cursor, in the order of their ids, up to its limit. One
     /// snapshot for all buckets, the parked keys and [`OpenRows::rewinds`].
     ///
+    /// It stops before the payloads exceed `bytes`, but returns at least one row if there is one. The buckets share the
+    /// bytes: the first row of each comes before the second one of any.
+    ///
     /// # Errors
     /// `NotApplied` if the database cannot be reached, `Unusable` if tables or rights are missing.
-    async fn read(&self, cursors: &[BucketCursor]) -> Result<OpenRows>;
+    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows>;
 
     /// Makes these rows published where they are open. A row in another state stays as it is. Returns how many rows it
     /// changed.
