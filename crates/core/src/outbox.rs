@@ -4,6 +4,7 @@
 //! rows.rs    a row as the relay reads it, and the event in it
 //! sink.rs    trait Sink: publishes one event
 //! upkeep.rs  trait OutboxUpkeep: for operators: parked keys, counts, republish, retention
+//! memory.rs  an outbox in memory, for tests and simulations
 //! ```
 //!
 //! A row has one of four states. The relay publishes rows that are *open*, in the order of their ids per ordering key,
@@ -12,6 +13,7 @@
 //!
 //! The state of a row is the truth. Cursors, floors and notifications only decide when the relay looks.
 
+mod memory;
 mod rows;
 mod sink;
 mod upkeep;
@@ -22,7 +24,10 @@ use async_trait::async_trait;
 
 use crate::error::Result;
 
-pub use rows::{BUCKETS, BucketCursor, Horizon, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, bucket_of};
+pub use memory::{MemoryOutbox, MemoryTransaction};
+pub use rows::{
+    BUCKETS, BucketCursor, Horizon, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, RowState, bucket_of,
+};
 pub use sink::{Published, Sink};
 pub use upkeep::{OutboxCounts, OutboxUpkeep, ParkedKey};
 

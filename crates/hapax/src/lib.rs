@@ -43,7 +43,7 @@ pub use hapax_core::{
     BoxError, Call, Completion, Error, ErrorKind, EventId, Fingerprint, Found, Gate, Holding, Identity, Inspect,
     Journal, Key, Millis, OnBusy, OnLapse, OnStoreDown, OperationId, Owner, Phase, Policy, Probe, Record, RecordKey,
     Repeatable, Result, Rule, Scope, Seconds, Settings, State, Store, Timestamp, Token, broker, gate, journal, ledger,
-    machine, runtime, settings, store, telemetry,
+    machine, outbox, runtime, settings, store, telemetry,
 };
 
 #[cfg(any(feature = "kafka", feature = "nats"))]

@@ -106,6 +106,11 @@ impl OperationId {
 pub struct EventId(Uuid);
 
 impl EventId {
+    /// The event id with these bytes, which were derived before, or come from another writer.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
     /// The 16 bytes of the UUID.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()

@@ -12,6 +12,42 @@ use crate::record::Timestamp;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId(pub u64);
 
+/// The state of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RowState {
+    /// It is to be published.
+    Open,
+    /// The sink has confirmed it.
+    Published,
+    /// Its key is parked.
+    Aside,
+    /// An operator dropped it: it is never published.
+    Dropped,
+}
+
+impl RowState {
+    /// The state with this number, as databases store it.
+    pub const fn from_stored(number: i16) -> Option<Self> {
+        match number {
+            0 => Some(Self::Open),
+            1 => Some(Self::Published),
+            2 => Some(Self::Aside),
+            3 => Some(Self::Dropped),
+            _ => None,
+        }
+    }
+
+    /// The word for operators.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Published => "published",
+            Self::Aside => "aside",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
 /// From where, and how far, one bucket is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketCursor {
@@ -76,6 +112,24 @@ pub struct OutgoingEvent {
 }
 
 impl OutgoingEvent {
+    /// An event with this id, topic and body, and nothing else.
+    pub fn new(id: EventId, topic: impl Into<String>, payload: impl Into<Bytes>) -> Self {
+        Self {
+            id,
+            namespace: String::new(),
+            operation: None,
+            number: None,
+            topic: topic.into(),
+            ordering_key: None,
+            kind: None,
+            source: None,
+            content_type: None,
+            headers: Headers::default(),
+            payload: payload.into(),
+            created_at: Timestamp::default(),
+        }
+    }
+
     /// What is published in order: the ordering key, or the id of an event that has none.
     pub fn order(&self) -> Bytes {
         self.ordering_key.clone().unwrap_or_else(|| Bytes::copy_from_slice(self.id.as_bytes()))

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::error::Result;
 use crate::key::EventId;
-use crate::outbox::{OutgoingEvent, RowId};
+use crate::outbox::{OutgoingEvent, RowId, RowState};
 use crate::record::Timestamp;
 
 /// What operators, and the upkeep of a relay, do with an outbox. Each call is one short transaction; callers repeat
@@ -28,11 +28,11 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// See [`counts`](Self::counts).
     async fn parked(&self, after: Option<&ParkedKey>, limit: usize) -> Result<Vec<ParkedKey>>;
 
-    /// Returns the event with this id, its row, and its state in one word: open, published, aside or dropped.
+    /// Returns the event with this id, its row and its state.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).
-    async fn find(&self, id: EventId) -> Result<Option<(RowId, &'static str, OutgoingEvent)>>;
+    async fn find(&self, id: EventId) -> Result<Option<(RowId, RowState, OutgoingEvent)>>;
 
     /// Opens up to `limit` rows of a parked key again, smallest ids first. The key stays parked until a call finds none
     /// left; that call returns 0, ends the parking, and makes relays read everything again. Returns None if the key is
@@ -49,8 +49,9 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// See [`counts`](Self::counts).
     async fn drop_refused(&self, key: &[u8]) -> Result<bool>;
 
-    /// Opens up to `limit` rows again that were published at this time or later and were not opened again since, in
-    /// the order of their ids from `after` on. Returns the last id; None if there was none.
+    /// Looks at the next `limit` rows behind `after`, in the order of their ids, and opens those again that were
+    /// published at this time or later. Relays then read everything again. Returns the last id that it looked at; None
+    /// at the end of the table.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).

@@ -1,0 +1,352 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::error::Result;
+use crate::key::EventId;
+use crate::outbox::{
+    BucketCursor, Horizon, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, ParkedRow,
+    RowId, RowState, bucket_of,
+};
+use crate::record::Timestamp;
+use crate::runtime::Runtime;
+
+/// An outbox in the memory of this process, for tests and simulations. All clones are the same outbox.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> hapax::Result<()> {
+/// use std::sync::Arc;
+/// use hapax::outbox::{BucketCursor, MemoryOutbox, Outbox, OutgoingEvent, RowId, bucket_of};
+/// use hapax::runtime::Tokio;
+/// use hapax::EventId;
+///
+/// let outbox = MemoryOutbox::new(Arc::new(Tokio::current()));
+/// let mut slow = outbox.begin();
+/// let event = OutgoingEvent::new(EventId::from_bytes([1; 16]), "transfers", "5");
+/// let bucket = bucket_of(&event.order());
+/// assert_eq!(slow.insert(event), RowId(1));
+///
+/// let cursor = BucketCursor { bucket, after: RowId(0), limit: 10 };
+/// assert!(outbox.read(&[cursor], 1_000).await?.rows.is_empty(), "it is not committed");
+/// slow.commit();
+/// assert_eq!(outbox.read(&[cursor], 1_000).await?.rows.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryOutbox(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    runtime: Arc<dyn Runtime>,
+    tables: Mutex<Tables>,
+    commits: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    rows: BTreeMap<RowId, Row>,
+    open: BTreeSet<(u8, RowId)>,
+    ids: BTreeMap<EventId, RowId>,
+    parked: BTreeMap<Bytes, Parked>,
+    rewinds: u64,
+    /// The largest row id that a transaction has drawn.
+    drawn: RowId,
+    /// The largest stamp that a transaction has drawn.
+    stamp: u64,
+    /// The stamps of the transactions that have not ended.
+    running: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Row {
+    event: Arc<OutgoingEvent>,
+    bucket: u8,
+    state: RowState,
+    /// When it was published or dropped.
+    ended_at: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Parked {
+    key: ParkedKey,
+    is_being_resumed: bool,
+}
+
+impl MemoryOutbox {
+    /// No rows, and the wall clock of this runtime.
+    pub fn new(runtime: Arc<dyn Runtime>) -> Self {
+        Self(Arc::new(Shared { runtime, tables: Mutex::default(), commits: Notify::new() }))
+    }
+
+    /// Begins a transaction that writes rows.
+    pub fn begin(&self) -> MemoryTransaction {
+        let stamp = self.0.tables.lock().draw_stamp();
+        MemoryTransaction { outbox: self.clone(), stamp, rows: Vec::new() }
+    }
+
+    /// Writes a row in a transaction of its own.
+    ///
+    /// # Panics
+    /// As [`MemoryTransaction::commit`].
+    pub fn insert(&self, event: OutgoingEvent) -> RowId {
+        let mut transaction = self.begin();
+        let id = transaction.insert(event);
+        transaction.commit();
+        id
+    }
+
+    /// The state of a row. None if there is no such row, or it is not committed.
+    pub fn state(&self, id: RowId) -> Option<RowState> {
+        self.0.tables.lock().rows.get(&id).map(|row| row.state)
+    }
+}
+
+/// A transaction of a [`MemoryOutbox`] that has a stamp, and holds the row ids that it drew. Dropped, it is rolled back,
+/// and its ids are never used.
+#[derive(Debug)]
+#[must_use = "a transaction that is dropped is rolled back"]
+pub struct MemoryTransaction {
+    outbox: MemoryOutbox,
+    stamp: u64,
+    rows: Vec<(RowId, OutgoingEvent)>,
+}
+
+impl MemoryTransaction {
+    /// Draws the next row id for this event. The outbox sets its time. The row can be read after the commit.
+    pub fn insert(&mut self, event: OutgoingEvent) -> RowId {
+        let mut tables = self.outbox.0.tables.lock();
+        tables.drawn.0 += 1;
+        let event = OutgoingEvent { created_at: self.outbox.0.runtime.wall_now(), ..event };
+        self.rows.push((tables.drawn, event));
+        tables.drawn
+    }
+
+    /// Commits the rows, and wakes relays.
+    ///
+    /// # Panics
+    /// If there is a row with the id of one of its events.
+    pub fn commit(mut self) {
+        let mut tables = self.outbox.0.tables.lock();
+        for (id, event) in self.rows.drain(..) {
+            let earlier = tables.ids.insert(event.id, id);
+            assert_eq!(earlier, None, "the event {} is in the outbox already", event.id);
+            let bucket = bucket_of(&event.order());
+            tables.open.insert((bucket, id));
+            tables.rows.insert(id, Row { event: Arc::new(event), bucket, state: RowState::Open, ended_at: None });
+        }
+        drop(tables);
+        self.outbox.0.commits.notify_waiters();
+        // For the relay that begins to wait next.
+        self.outbox.0.commits.notify_one();
+    }
+}
+
+impl Drop for MemoryTransaction {
+    fn drop(&mut self) {
+        self.outbox.0.tables.lock().running.remove(&self.stamp);
+    }
+}
+
+impl Tables {
+    fn draw_stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.running.insert(self.stamp);
+        self.stamp
+    }
+
+    /// Gives a row another state. Does nothing if it has none of these states.
+    fn change(&mut self, id: RowId, from: &[RowState], to: RowState, at: Timestamp) -> bool {
+        let Some(row) = self.rows.get_mut(&id).filter(|row| from.contains(&row.state)) else {
+            return false;
+        };
+        row.state = to;
+        row.ended_at = matches!(to, RowState::Published | RowState::Dropped).then_some(at);
+        let place = (row.bucket, id);
+        if to == RowState::Open {
+            self.open.insert(place);
+        } else {
+            self.open.remove(&place);
+        }
+        true
+    }
+
+    fn open_row(&self, id: RowId) -> OpenRow {
+        let row = &self.rows[&id];
+        let is_parked = self.parked.contains_key(&row.event.order());
+        OpenRow { id, bucket: row.bucket, is_parked, event: Arc::clone(&row.event) }
+    }
+}
+
+#[async_trait]
+impl Outbox for MemoryOutbox {
+    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
+        let tables = self.0.tables.lock();
+        let mut found: Vec<(usize, u8, RowId)> = Vec::new();
+        for cursor in cursors {
+            let behind = (cursor.bucket, RowId(cursor.after.0.saturating_add(1)));
+            let ids = tables.open.range(behind..=(cursor.bucket, RowId(u64::MAX)));
+            let limit = usize::try_from(cursor.limit).unwrap_or(usize::MAX);
+            found.extend(ids.take(limit).enumerate().map(|(place, (bucket, id))| (place, *bucket, *id)));
+        }
+        // The first row of each bucket, then the second of each.
+        found.sort_unstable();
+        let (mut rows, mut sum) = (Vec::new(), 0_usize);
+        for (_, _, id) in found {
+            let row = tables.open_row(id);
+            sum = sum.saturating_add(row.event.size());
+            if sum > bytes && !rows.is_empty() {
+                break;
+            }
+            rows.push(row);
+        }
+        rows.sort_unstable_by_key(|row| row.id);
+        Ok(OpenRows { rows, rewinds: tables.rewinds })
+    }
+
+    async fn mark(&self, rows: &[RowId]) -> Result<usize> {
+        let now = self.0.runtime.wall_now();
+        let mut tables = self.0.tables.lock();
+        let marked = rows.iter().filter(|id| tables.change(**id, &[RowState::Open], RowState::Published, now));
+        Ok(marked.count())
+    }
+
+    async fn park(&self, row: &ParkedRow) -> Result<()> {
+        let now = self.0.runtime.wall_now();
+        let mut tables = self.0.tables.lock();
+        let Some(event) = tables.rows.get(&row.id).map(|row| Arc::clone(&row.event)) else {
+            return Ok(());
+        };
+        let key = ParkedKey {
+            key: row.key.clone(),
+            row: row.id,
+            event: event.id,
+            topic: event.topic.clone(),
+            reason: row.reason.clone(),
+            parked_at: now,
+        };
+        tables.parked.entry(row.key.clone()).or_insert(Parked { key, is_being_resumed: false });
+        tables.change(row.id, &[RowState::Open], RowState::Aside, now);
+        Ok(())
+    }
+
+    async fn set_aside(&self, rows: &[RowId]) -> Result<()> {
+        let now = self.0.runtime.wall_now();
+        let mut tables = self.0.tables.lock();
+        for id in rows {
+            let key = tables.rows.get(id).map(|row| row.event.order());
+            let parked = key.and_then(|key| tables.parked.get(&key));
+            if parked.is_some_and(|parked| !parked.is_being_resumed) {
+                tables.change(*id, &[RowState::Open], RowState::Aside, now);
+            }
+        }
+        Ok(())
+    }
+
+    async fn horizon(&self) -> Result<Horizon> {
+        let mut tables = self.0.tables.lock();
+        let drawn = tables.drawn;
+        let stamp = tables.draw_stamp();
+        let settled = tables.running.first().copied().unwrap_or(stamp);
+        tables.running.remove(&stamp);
+        Ok(Horizon { drawn, stamp, settled })
+    }
+
+    async fn wait_for_rows(&self) {
+        self.0.commits.notified().await;
+    }
+}
+
+#[async_trait]
+impl OutboxUpkeep for MemoryOutbox {
+    async fn counts(&self, limit: u64) -> Result<OutboxCounts> {
+        let now = self.0.runtime.wall_now();
+        let tables = self.0.tables.lock();
+        let open = u64::try_from(tables.open.len()).unwrap_or(u64::MAX).min(limit);
+        let rows = tables.open.iter().map(|(_, id)| tables.open_row(*id));
+        let oldest = rows.filter(|row| !row.is_parked).map(|row| now.since(row.event.created_at)).max();
+        Ok(OutboxCounts { open, oldest, parked_keys: u64::try_from(tables.parked.len()).unwrap_or(u64::MAX) })
+    }
+
+    async fn parked(&self, after: Option<&ParkedKey>, limit: usize) -> Result<Vec<ParkedKey>> {
+        let tables = self.0.tables.lock();
+        let mut keys: Vec<ParkedKey> = tables.parked.values().map(|parked| parked.key.clone()).collect();
+        keys.sort_unstable_by(|one, other| place(one).cmp(&place(other)));
+        let behind = keys.into_iter().filter(|key| after.is_none_or(|after| place(key) > place(after)));
+        Ok(behind.take(limit).collect())
+    }
+
+    async fn find(&self, id: EventId) -> Result<Option<(RowId, RowState, OutgoingEvent)>> {
+        let tables = self.0.tables.lock();
+        let Some(row_id) = tables.ids.get(&id) else {
+            return Ok(None);
+        };
+        let row = &tables.rows[row_id];
+        Ok(Some((*row_id, row.state, (*row.event).clone())))
+    }
+
+    async fn resume(&self, key: &[u8], limit: usize) -> Result<Option<usize>> {
+        let now = self.0.runtime.wall_now();
+        let mut tables = self.0.tables.lock();
+        let Some(parked) = tables.parked.get_mut(key) else {
+            return Ok(None);
+        };
+        parked.is_being_resumed = true;
+        let is_aside = |row: &Row| row.state == RowState::Aside && row.event.order() == key;
+        let aside = tables.rows.iter().filter(|(_, row)| is_aside(row)).map(|(id, _)| *id);
+        let ids: Vec<RowId> = aside.take(limit).collect();
+        for id in &ids {
+            tables.change(*id, &[RowState::Aside], RowState::Open, now);
+        }
+        if ids.is_empty() {
+            tables.parked.remove(key);
+            tables.rewinds += 1;
+        }
+        Ok(Some(ids.len()))
+    }
+
+    async fn drop_refused(&self, key: &[u8]) -> Result<bool> {
+        let now = self.0.runtime.wall_now();
+        let mut tables = self.0.tables.lock();
+        let Some(row) = tables.parked.get(key).map(|parked| parked.key.row) else {
+            return Ok(false);
+        };
+        Ok(tables.change(row, &[RowState::Open, RowState::Aside], RowState::Dropped, now))
+    }
+
+    async fn republish(&self, since: Timestamp, after: RowId, limit: usize) -> Result<Option<RowId>> {
+        let now = self.0.runtime.wall_now();
+        let mut tables = self.0.tables.lock();
+        let behind = tables.rows.range(RowId(after.0.saturating_add(1))..);
+        let looked_at: Vec<(RowId, bool)> =
+            behind.take(limit).map(|(id, row)| (*id, row.ended_at.is_some_and(|ended_at| ended_at >= since))).collect();
+        let published = looked_at.iter().filter(|(_, is_recent)| *is_recent);
+        let opened = published.filter(|(id, _)| tables.change(*id, &[RowState::Published], RowState::Open, now));
+        tables.rewinds += u64::from(opened.count() > 0);
+        Ok(looked_at.last().map(|(id, _)| *id))
+    }
+
+    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
+        let now = self.0.runtime.wall_now();
+        let mut tables = self.0.tables.lock();
+        let is_old = |row: &Row| row.ended_at.is_some_and(|ended_at| now.since(ended_at) > older_than);
+        let old = tables.rows.iter().filter(|(_, row)| is_old(row)).map(|(id, row)| (*id, row.event.id));
+        let old: Vec<(RowId, EventId)> = old.take(limit).collect();
+        for (id, event) in &old {
+            tables.rows.remove(id);
+            tables.ids.remove(event);
+        }
+        Ok(old.len())
+    }
+}
+
+/// The place of a key in the list of parked ones.
+fn place(key: &ParkedKey) -> (Timestamp, &Bytes) {
+    (key.parked_at, &key.key)
+}
