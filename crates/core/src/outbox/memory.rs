@@ -40,21 +40,21 @@ use crate::runtime::Runtime;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct MemoryOutbox(Arc<Shared>);
+pub struct MemoryOutbox(Arc<SharedOutbox>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedOutbox {
     runtime: Arc<dyn Runtime>,
-    tables: Mutex<Tables>,
+    tables: Mutex<OutboxTables>,
     commits: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Tables {
-    rows: BTreeMap<RowId, Row>,
+struct OutboxTables {
+    rows: BTreeMap<RowId, MemoryRow>,
     open: BTreeSet<(u8, RowId)>,
     ids: BTreeMap<EventId, RowId>,
-    parked: BTreeMap<Bytes, Parked>,
+    parked: BTreeMap<Bytes, MemoryParking>,
     rewinds: u64,
     /// The largest row id that a transaction has drawn.
     drawn: RowId,
@@ -65,7 +65,7 @@ struct Tables {
 }
 
 #[derive(Debug)]
-struct Row {
+struct MemoryRow {
     event: Arc<OutgoingEvent>,
     bucket: u8,
     state: RowState,
@@ -74,7 +74,7 @@ struct Row {
 }
 
 #[derive(Debug)]
-struct Parked {
+struct MemoryParking {
     key: ParkedKey,
     is_being_resumed: bool,
 }
@@ -82,7 +82,7 @@ struct Parked {
 impl MemoryOutbox {
     /// No rows, and the wall clock of this runtime.
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
-        Self(Arc::new(Shared { runtime, tables: Mutex::default(), commits: Notify::new() }))
+        Self(Arc::new(SharedOutbox { runtime, tables: Mutex::default(), commits: Notify::new() }))
     }
 
     /// Begins a transaction that writes rows.
@@ -108,8 +108,8 @@ impl MemoryOutbox {
     }
 }
 
-/// A transaction of a [`MemoryOutbox`] that has a stamp, and holds the row ids that it drew. Dropped, it is rolled back,
-/// and its ids are never used.
+/// A transaction of a [`MemoryOutbox`] that has a stamp, and holds the row ids that it drew. Dropped, it is rolled
+/// back, and its ids are never used.
 #[derive(Debug)]
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct MemoryTransaction {
@@ -139,7 +139,7 @@ impl MemoryTransaction {
             assert_eq!(earlier, None, "the event {} is in the outbox already", event.id);
             let bucket = bucket_of(&event.order());
             tables.open.insert((bucket, id));
-            tables.rows.insert(id, Row { event: Arc::new(event), bucket, state: RowState::Open, ended_at: None });
+            tables.rows.insert(id, MemoryRow { event: Arc::new(event), bucket, state: RowState::Open, ended_at: None });
         }
         drop(tables);
         self.outbox.0.commits.notify_waiters();
@@ -154,7 +154,7 @@ impl Drop for MemoryTransaction {
     }
 }
 
-impl Tables {
+impl OutboxTables {
     fn draw_stamp(&mut self) -> u64 {
         self.stamp += 1;
         self.running.insert(self.stamp);
@@ -231,7 +231,7 @@ impl Outbox for MemoryOutbox {
             reason: row.reason.clone(),
             parked_at: now,
         };
-        tables.parked.entry(row.key.clone()).or_insert(Parked { key, is_being_resumed: false });
+        tables.parked.entry(row.key.clone()).or_insert(MemoryParking { key, is_being_resumed: false });
         tables.change(row.id, &[RowState::Open], RowState::Aside, now);
         Ok(())
     }
@@ -298,7 +298,7 @@ impl OutboxUpkeep for MemoryOutbox {
             return Ok(None);
         };
         parked.is_being_resumed = true;
-        let is_aside = |row: &Row| row.state == RowState::Aside && row.event.order() == key;
+        let is_aside = |row: &MemoryRow| row.state == RowState::Aside && row.event.order() == key;
         let aside = tables.rows.iter().filter(|(_, row)| is_aside(row)).map(|(id, _)| *id);
         let ids: Vec<RowId> = aside.take(limit).collect();
         for id in &ids {
@@ -335,7 +335,7 @@ impl OutboxUpkeep for MemoryOutbox {
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        let is_old = |row: &Row| row.ended_at.is_some_and(|ended_at| now.since(ended_at) > older_than);
+        let is_old = |row: &MemoryRow| row.ended_at.is_some_and(|ended_at| now.since(ended_at) > older_than);
         let old = tables.rows.iter().filter(|(_, row)| is_old(row)).map(|(id, row)| (*id, row.event.id));
         let old: Vec<(RowId, EventId)> = old.take(limit).collect();
         for (id, event) in &old {
