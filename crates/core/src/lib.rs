@@ -11,6 +11,7 @@
 //! broker.rs   what the worker of layer 2 needs from a broker, and from what processes the messages
 //! worker.rs   the worker of layer 2: message → process → acknowledge
 //! outbox.rs   what the relay of layer 3 needs from a database with an outbox, and from what it publishes to
+//! relay.rs    layer 3: open row → publish → mark
 //! journal.rs  keeps completions that the store has not confirmed
 //! runtime.rs  every clock, spawned task and random byte
 //! settings.rs the settings and policies
@@ -51,6 +52,8 @@ pub mod gate;
 pub mod journal;
 pub mod ledger;
 pub mod outbox;
+#[cfg(feature = "relay")]
+pub mod relay;
 pub mod runtime;
 pub mod settings;
 pub mod telemetry;

@@ -4,6 +4,8 @@
 //! Metrics go through the `metrics` facade: without a recorder they cost next to nothing. A gate looks up its most used
 //! metrics when it is built, so the recorder must be installed before that.
 
+#[cfg(feature = "relay")]
+mod relay;
 #[cfg(feature = "worker")]
 mod worker;
 
@@ -17,6 +19,8 @@ use crate::key::{OperationId, RecordKey};
 use crate::ledger::Terms;
 use crate::machine::Grant;
 use crate::record::Record;
+#[cfg(feature = "relay")]
+pub(crate) use relay::*;
 #[cfg(feature = "worker")]
 pub(crate) use worker::*;
 
@@ -65,6 +69,20 @@ pub mod names {
     pub const WORKER_ATTEMPTS: &str = "hapax_worker_attempts_total";
     /// Dead letters that were written, by labels `source` and `reason`. A repeated letter counts again.
     pub const WORKER_DEAD: &str = "hapax_worker_dead_total";
+    /// Events that a relay tried to publish, by labels `sink` and `result`: `yes`, `not-published`, `unknown` or
+    /// `refused`.
+    pub const RELAY_EVENTS: &str = "hapax_relay_events_total";
+    /// Events that were published later than their broker recognizes a repetition, by label `sink`. If one of them was
+    /// published before, only its consumer can notice.
+    pub const RELAY_BEYOND_WINDOW: &str = "hapax_relay_beyond_window_total";
+    /// Buckets that this relay has.
+    pub const RELAY_BUCKETS: &str = "hapax_relay_buckets";
+    /// Rows of the outbox that are not published, up to 100,000.
+    pub const OUTBOX_OPEN: &str = "hapax_outbox_open";
+    /// Age in seconds of the oldest row that is not published and whose key is not parked. 0 without one.
+    pub const OUTBOX_OLDEST_SECONDS: &str = "hapax_outbox_oldest_seconds";
+    /// Keys that wait for an operator because the sink refused an event.
+    pub const OUTBOX_PARKED_KEYS: &str = "hapax_outbox_parked_keys";
     /// Answers in the journal that are not in the store yet.
     pub const SPILL_DEPTH: &str = "hapax_spill_depth";
     /// Age in seconds of the oldest answer in the journal, by the end of its handler. 0 if the journal is empty.

@@ -23,6 +23,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `relay` | `relay`: publishes the events of an outbox |
 //! | `worker` | `worker`: processes the messages of a broker, each once |
 //! | `tokio` (default) | `runtime::Tokio`, the runtime of a gate |
 //! | `json` | `gate::Json`: answers of any type that serde can write and read |
@@ -37,6 +38,8 @@
 
 pub mod guide;
 
+#[cfg(feature = "relay")]
+pub use hapax_core::relay;
 #[cfg(feature = "worker")]
 pub use hapax_core::worker;
 pub use hapax_core::{

@@ -345,6 +345,12 @@ impl Heartbeat {
         self.lease.confirmed() + self.lease.lease
     }
 
+    /// Whether the holder may start something new: the claim is not lost, and its lease is far from its end.
+    #[cfg(feature = "relay")]
+    pub(crate) fn is_held(&self, now: Duration) -> bool {
+        !self.lease.has_ended.load(Ordering::Acquire) && now < deadline(self.lease.confirmed(), self.lease.lease)
+    }
+
     /// Stops renewing, and waits for the renewal in progress: it must not reach the store after the request that
     /// follows.
     pub(crate) async fn stop(self) {

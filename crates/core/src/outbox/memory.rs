@@ -197,7 +197,7 @@ impl Outbox for MemoryOutbox {
         }
         // The first row of each bucket, then the second of each.
         found.sort_unstable();
-        let (mut rows, mut sum) = (Vec::new(), 0_usize);
+        let (count, mut rows, mut sum) = (found.len(), Vec::new(), 0_usize);
         for (_, _, id) in found {
             let row = tables.open_row(id);
             sum = sum.saturating_add(row.event.size());
@@ -207,7 +207,7 @@ impl Outbox for MemoryOutbox {
             rows.push(row);
         }
         rows.sort_unstable_by_key(|row| row.id);
-        Ok(OpenRows { rows, rewinds: tables.rewinds })
+        Ok(OpenRows { is_cut: rows.len() < count, rows, rewinds: tables.rewinds })
     }
 
     async fn mark(&self, rows: &[RowId]) -> Result<usize> {

@@ -64,6 +64,8 @@ pub struct BucketCursor {
 pub struct OpenRows {
     /// The rows. Those of one bucket are in the order of their ids.
     pub rows: Vec<OpenRow>,
+    /// Whether rows were left out because of the limit on bytes.
+    pub is_cut: bool,
     /// Grows, in the same transaction, whenever rows behind a cursor become open again: a resumed key, a republication.
     /// The relay then reads everything again before it publishes these rows.
     pub rewinds: u64,

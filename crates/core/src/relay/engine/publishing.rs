@@ -1,0 +1,185 @@
+//! From a held row to its mark.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+
+use crate::chaos;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ledger::rules::backoff;
+use crate::outbox::{OutgoingEvent, ParkedRow, Published, RowId, Sink};
+use crate::relay::engine::{CallResult, RelayEngine, SentRow};
+use crate::telemetry;
+
+/// The longest pause between two publications of one row.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The number of rows that are marked, or set aside, in one call.
+const MAX_MARKED: usize = 1024;
+
+/// The pause after a mark that failed.
+const FAILURE_PAUSE: Duration = Duration::from_millis(500);
+
+impl RelayEngine {
+    /// Publishes what may be published, one row of each bucket in turn.
+    pub(super) fn start_publications(&mut self, now: Duration) {
+        if self.stop.is_some() {
+            return;
+        }
+        let mut has_started = true;
+        while has_started {
+            has_started = false;
+            for number in self.buckets.keys().copied().collect::<Vec<_>>() {
+                if self.in_flight >= self.settings.max_in_flight {
+                    return;
+                }
+                has_started |= self.start_publication(number, now);
+            }
+        }
+    }
+
+    fn start_publication(&mut self, number: u8, now: Duration) -> bool {
+        let Some(bucket) = self.buckets.get_mut(&number).filter(|bucket| !bucket.is_leaving) else { return false };
+        let Some((id, event)) = bucket.rows.start(now) else { return false };
+        let sent = SentRow { bucket: number, ownership: bucket.ownership, id };
+        self.in_flight += 1;
+        if chaos::on("mark_before_publish") {
+            self.unmarked.push(sent);
+        }
+        let (sink, wall) = (Arc::clone(&self.sink), self.runtime.wall_now());
+        let event = if chaos::on("minted_event_ids") { with_minted_id(&event, &*self.runtime) } else { event };
+        self.call(async move {
+            let published = publish(&*sink, &event).await;
+            if let (Published::Yes, Some(window)) = (&published, sink.window())
+                && wall.since(event.created_at) > window
+            {
+                telemetry::published_beyond_window(sink.name());
+            }
+            CallResult::Published(sent, published)
+        });
+        true
+    }
+
+    pub(super) fn take_published(&mut self, sent: SentRow, published: Published) {
+        self.in_flight -= 1;
+        telemetry::published(self.sink.name(), &published);
+        let now = self.runtime.boottime_now();
+        let again_at = |after: Duration| move |failures| now + backoff(failures).min(LONGEST_PAUSE).max(after);
+        let bucket = self.buckets.get_mut(&sent.bucket).filter(|bucket| bucket.ownership == sent.ownership);
+        match (published, bucket) {
+            // Marked even if another relay has the bucket now: the sink has the event.
+            (Published::Yes, bucket) => {
+                self.unmarked.push(sent);
+                if let Some(bucket) = bucket {
+                    bucket.rows.publish(sent.id);
+                }
+            }
+            (Published::NotPublished { after, .. }, Some(bucket)) => bucket.rows.fail(sent.id, again_at(after)),
+            (Published::Unknown(_), Some(bucket)) => bucket.rows.fail(sent.id, again_at(Duration::ZERO)),
+            (Published::Refused(reason), Some(bucket)) => {
+                let refused = bucket.rows.park(sent.id, sent.bucket, reason);
+                self.refused.extend(refused);
+            }
+            // The relay that has the bucket now finds out by itself.
+            (Published::NotPublished { .. } | Published::Unknown(_) | Published::Refused(_), None) => {}
+        }
+    }
+
+    /// When a write to the outbox may be tried again.
+    pub(super) fn writes_wake(&self) -> Option<Duration> {
+        let waits = !self.unmarked.is_empty() && !self.is_marking
+            || !self.refused.is_empty() && !self.is_parking
+            || !self.aside.is_empty() && !self.is_setting_aside;
+        waits.then_some(self.writes_due)
+    }
+
+    /// Starts to mark, park and set aside.
+    pub(super) fn start_writes(&mut self, now: Duration) {
+        if now < self.writes_due {
+            return;
+        }
+        if !self.is_marking && !self.unmarked.is_empty() {
+            self.is_marking = true;
+            let sent: Vec<SentRow> = self.unmarked.drain(..self.unmarked.len().min(MAX_MARKED)).collect();
+            let outbox = Arc::clone(&self.outbox);
+            self.call(async move {
+                let ids: Vec<RowId> = sent.iter().map(|sent| sent.id).collect();
+                let result = outbox.mark(&ids).await;
+                CallResult::Marked(sent, result)
+            });
+        }
+        if !self.is_parking
+            && let Some(row) = self.refused.pop_front()
+        {
+            self.is_parking = true;
+            let outbox = Arc::clone(&self.outbox);
+            self.call(async move {
+                let result = outbox.park(&row).await;
+                CallResult::Parked(row, result)
+            });
+        }
+        if !self.is_setting_aside && !self.aside.is_empty() {
+            self.is_setting_aside = true;
+            let rows: Vec<RowId> = self.aside.iter().copied().take(MAX_MARKED).collect();
+            let outbox = Arc::clone(&self.outbox);
+            self.call(async move {
+                let result = outbox.set_aside(&rows).await;
+                CallResult::SetAside(rows, result)
+            });
+        }
+    }
+
+    pub(super) fn take_marked(&mut self, sent: Vec<SentRow>, result: Result<usize>) {
+        self.is_marking = false;
+        if let Err(error) = result {
+            self.unmarked.extend(sent);
+            return self.postpone_writes(error);
+        }
+        for row in sent {
+            let bucket = self.buckets.get_mut(&row.bucket).filter(|bucket| bucket.ownership == row.ownership);
+            if let Some(bucket) = bucket {
+                bucket.rows.mark(row.id);
+            }
+        }
+    }
+
+    pub(super) fn take_parked(&mut self, row: ParkedRow, result: Result<()>) {
+        self.is_parking = false;
+        match result {
+            Ok(()) => telemetry::key_parked(self.sink.name(), &row),
+            Err(error) => {
+                self.refused.push_back(row);
+                self.postpone_writes(error);
+            }
+        }
+    }
+
+    pub(super) fn take_set_aside(&mut self, rows: Vec<RowId>, result: Result<()>) {
+        self.is_setting_aside = false;
+        match result {
+            Ok(()) => rows.iter().for_each(|row| drop(self.aside.remove(row))),
+            Err(error) => self.postpone_writes(error),
+        }
+    }
+
+    fn postpone_writes(&mut self, error: Error) {
+        self.can_go_on(error);
+        self.writes_due = self.runtime.boottime_now() + FAILURE_PAUSE;
+    }
+}
+
+/// Publishes an event. A panic of the sink means that the outcome is unknown.
+async fn publish(sink: &dyn Sink, event: &Arc<OutgoingEvent>) -> Published {
+    // Unwind safe: the future with its state is dropped.
+    let published = AssertUnwindSafe(async { sink.publish(event).await }).catch_unwind().await;
+    published.unwrap_or_else(|_panic| Published::Unknown(Error::new(ErrorKind::Unknown, "the sink panicked")))
+}
+
+/// For a mutant: the event under an id of this publication only.
+fn with_minted_id(event: &OutgoingEvent, runtime: &dyn crate::runtime::Runtime) -> Arc<OutgoingEvent> {
+    let mut bytes = [0; 16];
+    runtime.fill_random(&mut bytes);
+    Arc::new(OutgoingEvent { id: crate::key::EventId::from_bytes(bytes), ..event.clone() })
+}

@@ -1,0 +1,9 @@
+use crate::outbox::BUCKETS;
+
+/// How many relays can share the buckets. Further ones wait until one of these ends.
+pub(super) const MEMBERS: u8 = 16;
+
+/// How many buckets each of so many members takes.
+pub(super) fn share(members: usize) -> usize {
+    usize::from(BUCKETS).div_ceil(members.max(1))
+}
