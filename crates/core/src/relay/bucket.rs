@@ -68,7 +68,7 @@ struct HeldKey {
 
 /// What happened to a row that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum TakenRow {
     /// It is held now, or was already.
     Held,
     /// Its key has enough rows here; it is read again later.
@@ -119,21 +119,21 @@ impl BucketRows {
     }
 
     /// Takes a row that was read.
-    pub(super) fn take(&mut self, row: OpenRow) -> Taken {
+    pub(super) fn take(&mut self, row: OpenRow) -> TakenRow {
         if self.rows.contains_key(&row.id) || self.just_marked.contains(&row.id) {
-            return Taken::Held;
+            return TakenRow::Held;
         }
         let order = row.event.order();
         if row.is_parked || self.parked.contains(&order) {
-            return Taken::Parked;
+            return TakenRow::Parked;
         }
         if self.skipped.get(&order).is_some_and(|first| *first < row.id) {
-            return Taken::Skipped;
+            return TakenRow::Skipped;
         }
         let key = self.keys.entry(order.clone()).or_default();
         if key.rows.len() >= MAX_HELD_OF_KEY && key.rows.last() < Some(&row.id) {
             self.skipped.insert(order, row.id);
-            return Taken::Skipped;
+            return TakenRow::Skipped;
         }
         key.rows.insert(row.id);
         self.bytes += row.event.size();
@@ -146,7 +146,7 @@ impl BucketRows {
         };
         self.rows.insert(row.id, held);
         self.offer(&order);
-        Taken::Held
+        TakenRow::Held
     }
 
     /// Starts the row with the smallest id that may be published now.

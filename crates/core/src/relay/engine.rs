@@ -36,7 +36,7 @@ pub(super) struct RelayEngine {
     sink: Arc<dyn Sink>,
     settings: RelaySettings,
     runtime: Arc<dyn Runtime>,
-    calls: FuturesUnordered<BoxFuture<'static, CallResult>>,
+    calls: FuturesUnordered<BoxFuture<'static, RelayReport>>,
 
     claims: Arc<BucketClaims>,
     place: Option<HeldClaim>,
@@ -99,7 +99,7 @@ struct StoppingRelay {
 }
 
 /// The result of a call.
-enum CallResult {
+enum RelayReport {
     Looked(Result<ClaimsSeen>),
     Horizon(Result<Horizon>),
     Read { asked: Vec<BucketCursor>, began: Duration, rows: Result<OpenRows> },
@@ -113,7 +113,7 @@ enum CallResult {
 
 /// What the engine waits for.
 enum RelayInput {
-    Call(CallResult),
+    Call(RelayReport),
     /// Somebody says that rows were committed.
     Rows,
     Shutdown,
@@ -189,17 +189,17 @@ impl RelayEngine {
         }
     }
 
-    fn take_result(&mut self, result: CallResult) {
+    fn take_result(&mut self, result: RelayReport) {
         match result {
-            CallResult::Looked(seen) => self.take_claims(seen),
-            CallResult::Horizon(horizon) => self.take_horizon(horizon),
-            CallResult::Read { asked, began, rows } => self.take_read(&asked, began, rows),
-            CallResult::Published(sent, published) => self.take_published(sent, published),
-            CallResult::Marked(sent, result) => self.take_marked(sent, result),
-            CallResult::Parked(row, result) => self.take_parked(row, result),
-            CallResult::SetAside(rows, result) => self.take_set_aside(rows, result),
-            CallResult::Counted(counts) => self.take_counts(counts),
-            CallResult::Swept(swept) => self.take_swept(swept),
+            RelayReport::Looked(seen) => self.take_claims(seen),
+            RelayReport::Horizon(horizon) => self.take_horizon(horizon),
+            RelayReport::Read { asked, began, rows } => self.take_read(&asked, began, rows),
+            RelayReport::Published(sent, published) => self.take_published(sent, published),
+            RelayReport::Marked(sent, result) => self.take_marked(sent, result),
+            RelayReport::Parked(row, result) => self.take_parked(row, result),
+            RelayReport::SetAside(rows, result) => self.take_set_aside(rows, result),
+            RelayReport::Counted(counts) => self.take_counts(counts),
+            RelayReport::Swept(swept) => self.take_swept(swept),
         }
     }
 
@@ -257,17 +257,13 @@ impl RelayEngine {
         }
     }
 
-    /// Stops if an error shows that calling the database again does not help. Returns whether it does help.
-    fn can_go_on(&mut self, error: Error) -> bool {
+    /// Notes that the database refused a call. Stops if calling it again does not help.
+    fn note_failure(&mut self, error: Error) {
         telemetry::outbox_failed(&error);
-        let is_final = match error.kind() {
-            ErrorKind::Invalid | ErrorKind::Unusable => true,
-            ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full | ErrorKind::Damaged => false,
-        };
-        if is_final {
-            self.stop(Some(error));
+        match error.kind() {
+            ErrorKind::Invalid | ErrorKind::Unusable => self.stop(Some(error)),
+            ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full | ErrorKind::Damaged => {}
         }
-        !is_final
     }
 
     /// Whether a relay that stops has nothing left to do, or no time.
@@ -303,7 +299,7 @@ impl RelayEngine {
         }
     }
 
-    fn call(&mut self, call: impl Future<Output = CallResult> + Send + 'static) {
+    fn call(&mut self, call: impl Future<Output = RelayReport> + Send + 'static) {
         self.calls.push(Box::pin(call));
     }
 }

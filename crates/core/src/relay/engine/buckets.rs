@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::relay::bucket::BucketRows;
 use crate::relay::claims::{ClaimsSeen, HeldClaim};
-use crate::relay::engine::{CallResult, OwnedBucket, RelayEngine};
+use crate::relay::engine::{OwnedBucket, RelayEngine, RelayReport};
 use crate::relay::floor::BucketFloor;
 use crate::telemetry;
 
@@ -27,7 +27,7 @@ impl RelayEngine {
         self.look_due = now + LOOK_EVERY.min(Duration::from(self.settings.lease) / 6);
         let (claims, has_place) = (Arc::clone(&self.claims), self.place.is_some());
         let held: BTreeSet<u8> = self.buckets.keys().copied().collect();
-        self.call(async move { CallResult::Looked(claims.look(has_place, &held).await) });
+        self.call(async move { RelayReport::Looked(claims.look(has_place, &held).await) });
     }
 
     pub(super) fn take_claims(&mut self, seen: Result<ClaimsSeen>) {

@@ -8,9 +8,11 @@ use futures_util::FutureExt;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
+use crate::key::EventId;
 use crate::ledger::rules::backoff;
 use crate::outbox::{OutgoingEvent, ParkedRow, Published, RowId, Sink};
-use crate::relay::engine::{CallResult, RelayEngine, SentRow};
+use crate::relay::engine::{RelayEngine, RelayReport, SentRow};
+use crate::runtime::Runtime;
 use crate::telemetry;
 
 /// The longest pause between two publications of one row.
@@ -57,7 +59,7 @@ impl RelayEngine {
             {
                 telemetry::published_beyond_window(sink.name());
             }
-            CallResult::Published(sent, published)
+            RelayReport::Published(sent, published)
         });
         true
     }
@@ -107,7 +109,7 @@ impl RelayEngine {
             self.call(async move {
                 let ids: Vec<RowId> = sent.iter().map(|sent| sent.id).collect();
                 let result = outbox.mark(&ids).await;
-                CallResult::Marked(sent, result)
+                RelayReport::Marked(sent, result)
             });
         }
         if !self.is_parking
@@ -117,7 +119,7 @@ impl RelayEngine {
             let outbox = Arc::clone(&self.outbox);
             self.call(async move {
                 let result = outbox.park(&row).await;
-                CallResult::Parked(row, result)
+                RelayReport::Parked(row, result)
             });
         }
         if !self.is_setting_aside && !self.aside.is_empty() {
@@ -126,7 +128,7 @@ impl RelayEngine {
             let outbox = Arc::clone(&self.outbox);
             self.call(async move {
                 let result = outbox.set_aside(&rows).await;
-                CallResult::SetAside(rows, result)
+                RelayReport::SetAside(rows, result)
             });
         }
     }
@@ -159,13 +161,13 @@ impl RelayEngine {
     pub(super) fn take_set_aside(&mut self, rows: Vec<RowId>, result: Result<()>) {
         self.is_setting_aside = false;
         match result {
-            Ok(()) => rows.iter().for_each(|row| drop(self.aside.remove(row))),
+            Ok(()) => self.aside.retain(|row| !rows.contains(row)),
             Err(error) => self.postpone_writes(error),
         }
     }
 
     fn postpone_writes(&mut self, error: Error) {
-        self.can_go_on(error);
+        self.note_failure(error);
         self.writes_due = self.runtime.boottime_now() + FAILURE_PAUSE;
     }
 }
@@ -178,8 +180,8 @@ async fn publish(sink: &dyn Sink, event: &Arc<OutgoingEvent>) -> Published {
 }
 
 /// For a mutant: the event under an id of this publication only.
-fn with_minted_id(event: &OutgoingEvent, runtime: &dyn crate::runtime::Runtime) -> Arc<OutgoingEvent> {
+fn with_minted_id(event: &OutgoingEvent, runtime: &dyn Runtime) -> Arc<OutgoingEvent> {
     let mut bytes = [0; 16];
     runtime.fill_random(&mut bytes);
-    Arc::new(OutgoingEvent { id: crate::key::EventId::from_bytes(bytes), ..event.clone() })
+    Arc::new(OutgoingEvent { id: EventId::from_bytes(bytes), ..event.clone() })
 }

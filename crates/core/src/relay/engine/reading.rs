@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::chaos;
 use crate::error::Result;
 use crate::outbox::{BucketCursor, Horizon, OpenRow, OpenRows};
-use crate::relay::bucket::Taken;
-use crate::relay::engine::{CallResult, RelayEngine};
+use crate::relay::bucket::TakenRow;
+use crate::relay::engine::{RelayEngine, RelayReport};
 
 /// The pauses between reads, while rows come and while none do.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -70,7 +70,7 @@ impl RelayEngine {
         if now >= self.reading.scan_due && !chaos::on("cursor_is_the_truth") {
             self.reading.is_reading = true;
             let outbox = Arc::clone(&self.outbox);
-            self.call(async move { CallResult::Horizon(outbox.horizon().await) });
+            self.call(async move { RelayReport::Horizon(outbox.horizon().await) });
         } else if now >= self.reading.due && self.has_room() {
             self.read(ReadKind::New);
         }
@@ -87,7 +87,7 @@ impl RelayEngine {
                 }
             }
             Err(error) => {
-                self.can_go_on(error);
+                self.note_failure(error);
                 self.reading.scan_due = self.runtime.boottime_now() + SCAN_EVERY;
             }
         }
@@ -127,7 +127,7 @@ impl RelayEngine {
         let (outbox, began) = (Arc::clone(&self.outbox), self.runtime.boottime_now());
         self.call(async move {
             let rows = outbox.read(&asked, bytes).await;
-            CallResult::Read { asked, began, rows }
+            RelayReport::Read { asked, began, rows }
         });
     }
 
@@ -140,7 +140,7 @@ impl RelayEngine {
         let rows = match rows {
             Ok(rows) => rows,
             Err(error) => {
-                self.can_go_on(error);
+                self.note_failure(error);
                 self.reading.due = now + FAILURE_PAUSE;
                 return;
             }
@@ -180,7 +180,7 @@ impl RelayEngine {
             for row in new {
                 found = true;
                 let id = row.id;
-                if bucket.rows.take(row) == Taken::Parked && self.aside.len() < MAX_ASIDE {
+                if bucket.rows.take(row) == TakenRow::Parked && self.aside.len() < MAX_ASIDE {
                     self.aside.insert(id);
                 }
                 bucket.rows.advance_to(id);
@@ -202,9 +202,11 @@ impl RelayEngine {
             for row in late.into_iter().filter(|row| row.id <= cursor) {
                 let id = row.id;
                 match bucket.rows.take(row) {
-                    Taken::Held | Taken::Skipped => open.push(id),
-                    Taken::Parked if self.aside.len() < MAX_ASIDE => drop(self.aside.insert(id)),
-                    Taken::Parked => {}
+                    TakenRow::Held | TakenRow::Skipped => open.push(id),
+                    TakenRow::Parked if self.aside.len() < MAX_ASIDE => {
+                        self.aside.insert(id);
+                    }
+                    TakenRow::Parked => {}
                 }
             }
             bucket.floor.take(open, (!is_whole).then_some(last), cursor);

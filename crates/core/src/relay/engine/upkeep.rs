@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::outbox::OutboxCounts;
-use crate::relay::engine::{CallResult, RelayEngine};
+use crate::relay::engine::{RelayEngine, RelayReport};
 use crate::telemetry;
 
 const COUNT_EVERY: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ impl RelayEngine {
         let upkeep = (Arc::clone(upkeep), Arc::clone(upkeep));
         if !self.is_counting && now >= self.count_due {
             (self.is_counting, self.count_due) = (true, now + COUNT_EVERY);
-            self.call(async move { CallResult::Counted(upkeep.0.counts(MAX_COUNTED).await) });
+            self.call(async move { RelayReport::Counted(upkeep.0.counts(MAX_COUNTED).await) });
         }
         if let Some(retention) = self.settings.retention
             && !self.is_sweeping
@@ -43,7 +43,7 @@ impl RelayEngine {
             && now >= self.sweep_due
         {
             self.is_sweeping = true;
-            self.call(async move { CallResult::Swept(upkeep.1.sweep(retention, SWEEP_CHUNK).await) });
+            self.call(async move { RelayReport::Swept(upkeep.1.sweep(retention, SWEEP_CHUNK).await) });
         }
     }
 
@@ -55,7 +55,7 @@ impl RelayEngine {
         self.is_counting = false;
         match counts {
             Ok(counts) => telemetry::outbox_counts(&counts),
-            Err(error) => drop(self.can_go_on(error)),
+            Err(error) => self.note_failure(error),
         }
     }
 
@@ -66,7 +66,7 @@ impl RelayEngine {
             Ok(0) => now + SWEEP_EVERY,
             Ok(_) => now + SWEEP_PAUSE,
             Err(error) => {
-                self.can_go_on(error);
+                self.note_failure(error);
                 now + SWEEP_EVERY
             }
         };
