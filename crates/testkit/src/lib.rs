@@ -27,6 +27,7 @@ pub mod proxy;
 mod runner;
 pub mod servers;
 mod setup;
+mod source_process;
 mod source_runner;
 mod suite;
 mod virtual_time;
@@ -40,11 +41,12 @@ pub use memory_broker::MemoryBroker;
 pub use memory_dead_letters::MemoryDeadLetters;
 pub use runner::{Backend, main};
 pub use setup::{Capability, ClockStep, Setup, StoredPart, SuiteCase};
-pub use source_runner::{SourceBackend, source_main};
+pub use source_process::{OpenedSource, SourceProcess, serve_source};
+pub use source_runner::{SourceBackend, run_source_case, source_main};
 pub use suite::ledger::{
     ConnectionCut, CutRequest, Execute, LedgerCapability, LedgerCase, LedgerContents, LedgerSession, LedgerSetup,
     Script, ScriptFailure, Snapshot, StoredAttempts, StoredEntry, StoredEvent, Way, ledger_cases,
 };
-pub use suite::source::{SourceCapability, SourceCase, SourceSetup, WorkerHost, source_cases};
+pub use suite::source::{SourceCapability, SourceCase, SourceSetup, SourceTimes, WorkerHost, source_cases};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

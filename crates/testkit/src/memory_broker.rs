@@ -2,11 +2,12 @@
 //!
 //! With [`MemoryBroker::prefix`] it is like Kafka: each partition has one reader, which loses it after a session
 //! timeout, and an acknowledgement covers everything before it. With [`MemoryBroker::each`] it is like a queue: readers
-//! share the messages, and each delivery has a lease.
+//! share the messages, and each delivery has a lease. [`MemoryBroker::queue`] has any capability of a queue.
 
 mod source;
 mod state;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,12 @@ impl MemoryBroker {
             lease: Some(BrokerLease { length: lease, longest: None }),
             keeps_order: false,
         };
-        Self::with(runtime, capability, 1)
+        Self::queue(runtime, capability)
+    }
+
+    /// A queue with this capability. It acknowledges each message.
+    pub fn queue(runtime: Arc<dyn Runtime>, capability: Capability) -> Self {
+        Self::with(runtime, Capability { acknowledges: Acknowledges::Each, ..capability }, 1)
     }
 
     fn with(runtime: Arc<dyn Runtime>, capability: Capability, partitions: u32) -> Self {
@@ -99,6 +105,11 @@ impl MemoryBroker {
 
     /// The number of messages that a new reader would get if every other one were gone.
     pub fn unfinished(&self) -> u64 {
+        self.unfinished_places().len() as u64
+    }
+
+    /// Those messages, each by its place in the order of publishing.
+    pub fn unfinished_places(&self) -> BTreeSet<usize> {
         self.0.state.lock().unfinished()
     }
 

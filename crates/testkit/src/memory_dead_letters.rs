@@ -27,6 +27,7 @@ struct LettersState {
     letters: BTreeMap<DeadLetterId, DeadLetter>,
     writes: usize,
     failing: usize,
+    failures: usize,
     /// Marked for a redrive.
     marked: BTreeSet<DeadLetterId>,
     /// Delivered by a redrive, and not written again since.
@@ -56,6 +57,11 @@ impl MemoryDeadLetters {
         self.0.state.lock().writes
     }
 
+    /// How many calls failed.
+    pub fn failures(&self) -> usize {
+        self.0.state.lock().failures
+    }
+
     /// Lets the next calls fail: nothing is written.
     pub fn fail(&self, calls: usize) {
         self.0.state.lock().failing = calls;
@@ -80,6 +86,7 @@ impl DeadLetters for MemoryDeadLetters {
         let mut state = self.0.state.lock();
         if state.failing > 0 {
             state.failing -= 1;
+            state.failures += 1;
             let failed = || Err(Error::new(ErrorKind::NotApplied, "the test lets this call fail"));
             return letters.iter().map(|_| failed()).collect();
         }

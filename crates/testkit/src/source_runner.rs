@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 use crate::servers::{end_shared, required};
-use crate::suite::source::{SourceCapability, SourceCase, source_cases};
+use crate::suite::source::{SourceCapability, SourceCase, SourceSetup, source_cases};
 
 type RunCase = dyn Fn(SourceCase) + Send + Sync;
 
@@ -16,6 +16,7 @@ pub struct SourceBackend {
     run: Arc<RunCase>,
     lacks: &'static [(SourceCapability, &'static str)],
     service: Option<&'static str>,
+    at_once: usize,
 }
 
 impl fmt::Debug for SourceBackend {
@@ -27,13 +28,20 @@ impl fmt::Debug for SourceBackend {
 impl SourceBackend {
     /// A source, with a function that runs a case on an empty one of its kind.
     pub fn new(name: &'static str, run: impl Fn(SourceCase) + Send + Sync + 'static) -> Self {
-        Self { name, run: Arc::new(run), lacks: &[], service: None }
+        Self { name, run: Arc::new(run), lacks: &[], service: None, at_once: 0 }
     }
 
     /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
     #[must_use]
     pub fn lacking(mut self, lacks: &'static [(SourceCapability, &'static str)]) -> Self {
         self.lacks = lacks;
+        self
+    }
+
+    /// Runs this many cases at once, unless the arguments say otherwise: those of a real source mostly wait.
+    #[must_use]
+    pub fn at_once(mut self, cases: usize) -> Self {
+        self.at_once = cases;
         self
     }
 
@@ -46,9 +54,24 @@ impl SourceBackend {
     }
 }
 
+/// Runs a case in real time.
+///
+/// # Panics
+/// If the source violates the case.
+pub fn run_source_case<S, F>(case: SourceCase, setup: impl FnOnce() -> F)
+where
+    S: SourceSetup + 'static,
+    F: Future<Output = S>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async { case.run(Arc::new(setup().await)).await });
+}
+
 /// Runs every case of the source suite against every source. Accepts the arguments of a standard test binary.
 pub fn source_main(backends: &[SourceBackend]) -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    let at_once = backends.iter().map(|backend| backend.at_once).max().filter(|cases| *cases > 0);
+    arguments.test_threads = arguments.test_threads.or(at_once);
     let mut trials = Vec::new();
     for backend in backends {
         trials.extend(source_cases().into_iter().map(|case| trial(backend.clone(), case)));

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::broker::{Capability, DeadLetters, Delivery, Event, Process, Settle, Settlement, Source};
+use crate::broker::{Capability, DeadLetters, Delivery, Event, Process, Settle, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Heartbeat;
 use crate::ledger::rules::backoff;
@@ -25,7 +25,7 @@ use crate::worker::batches::BatchTrigger;
 use crate::worker::burials::Burials;
 use crate::worker::extension::Extensions;
 use crate::worker::lanes::Lanes;
-use crate::worker::order::RunOrder;
+use crate::worker::order::{OrderKey, RunOrder};
 use crate::worker::room::HeldRoom;
 use crate::worker::settling::SettleQueue;
 use crate::worker::{IdentifiedMessage, MessageIdentity, WorkerEnd, WorkerParts, WorkerSettings};
@@ -44,6 +44,14 @@ pub(super) struct HeldMessage {
     /// How often it has panicked in a batch of its own.
     panics: u32,
     lease: Option<Heartbeat>,
+}
+
+impl HeldMessage {
+    /// What the message must be processed in order with.
+    fn order_key(&self) -> Option<OrderKey> {
+        let key = self.delivery.message.ordering_key.clone()?;
+        Some((Arc::clone(&self.delivery.id.lane.topic), key))
+    }
 }
 
 /// The state of a worker.
@@ -233,22 +241,18 @@ impl Engine {
         telemetry::worker_stops(&self.name, self.messages.len(), error.as_ref());
         let deadline = self.runtime.boottime_now() + self.settings.drain;
         self.stop = Some(StoppingWorker { deadline, error });
-        let is_idle = |number: &u64, held: &HeldMessage| !held.is_running && !self.burials.has(*number);
-        let idle = self.messages.iter().filter(|(number, held)| is_idle(number, held)).map(|(number, _)| *number);
-        for number in idle.collect::<Vec<_>>() {
-            if let Some(held) = self.forget(number)
-                && self.capability.redelivers
-            {
-                self.settle(held.delivery.id, Settlement::Retry(Duration::ZERO), None);
-            }
-        }
+        self.give_back_idle();
     }
 
     /// Whether a worker that stops has nothing left to do, or no time.
     fn has_ended(&self) -> bool {
         let Some(stop) = &self.stop else { return false };
-        let is_idle = self.batches == 0 && self.burials.is_empty() && self.settling.is_empty();
-        is_idle || self.runtime.boottime_now() >= stop.deadline
+        (self.is_idle() && self.messages.is_empty()) || self.runtime.boottime_now() >= stop.deadline
+    }
+
+    /// Whether nothing runs, and everything that ran is settled.
+    pub(super) fn is_idle(&self) -> bool {
+        self.batches == 0 && self.burials.is_empty() && self.settling.is_empty()
     }
 
     async fn close(self, mut source: Box<dyn Source>) -> Result<WorkerEnd> {

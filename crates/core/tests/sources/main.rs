@@ -1,16 +1,17 @@
 //! The source suite on the brokers in memory, under virtual time.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::broker::{Message, Source};
+use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Message, Source};
 use hapax_core::runtime::Runtime;
 use hapax_testkit::{
-    MemoryBroker, Process, ProcessPart, SourceBackend, SourceCapability, SourceCase, SourceSetup, VirtualTime,
-    WorkerHost, source_main,
+    MemoryBroker, Process, ProcessPart, SourceBackend, SourceCapability, SourceCase, SourceSetup, SourceTimes,
+    VirtualTime, WorkerHost, source_main,
 };
 
 /// How long a case may take in virtual time.
@@ -18,12 +19,47 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const LEASE: Duration = Duration::from_secs(6);
 const PARTITIONS: u32 = 4;
 
+const NO_LANES: &str = "readers of a queue share one lane, which never moves";
+const NO_SERVER: &str = "a broker in memory has no server";
+const KEEPS_ALL: &str = "a broker in memory keeps every message";
+const NO_LONGEST: &str = "a lease can be extended for ever";
+const NO_EXTENSION: &str = "a lease ends after a while, however often it is extended";
+const NO_ORDER: &str = "a queue gives later messages of a key to another reader while the first one is leased";
+
+const IN_MEMORY: [(SourceCapability, &str); 2] =
+    [(SourceCapability::Restart, NO_SERVER), (SourceCapability::ExpiringOffsets, KEEPS_ALL)];
+const A_QUEUE: [(SourceCapability, &str); 2] =
+    [(SourceCapability::Rebalance, NO_LANES), (SourceCapability::Loss, NO_LANES)];
+const ENDLESS: (SourceCapability, &str) = (SourceCapability::LongestLease, NO_LONGEST);
+const UNORDERED: (SourceCapability, &str) = (SourceCapability::OrderAfterCrash, NO_ORDER);
+const BOUNDED: (SourceCapability, &str) = (SourceCapability::Extension, NO_EXTENSION);
+
 fn main() -> ExitCode {
-    const NO_LANES: &str = "readers of a queue share one lane, which never moves";
+    let lease = |longest| Some(BrokerLease { length: LEASE, longest });
+    let plain = Capability {
+        acknowledges: Acknowledges::Each,
+        redelivers: true,
+        delays: true,
+        lease: lease(None),
+        keeps_order: false,
+    };
+    let ordered = Capability { keeps_order: true, ..plain };
+    let at_once = Capability { delays: false, ..plain };
+    let bounded = Capability { lease: lease(Some(4 * LEASE)), ..plain };
+    let queue = |capability| move |case| run(case, |time| MemoryBroker::queue(time, capability));
+    const LIKE_A_TOPIC: &[(SourceCapability, &str)] = &[IN_MEMORY[0], IN_MEMORY[1], ENDLESS];
+    const PLAIN: &[(SourceCapability, &str)] =
+        &[IN_MEMORY[0], IN_MEMORY[1], A_QUEUE[0], A_QUEUE[1], ENDLESS, UNORDERED];
+    const ORDERED: &[(SourceCapability, &str)] = &[IN_MEMORY[0], IN_MEMORY[1], A_QUEUE[0], A_QUEUE[1], ENDLESS];
+    const LEASED_FOR_A_WHILE: &[(SourceCapability, &str)] =
+        &[IN_MEMORY[0], IN_MEMORY[1], A_QUEUE[0], A_QUEUE[1], UNORDERED, BOUNDED];
     source_main(&[
-        SourceBackend::new("memory_prefix", |case| run(case, |time| MemoryBroker::prefix(time, PARTITIONS))),
-        SourceBackend::new("memory_each", |case| run(case, |time| MemoryBroker::each(time, LEASE)))
-            .lacking(&[(SourceCapability::Rebalance, NO_LANES), (SourceCapability::Loss, NO_LANES)]),
+        SourceBackend::new("memory_prefix", |case| run(case, |time| MemoryBroker::prefix(time, PARTITIONS)))
+            .lacking(LIKE_A_TOPIC),
+        SourceBackend::new("memory_each", queue(plain)).lacking(PLAIN),
+        SourceBackend::new("memory_ordered", queue(ordered)).lacking(ORDERED),
+        SourceBackend::new("memory_undelayed", queue(at_once)).lacking(PLAIN),
+        SourceBackend::new("memory_bounded", queue(bounded)).lacking(LEASED_FOR_A_WHILE),
     ])
 }
 
@@ -41,7 +77,10 @@ struct MemorySetup {
     broker: MemoryBroker,
 }
 
-struct MemoryHost(Arc<Process>);
+struct MemoryHost {
+    process: Arc<Process>,
+    broker: MemoryBroker,
+}
 
 #[async_trait]
 impl SourceSetup for MemorySetup {
@@ -49,12 +88,17 @@ impl SourceSetup for MemorySetup {
         Arc::clone(&self.server) as _
     }
 
-    fn start_process(&self) -> Arc<dyn WorkerHost> {
-        Arc::new(MemoryHost(self.server.sibling()))
+    fn times(&self) -> SourceTimes {
+        SourceTimes {
+            slow: Duration::from_secs(30),
+            settle: Duration::from_secs(3),
+            backoff: Duration::from_millis(50),
+            look: Duration::from_millis(10),
+        }
     }
 
-    async fn connect(&self, _host: &dyn WorkerHost) -> Box<dyn Source> {
-        self.broker.source()
+    fn start_process(&self) -> Arc<dyn WorkerHost> {
+        Arc::new(MemoryHost { process: self.server.sibling(), broker: self.broker.clone() })
     }
 
     async fn publish(&self, messages: Vec<Message>) {
@@ -66,8 +110,8 @@ impl SourceSetup for MemorySetup {
         }
     }
 
-    async fn unfinished(&self) -> u64 {
-        self.broker.unfinished()
+    async fn unfinished(&self) -> BTreeSet<usize> {
+        self.broker.unfinished_places()
     }
 
     fn stale_settlements(&self) -> usize {
@@ -79,22 +123,27 @@ impl SourceSetup for MemorySetup {
     }
 }
 
+#[async_trait]
 impl WorkerHost for MemoryHost {
     fn runtime(&self) -> Arc<dyn Runtime> {
-        Arc::clone(&self.0) as _
+        Arc::clone(&self.process) as _
+    }
+
+    async fn connect(&self) -> Box<dyn Source> {
+        self.broker.source()
     }
 
     fn crash(&self) {
-        self.0.crash();
+        self.process.crash();
     }
 
     fn pause(&self) {
-        self.0.pause(ProcessPart::Tasks);
-        self.0.pause(ProcessPart::Threads);
+        self.process.pause(ProcessPart::Tasks);
+        self.process.pause(ProcessPart::Threads);
     }
 
     fn resume(&self) {
-        self.0.resume(ProcessPart::Tasks);
-        self.0.resume(ProcessPart::Threads);
+        self.process.resume(ProcessPart::Tasks);
+        self.process.resume(ProcessPart::Threads);
     }
 }

@@ -100,6 +100,6 @@ impl Settle for MemorySettler {
     }
 
     async fn lag(&self) -> Result<Option<u64>> {
-        Ok(Some(self.broker.state.lock().unfinished()))
+        Ok(Some(self.broker.state.lock().unfinished().len() as u64))
     }
 }

@@ -13,6 +13,8 @@ use super::{REVOKE_WITHIN, SESSION};
 pub(super) struct BrokerState {
     capability: Capability,
     partitions: Vec<StoredPartition>,
+    /// The partition and the place in it of each message, in the order of publishing.
+    published: Vec<(usize, usize)>,
     members: BTreeMap<u64, Member>,
     last_member: u64,
     last_number: u64,
@@ -41,6 +43,8 @@ struct StoredMessage {
     message: Arc<Message>,
     lot: Lot,
     deliveries: u32,
+    /// When it was delivered last.
+    leased_at: Duration,
 }
 
 /// What is known about a message of a queue.
@@ -71,6 +75,7 @@ impl BrokerState {
         Self {
             capability,
             partitions: (0..partitions).map(partition).collect(),
+            published: Vec::new(),
             members: BTreeMap::new(),
             last_member: 0,
             last_number: 0,
@@ -92,10 +97,12 @@ impl BrokerState {
 
     pub(super) fn publish(&mut self, partition: u32, mut message: Message, now: Timestamp) {
         let log = &mut self.partitions[partition as usize].log;
+        self.published.push((partition as usize, log.len()));
         let position = Position::Number(log.len() as u64);
         message.coordinates = Some(Coordinates { origin: "memory/topic".into(), partition, position });
         message.timestamp = Some(now);
-        log.push(StoredMessage { message: Arc::new(message), lot: Lot::FreeAt(Duration::ZERO), deliveries: 0 });
+        let lot = Lot::FreeAt(Duration::ZERO);
+        log.push(StoredMessage { message: Arc::new(message), lot, deliveries: 0, leased_at: Duration::ZERO });
     }
 
     pub(super) fn join(&mut self, now: Duration) -> u64 {
@@ -137,7 +144,10 @@ impl BrokerState {
         if self.is_queue() || self.members.is_empty() {
             return;
         }
-        let members: Vec<u64> = self.members.keys().copied().collect();
+        // A silent member gets nothing before it polls again, unless all are silent.
+        let live = self.members.iter().filter(|(_, member)| !member.is_silent(now)).map(|(number, _)| *number);
+        let live: Vec<u64> = live.collect();
+        let members = if live.is_empty() { self.members.keys().copied().collect() } else { live };
         for partition in 0..self.partitions.len() {
             let target = members[partition % members.len()];
             let lane = self.lane(partition);
@@ -158,8 +168,8 @@ impl BrokerState {
 
     /// Lets time take effect: silent members, revocations that are over, leases that have run out.
     fn tick(&mut self, now: Duration) {
-        let is_silent = |member: &Member| member.last_poll + SESSION <= now;
-        let silent: Vec<u64> = self.members.iter().filter(|(_, m)| is_silent(m)).map(|(number, _)| *number).collect();
+        let silent: Vec<u64> =
+            self.members.iter().filter(|(_, member)| member.is_silent(now)).map(|(number, _)| *number).collect();
         let is_left = self.members.len() > silent.len();
         for partition in 0..self.partitions.len() {
             let lane = self.lane(partition);
@@ -184,11 +194,7 @@ impl BrokerState {
                 }
             }
         }
-        // Silent members get nothing before they poll again.
-        let silent_members: Vec<(u64, Member)> =
-            if is_left { silent.iter().filter_map(|n| self.members.remove_entry(n)).collect() } else { Vec::new() };
         self.balance(now);
-        self.members.extend(silent_members);
     }
 
     /// The next event for a member.
@@ -246,15 +252,30 @@ impl BrokerState {
         deliveries
     }
 
+    /// The places of the messages of a queue that may be delivered now.
+    fn free(&self, now: Duration) -> Vec<usize> {
+        let (mut free, mut open) = (Vec::new(), BTreeSet::new());
+        for (place, stored) in self.partitions[0].log.iter().enumerate() {
+            let key = stored.message.ordering_key.as_ref().filter(|_| self.capability.keeps_order);
+            let is_first = key.is_none_or(|key| !open.contains(key));
+            if stored.lot != Lot::Acknowledged {
+                open.extend(key);
+            }
+            if is_first && matches!(stored.lot, Lot::FreeAt(at) if at <= now) {
+                free.push(place);
+            }
+        }
+        free
+    }
+
     fn lease(&mut self, room: &Room, now: Duration) -> Vec<Delivery> {
         let lane = self.lane(0);
         let length = self.capability.lease.map_or(Duration::MAX, |lease| lease.length);
         if room.closed.contains(&lane) {
             return Vec::new();
         }
+        let mut free = self.free(now);
         let log = &mut self.partitions[0].log;
-        let mut free: Vec<usize> =
-            (0..log.len()).filter(|at| matches!(log[*at].lot, Lot::FreeAt(at) if at <= now)).collect();
         if self.is_reversed {
             free.sort_by_key(|at| {
                 (log[*at].deliveries == 0, if log[*at].deliveries == 0 { *at } else { usize::MAX - *at })
@@ -265,6 +286,7 @@ impl BrokerState {
             self.last_number += 1;
             let message = &mut log[at];
             message.deliveries += 1;
+            message.leased_at = now;
             message.lot = Lot::Leased(self.last_number, now + length);
             let handle = Bytes::copy_from_slice(&(at as u64).to_be_bytes());
             deliveries.push(Delivery {
@@ -284,7 +306,7 @@ impl BrokerState {
             self.stale_settlements += usize::from(self.told_lost.contains(&id.lane));
             return;
         }
-        let is_queue = self.is_queue();
+        let (is_queue, capability) = (self.is_queue(), self.capability);
         let state = &mut self.partitions[partition];
         if !is_queue {
             if state.owner == Some(member) && settlement == Settlement::UpTo {
@@ -302,8 +324,13 @@ impl BrokerState {
         match settlement {
             // The message is finished, whichever delivery of it says so.
             Settlement::Ack => message.lot = Lot::Acknowledged,
-            Settlement::Retry(after) if is_current => message.lot = Lot::FreeAt(now + after),
-            Settlement::Extend(by) if is_current => message.lot = Lot::Leased(id.number, now + by),
+            Settlement::Retry(after) if is_current && capability.delays => message.lot = Lot::FreeAt(now + after),
+            Settlement::Retry(_) if is_current => message.lot = Lot::FreeAt(now),
+            Settlement::Extend(by) if is_current => {
+                let longest = capability.lease.and_then(|lease| lease.longest);
+                let last = longest.map_or(Duration::MAX, |longest| message.leased_at + longest);
+                message.lot = Lot::Leased(id.number, last.min(now + by));
+            }
             Settlement::Retry(_) | Settlement::Extend(_) | Settlement::UpTo => {}
         }
     }
@@ -319,13 +346,20 @@ impl BrokerState {
         self.balance(now);
     }
 
-    pub(super) fn unfinished(&self) -> u64 {
-        let open = |message: &&StoredMessage| message.lot != Lot::Acknowledged;
-        let of = |partition: &StoredPartition| match self.is_queue() {
-            true => partition.log.iter().filter(open).count(),
-            false => partition.log.len() - partition.committed,
+    /// The places, in the order of publishing, of the messages that are not acknowledged.
+    pub(super) fn unfinished(&self) -> BTreeSet<usize> {
+        let is_open = |(partition, at): &(usize, usize)| match self.is_queue() {
+            true => self.partitions[*partition].log[*at].lot != Lot::Acknowledged,
+            false => *at >= self.partitions[*partition].committed,
         };
-        self.partitions.iter().map(|partition| of(partition) as u64).sum()
+        let open = self.published.iter().enumerate().filter(|(_, message)| is_open(message));
+        open.map(|(place, _)| place).collect()
+    }
+}
+
+impl Member {
+    fn is_silent(&self, now: Duration) -> bool {
+        self.last_poll + SESSION <= now
     }
 }
 

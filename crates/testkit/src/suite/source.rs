@@ -1,5 +1,6 @@
 //! The cases for a source of messages: a worker on the source, with a ledger in memory.
 
+mod history;
 mod ledger;
 mod setup;
 mod world;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-pub use setup::{SourceCapability, SourceSetup, WorkerHost};
+pub use setup::{SourceCapability, SourceSetup, SourceTimes, WorkerHost};
 use world::SourceWorld;
 
 /// A case of the source suite. `run` panics if the worker on this source violates it.
@@ -60,9 +61,13 @@ pub fn source_cases() -> Vec<SourceCase> {
     cases! {
         crashes:
             redelivery_after_a_crash,
+            order_holds_after_a_crash needs OrderAfterCrash,
             crash_between_ledger_commit_and_dead_letter,
-            handler_slower_than_lease_or_poll_interval,
-            pause_beyond_the_session_with_takeover needs Sessions;
+            handler_slower_than_lease_or_poll_interval needs Extension,
+            handler_slower_than_the_longest_lease needs LongestLease,
+            pause_beyond_the_session_with_takeover needs Sessions,
+            restart_of_the_broker_loses_nothing needs Restart,
+            an_expired_committed_offset_is_refused needs ExpiringOffsets;
         failures:
             busy_is_never_acknowledged,
             dead_letter_is_confirmed_before_the_acknowledgement,
@@ -75,10 +80,12 @@ pub fn source_cases() -> Vec<SourceCase> {
         order:
             every_message_has_its_effect_once,
             nothing_is_acknowledged_before_its_end,
-            poison_blocks_only_its_key;
+            poison_blocks_only_its_key,
+            order_holds_at_a_stop;
         stops:
             drain_finishes_what_runs,
             revoke_finishes_what_runs needs Rebalance,
+            rebalance_storm needs Rebalance,
             loss_acknowledges_nothing needs Loss;
     }
 }

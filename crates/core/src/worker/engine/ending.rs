@@ -1,5 +1,6 @@
 //! Jobs that ended, and what happens to their deliveries.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,8 +9,9 @@ use crate::broker::{Acknowledges, DeadReason, DeliveryId, Settlement, Verdict};
 use crate::chaos;
 use crate::lease::Heartbeat;
 use crate::telemetry;
-use crate::worker::engine::Engine;
 use crate::worker::engine::tasks::TaskReport;
+use crate::worker::engine::{Engine, HeldMessage};
+use crate::worker::order::OrderKey;
 use crate::worker::rules::{self, DeliveryAction, EndedJob};
 use crate::worker::settling::PendingSettlement;
 
@@ -117,6 +119,20 @@ impl Engine {
                 Acknowledges::Each => self.settle(id, Settlement::Ack, None),
                 Acknowledges::Prefix => self.settle(id, Settlement::UpTo, None),
             }
+        }
+    }
+
+    /// Leaves what waits to other workers. Where this worker keeps the order, a message waits here for the end of an
+    /// earlier one of its key: another worker would not wait for it.
+    pub(super) fn give_back_idle(&mut self) {
+        let is_in_hand = |(number, held): &(&u64, &HeldMessage)| held.is_running || self.burials.has(**number);
+        let keeps = self.capability.redelivers && !self.capability.keeps_order;
+        let in_hand = self.messages.iter().filter(|_| keeps).filter(is_in_hand);
+        let keys: BTreeSet<OrderKey> = in_hand.filter_map(|(_, held)| held.order_key()).collect();
+        let is_free = |held: &HeldMessage| held.order_key().is_none_or(|key| !keys.contains(&key));
+        let idle = self.messages.iter().filter(|message| !is_in_hand(message)).filter(|(_, held)| is_free(held));
+        for number in idle.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.give_up(number);
         }
     }
 

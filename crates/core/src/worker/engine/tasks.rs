@@ -39,6 +39,9 @@ impl Engine {
         let now = self.runtime.boottime_now();
         self.order.wake(now);
         self.start_batches(now);
+        if self.stop.is_some() && self.is_idle() {
+            self.give_back_idle();
+        }
         let burials = self.burials.take_due(now);
         if !burials.is_empty() {
             self.start_burials(burials);

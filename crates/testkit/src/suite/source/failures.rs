@@ -1,7 +1,5 @@
 //! Messages that cannot be processed, now or ever.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use hapax_core::broker::{DeadReason, Message};
 
@@ -10,28 +8,29 @@ use super::world::{SourceWorld, message};
 
 pub(super) async fn busy_is_never_acknowledged(world: &SourceWorld) {
     // The copies get to other places, so a worker gets both at once.
-    world.script("twin", JobScript::Takes(Duration::from_secs(2)));
+    world.script("twin", JobScript::Held);
     world.publish(&["twin"]).await;
     let first = world.start_worker().await;
     world.until("the first one runs", || world.ledger.tries("twin") == 1).await;
     world.publish(&["twin", "twin", "twin"]).await;
     world.until("a copy is busy", || world.ledger.busy() > 0).await;
-    assert_eq!(world.setup.unfinished().await, 4);
+    assert_eq!(world.setup.unfinished().await.len(), 4);
     // The first one never commits: only the copies can.
     first.host.crash();
-    assert_eq!(world.setup.unfinished().await, 4);
+    assert_eq!(world.setup.unfinished().await.len(), 4);
+    world.ledger.release("twin");
     let _second = world.start_worker().await;
     world.until_finished().await;
-    assert_eq!(world.sorted_effects(), ["twin"]);
+    world.assert_effects(&["twin"]);
 }
 
 pub(super) async fn dead_letter_is_confirmed_before_the_acknowledgement(world: &SourceWorld) {
     world.script("bad", JobScript::Rejects);
-    world.dead.fail(5);
+    world.dead.fail(3);
     world.publish(&["bad", "good"]).await;
     let _worker = world.start_worker().await;
     world.until("the good one has its effect", || world.ledger.effects().len() == 1).await;
-    // `until_finished` looks each 10 ms whether a message without an end is acknowledged.
+    // `until_finished` looks at each look whether a message without an end is acknowledged.
     world.until_finished().await;
     assert_eq!(world.dead_letters(), [("bad".to_owned(), DeadReason::Rejected)]);
 }
@@ -45,7 +44,7 @@ pub(super) async fn missing_key_is_a_dead_letter(world: &SourceWorld) {
     world.until_finished().await;
     let expected = [("none".to_owned(), DeadReason::KeyMissing), ("two".to_owned(), DeadReason::KeyMalformed)];
     assert_eq!(world.dead_letters(), expected);
-    assert_eq!(world.sorted_effects(), ["good"]);
+    world.assert_effects(&["good"]);
 }
 
 pub(super) async fn key_reused_with_another_payload(world: &SourceWorld) {
@@ -56,7 +55,7 @@ pub(super) async fn key_reused_with_another_payload(world: &SourceWorld) {
     world.publish_messages(vec![other.clone(), other]).await;
     world.until_finished().await;
     assert_eq!(world.dead_letters(), [("another payload".to_owned(), DeadReason::KeyReused)]);
-    assert_eq!(world.sorted_effects(), ["key"]);
+    world.assert_effects(&["key"]);
 }
 
 pub(super) async fn rejected_is_a_dead_letter_each_time(world: &SourceWorld) {
@@ -76,7 +75,7 @@ pub(super) async fn a_panic_is_unknown(world: &SourceWorld) {
     world.publish(&["a", "panics", "b", "hopeless", "c"]).await;
     let _worker = world.start_worker().await;
     world.until_finished().await;
-    assert_eq!(world.sorted_effects(), ["a", "b", "c", "panics"]);
+    world.assert_effects(&["a", "b", "c", "panics"]);
     assert_eq!(world.dead_letters(), [("hopeless".to_owned(), DeadReason::OutcomeUnknown)]);
 }
 
@@ -85,7 +84,7 @@ pub(super) async fn database_down_pauses(world: &SourceWorld) {
     world.publish(&["a", "b"]).await;
     let _worker = world.start_worker().await;
     world.until_finished().await;
-    assert_eq!(world.sorted_effects(), ["a", "b"]);
+    world.assert_effects(&["a", "b"]);
     assert_eq!((world.dead.writes(), world.ledger.failed_operations()), (0, 0), "a pause is no attempt");
 }
 
@@ -100,11 +99,11 @@ pub(super) async fn dead_letter_and_redrive(world: &SourceWorld) {
     // Without a reopened operation it is the same dead letter again.
     world.dead.redrive(letter.id);
     world.until("it is written again", || world.dead.writes() == 2).await;
-    world.pass(Duration::from_secs(1)).await;
+    world.pass(world.times().settle).await;
     assert_eq!(world.dead_letters(), [("poison".to_owned(), DeadReason::AttemptsExhausted)]);
     assert_eq!(world.ledger.tries("poison"), MAX_ATTEMPTS);
     world.ledger.reopen(operation);
     world.dead.redrive(letter.id);
     world.until("the letter is gone", || world.dead.letters().is_empty()).await;
-    assert_eq!(world.sorted_effects(), ["good", "poison"]);
+    world.assert_effects(&["good", "poison"]);
 }

@@ -1,37 +1,52 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::broker::{DeadReason, Headers, Message, Source};
 use hapax_core::worker::{MessageIdentity, Worker, WorkerEnd, WorkerSettings};
+use hapax_core::{Error, ErrorKind};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::history::{MessageHistory, NUMBER, NotedLetters};
 use super::ledger::{JobScript, LedgerOfWorker, SharedLedger};
-use super::setup::{SourceSetup, WorkerHost};
+use super::setup::{SourceSetup, SourceTimes, WorkerHost};
 use crate::memory_dead_letters::MemoryDeadLetters;
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// How often a handler may panic.
+const MAX_PANICS: u32 = 5;
 
 /// A source, a ledger, dead letters, and the workers between them.
 pub(super) struct SourceWorld {
     pub(super) setup: Arc<dyn SourceSetup>,
     pub(super) ledger: Arc<SharedLedger>,
     pub(super) dead: MemoryDeadLetters,
-    published: Mutex<u64>,
+    /// The ordering keys of the published messages.
+    published: Mutex<Vec<Option<Bytes>>>,
+    failures: Arc<Mutex<Vec<Error>>>,
 }
 
 /// A worker in a process of its own.
 pub(super) struct RunningWorker {
     pub(super) host: Arc<dyn WorkerHost>,
     shutdown: Arc<Notify>,
+    is_stopping: Arc<AtomicBool>,
     end: Arc<Mutex<Option<WorkerEnd>>>,
 }
 
 impl RunningWorker {
     pub(super) fn shut_down(&self) {
         self.shutdown.notify_one();
+    }
+
+    /// Whether the worker has learned that it is to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
     }
 
     pub(super) fn end(&self) -> Option<WorkerEnd> {
@@ -48,60 +63,89 @@ pub(super) fn message(key: &str) -> Message {
 
 impl SourceWorld {
     pub(super) fn new(setup: Arc<dyn SourceSetup>) -> Self {
-        Self { setup, ledger: Arc::default(), dead: MemoryDeadLetters::new(), published: Mutex::new(0) }
+        let ledger = Arc::new(SharedLedger::new(setup.times().backoff, Arc::default()));
+        let (dead, failures) = (MemoryDeadLetters::new(), Arc::default());
+        Self { setup, ledger, dead, published: Mutex::default(), failures }
+    }
+
+    pub(super) fn times(&self) -> SourceTimes {
+        self.setup.times()
     }
 
     pub(super) fn script(&self, key: &str, script: JobScript) {
         self.ledger.script(key, script);
     }
 
-    pub(super) async fn publish(&self, keys: &[&str]) {
-        self.publish_messages(keys.iter().map(|key| message(key)).collect()).await;
+    pub(super) async fn publish(&self, keys: &[impl AsRef<str>]) {
+        self.publish_messages(keys.iter().map(|key| message(key.as_ref())).collect()).await;
     }
 
-    pub(super) async fn publish_messages(&self, messages: Vec<Message>) {
-        *self.published.lock() += messages.len() as u64;
+    pub(super) async fn publish_messages(&self, mut messages: Vec<Message>) {
+        {
+            let mut published = self.published.lock();
+            for message in &mut messages {
+                message.headers.push(NUMBER, published.len().to_string());
+                published.push(message.ordering_key.clone());
+            }
+        }
         self.setup.publish(messages).await;
     }
 
     pub(super) async fn start_worker(&self) -> RunningWorker {
         let host = self.setup.start_process();
-        let source = self.setup.connect(&*host).await;
-        self.run_worker(host, source, WorkerSettings::default())
+        let source = host.connect().await;
+        self.run_worker(host, source)
     }
 
     /// A worker on the dead letters that are marked for a redrive.
     pub(super) fn start_redrives(&self) -> RunningWorker {
         let source = self.dead.redrives("memory/topic/group");
-        self.run_worker(self.setup.start_process(), source, WorkerSettings::default())
+        self.run_worker(self.setup.start_process(), source)
     }
 
-    fn run_worker(
-        &self,
-        host: Arc<dyn WorkerHost>,
-        source: Box<dyn Source>,
-        settings: WorkerSettings,
-    ) -> RunningWorker {
+    fn run_worker(&self, host: Arc<dyn WorkerHost>, source: Box<dyn Source>) -> RunningWorker {
         let process = LedgerOfWorker { ledger: Arc::clone(&self.ledger), runtime: host.runtime() };
-        let worker = Worker::builder(source, Arc::new(process), Arc::new(self.dead.clone()))
+        let letters = NotedLetters { letters: self.dead.clone(), history: Arc::clone(self.history()) };
+        let mut settings = WorkerSettings::default();
+        // The pauses between panics are those of production.
+        settings.max_panics = MAX_PANICS;
+        let worker = Worker::builder(source, Arc::new(process), Arc::new(letters))
             .identity(MessageIdentity::new("group").expect("a valid namespace"))
             .settings(settings)
             .runtime(host.runtime())
             .build()
             .expect("valid settings");
-        let (shutdown, end) = (Arc::new(Notify::new()), Arc::new(Mutex::new(None)));
-        let (asked, slot) = (Arc::clone(&shutdown), Arc::clone(&end));
+        let (shutdown, is_stopping) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+        let end = Arc::new(Mutex::new(None));
+        let (asked, noted, slot) = (Arc::clone(&shutdown), Arc::clone(&is_stopping), Arc::clone(&end));
+        let failures = Arc::clone(&self.failures);
         host.runtime().spawn(Box::pin(async move {
-            let result = worker.run(async move { asked.notified().await }).await;
-            *slot.lock() = Some(result.expect("the source can be used"));
+            let shutdown = async move {
+                asked.notified().await;
+                noted.store(true, Ordering::Release);
+            };
+            match worker.run(shutdown).await {
+                Ok(end) => *slot.lock() = Some(end),
+                Err(error) => failures.lock().push(error),
+            }
         }));
-        RunningWorker { host, shutdown, end }
+        RunningWorker { host, shutdown, is_stopping, end }
+    }
+
+    /// Tells a worker to stop, and waits until it knows it.
+    pub(super) async fn begin_to_stop(&self, worker: &RunningWorker) {
+        worker.shut_down();
+        self.until("the worker stops", || worker.is_stopping()).await;
+    }
+
+    fn history(&self) -> &Arc<MessageHistory> {
+        &self.ledger.history
     }
 
     /// Waits until a condition holds. At each look, no message without an end is acknowledged.
     ///
     /// # Panics
-    /// If it does not hold in time, or too much is acknowledged.
+    /// If it does not hold in time, too much is acknowledged, or a worker fails.
     pub(super) async fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let runtime = self.setup.runtime();
         let deadline = runtime.boottime_now() + LIMIT;
@@ -110,8 +154,22 @@ impl SourceWorld {
             if holds() {
                 return;
             }
+            self.check_workers();
             assert!(runtime.boottime_now() < deadline, "not in time: {what}");
-            runtime.sleep(Duration::from_millis(10)).await;
+            runtime.sleep(self.times().look).await;
+        }
+    }
+
+    /// Waits until a worker has failed. Returns why.
+    pub(super) async fn until_refused(&self) -> Error {
+        let runtime = self.setup.runtime();
+        let deadline = runtime.boottime_now() + LIMIT;
+        loop {
+            if let Some(error) = self.failures.lock().pop() {
+                return error;
+            }
+            assert!(runtime.boottime_now() < deadline, "the worker does not fail");
+            runtime.sleep(self.times().look).await;
         }
     }
 
@@ -121,37 +179,62 @@ impl SourceWorld {
         let end = runtime.boottime_now() + time;
         while runtime.boottime_now() < end {
             self.check_nothing_is_lost().await;
-            runtime.sleep(Duration::from_millis(10)).await;
+            runtime.sleep(self.times().look).await;
         }
     }
 
-    /// Waits until the broker has nothing left.
+    /// Waits until the broker has nothing left, and checks the order of each ordering key.
     pub(super) async fn until_finished(&self) {
         let runtime = self.setup.runtime();
         let deadline = runtime.boottime_now() + LIMIT;
-        while self.setup.unfinished().await > 0 {
-            self.check_nothing_is_lost().await;
-            assert!(runtime.boottime_now() < deadline, "messages are left: {}", self.setup.unfinished().await);
-            runtime.sleep(Duration::from_millis(10)).await;
+        loop {
+            let left = self.check_nothing_is_lost().await;
+            if left.is_empty() {
+                break;
+            }
+            self.check_workers();
+            assert!(runtime.boottime_now() < deadline, "messages are left: {left:?}");
+            runtime.sleep(self.times().look).await;
         }
+        self.check_order();
     }
 
     /// Asserts that the broker keeps every message that has neither an effect nor a dead letter. Reads the broker
-    /// first: an end that comes in between makes the check weaker, never wrong.
-    async fn check_nothing_is_lost(&self) {
-        let published = *self.published.lock();
+    /// first: an end that comes in between makes the check weaker, never wrong. Returns what the broker keeps.
+    async fn check_nothing_is_lost(&self) -> BTreeSet<usize> {
+        let published = self.published.lock().len();
         let unfinished = self.setup.unfinished().await;
-        // Copies of one key have one effect.
-        let ends = self.ledger.effects().len() + self.ledger.copies() + self.dead.writes();
-        let acknowledged = published - unfinished;
-        assert!(acknowledged <= ends as u64, "{acknowledged} messages are acknowledged, {ends} have an end");
+        let ended = self.history().all_ended();
+        let is_lost = |number: &usize| !unfinished.contains(number) && !ended.contains(number);
+        let lost: Vec<usize> = (0..published).filter(is_lost).collect();
+        assert!(lost.is_empty(), "messages are acknowledged and have no end: {lost:?}");
+        unfinished
     }
 
-    /// The effects, sorted.
-    pub(super) fn sorted_effects(&self) -> Vec<String> {
+    /// Asserts that no message of an ordering key has started before the end of the one before it.
+    pub(super) fn check_order(&self) {
+        let (mut last, mut precedes) = (BTreeMap::new(), BTreeMap::new());
+        for (number, key) in self.published.lock().iter().enumerate() {
+            let Some(key) = key else { continue };
+            if let Some(earlier) = last.insert(key.clone(), number) {
+                precedes.insert(number, earlier);
+            }
+        }
+        self.history().check_order(&precedes);
+    }
+
+    fn check_workers(&self) {
+        let failures = self.failures.lock();
+        assert!(failures.is_empty(), "a worker has failed: {failures:?}");
+    }
+
+    /// Asserts that exactly these keys have an effect, each one once.
+    pub(super) fn assert_effects(&self, keys: &[impl AsRef<str>]) {
+        let mut expected: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
+        expected.sort_unstable();
         let mut effects = self.ledger.effects();
         effects.sort();
-        effects
+        assert_eq!(effects, expected);
     }
 
     /// The keys and reasons of the dead letters.
@@ -162,4 +245,9 @@ impl SourceWorld {
         letters.sort();
         letters
     }
+}
+
+/// Asserts that a worker failed because it cannot go on.
+pub(super) fn assert_unusable(error: &Error) {
+    assert_eq!(error.kind(), ErrorKind::Unusable, "{error}");
 }
