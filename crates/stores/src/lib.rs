@@ -5,10 +5,16 @@
 //! |---|---|
 //! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts |
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts |
-//! | `sqlite` | [`Sqlite`]: one file, for one host |
+//! | `sqlite` | [`Sqlite`]: one file, for one host; Linux and macOS only |
 //! | `tokio` | `Redis::connect` and `Sqlite::open`, which use the current tokio runtime |
 
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "sqlite", not(unix)))]
+compile_error!(
+    "the feature `sqlite` of hapax-stores needs a Unix system: writers take turns by `flock`, and files are private by \
+     their mode; use the feature `postgres` or `redis`"
+);
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod chaos;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod headers;

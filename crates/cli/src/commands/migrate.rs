@@ -11,7 +11,8 @@ pub(crate) struct MigrateArgs {
     /// The database: postgres://USER:PASSWORD@HOST/DATABASE?schema=NAME, or sqlite://PATH
     ///
     /// A missing SQLite file and a missing schema are created. The role needs the right to create tables; the services
-    /// that use them do not.
+    /// that use them do not. An SQLite file gets a write-ahead log (`journal_mode=wal`), and keeps it: the records of
+    /// Hapax need one.
     #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
     database: String,
 

@@ -52,7 +52,6 @@ fn configure(connection: &Connection, path: &Path) -> Result<()> {
 
 /// Creates a missing file that only its owner can use. The database has the answers in plain text, and SQLite would let
 /// everybody read it. Its log and the log's index get the mode of the file.
-#[cfg(unix)]
 pub(super) fn create_private(path: &Path) {
     use std::fs::{File, Permissions};
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -60,9 +59,6 @@ pub(super) fn create_private(path: &Path) {
     // The umask may have removed a permission of the owner. SQLite reports a file that cannot be created or used.
     let _ = created.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)));
 }
-
-#[cfg(not(unix))]
-pub(super) fn create_private(_path: &Path) {}
 
 /// The number of the file system that the file is on. If the directory cannot be examined, there is none: opening the
 /// file then fails with a more precise error.
@@ -115,6 +111,12 @@ fn journal_mode(connection: &Connection) -> rusqlite::Result<String> {
 /// Creates the tables if they are missing, and refuses a schema that is newer than this release.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
     let version = migrate(connection).map_err(|error| unusable(path, error))?;
+    check_version(version, path)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(|error| unusable(path, error))
+}
+
+/// Refuses a schema that is newer than this release.
+pub(super) fn check_version(version: i64, path: &Path) -> Result<()> {
     if version > SCHEMA_VERSION {
         let message = format!(
             "{}: the schema has version {version} and this release knows {SCHEMA_VERSION}; use the release that wrote \
@@ -123,7 +125,7 @@ pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::Unusable, message));
     }
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(|error| unusable(path, error))
+    Ok(())
 }
 
 fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use hapax_core::Result;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::{SqliteDeadLetters, SqliteLedger, SqliteQueue, connection};
 
@@ -47,7 +47,7 @@ impl SqliteTables {
     /// The versions that the file lacks: all of them if it does not exist.
     ///
     /// # Errors
-    /// `Unusable` if the file cannot be read or is no SQLite database.
+    /// `Unusable` if the file cannot be read, is no SQLite database, or has a newer schema.
     pub fn missing(&self) -> Result<Vec<i32>> {
         Ok(self.find_missing()?.iter().map(|migration| migration.version).collect())
     }
@@ -79,12 +79,18 @@ impl SqliteTables {
         if !self.path.exists() {
             return Ok(VERSIONS.iter().collect());
         }
+        let unusable = |error| connection::unusable(&self.path, error);
+        let open = || Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+        let connection = open().map_err(unusable)?;
         let found = || -> rusqlite::Result<Vec<String>> {
-            let connection = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
             let mut tables = connection.prepare(include_str!("table_names.sql"))?;
             tables.query_map([], |row| row.get(0))?.collect()
         };
-        let found = found().map_err(|error| connection::unusable(&self.path, error))?;
+        let found = found().map_err(unusable)?;
+        if found.iter().any(|table| table == "hapax_store") {
+            let version = connection.query_row(include_str!("version.sql"), [], |row| row.get(0)).optional();
+            connection::check_version(version.map_err(unusable)?.unwrap_or_default(), &self.path)?;
+        }
         let is_missing = |migration: &&TablesVersion| !found.iter().any(|table| table == migration.table);
         Ok(VERSIONS.iter().filter(is_missing).collect())
     }
