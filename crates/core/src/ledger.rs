@@ -18,6 +18,7 @@
 //! claims.rs       claim and finish, in a transaction of the caller's own
 //! attempt.rs      one transaction of a runner: claim, savepoint, handler, finish, events
 //! batch.rs        which calls run in which transaction, until each has its result
+//! results.rs      what a call gets for its claim, and what of a failure its caller gets to know
 //! verdicts.rs     what a result means for the message behind a call, with numbered rows
 //! ```
 
@@ -27,6 +28,7 @@ mod call;
 mod claims;
 mod entry;
 mod event;
+mod results;
 pub mod rules;
 mod transaction;
 pub mod verdicts;

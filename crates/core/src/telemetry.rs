@@ -9,6 +9,7 @@ mod relay;
 #[cfg(feature = "worker")]
 mod worker;
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -16,7 +17,7 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use crate::error::{BoxError, Error};
 use crate::gate::{Provenance, Refused, RunResult};
 use crate::key::{OperationId, RecordKey};
-use crate::ledger::Terms;
+use crate::ledger::{Fault, Terms};
 use crate::machine::Grant;
 use crate::record::Record;
 #[cfg(feature = "relay")]
@@ -298,6 +299,29 @@ pub(crate) fn ledger_caught_copy() {
 pub fn ledger_opened(terms: &Terms) {
     let (namespace, retention) = (terms.namespace(), terms.kept_for());
     tracing::info!(%namespace, %retention, "a ledger is open; a copy that comes after the retention runs again");
+}
+
+/// Reports a sweep of a ledger. For adapters.
+pub fn ledger_swept(terms: &Terms, removed: u64) {
+    let namespace = terms.namespace();
+    tracing::debug!(%namespace, removed, "a sweep has removed the rows of a ledger that are past its retention");
+}
+
+/// Reports a sweep of a ledger that failed. For adapters.
+pub fn ledger_sweep_failed(terms: &Terms, error: &Error) {
+    let namespace = terms.namespace();
+    tracing::warn!(%namespace, %error, "cannot remove old rows of a ledger; the next sweep tries again");
+}
+
+/// Reports that a ledger, or what its handler uses, is missing in the database. Every call fails until it is there.
+pub(crate) fn tables_unusable(error: &(dyn StdError + 'static)) {
+    let error = tracing::field::display(error);
+    tracing::error!(error, "a table, a column or a right is missing; nothing is applied until it is there");
+}
+
+pub(crate) fn attempt_not_counted(operation: OperationId, fault: &Fault) {
+    let Fault { kind, source } = fault;
+    tracing::error!(%operation, %kind, error = %source, "a failed attempt was not counted; the operation runs again");
 }
 
 pub(crate) fn entry_dropped(operation: OperationId) {

@@ -76,7 +76,7 @@ impl World {
             Some(_) => Tried::NotInserted,
         };
         let found = row.map(|row| match row {
-            LedgerRow::Open => FoundRow::Open,
+            LedgerRow::Open => FoundRow::ClaimedHere,
             LedgerRow::Finished(answer) => FoundRow::Row(Row {
                 fingerprint: fingerprint(space.setting.call(answer).payload),
                 verdict: LedgerVerdict::Applied,

@@ -6,6 +6,7 @@ use crate::gate::{Answer, Failure};
 use crate::ledger::batch::{Batch, Slice};
 use crate::ledger::rules::ClaimRuling;
 use crate::ledger::{Entry, Fault, FaultKind, Finished, LastStatement, LedgerVerdict, Transaction, claims};
+use crate::telemetry;
 
 /// What one transaction did, up to its COMMIT.
 #[derive(Debug)]
@@ -176,6 +177,9 @@ fn fault_behind<T: Transaction, A>(failure: &Failure<A>) -> Option<FaultKind> {
     let mut cause = failure.error().map(|error| -> &(dyn StdError + 'static) { error.as_ref() });
     while let Some(error) = cause {
         if let Some(kind) = T::fault_of(error) {
+            if kind == FaultKind::Unusable {
+                telemetry::tables_unusable(error);
+            }
             return Some(kind);
         }
         cause = error.source();

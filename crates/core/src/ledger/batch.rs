@@ -1,5 +1,4 @@
 use std::collections::{HashMap, VecDeque};
-use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +7,13 @@ use bytes::Bytes;
 use crate::broker::{Job, Verdict};
 use crate::chaos;
 use crate::error::ErrorKind;
-use crate::gate::{Answer, Detail, Failure, Provenance, Reason, Recorded, Refused, RunResult};
+use crate::gate::{Answer, Detail, Provenance, Reason, Refused, RunResult};
 use crate::key::OperationId;
 use crate::ledger::attempt::{AttemptOutcome, Attempted};
-use crate::ledger::rules::{self, ClaimRuling, Counted, Ended, Ending, Next};
+use crate::ledger::results::{BUSY, answered, decided, holds_its_key, shown, told};
+use crate::ledger::rules::{self, ClaimRuling, Ended, Ending, Next, Uncounted};
 use crate::ledger::verdicts::{self, CallEnd};
-use crate::ledger::{Call, Fault, FaultKind, LedgerVerdict, Terms, claims};
+use crate::ledger::{Call, Fault, FaultKind, LedgerVerdict, Terms};
 use crate::telemetry;
 
 /// What a caller gets for one call.
@@ -118,7 +118,7 @@ impl<A: Answer> Batch<A> {
             if !chaos::on("attempts_forgotten") {
                 return Step::Count(failed);
             }
-            self.counted(failed, Some(1));
+            self.counted(failed, Ok(1));
         }
         if let Some(pause) = self.pause.take() {
             return Step::Pause(pause);
@@ -170,48 +170,49 @@ impl<A: Answer> Batch<A> {
         }
         let (ending, found) = match (outcome, commit) {
             (AttemptOutcome::NothingFresh, _) => return,
-            (AttemptOutcome::Held, _) => {
-                self.slices.push_front(slice);
-                return;
-            }
+            (AttemptOutcome::Held, _) => return self.slices.push_front(slice),
             (AttemptOutcome::Ready(answers, verdict), Ok(())) => {
-                for (index, answer) in answers {
-                    self.notes[index].is_rejected = verdict == LedgerVerdict::Rejected;
-                    self.results[index] = Some(Ok(answered(answer, Provenance::Fresh)));
-                }
+                self.answer(answers, verdict);
                 (Ending::Committed, None)
             }
             (AttemptOutcome::Ready(..), Err(fault)) | (AttemptOutcome::Fault(fault), _) => {
                 self.own.extend(transaction);
-                (Ending::Fault(fault.kind), Some(Detail::Error(fault.source)))
+                (ending_of(&fault, &fresh), Some(Detail::Error(fault.source)))
             }
             (AttemptOutcome::Failed(failed, kind), _) => {
                 (kind.map_or(Ending::HandlerFailed(failed.place), Ending::Fault), told(failed.failure))
             }
-        };
-        // No handler ran, so the failure is not the fault of an operation.
-        let ending = match ending {
-            Ending::Fault(FaultKind::Failed) if fresh.is_empty() => Ending::ClaimFailed,
-            Ending::Fault(_) | Ending::ClaimFailed | Ending::HandlerFailed(_) | Ending::Committed => ending,
         };
         // A transaction that failed before its claims has to run all of its calls again.
         let left = match fresh.is_empty() {
             true => slice,
             false => Slice { members: fresh, is_commit_open: false, ..slice },
         };
-        let ended = Ended {
+        let is_commit_open = left.is_commit_open || ending == Ending::Fault(FaultKind::CommitUnknown);
+        let next = rules::next(&self.ended_slice(&left, ending));
+        if next == Next::Again {
+            self.pause = Some(rules::pause(left.tries, random));
+        }
+        self.follow(next, Slice { is_commit_open, ..left }, found);
+    }
+
+    /// Notes the answers of a transaction that has committed.
+    fn answer(&mut self, answers: Vec<(usize, A)>, verdict: LedgerVerdict) {
+        for (index, answer) in answers {
+            self.notes[index].is_rejected = verdict == LedgerVerdict::Rejected;
+            self.results[index] = Some(Ok(answered(answer, Provenance::Fresh)));
+        }
+    }
+
+    /// What the rules ask about the transaction of these calls.
+    fn ended_slice(&self, left: &Slice, ending: Ending) -> Ended {
+        Ended {
             ending,
             operations: left.members.len(),
             tries_left: self.terms.max_tries.saturating_sub(left.tries + 1),
             is_commit_open: left.is_commit_open,
             is_counting: self.terms.max_attempts.is_some(),
-        };
-        let next = rules::next(&ended);
-        if next == Next::Again {
-            self.pause = Some(rules::pause(left.tries, random));
         }
-        let is_commit_open = left.is_commit_open || ending == Ending::Fault(FaultKind::CommitUnknown);
-        self.follow(next, Slice { is_commit_open, ..left }, found);
     }
 
     fn follow(&mut self, next: Next, slice: Slice, mut detail: Option<Detail<A>>) {
@@ -240,14 +241,24 @@ impl<A: Answer> Batch<A> {
         }
     }
 
-    /// Notes the number of failures of a call after this one was counted. None if they could not be counted.
-    pub fn counted(&mut self, failed: FailedCall<A>, attempts: Option<u32>) {
-        let is_dead = match (attempts, self.terms.max_attempts) {
-            (Some(attempts), Some(max)) => rules::counted(attempts, max) == Counted::Dead,
-            (None, _) | (_, None) => false,
+    /// Notes the number of failures of a call after this one was counted, or why it could not be counted.
+    pub fn counted(&mut self, failed: FailedCall<A>, attempts: Result<u32, Fault>) {
+        let reason = match attempts {
+            Ok(attempts) => {
+                self.notes[failed.index].attempts = Some(attempts);
+                match self.terms.is_last_attempt(attempts) {
+                    true => Reason::Dead,
+                    false => Reason::NotApplied { unrecorded: false },
+                }
+            }
+            Err(fault) => {
+                telemetry::attempt_not_counted(failed.operation, &fault);
+                match rules::uncounted(fault.kind) {
+                    Uncounted::Unusable => Reason::Store(ErrorKind::Unusable),
+                    Uncounted::NotApplied => Reason::NotApplied { unrecorded: false },
+                }
+            }
         };
-        self.notes[failed.index].attempts = attempts;
-        let reason = if is_dead { Reason::Dead } else { Reason::NotApplied { unrecorded: false } };
         self.results[failed.index] = Some(Err(Refused { reason, detail: failed.detail }));
     }
 
@@ -316,6 +327,12 @@ impl Slice {
     }
 }
 
+/// How a transaction ended that had a fault. If no handler ran, the fault is not that of an operation.
+fn ending_of(fault: &Fault, fresh: &[usize]) -> Ending {
+    let is_before_handler = fault.kind == FaultKind::Failed && fresh.is_empty();
+    if is_before_handler { Ending::ClaimFailed } else { Ending::Fault(fault.kind) }
+}
+
 /// A call is in the first slice after the earlier copies of its operation, because a transaction can claim an operation
 /// only once, and not before the earlier calls of its ordering key.
 fn first_slices(work: &[Work]) -> VecDeque<Slice> {
@@ -334,62 +351,4 @@ fn first_slices(work: &[Work]) -> VecDeque<Slice> {
         of_key.into_iter().for_each(|of_key| *of_key = place);
     }
     slices
-}
-
-/// How long a caller waits before it tries a busy operation again.
-const BUSY: Reason = Reason::Busy { retry_after: Duration::from_secs(1) };
-
-/// The result of a claim that needs no handler.
-fn decided<A: Answer>(claim: ClaimRuling) -> Option<CallResult<A>> {
-    let refused = |reason: Reason| Some(Err(Refused::from(reason)));
-    match claim {
-        ClaimRuling::Fresh => None,
-        ClaimRuling::Replay { answer, is_own, .. } => {
-            let provenance = if is_own { Provenance::Fresh } else { Provenance::Replayed };
-            Some(claims::decode(answer).map(|answer| answered(answer, provenance)).map_err(Refused::store))
-        }
-        ClaimRuling::Mismatch => refused(Reason::Mismatch),
-        ClaimRuling::Busy | ClaimRuling::Vanished => refused(BUSY),
-        ClaimRuling::Dead => refused(Reason::Dead),
-        ClaimRuling::ClaimedTwice => Some(Err(Refused::store(claims::claimed_twice()))),
-    }
-}
-
-fn answered<A>(answer: A, provenance: Provenance) -> RunResult<A> {
-    RunResult { answer, provenance, recorded: Recorded::Yes, expiry: None }
-}
-
-/// Whether later calls with the same ordering key wait, because the operation has not come to its end.
-fn holds_its_key<A>(result: &CallResult<A>) -> bool {
-    match result {
-        Ok(_) => false,
-        Err(refused) => match refused.reason {
-            Reason::Mismatch | Reason::Dead => false,
-            Reason::Busy { .. } | Reason::NotApplied { .. } | Reason::Unknown { .. } | Reason::Store(_) => true,
-            Reason::Indeterminate { .. } | Reason::Overloaded | Reason::Unrecorded => true,
-        },
-    }
-}
-
-/// What a failed handler told its caller.
-fn told<A>(failure: Failure<A>) -> Option<Detail<A>> {
-    match failure {
-        Failure::Final(answer) => Some(Detail::Answer(answer)),
-        Failure::NotApplied(detail) | Failure::Denied(detail) => Some(detail),
-        Failure::GivenUp(detail) | Failure::Unknown(detail) => Some(detail),
-    }
-}
-
-/// What operators see of a failure: the message of the error and those of its causes, up to 500 characters.
-fn shown<A>(detail: &Detail<A>) -> String {
-    match detail {
-        Detail::Error(error) => {
-            let error: &(dyn StdError + 'static) = &**error;
-            let causes = std::iter::successors(Some(error), |error| (*error).source());
-            let messages: Vec<String> = causes.map(ToString::to_string).collect();
-            // PostgreSQL keeps no text with a NUL.
-            messages.join(": ").replace('\0', "").chars().take(500).collect()
-        }
-        Detail::Answer(_) => "the handler returned an answer that says: not applied".into(),
-    }
 }

@@ -51,9 +51,9 @@ pub fn claim(call: &Call, tried: Tried, found: Option<&FoundRow>, own: &[u64]) -
         (Tried::NotInserted, _) if chaos::on("violation_is_success") => {
             ClaimRuling::Replay { verdict: LedgerVerdict::Applied, answer: Bytes::new(), is_own: false }
         }
-        (Tried::NotInserted, Some(FoundRow::Open)) => ClaimRuling::ClaimedTwice, // K6
-        (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,         // K7
-        (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Vanished, // K8
+        (Tried::NotInserted, Some(FoundRow::ClaimedHere)) => ClaimRuling::ClaimedTwice, // K6
+        (Tried::NotInserted, Some(FoundRow::Dead)) => ClaimRuling::Dead,                // K7
+        (Tried::NotInserted, Some(FoundRow::Nothing) | None) => ClaimRuling::Vanished,  // K8
     }
 }
 
@@ -103,7 +103,7 @@ pub enum Next {
     NotApplied,
     /// Report that the database cannot be used now.
     Unavailable,
-    /// Report that the tables of the ledger cannot be used until somebody corrects the set-up.
+    /// Report that the tables cannot be used until somebody corrects the set-up.
     Unusable,
     /// Report that the outcome is unknown.
     Unknown,
@@ -146,6 +146,23 @@ pub fn counted(attempts: u32, max_attempts: u32) -> Counted {
     match attempts >= max_attempts {
         true => Counted::Dead,                      // N1
         false => Counted::Retry(backoff(attempts)), // N2
+    }
+}
+
+/// What follows after a failure that could not be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uncounted {
+    /// Report that nothing was applied.
+    NotApplied,
+    /// Report that the tables cannot be used until somebody corrects the set-up.
+    Unusable,
+}
+
+/// Decides what follows after a failure that could not be counted: an operation that always fails must have an end.
+pub fn uncounted(kind: FaultKind) -> Uncounted {
+    match kind {
+        FaultKind::Conflict | FaultKind::Unavailable | FaultKind::CommitUnknown => Uncounted::NotApplied, // N3
+        FaultKind::TooLarge | FaultKind::Failed | FaultKind::Unusable => Uncounted::Unusable,             // N4
     }
 }
 

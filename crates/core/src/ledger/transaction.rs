@@ -83,8 +83,9 @@ pub enum Tried {
 pub enum FoundRow {
     /// A finished row.
     Row(Row),
-    /// An open row. Only the transaction that inserted it can see it.
-    Open,
+    /// A row of this very transaction: it has claimed the operation before. A database without ids of transactions
+    /// recognizes it while it is open.
+    ClaimedHere,
     /// No row, and the operation is closed after too many attempts.
     Dead,
     /// No row.
@@ -145,7 +146,7 @@ pub enum FaultKind {
     TooLarge,
     /// The statement is wrong or breaks a constraint. The transaction has no effect.
     Failed,
-    /// The tables of the ledger are missing or cannot be used. Nothing was written. Correct the set-up.
+    /// A table or a column is missing, or a right to use it. Nothing was written. Correct the set-up.
     Unusable,
     /// COMMIT was sent and its reply was lost. The effect and the row are both there, or neither is. Run the same
     /// operations again.
@@ -170,7 +171,7 @@ impl fmt::Display for FaultKind {
             Self::Unavailable => "the database of the ledger is not available; nothing was written",
             Self::TooLarge => "the transaction is too large for the database; run less at once",
             Self::Failed => "a statement of the ledger failed; roll the transaction back",
-            Self::Unusable => "the tables of the ledger cannot be used",
+            Self::Unusable => "the tables cannot be used; nothing was written",
             Self::CommitUnknown => "the reply to COMMIT was lost; run the same operation again",
         })
     }

@@ -1,8 +1,10 @@
 //! The ledger in PostgreSQL: in the service's own database, so that its rows commit with the service's writes.
 
 mod faults;
+mod handlers;
 mod process;
 mod statements;
+mod upkeep;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -10,23 +12,21 @@ use std::sync::Arc;
 
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
-    self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, Handler, HandlerFailure,
-    Retention, Slice, Step, Terms, Work,
+    self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, HandlerFailure, Slice, Step,
+    Terms, Work,
 };
 use hapax_core::runtime::Runtime;
-use hapax_core::store::Finding;
-use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, telemetry};
+use hapax_core::{EventId, OperationId, Result, telemetry};
 use tokio::sync::OnceCell;
 use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
 
 use super::PostgresUrl;
-use super::call_error::PostgresCallError;
-use super::check::{ServerFacts, ledger_findings};
 use super::migrations;
 use super::pool::ConnectionPool;
-use crate::spread;
-use faults::{commit_fault, connect_fault, fault, tables_fault};
+use crate::{chaos, spread};
+use faults::{call_fault, commit_fault, connect_fault, fault, tables_fault};
+use handlers::{BatchHandler, Many, One, PostgresHandler};
 pub use process::{HandleJobs, PostgresProcess};
 use statements::{OpenedBy, Sql, TransactionStatements, uuid};
 
@@ -120,26 +120,6 @@ impl PostgresLedger {
         Ok(())
     }
 
-    /// Checks whether the server can be trusted with effects. `calls` is the number of calls that all batches together
-    /// may claim at once: each holds a lock of the server until its transaction ends. Do it at start.
-    ///
-    /// # Errors
-    /// - `NotApplied` if the server cannot be reached.
-    /// - `Unusable` if the server does not let the role in.
-    ///
-    /// # Cancel safety
-    /// Safe to drop.
-    pub async fn check(&self, calls: usize) -> Result<Vec<Finding>> {
-        let rows = self.pool.query(&self.sql.facts, &[]).await?;
-        let unread = || Error::new(ErrorKind::NotApplied, "the server does not tell its settings");
-        let row = rows.first().ok_or_else(unread)?;
-        let facts = ServerFacts::read(row).map_err(PostgresCallError::Sent)?;
-        let locks: i64 = row.try_get("locks").map_err(PostgresCallError::Sent)?;
-        let mut findings = facts.findings(&["hapax_ledger", "hapax_attempt", "hapax_outbox"]);
-        findings.extend(ledger_findings(locks, calls));
-        Ok(findings)
-    }
-
     /// Claims an operation in a transaction of the caller's own, or in a savepoint of one, on any connection to the
     /// same database.
     ///
@@ -217,7 +197,7 @@ impl PostgresLedger {
                     batch.ended(slice, attempted, commit, spread::random());
                 }
                 Step::Count(failed) => {
-                    let attempts = self.count(&failed).await.ok();
+                    let attempts = self.count(&failed).await;
                     batch.counted(failed, attempts);
                 }
                 Step::Done => return batch,
@@ -247,6 +227,9 @@ impl PostgresLedger {
         let mut statements = TransactionStatements::new(&self.sql, &transaction, OpenedBy::Runner);
         let handler = PostgresHandler { handler, transaction: &transaction };
         let attempted = ledger::attempt(batch, slice, &mut statements, handler).await;
+        if chaos::on("postgres_handler_outside") && !attempted.is_ready() && !statements.is_over() {
+            drop(transaction.batch_execute(&self.sql.commit_effects_alone).await);
+        }
         let (commit, is_answered) = if statements.is_over() {
             // Dropped, it would send a ROLLBACK, of which the server warns when no transaction is open.
             let _ended = ManuallyDrop::new(transaction);
@@ -275,87 +258,14 @@ impl PostgresLedger {
             (&failed.error as _, Type::TEXT),
             (&last as _, Type::INT4),
         ];
-        let rows = self.pool.query(&self.sql.count, &parameters).await.map_err(connect_fault)?;
+        let rows = self.pool.query(&self.sql.count, &parameters).await.map_err(call_fault)?;
         Ok(rows.first().map_or(0, |row| row.get::<_, i32>(0).cast_unsigned()))
-    }
-
-    /// Removes the rows of this namespace that are older than the retention of the terms from some pages, from page
-    /// `from` on. Returns the page to continue at, or None at the end of the table. The role needs `DELETE` on the
-    /// table, which no other method needs.
-    ///
-    /// # Errors
-    /// `NotApplied` or `Unknown`: repeat the call.
-    ///
-    /// # Cancel safety
-    /// If dropped, the rows may be removed.
-    pub async fn sweep(&self, from: u32) -> Result<Option<u32>> {
-        const PAGES: u32 = 64;
-        let Retention::For(kept) = self.terms.kept_for() else {
-            return Ok(None);
-        };
-        let rows = self.pool.query(&self.sql.pages, &[]).await?;
-        let pages = rows.first().map_or(0, |row| row.get::<_, i64>(0));
-        let to = from.saturating_add(PAGES);
-        let (begin, end) = (format!("({from},0)"), format!("({to},0)"));
-        let (seconds, namespace) = (kept.as_secs_f64(), &**self.terms.namespace());
-        let range = [
-            (&namespace as _, Type::TEXT),
-            (&begin as _, Type::TEXT),
-            (&end as _, Type::TEXT),
-            (&seconds as _, Type::FLOAT8),
-        ];
-        self.pool.query(&self.sql.sweep, &range).await?;
-        Ok((i64::from(to) < pages).then_some(to))
     }
 }
 
 impl AsRef<Terms> for PostgresLedger {
     fn as_ref(&self) -> &Terms {
         &self.terms
-    }
-}
-
-/// A handler of one call or of many.
-trait BatchHandler<A> {
-    fn handle(
-        &self,
-        transaction: &Transaction<'_>,
-        entries: &mut [Entry],
-    ) -> impl Future<Output = Result<Vec<A>, HandlerFailure<A>>>;
-}
-
-struct One<H>(H);
-
-impl<A, H> BatchHandler<A> for One<H>
-where
-    H: AsyncFn(&Transaction<'_>, &mut Entry) -> Result<A, Failure<A>>,
-{
-    async fn handle(&self, transaction: &Transaction<'_>, entries: &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> {
-        let answer = (self.0)(transaction, &mut entries[0]).await;
-        answer.map(|answer| vec![answer]).map_err(|failure| HandlerFailure::of(0, failure))
-    }
-}
-
-struct Many<H>(H);
-
-impl<A, H> BatchHandler<A> for Many<H>
-where
-    H: AsyncFn(&Transaction<'_>, &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>>,
-{
-    async fn handle(&self, transaction: &Transaction<'_>, entries: &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> {
-        (self.0)(transaction, entries).await
-    }
-}
-
-/// A handler with its transaction.
-struct PostgresHandler<'t, H> {
-    handler: &'t H,
-    transaction: &'t Transaction<'t>,
-}
-
-impl<A, H: BatchHandler<A>> Handler<A> for PostgresHandler<'_, H> {
-    async fn handle(self, entries: &mut [Entry]) -> Result<Vec<A>, HandlerFailure<A>> {
-        self.handler.handle(self.transaction, entries).await
     }
 }
 

@@ -2,12 +2,13 @@
 
 mod process;
 mod statements;
+mod upkeep;
 
 use futures_util::FutureExt;
 use hapax_core::gate::{Answer, Failure, Refused, RunResult};
 use hapax_core::ledger::{
     self, Attempted, Batch, Call, CallResult, Claimed, Entry, Event, FailedCall, Fault, FaultKind, Handler,
-    HandlerFailure, Retention, Slice, Step, Terms, Work,
+    HandlerFailure, Slice, Step, Terms, Work,
 };
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, telemetry};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -92,7 +93,8 @@ impl SqliteLedger {
     ///
     /// # Errors
     /// - `NotApplied`: roll the transaction back and run it again: another connection writes, or a statement failed.
-    /// - `Invalid`: the connection is not in a transaction, or the transaction has claimed this operation before.
+    /// - `Invalid`: the connection is not in a transaction, or the transaction has claimed this operation before and
+    ///   has not finished it. Transactions of SQLite have no ids: after the finish it is a replay.
     /// - `Unusable`: the tables are missing, or foreign keys are off.
     /// - `Damaged`: the recorded answer cannot be decoded.
     pub fn claim<A: Answer>(&self, transaction: &Connection, call: &Call) -> Result<Claimed<A, SqliteEntry>> {
@@ -147,7 +149,7 @@ impl SqliteLedger {
                 Step::Pause(pause) => std::thread::sleep(pause),
                 Step::Transaction(slice) => run_slice(connection, &mut batch, slice, &mut handler),
                 Step::Count(failed) => {
-                    let attempts = self.count(connection, &failed).ok();
+                    let attempts = self.count(connection, &failed);
                     batch.counted(failed, attempts);
                 }
                 Step::Done => return batch,
@@ -166,29 +168,6 @@ impl SqliteLedger {
         }
         transaction.commit().map_err(fault)?;
         Ok(attempts)
-    }
-
-    /// Removes rows of this namespace that are older than the retention of the terms, from the next `limit` rows after
-    /// `after`. Returns the last row that was looked at, to continue there, or None at the end of the table.
-    ///
-    /// # Errors
-    /// `NotApplied` if another connection writes.
-    pub fn sweep(&self, connection: &Connection, after: i64, limit: u32) -> Result<Option<i64>> {
-        let Retention::For(kept) = self.terms.kept_for() else {
-            return Ok(None);
-        };
-        let last = after.saturating_add(limit.into());
-        let remove = || {
-            let newest: Option<i64> = connection.query_row(include_str!("ledger/newest.sql"), [], |row| row.get(0))?;
-            let Some(newest) = newest.filter(|newest| *newest > after) else {
-                return Ok(None);
-            };
-            let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
-            let mut statement = connection.prepare_cached(include_str!("ledger/sweep.sql"))?;
-            statement.execute((&**self.terms.namespace(), after + 1, last, kept))?;
-            Ok((last < newest).then_some(last))
-        };
-        remove().map_err(|error| fault(error).into())
     }
 }
 

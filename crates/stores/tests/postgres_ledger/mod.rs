@@ -129,12 +129,6 @@ impl LedgerSetup for PostgresDatabase {
         self.schema.admin().batch_execute(check).await.expect("the constraint is new");
     }
 
-    async fn reopen(&self, namespace: &str, operation: OperationId) {
-        let sql = "delete from hapax_attempt where namespace = $1 and operation::text = $2";
-        let deleted = self.schema.admin().execute(sql, &[&namespace, &operation.to_string()]).await;
-        assert_eq!(deleted.expect("the statement fits the table"), 1, "the operation has attempts");
-    }
-
     fn resets(&self) -> &'static [&'static str] {
         &["reset all", "set constraints all immediate", "set constraints all deferred", "discard plans"]
     }
@@ -224,6 +218,10 @@ impl LedgerSession for PostgresSession {
             script.handle(&Within(transaction), entries).await.map_err(HandlerFailure::from)
         };
         self.ledger.run_batch(work, handler).await
+    }
+
+    async fn reopen(&self, operation: OperationId) -> Result<bool> {
+        self.ledger.reopen(operation).await
     }
 
     /// Begins on a connection of its own, which ends with the runtime.

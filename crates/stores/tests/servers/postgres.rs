@@ -3,6 +3,8 @@
 mod access;
 mod calls;
 mod ledger;
+mod ledger_failures;
+mod ledger_upkeep;
 mod outages;
 mod schemas;
 mod worker;
@@ -17,10 +19,9 @@ use hapax_testkit::servers::{PostgresSchema, PostgresServer, PostgresServerOptio
 use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    [access::tests(), calls::tests(), ledger::tests(), outages::tests(), schemas::tests(), worker::tests()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_upkeep::tests()];
+    let others = [access::tests(), calls::tests(), outages::tests(), schemas::tests(), worker::tests()];
+    ledgers.into_iter().chain(others).flatten().collect()
 }
 
 /// The name of the service.

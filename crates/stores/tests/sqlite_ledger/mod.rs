@@ -20,6 +20,7 @@ pub(crate) fn backend() -> LedgerBackend {
     LedgerBackend::new("sqlite", || async { Box::new(SqliteFile::new()) as Box<dyn LedgerSetup> }).lacking(&[
         (LedgerCapability::LostReply, "COMMIT is a function call"),
         (LedgerCapability::RepeatableRead, "a transaction that writes has the newest snapshot, or an error"),
+        (LedgerCapability::TransactionIds, "a transaction has no id; a second claim after the finish is a replay"),
     ])
 }
 
@@ -123,12 +124,6 @@ impl LedgerSetup for SqliteFile {
         self.open().execute_batch(trigger).expect("the trigger is new");
     }
 
-    async fn reopen(&self, namespace: &str, operation: OperationId) {
-        let sql = "delete from hapax_attempt where namespace = ?1 and operation = ?2";
-        let deleted = self.open().execute(sql, (namespace, operation.as_bytes()));
-        assert_eq!(deleted, Ok(1), "the operation has attempts");
-    }
-
     fn resets(&self) -> &'static [&'static str] {
         &["pragma foreign_keys = off", "pragma defer_foreign_keys = off", "pragma ignore_check_constraints = on"]
     }
@@ -181,6 +176,10 @@ impl LedgerSession for SqliteSession {
             let handled = script.handle(&Within(transaction), entries).now_or_never();
             handled.expect("a script in SQLite does not wait").map_err(HandlerFailure::from)
         })
+    }
+
+    async fn reopen(&self, operation: OperationId) -> Result<bool> {
+        self.ledger.reopen(&self.connection.borrow(), operation)
     }
 
     async fn begin(&self, _snapshot: Snapshot) -> Result<(), BoxError> {

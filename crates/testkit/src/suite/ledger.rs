@@ -85,6 +85,7 @@ pub fn ledger_cases() -> Vec<LedgerCase> {
             OWN finish_after_its_claim_was_rolled_back_is_an_error,
             OWN two_operations_share_a_transaction,
             OWN the_same_operation_twice_in_a_transaction_is_an_error,
+            OWN the_same_operation_again_after_its_finish_is_an_error needs TransactionIds,
             OWN repeatable_read_retries_40001 needs RepeatableRead;
         handlers:
             ALL swallowed_error_is_not_commit,
@@ -108,7 +109,8 @@ pub fn ledger_cases() -> Vec<LedgerCase> {
             BATCH inbox_dup_acked_not_run,
             BATCH inbox_busy_not_acked,
             BATCH innocent_neighbours_are_not_counted,
-            RUNNER a_conflict_is_not_counted,
+            RUNNER a_busy_operation_is_not_counted,
+            BATCH copies_in_a_batch_of_one_key_run_once,
             RUNNER fewer_attempts_than_were_made_close_the_operation,
             RUNNER dead_key_closed_until_reopen;
     }

@@ -229,6 +229,31 @@ fn the_last_counted_failure_closes_the_operation() {
 }
 
 #[test]
+fn a_failure_that_cannot_be_counted_is_reported_as_a_fault_of_the_database() {
+    for (kind, word) in [(FaultKind::Unavailable, "not_applied"), (FaultKind::Unusable, "store_error")] {
+        let mut memory = Memory { uncounted: Some(kind), ..Memory::default() };
+        let mut handler = |_: &[usize]| Err("it cannot be run".into());
+        let ran = drive(&mut memory, terms().max_attempts(1), vec![work(1)], &mut handler);
+        assert_eq!((ran.words(), ran.counted.len()), (vec![word], 0), "{kind:?}");
+        let refused = ran.results[0].as_ref().unwrap_err();
+        assert_eq!(std::error::Error::source(refused).unwrap().to_string(), "it cannot be run");
+    }
+}
+
+#[test]
+fn a_handler_that_lacks_a_table_or_a_right_is_not_tried_again_and_not_counted() {
+    let mut memory = Memory::default();
+    let mut handler = |_: &[usize]| {
+        let missing = Failure::not_applied(MemoryFault(FaultKind::Unusable));
+        Err(HandlerFailure::of(0, missing))
+    };
+    let ran = drive(&mut memory, terms().max_attempts(1), vec![work(1), work(2)], &mut handler);
+    let reasons: Vec<Reason> = ran.results.iter().map(|result| result.as_ref().unwrap_err().reason).collect();
+    assert_eq!(reasons, [Reason::Store(ErrorKind::Unusable); 2]);
+    assert_eq!((ran.transactions, ran.counted.len()), (1, 0));
+}
+
+#[test]
 fn the_error_of_a_failed_handler_reaches_its_caller() {
     let mut memory = Memory::default();
     let mut handler = |_: &[usize]| Err("there is no account 7".into());

@@ -23,9 +23,20 @@ pub(super) struct Memory {
     /// How many operations one transaction can claim.
     pub(super) room: Option<usize>,
     pub(super) transactions: u64,
+    /// Why attempts cannot be counted.
+    pub(super) uncounted: Option<FaultKind>,
 }
 
 impl Memory {
+    fn count(&mut self, operation: OperationId) -> Result<u32, Fault> {
+        if let Some(kind) = self.uncounted {
+            return Err(fault(kind));
+        }
+        let attempts = self.attempts.entry(operation).or_default();
+        *attempts += 1;
+        Ok(*attempts)
+    }
+
     /// A transaction whose rows nobody commits.
     pub(super) fn open(&self) -> Open<'_> {
         Open { memory: self, id: self.transactions, rows: HashMap::new() }
@@ -72,7 +83,7 @@ impl Open<'_> {
     fn find(&self, operation: OperationId) -> FoundRow {
         match self.memory.rows.get(&operation) {
             Some(row) => FoundRow::Row(row.clone()),
-            None if self.rows.contains_key(&operation) => FoundRow::Open,
+            None if self.rows.contains_key(&operation) => FoundRow::ClaimedHere,
             None if self.memory.dead.contains(&operation) => FoundRow::Dead,
             None => FoundRow::Nothing,
         }
@@ -215,11 +226,9 @@ pub(super) fn drive(memory: &mut Memory, terms: Terms, work: Vec<Work>, world: &
                 run_slice(memory, &mut batch, slice, (&mut *world, &mut ran));
             }
             Step::Count(failed) => {
-                let attempts = memory.attempts.entry(failed.operation).or_default();
-                *attempts += 1;
-                ran.counted.push(failed.operation);
-                let attempts = Some(*attempts);
-                batch.counted(failed, attempts);
+                let counted = memory.count(failed.operation);
+                ran.counted.extend(counted.is_ok().then_some(failed.operation));
+                batch.counted(failed, counted);
             }
             Step::Done => break,
         }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use hapax_core::ledger::rules::{ClaimRuling, Counted, Ended, Ending, Next, claim, counted, next};
+use hapax_core::ledger::rules::{
+    ClaimRuling, Counted, Ended, Ending, Next, Uncounted, claim, counted, next, uncounted,
+};
 use hapax_core::ledger::{FaultKind, FoundRow, Tried};
 
 use super::*;
@@ -19,7 +21,7 @@ const FAULTS: [FaultKind; 6] = [
 fn all_found() -> [Option<FoundRow>; 5] {
     [
         Some(FoundRow::Row(row("first", Some(5)))),
-        Some(FoundRow::Open),
+        Some(FoundRow::ClaimedHere),
         Some(FoundRow::Dead),
         Some(FoundRow::Nothing),
         None,
@@ -90,8 +92,8 @@ fn k5_a_row_with_another_fingerprint_is_a_mismatch() {
 }
 
 #[test]
-fn k6_an_open_row_was_claimed_by_this_transaction() {
-    assert_eq!(not_inserted(&call(1), FoundRow::Open, &[5]), ClaimRuling::ClaimedTwice);
+fn k6_a_row_of_this_transaction_was_claimed_by_it() {
+    assert_eq!(not_inserted(&call(1), FoundRow::ClaimedHere, &[5]), ClaimRuling::ClaimedTwice);
 }
 
 #[test]
@@ -241,6 +243,20 @@ fn n2_the_pause_doubles_to_a_minute() {
     assert_eq!([1, 2, 3, 8, 9, 10, 1000].map(millis), [200, 400, 800, 25_600, 51_200, 60_000, 60_000]);
     assert!(!terms().max_attempts(8).is_last_attempt(7));
     assert!(!terms().is_last_attempt(u32::MAX));
+}
+
+#[test]
+fn n3_a_failure_that_a_busy_or_absent_database_did_not_count_is_run_again() {
+    for kind in [FaultKind::Conflict, FaultKind::Unavailable, FaultKind::CommitUnknown] {
+        assert_eq!(uncounted(kind), Uncounted::NotApplied);
+    }
+}
+
+#[test]
+fn n4_a_failure_that_cannot_be_counted_stops_the_worker() {
+    for kind in [FaultKind::TooLarge, FaultKind::Failed, FaultKind::Unusable] {
+        assert_eq!(uncounted(kind), Uncounted::Unusable);
+    }
 }
 
 #[test]

@@ -6,11 +6,20 @@ use hapax_core::ledger::{Fault, FaultKind};
 use hapax_core::{Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
+use crate::chaos;
 use crate::postgres::call_error::{PostgresCallError, PostgresDriverError, is_rolled_back};
 
 /// The fault of a call that needed a connection of the pool.
 pub(super) fn connect_fault(error: PostgresCallError) -> Fault {
     tables_fault(error.into())
+}
+
+/// The fault of a statement in a transaction of its own. Without a reply, it may have been carried out.
+pub(super) fn call_fault(error: PostgresCallError) -> Fault {
+    match error {
+        PostgresCallError::Sent(error) => fault(error),
+        PostgresCallError::Judged(_) | PostgresCallError::NotConnected(_) => connect_fault(error),
+    }
 }
 
 pub(super) fn tables_fault(error: Error) -> Fault {
@@ -48,6 +57,9 @@ pub(super) fn kind(error: &tokio_postgres::Error) -> FaultKind {
     };
     match code {
         code if CONFLICTS.contains(code) => FaultKind::Conflict,
+        code if *code == SqlState::UNIQUE_VIOLATION && chaos::on("postgres_any_violation_is_ours") => {
+            FaultKind::Conflict
+        }
         // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
         code if *code == SqlState::OUT_OF_MEMORY => FaultKind::TooLarge,
         code if UNUSABLE.contains(code) => FaultKind::Unusable,

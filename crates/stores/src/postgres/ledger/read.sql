@@ -1,5 +1,8 @@
--- The rows of the operations $2 in the namespace $1, in their order.
-select l.operation is not null as is_found, l.open is not null as is_open, l.verdict, l.rule, l.fingerprint, l.answer,
+-- The rows of the operations $2 in the namespace $1, in their order. A row with the id of this transaction is one that
+-- it has claimed before.
+select l.operation is not null as is_found,
+       coalesce(l.xact = pg_current_xact_id_if_assigned(), false) as is_claimed_here,
+       l.verdict, l.rule, l.fingerprint, l.answer,
        l.xact::text::bigint as transaction,
        l.operation is null and exists (
            select from hapax_attempt a

@@ -29,7 +29,7 @@ impl ConnectionStatements<'_> {
             Ok((open, verdict, Fingerprinted { rule, bytes: fingerprint }, answer))
         });
         match row.optional().map_err(fault)? {
-            Some((Some(_), ..)) => Ok(FoundRow::Open),
+            Some((Some(_), ..)) => Ok(FoundRow::ClaimedHere),
             Some((None, verdict, fingerprint, answer)) => {
                 let answer = Bytes::from(answer.unwrap_or_default());
                 let verdict = if verdict == Some(2) { LedgerVerdict::Rejected } else { LedgerVerdict::Applied };
@@ -124,11 +124,8 @@ impl Transaction for ConnectionStatements<'_> {
         Ok(finished)
     }
 
-    /// A handler may use another file, which cannot be opened: its transaction failed, and the ledger can still be
-    /// used.
     fn fault_of(error: &(dyn StdError + 'static)) -> Option<FaultKind> {
-        let kind = kind(error.downcast_ref()?);
-        Some(if kind == FaultKind::Unusable { FaultKind::Failed } else { kind })
+        Some(kind(error.downcast_ref()?))
     }
 }
 
@@ -154,6 +151,9 @@ pub(super) fn fault(error: rusqlite::Error) -> Fault {
     Fault::new(kind(&error), error)
 }
 
+/// What SQLite says about a table or a column that is not there.
+const MISSING: [&str; 3] = ["no such table: ", "no such column: ", " has no column named "];
+
 /// What can be done about an error of SQLite.
 fn kind(error: &rusqlite::Error) -> FaultKind {
     match error.sqlite_error_code() {
@@ -162,8 +162,8 @@ fn kind(error: &rusqlite::Error) -> FaultKind {
         Some(ErrorCode::DiskFull | ErrorCode::OutOfMemory | ErrorCode::SystemIoFailure) => FaultKind::Unavailable,
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::ReadOnly) => FaultKind::Unusable,
         Some(ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => FaultKind::Unusable,
-        // "No such table" has no code of its own.
-        Some(_) | None if error.to_string().contains("no such table: hapax_") => FaultKind::Unusable,
+        // Missing names have no code of their own.
+        Some(_) | None if MISSING.iter().any(|missing| error.to_string().contains(missing)) => FaultKind::Unusable,
         Some(_) | None => FaultKind::Failed,
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use hapax_core::gate::{Provenance, Reason, Refused, RunResult};
-use hapax_core::ledger::{Call, Retention, Terms, Work};
+use hapax_core::ledger::{Call, Terms, Work};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{Gate, Identity, Key, OnLapse, Policy, Repeatable, Scope, Settings, testing};
 use hapax_stores::{PostgresLedger, PostgresUrl};
@@ -22,7 +22,6 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_runner_reads_committed_rows_under_every_default_of_its_role", POSTGRES, isolation),
         servers::test("runs_that_are_dropped_while_they_wait_block_no_later_one", POSTGRES, dropped_while_waiting),
         servers::test("a_claim_that_is_gone_without_events_undoes_the_effect", POSTGRES, claim_gone),
-        servers::test("a_sweep_removes_old_rows_of_its_namespace", POSTGRES, sweep),
         servers::test("a_server_that_may_lose_effects_is_reported", POSTGRES, findings),
         servers::test("stricter_transactions_of_the_caller_conflict_and_run_again", POSTGRES, strict_transactions),
         servers::test("ledgers_in_two_schemas_do_not_block_each_other", POSTGRES, two_schemas),
@@ -31,21 +30,21 @@ pub(super) fn tests() -> Vec<Trial> {
     ]
 }
 
-fn terms() -> Terms {
+pub(super) fn terms() -> Terms {
     Terms::new("transfers").unwrap()
 }
 
-fn call(key: &str) -> Call {
+pub(super) fn call(key: &str) -> Call {
     let scope = Scope::tenant("transfers", "acme").unwrap();
     Identity::plain().call(&scope, &Key::new(key).unwrap()).into()
 }
 
-fn ledger(url: &str, terms: Terms) -> PostgresLedger {
+pub(super) fn ledger(url: &str, terms: Terms) -> PostgresLedger {
     let url: PostgresUrl = url.parse().unwrap();
     PostgresLedger::connect(&url, terms).unwrap()
 }
 
-async fn run(ledger: &PostgresLedger, key: &str) -> Result<RunResult<String>, Refused<String>> {
+pub(super) async fn run(ledger: &PostgresLedger, key: &str) -> Result<RunResult<String>, Refused<String>> {
     ledger.run(call(key), async |_, _| Ok(String::from("done"))).await
 }
 
@@ -207,27 +206,6 @@ async fn dropped_while_waiting() {
     let next = with_timeout(Duration::from_secs(30), run(&ledger, "next")).await;
     assert_eq!(next.expect("another connection is free").unwrap().provenance, Provenance::Fresh);
     schema.admin().batch_execute("select pg_advisory_unlock(7)").await.unwrap();
-}
-
-async fn sweep() {
-    let schema = schema().await;
-    let old = Retention::For(Duration::from_hours(1));
-    let ledger_of = |namespace: &str| {
-        let terms = Terms::new(namespace).unwrap().retention(old, Duration::ZERO).unwrap();
-        ledger(&schema.url(), terms)
-    };
-    let (ours, other) = (ledger_of("transfers"), ledger_of("others"));
-    for key in ["one", "two", "three"] {
-        run(&ours, key).await.unwrap();
-        run(&other, key).await.unwrap();
-    }
-    let age = "update hapax_ledger set created_at = created_at - interval '2 hours' where ctid <> all (
-        array(select ctid from hapax_ledger where namespace = 'transfers' order by ctid limit 1))";
-    schema.admin().batch_execute(&format!("set search_path to {}; {age}", schema.name())).await.unwrap();
-    assert_eq!(ours.sweep(0).await.unwrap(), None);
-    let count = "select count(*) filter (where namespace = 'transfers'), count(*) from hapax_ledger";
-    let row = schema.admin().query_one(count, &[]).await.unwrap();
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (1, 4));
 }
 
 async fn findings() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use hapax_core::ledger::{Call, Claimed, Work};
 
 use super::delivery::{Got, Way, World, call, deliver, operation, terms};
@@ -27,6 +28,19 @@ pub(super) async fn inbox_dup_acked_not_run(world: &World<'_>) {
     let again = deliver_batch(world, [3, 2, 1], &script).await;
     assert_eq!((&again[2], script.handled().len()), (&Got::Replayed(first), 3));
     assert_eq!(world.contents().await.effects.len(), 3);
+}
+
+pub(super) async fn copies_in_a_batch_of_one_key_run_once(world: &World<'_>) {
+    let session = world.setup.session(terms().max_attempts(3)).await;
+    let ordering_key = || Some(Bytes::from_static(b"account-7"));
+    let copies = [1, 2, 1, 2, 1].map(|n| Work { call: call(n), ordering_key: ordering_key() });
+    let script = Script::good();
+    let got: Vec<Got> = session.run_batch(copies.into(), &script).await.into_iter().map(Got::from).collect();
+    let firsts = [got[0].clone().fresh(), got[1].clone().fresh()];
+    for (n, copy) in got.into_iter().enumerate().skip(2) {
+        assert_eq!(copy, Got::Replayed(firsts[n % 2].clone()), "copy {n}");
+    }
+    assert_eq!((script.handled().len(), world.contents().await.effects.len()), (2, 2));
 }
 
 pub(super) async fn inbox_busy_not_acked(world: &World<'_>) {
@@ -79,7 +93,11 @@ pub(super) async fn dead_key_closed_until_reopen(world: &World<'_>) {
         let got = deliver(&*session, way, call(1), &script).await;
         assert_eq!((got, script.runs()), (Got::Dead, 0), "a copy of a dead operation by {way:?}");
     }
-    world.setup.reopen("transfers", operation(1)).await;
+    let session = world.setup.session(terms()).await;
+    for is_closed in [true, false] {
+        assert_eq!(session.reopen(operation(1)).await.expect("the database answers"), is_closed);
+    }
+    assert!(world.contents().await.attempts.is_empty(), "attempts count from 0");
     let answer = world.deliver(&Script::good()).await.fresh();
     world.assert_once(&answer).await;
 }
@@ -94,7 +112,7 @@ pub(super) async fn fewer_attempts_than_were_made_close_the_operation(world: &Wo
     assert_eq!((world.deliver(&script).await, script.runs()), (Got::Dead, 0));
 }
 
-pub(super) async fn a_conflict_is_not_counted(world: &World<'_>) {
+pub(super) async fn a_busy_operation_is_not_counted(world: &World<'_>) {
     let holder = world.setup.session(terms()).await;
     holder.begin(Snapshot::PerStatement).await.expect("the database answers");
     assert!(matches!(holder.claim(&call(1)).await, Ok(Claimed::Fresh(()))));

@@ -24,9 +24,6 @@ pub trait LedgerSetup {
     /// Makes every insert into the outbox fail.
     async fn refuse_events(&self);
 
-    /// Lets an operation run again that was closed after too many attempts.
-    async fn reopen(&self, namespace: &str, operation: OperationId);
-
     /// Statements that set the session back to its defaults, or turn its checks off.
     fn resets(&self) -> &'static [&'static str];
 
@@ -69,6 +66,8 @@ pub enum LedgerCapability {
     ForeignKeysOff,
     /// Transactions can have a snapshot.
     RepeatableRead,
+    /// A transaction has an id, which its rows keep.
+    TransactionIds,
 }
 
 /// Carries out statements inside a transaction.
@@ -87,6 +86,9 @@ pub trait LedgerSession: Execute {
 
     /// Runs a batch with the runner of the ledger.
     async fn run_batch(&self, work: Vec<Work>, script: &Script) -> Vec<CallResult<String>>;
+
+    /// Lets an operation run again that is closed. Returns whether it was closed.
+    async fn reopen(&self, operation: OperationId) -> Result<bool>;
 
     /// Begins a transaction of the caller's own.
     async fn begin(&self, snapshot: Snapshot) -> Result<(), BoxError>;

@@ -1,0 +1,5 @@
+delete from hapax_ledger where open = 1;
+
+commit;
+
+begin;

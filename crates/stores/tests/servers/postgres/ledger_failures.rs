@@ -1,0 +1,227 @@
+//! What a ledger does about errors of the server that no other database has: conflicts, missing rights, cancelled
+//! statements.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use hapax_core::gate::{Failure, Provenance, Reason};
+use hapax_core::ledger::Claimed;
+use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::{ErrorKind, Result};
+use hapax_stores::PostgresLedger;
+use hapax_testkit::servers::{self, PostgresSchema};
+use libtest_mimic::Trial;
+use tokio::sync::Notify;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
+
+use super::ledger::{call, ledger, terms};
+use super::{POSTGRES, schema};
+use crate::support::with_timeout;
+
+pub(super) fn tests() -> Vec<Trial> {
+    vec![
+        servers::test("a_deadlock_in_a_handler_is_run_again_and_not_counted", POSTGRES, deadlock_in_the_runner),
+        servers::test("a_deadlock_in_a_transaction_of_the_caller_runs_again", POSTGRES, deadlock_of_the_caller),
+        servers::test("a_serialization_failure_of_the_caller_runs_again", POSTGRES, serialization_failure),
+        servers::test("a_handler_that_lacks_a_table_or_a_right_is_not_counted", POSTGRES, missing_in_a_handler),
+        servers::test("an_attempt_that_cannot_be_counted_stops_the_worker", POSTGRES, uncounted),
+        servers::test("a_cancelled_statement_of_a_handler_is_counted", POSTGRES, cancelled),
+    ]
+}
+
+/// A schema with two accounts, and a ledger that closes an operation after its first failure.
+async fn bank() -> (PostgresSchema, PostgresLedger) {
+    let schema = schema().await;
+    let ledger = ledger(&schema.url(), terms().max_attempts(1));
+    ledger.create_tables().await.unwrap();
+    let tables = format!(
+        "set search_path to {0};
+         create table account (id integer primary key, balance integer not null);
+         insert into account values (1, 10), (2, 10);
+         grant all on account to {0}",
+        schema.name()
+    );
+    schema.admin().batch_execute(&tables).await.unwrap();
+    (schema, ledger)
+}
+
+async fn counted(schema: &PostgresSchema) -> i64 {
+    schema.admin().query_one("select count(*) from hapax_attempt", &[]).await.unwrap().get(0)
+}
+
+async fn balances(schema: &PostgresSchema) -> [i32; 2] {
+    let rows = schema.admin().query("select balance from account order by id", &[]).await.unwrap();
+    [rows[0].get(0), rows[1].get(0)]
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url.split_once('?').unwrap().0, NoTls).await.unwrap();
+    Tokio::current().spawn(Box::pin(async { drop(connection.await) }));
+    client
+}
+
+/// Another session that takes the accounts in the other order, once the first account is taken. It never looks for a
+/// deadlock, so that the server ends the transaction of the ledger.
+struct Opponent<'s> {
+    schema: &'s PostgresSchema,
+    pid: i32,
+    is_first_taken: Notify,
+    codes: Mutex<Vec<SqlState>>,
+}
+
+impl<'s> Opponent<'s> {
+    async fn new(schema: &'s PostgresSchema) -> Self {
+        let admin = schema.admin();
+        let pid = admin.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+        let take_second = "set deadlock_timeout = '1h'; begin; update account set balance = balance - 1 where id = 2";
+        admin.batch_execute(take_second).await.unwrap();
+        Self { schema, pid, is_first_taken: Notify::new(), codes: Mutex::default() }
+    }
+
+    async fn run(&self) {
+        self.is_first_taken.notified().await;
+        let take_first = "update account set balance = balance - 1 where id = 1; commit";
+        self.schema.admin().batch_execute(take_first).await.unwrap();
+    }
+
+    /// Takes the first account, waits until the opponent waits for it, and takes the second one.
+    async fn meet(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+        let taken = self.take_both(transaction).await;
+        self.codes.lock().unwrap().extend(taken.as_ref().err().and_then(|error| error.code().cloned()));
+        taken
+    }
+
+    async fn take_both(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+        let table = format!("{}.account", self.schema.name());
+        let take = |id| format!("update {table} set balance = balance + 1 where id = {id}");
+        transaction.batch_execute(&take(1)).await?;
+        if self.codes.lock().unwrap().is_empty() {
+            self.is_first_taken.notify_one();
+            let waits = format!("select from pg_locks where pid = {} and not granted", self.pid);
+            while transaction.query(&waits, &[]).await?.is_empty() {}
+        }
+        transaction.batch_execute(&take(2)).await
+    }
+
+    async fn assert_deadlock(&self) {
+        assert_eq!(*self.codes.lock().unwrap(), [SqlState::T_R_DEADLOCK_DETECTED]);
+        assert_eq!((balances(self.schema).await, counted(self.schema).await), ([10, 10], 0));
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn deadlock_in_the_runner() {
+    let (schema, ledger) = bank().await;
+    let opponent = Opponent::new(&schema).await;
+    let run = ledger.run(call("one"), async |transaction, _| {
+        opponent.meet(transaction).await?;
+        Ok(String::from("done"))
+    });
+    let both = async { tokio::join!(run, opponent.run()).0 };
+    let result = with_timeout(PATIENCE, both).await.expect("the deadlock is broken");
+    assert_eq!(result.unwrap().provenance, Provenance::Fresh);
+    opponent.assert_deadlock().await;
+}
+
+async fn deadlock_of_the_caller() {
+    let (schema, ledger) = bank().await;
+    let opponent = Opponent::new(&schema).await;
+    let mut client = connect(&schema.url()).await;
+    let own = async {
+        loop {
+            let transaction = client.transaction().await.unwrap();
+            let claimed = ledger.claim::<String>(&transaction, &call("one")).await.unwrap();
+            let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
+            if opponent.meet(&transaction).await.is_err() {
+                // The server has undone the claim.
+                let error = entry.finish(&transaction, &String::from("done")).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::NotApplied, "{error:?}");
+                transaction.rollback().await.unwrap();
+                continue;
+            }
+            entry.finish(&transaction, &String::from("done")).await.unwrap();
+            break transaction.commit().await.unwrap();
+        }
+    };
+    let both = async { tokio::join!(own, opponent.run()) };
+    with_timeout(PATIENCE, both).await.expect("the deadlock is broken");
+    opponent.assert_deadlock().await;
+}
+
+/// The account changes after the snapshot of the transaction, so the server refuses the transaction's own change.
+async fn serialization_failure() {
+    let (schema, ledger) = bank().await;
+    let mut client = connect(&schema.url()).await;
+    let change = format!("update {}.account set balance = balance + 1 where id = 1", schema.name());
+    for (level, key) in [(IsolationLevel::RepeatableRead, "one"), (IsolationLevel::Serializable, "two")] {
+        for is_disturbed in [true, false] {
+            let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
+            let claimed = ledger.claim::<String>(&transaction, &call(key)).await.unwrap();
+            let Claimed::Fresh(entry) = claimed else { panic!("nothing has committed: {claimed:?}") };
+            if is_disturbed {
+                schema.admin().batch_execute(&change).await.unwrap();
+                let error = transaction.batch_execute(&change).await.unwrap_err();
+                assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{level:?}");
+                let error = entry.finish(&transaction, &String::from("done")).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::NotApplied, "{level:?}");
+                transaction.rollback().await.unwrap();
+            } else {
+                transaction.batch_execute(&change).await.unwrap();
+                entry.finish(&transaction, &String::from("done")).await.unwrap();
+                transaction.commit().await.unwrap();
+            }
+        }
+    }
+    assert_eq!((balances(&schema).await, counted(&schema).await), ([14, 10], 0));
+}
+
+async fn missing_in_a_handler() {
+    let (schema, ledger) = bank().await;
+    let name = schema.name();
+    let private = format!("create table {name}.private (id integer); revoke all on {name}.private from public");
+    schema.admin().batch_execute(&private).await.unwrap();
+    for (statement, code) in [
+        (format!("insert into {name}.nothing values (1)"), SqlState::UNDEFINED_TABLE),
+        (format!("select nothing from {name}.account"), SqlState::UNDEFINED_COLUMN),
+        (format!("insert into {name}.private values (1)"), SqlState::INSUFFICIENT_PRIVILEGE),
+    ] {
+        let refused = ledger.run(call("one"), async |transaction, _| {
+            let error = transaction.batch_execute(&statement).await.unwrap_err();
+            assert_eq!(error.code(), Some(&code));
+            Err::<String, _>(Failure::from(error))
+        });
+        assert_eq!(refused.await.unwrap_err().reason, Reason::Store(ErrorKind::Unusable), "{statement}");
+    }
+    assert_eq!(counted(&schema).await, 0);
+    let result = ledger.run(call("one"), async |_, _| Ok(String::from("done"))).await;
+    assert_eq!(result.unwrap().provenance, Provenance::Fresh, "the operation is not closed");
+}
+
+async fn uncounted() {
+    let (schema, _) = bank().await;
+    let (name, role) = (schema.name(), format!("{}_app", schema.name()));
+    let grants = format!(
+        "create role {role} login;
+         grant usage on schema {name} to {role};
+         grant select on hapax_migration, hapax_attempt to {role};
+         grant select, insert, update on hapax_ledger to {role}"
+    );
+    schema.admin().batch_execute(&grants).await.unwrap();
+    let url = schema.url().replace(&format!("//{name}@"), &format!("//{role}@"));
+    let ledger = ledger(&url, terms().max_attempts(1));
+    let refused = ledger.run(call("one"), async |_, _| Err::<String, _>(Failure::from("it cannot be run"))).await;
+    assert_eq!(refused.unwrap_err().reason, Reason::Store(ErrorKind::Unusable));
+}
+
+/// The server cannot tell a message that takes too long from a server that is slow: the message must have an end.
+async fn cancelled() {
+    let (schema, ledger) = bank().await;
+    let refused = ledger.run(call("one"), async |transaction, _| {
+        transaction.batch_execute("set local statement_timeout = '10ms'; select pg_sleep(600)").await?;
+        Ok(String::from("done"))
+    });
+    assert_eq!(refused.await.unwrap_err().reason, Reason::Dead, "one attempt was allowed");
+    assert_eq!(counted(&schema).await, 1);
+}
