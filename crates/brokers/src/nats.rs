@@ -19,11 +19,13 @@ mod url;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use hapax_core::Result;
 use hapax_core::broker::{Acknowledges, BrokerLease, Capability, Delivery, Event, Lane, Room, Settle, Source};
-use hapax_core::runtime::Runtime;
+use hapax_core::runtime::{Runtime, timeout};
 
 use self::message::Reader;
 use self::pull::Puller;
@@ -32,7 +34,12 @@ pub use self::url::NatsUrl;
 
 /// The messages of a stream for one durable consumer of NATS JetStream. Needs a server from 2.9 on.
 ///
-/// An existing durable consumer is used as it is, if it acknowledges each message explicitly. A missing one is created.
+/// An existing durable consumer is used as it is, if it acknowledges each message explicitly. A missing one is created
+/// when the source connects. One that is deleted later ends the worker: with it, the server forgot what is finished.
+///
+/// With an order, one worker keeps it, also when it stops; several workers on one durable consumer cannot: the server
+/// gives later messages to one while an earlier one is with the other, as after a crash. For order across workers, use
+/// a consumer with a filter for each worker, or Kafka.
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), hapax::Error> {
@@ -52,6 +59,12 @@ pub struct NatsSource {
     reader: Reader,
     /// Messages that arrived and found no room yet.
     waiting: VecDeque<Delivery>,
+    /// When their leases are extended next.
+    extend_at: Duration,
+    /// Whether messages have an order.
+    is_ordered: bool,
+    /// Whether nothing is asked for any more.
+    has_stopped: bool,
     settle: Arc<NatsSettle>,
     runtime: Arc<dyn Runtime>,
 }
@@ -82,10 +95,38 @@ impl NatsSource {
             keeps_order: false,
         };
         let name = format!("nats/{}/{}", url.stream(), url.durable()).into();
-        Ok(Self { name, capability, puller, reader, waiting: VecDeque::new(), settle, runtime })
+        let (waiting, extend_at, is_ordered) = (VecDeque::new(), Duration::ZERO, url.order_header().is_some());
+        Ok(Self {
+            name,
+            capability,
+            puller,
+            reader,
+            waiting,
+            extend_at,
+            is_ordered,
+            has_stopped: false,
+            settle,
+            runtime,
+        })
     }
 
-    /// Takes deliveries that there is room for. Forgets those whose lease has ended: the server sends them again.
+    /// Extends the leases of the messages that wait for room, if it is time.
+    async fn extend_waiting(&mut self) {
+        let Some(lease) = self.capability.lease else { return };
+        let now = self.runtime.boottime_now();
+        if now < self.extend_at {
+            return;
+        }
+        self.extend_at = now + lease.length / 3;
+        let extended = self.waiting.iter().map(|waiting| self.settle.extend_waiting(waiting.id.clone()));
+        let extended = join_all(extended.collect::<Vec<_>>()).await;
+        for (waiting, until) in self.waiting.iter_mut().zip(extended) {
+            waiting.leased_until = until.or(waiting.leased_until);
+        }
+    }
+
+    /// Takes deliveries that there is room for. Forgets those whose lease has ended, as the server sends them again;
+    /// but not where messages have an order: a later one of the same key may wait behind.
     fn take(&mut self, room: &Room) -> Vec<Delivery> {
         let now = self.runtime.boottime_now();
         let mut taken = Vec::new();
@@ -94,7 +135,7 @@ impl NatsSource {
             return taken;
         }
         while let Some(next) = self.waiting.front() {
-            if next.leased_until.is_some_and(|until| until <= now) {
+            if !self.is_ordered && next.leased_until.is_some_and(|until| until <= now) {
                 self.waiting.pop_front();
                 continue;
             }
@@ -135,16 +176,37 @@ impl Source for NatsSource {
                 return Ok(Event::Deliveries(taken));
             }
             let has_room = room.messages > 0 && room.bytes > 0 && !room.closed.contains(self.reader.lane());
-            let wanted = if has_room && self.waiting.is_empty() { room.messages } else { 0 };
-            let arrived = self.puller.wait(wanted, room.bytes).await?;
-            self.waiting.extend(self.reader.read(arrived));
+            if self.has_stopped {
+                self.extend_waiting().await;
+                let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());
+                self.runtime.sleep(pause).await;
+                continue;
+            }
+            if self.waiting.is_empty() {
+                let wanted = if has_room { room.messages } else { 0 };
+                let arrived = self.puller.wait(wanted, room.bytes).await?;
+                self.extend_at = arrived.1.at + self.capability.lease.map_or(Duration::MAX, |lease| lease.length) / 3;
+                self.waiting.extend(self.reader.read(arrived));
+                continue;
+            }
+            self.extend_waiting().await;
+            let pause = self.extend_at.saturating_sub(self.runtime.boottime_now());
+            let arrived = timeout(&*self.runtime, pause, self.puller.wait(0, room.bytes)).await;
+            if let Some(arrived) = arrived.transpose()? {
+                self.waiting.extend(self.reader.read(arrived));
+            }
         }
     }
 
+    async fn stop_reading(&mut self) {
+        self.has_stopped = true;
+        let late = self.puller.stop().await;
+        self.waiting.extend(late.into_iter().filter_map(|arrived| self.reader.read(arrived)));
+    }
+
     async fn close(&mut self) -> Result<()> {
-        // What no worker got arrives again after its lease.
-        self.waiting.clear();
-        self.puller.stop().await;
+        self.stop_reading().await;
+        self.settle.give_back(self.waiting.drain(..)).await;
         self.settle.close().await
     }
 }

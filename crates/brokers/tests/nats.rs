@@ -37,6 +37,9 @@ fn main() -> ExitCode {
         no_more_arrives_than_there_is_room_for,
         a_message_larger_than_the_room_arrives_alone,
         nothing_is_lost_when_a_call_for_the_next_event_is_dropped,
+        messages_that_wait_for_room_stay_with_their_source,
+        a_source_that_closes_gives_back_what_no_worker_got,
+        a_deleted_consumer_ends_the_worker,
         a_restart_of_the_server_loses_nothing,
         the_death_of_a_cluster_member_loses_nothing,
         a_wrong_password_is_refused_and_one_from_a_file_is_used,
@@ -302,6 +305,65 @@ async fn nothing_is_lost_when_a_call_for_the_next_event_is_dropped() {
     let expected: Vec<String> = (0..200).map(|number| number.to_string()).collect();
     assert_eq!(texts(&arrived), expected);
     assert!(arrived.iter().all(|delivery| delivery.attempt == Some(1)));
+}
+
+impl Fixture {
+    /// A source that got ten messages and handed out the first ones only. Returns their number.
+    async fn with_waiting(&self, parameters: &str) -> (NatsSource, usize) {
+        for number in 0..10 {
+            self.send(number.to_string()).await;
+        }
+        let mut source = self.source(parameters).await;
+        let taken = some(&mut source, Room { messages: 10, bytes: 1, closed: Arc::default() }).await.len();
+        let begun = Instant::now();
+        while self.consumer().await.num_ack_pending < 10 {
+            assert!(begun.elapsed() < DEADLINE, "the server sends no more");
+        }
+        (source, taken)
+    }
+}
+
+async fn messages_that_wait_for_room_stay_with_their_source() {
+    let fixture = Fixture::new("waiting").await;
+    let (mut source, taken) = fixture.with_waiting("&ack-wait=1").await;
+    assert_eq!(taken, 1);
+    // Three leases without room. The message that was handed out is not the source's any more.
+    assert!(tokio::time::timeout(Duration::from_secs(3), source.next(room(0))).await.is_err());
+    let waiting = take(&mut source, 9).await;
+    assert_eq!(texts(&waiting), (1..10).map(|number| number.to_string()).collect::<Vec<_>>());
+    assert!(waiting.iter().all(|delivery| delivery.attempt == Some(1)), "one of them arrived again");
+    assert!(waiting.iter().all(|delivery| delivery.leased_until.unwrap() > runtime().boottime_now()));
+}
+
+async fn a_source_that_closes_gives_back_what_no_worker_got() {
+    let fixture = Fixture::new("closing").await;
+    let (mut source, taken) = fixture.with_waiting("&ack-wait=600").await;
+    source.close().await.unwrap();
+    let mut other = fixture.source("").await;
+    let expected: Vec<String> = (taken..10).map(|number| number.to_string()).collect();
+    assert_eq!(texts(&take(&mut other, 10 - taken).await), expected);
+}
+
+async fn a_deleted_consumer_ends_the_worker() {
+    let fixture = Fixture::new("deleted").await;
+    let stream = fixture.context.get_stream("deleted").await.unwrap();
+    for is_asked in [true, false] {
+        let mut source = fixture.source("").await;
+        if is_asked {
+            assert!(is_quiet(&mut source, Duration::from_millis(300)).await);
+        }
+        stream.delete_consumer("d").await.unwrap();
+        let begun = Instant::now();
+        let error = loop {
+            match source.next(room(10)).await {
+                Err(error) if error.kind() == ErrorKind::NotApplied => assert!(begun.elapsed() < DEADLINE, "{error}"),
+                Err(error) => break error,
+                Ok(event) => panic!("{event:?}"),
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Unusable);
+        assert!(error.to_string().contains("has been deleted"), "{error}");
+    }
 }
 
 /// Takes and acknowledges until every number has been acknowledged, and calls `disturb` half-way. A server that is

@@ -60,7 +60,8 @@ pub struct WorkerSettings {
     pub linger: Duration,
     /// The number of messages of one lane that are held at most. Default: 10,000.
     pub max_held: usize,
-    /// About how many bytes of messages are held at most. Default: 64 MiB.
+    /// About how many bytes of messages are held at most. Each message counts as 1 KiB more than its own bytes, which
+    /// is about what the worker needs for it. Default: 64 MiB.
     pub max_held_bytes: usize,
     /// How often a message that panics alone is run again before it becomes a dead letter. Default: 8.
     pub max_panics: u32,

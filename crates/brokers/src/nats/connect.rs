@@ -35,6 +35,7 @@ pub(super) async fn connect(url: &NatsUrl) -> Result<Connected> {
     let stream = open_stream(&context, url).await?;
     let consumer = open_consumer(&stream, url).await?;
     check(&consumer.cached_info().config, url)?;
+    warn_about_order(consumer.cached_info(), url);
     let created = stream.cached_info().created.unix_timestamp_nanos().to_string();
     Ok(Connected { client, consumer, created })
 }
@@ -143,6 +144,18 @@ fn check(config: &consumer::Config, url: &NatsUrl) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn warn_about_order(info: &consumer::Info, url: &NatsUrl) {
+    // A request of a worker that has just ended may still wait.
+    if url.order_header().is_some() && info.num_waiting > 0 {
+        warn!(
+            stream = url.stream(),
+            durable = url.durable(),
+            "another worker seems to use this durable consumer; two workers on one consumer cannot keep the order of \
+             messages: run one, or give each a consumer of its own with a filter"
+        );
+    }
 }
 
 fn unsuited(url: &NatsUrl, what: &str) -> Error {

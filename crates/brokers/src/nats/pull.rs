@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{Consumer, pull};
+use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::{Client, Message, StatusCode, connection};
 use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, Result};
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::connect::Connected;
-use super::pump::{self, Arrived};
+use super::pump::{self, Arrived, Pump};
 use crate::url::{not_applied, unusable};
 
 /// How long the server keeps a request that it cannot answer yet.
@@ -31,7 +31,9 @@ pub(super) struct Puller {
     client: Client,
     consumer: Consumer<pull::Config>,
     context: Context,
-    arrived: UnboundedReceiver<Arrived>,
+    pump: Pump,
+    /// What arrived after the end of the subscription.
+    late: Vec<(Context, Arrived)>,
     inbox: String,
     request: u64,
     /// The messages that the open request may still bring; 0 without one.
@@ -40,6 +42,10 @@ pub(super) struct Puller {
     heard: Duration,
     /// The server had a message that is larger than the room.
     is_too_large: bool,
+    /// The last request had no answer. Either JetStream is not there, or the durable consumer.
+    is_unheard: bool,
+    /// What was found out while no caller waited.
+    failure: Option<Error>,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -48,6 +54,8 @@ enum Status {
     StillThere,
     Ended,
     TooLarge,
+    /// Nobody has it.
+    Unheard,
     Failed(Error),
 }
 
@@ -60,7 +68,8 @@ impl Puller {
             subscribed.map_err(|error| not_applied("cannot subscribe at the NATS server").caused_by(error))?;
         Ok(Self {
             context: async_nats::jetstream::new(client.clone()),
-            arrived: pump::start(subscriber, &runtime),
+            pump: pump::start(subscriber, &runtime),
+            late: Vec::new(),
             client,
             consumer,
             inbox,
@@ -68,22 +77,34 @@ impl Puller {
             open: 0,
             heard: Duration::ZERO,
             is_too_large: false,
+            is_unheard: false,
+            failure: None,
             runtime,
         })
     }
 
-    /// Ends the subscription.
-    pub(super) async fn stop(&mut self) {
-        self.arrived.close();
-        while self.arrived.recv().await.is_some() {}
+    /// Ends the subscription, so that the server forgets the request. Returns the messages that have arrived.
+    ///
+    /// # Cancel safety
+    /// Safe to drop: another call returns them.
+    pub(super) async fn stop(&mut self) -> Vec<(Context, Arrived)> {
+        self.pump.stop.notify_one();
+        while let Some(arrived) = self.pump.arrived.recv().await {
+            // Nothing is asked for any more, so a failure has no meaning.
+            let message = self.judge(arrived).ok().flatten();
+            self.late.extend(message);
+        }
+        std::mem::take(&mut self.late)
     }
 
     /// The next message that has arrived already.
     pub(super) fn arrived(&mut self) -> Option<(Context, Arrived)> {
-        while let Ok(arrived) = self.arrived.try_recv() {
-            // A failure is reported by `wait`, which asks again and gets it again.
-            if let Ok(Some(message)) = self.judge(arrived) {
-                return Some(message);
+        while let Ok(arrived) = self.pump.arrived.try_recv() {
+            match self.judge(arrived) {
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => {}
+                // `wait` reports it. The server may say it only once.
+                Err(error) => self.failure = Some(error),
             }
         }
         None
@@ -94,13 +115,19 @@ impl Puller {
     /// # Cancel safety
     /// Safe to drop.
     pub(super) async fn wait(&mut self, wanted: usize, bytes: usize) -> Result<(Context, Arrived)> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
         loop {
             if wanted > 0 && self.open == 0 {
+                self.check_consumer().await?;
                 self.ask(wanted, bytes).await?;
             }
-            let limit = if self.open > 0 { SILENCE } else { EXPIRES };
+            // Since the last answer, whoever waited for it: calls may be dropped all the time.
+            let silent = self.runtime.boottime_now().saturating_sub(self.heard);
+            let limit = if self.open > 0 { SILENCE.saturating_sub(silent) } else { EXPIRES };
             let runtime = Arc::clone(&self.runtime);
-            match runtime::timeout(&*runtime, limit, self.arrived.recv()).await {
+            match runtime::timeout(&*runtime, limit, self.pump.arrived.recv()).await {
                 Some(Some(arrived)) => {
                     if let Some(message) = self.judge(arrived)? {
                         return Ok(message);
@@ -113,13 +140,32 @@ impl Puller {
     }
 
     fn notice_silence(&mut self) -> Result<()> {
-        if self.runtime.boottime_now().saturating_sub(self.heard) >= SILENCE {
-            self.open = 0;
+        if self.open > 0 && self.runtime.boottime_now().saturating_sub(self.heard) >= SILENCE {
+            (self.open, self.is_unheard) = (0, true);
         }
         match self.client.connection_state() {
             connection::State::Connected => Ok(()),
             connection::State::Pending | connection::State::Disconnected => {
                 Err(not_applied("the connection to the NATS server is lost; it is being restored"))
+            }
+        }
+    }
+
+    /// Asks whether the durable consumer is gone, after a request without an answer: the server does not tell by
+    /// itself.
+    async fn check_consumer(&mut self) -> Result<()> {
+        if !self.is_unheard {
+            return Ok(());
+        }
+        match self.consumer.get_info().await {
+            Err(error) if matches!(error.kind(), ConsumerInfoErrorKind::NotFound) => Err(gone().caused_by(error)),
+            Err(error) if matches!(error.kind(), ConsumerInfoErrorKind::StreamNotFound) => {
+                Err(unusable("the stream has been deleted: create it, then start the worker again").caused_by(error))
+            }
+            // JetStream may be about to start.
+            Ok(_) | Err(_) => {
+                self.is_unheard = false;
+                Ok(())
             }
         }
     }
@@ -164,6 +210,10 @@ impl Puller {
             Status::StillThere => {}
             Status::Ended => self.open = 0,
             Status::TooLarge => (self.open, self.is_too_large) = (0, true),
+            Status::Unheard => {
+                (self.open, self.is_unheard) = (0, true);
+                return Err(not_applied("JetStream does not reply"));
+            }
             Status::Failed(error) => {
                 self.open = 0;
                 return Err(error);
@@ -173,18 +223,23 @@ impl Puller {
     }
 }
 
+/// The worker does not create it again by itself: with it, the server forgot which messages are finished.
+fn gone() -> Error {
+    unusable(
+        "the durable consumer has been deleted, and with it the server's account of what is finished. A worker that \
+         starts creates it and gets every message of the stream again; what the ledger or the record store still knows \
+         is not repeated. To leave messages out, create the consumer with a start sequence before",
+    )
+}
+
 fn read_status(status: StatusCode, message: &Message) -> Status {
     let said = message.description.as_deref().unwrap_or_default();
     match status {
         StatusCode::IDLE_HEARTBEAT => Status::StillThere,
         StatusCode::NOT_FOUND | StatusCode::TIMEOUT => Status::Ended,
-        StatusCode::NO_RESPONDERS => {
-            Status::Failed(not_applied("JetStream does not reply, or the durable consumer is gone"))
-        }
+        StatusCode::NO_RESPONDERS => Status::Unheard,
         _ if said.contains("Message Size Exceeds MaxBytes") => Status::TooLarge,
-        _ if said.contains("Consumer Deleted") => {
-            Status::Failed(unusable("the durable consumer has been deleted: start the worker again to create it"))
-        }
+        _ if said.contains("Consumer Deleted") => Status::Failed(gone()),
         _ if said.contains("Consumer is push based") => Status::Failed(unusable("the consumer is not a pull consumer")),
         StatusCode::REQUEST_TERMINATED => {
             Status::Failed(not_applied(format!("the NATS server ends a request: {said}")))

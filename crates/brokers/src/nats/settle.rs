@@ -44,6 +44,21 @@ impl NatsSettle {
         self.open.lock().extend(deliveries.iter().map(|delivery| delivery.id.number));
     }
 
+    /// Extends the lease of a delivery that no worker has yet. Returns until when, if the server confirms it.
+    pub(super) async fn extend_waiting(&self, id: DeliveryId) -> Option<Duration> {
+        let until = self.runtime.boottime_now() + self.lease;
+        self.send(id, AckKind::Progress).await.ok().map(|()| until)
+    }
+
+    /// Gives back deliveries that no worker got, in this order. `close` waits until the server has it.
+    pub(super) async fn give_back(&self, waiting: impl IntoIterator<Item = Delivery>) {
+        for delivery in waiting {
+            let subject = String::from_utf8_lossy(&delivery.id.handle).into_owned();
+            // Without a connection they arrive again after their lease.
+            drop(self.client.publish(subject, AckKind::Nak(None).into()).await);
+        }
+    }
+
     pub(super) fn mark_closed(&self) {
         self.is_closed.store(true, Ordering::Release);
     }

@@ -40,6 +40,14 @@ pub trait Source: fmt::Debug + Send + 'static {
     /// Safe to drop. No event is lost: the next call returns it.
     async fn next(&mut self, room: Room) -> Result<Event>;
 
+    /// Takes nothing more from the broker: a message that the worker gives back from now on does not arrive here again.
+    /// What has arrived already stays with the source until it is closed. The worker calls it when it stops, before it
+    /// gives anything back. Does nothing unless a source has asked for messages in advance.
+    ///
+    /// # Cancel safety
+    /// Safe to drop.
+    async fn stop_reading(&mut self) {}
+
     /// Leaves the group and closes the connection. The worker calls it after the last settlement. It acknowledges
     /// nothing.
     ///

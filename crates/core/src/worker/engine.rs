@@ -34,6 +34,9 @@ use tasks::TaskReport;
 /// How long a source may take to leave its group.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long a source may take until it asks for nothing more.
+const STOP_READING_WITHIN: Duration = Duration::from_secs(2);
+
 /// A message that the worker holds.
 pub(super) struct HeldMessage {
     delivery: Delivery,
@@ -163,7 +166,11 @@ impl Engine {
             match self.wait(&mut *source, &mut inbox, shutdown.as_mut()).await {
                 EngineInput::Source(event) => self.take_event(event),
                 EngineInput::Report(report) => report.into_iter().for_each(|report| self.note(report)),
-                EngineInput::Shutdown => self.stop(None),
+                EngineInput::Shutdown => {
+                    // A source that does not manage it in time may get back what is given back.
+                    timeout(&*self.runtime, STOP_READING_WITHIN, source.stop_reading()).await;
+                    self.stop(None);
+                }
                 EngineInput::TimeIsUp => {}
             }
         }

@@ -6,6 +6,11 @@ use crate::broker::{Lane, Room};
 /// How many messages one call of `Source::next` may return at most.
 const MOST_AT_ONCE: usize = 512;
 
+/// What a message takes beside its payload, headers and ordering key: measured with 100,000 messages that are nearly
+/// empty, about 1,100 bytes each, for the message, its places in the maps of the worker, and the allocator. If it were
+/// not counted, a backlog of small messages would take many times the room.
+const OVERHEAD: usize = 1024;
+
 /// The messages and bytes that a worker holds, and how much more it takes.
 #[derive(Debug)]
 pub(super) struct HeldRoom {
@@ -24,7 +29,7 @@ impl HeldRoom {
     }
 
     pub(super) fn add(&mut self, lane: &Lane, bytes: usize) {
-        self.bytes += bytes;
+        self.bytes += bytes + OVERHEAD;
         let held = match self.lanes.get_mut(lane) {
             Some(held) => held,
             None => self.lanes.entry(lane.clone()).or_default(),
@@ -35,7 +40,7 @@ impl HeldRoom {
     }
 
     pub(super) fn remove(&mut self, lane: &Lane, bytes: usize) {
-        self.bytes -= bytes;
+        self.bytes -= bytes + OVERHEAD;
         let Some(held) = self.lanes.get_mut(lane) else { return };
         *held -= 1;
         let left = *held;
@@ -49,7 +54,9 @@ impl HeldRoom {
     /// The room for the next call.
     pub(super) fn room(&self) -> Room {
         let bytes = self.max_bytes.saturating_sub(self.bytes);
-        let messages = if bytes == 0 { 0 } else { self.at_once() };
+        // A source counts only what is in a message. At most half of the room is for the rest.
+        let messages = self.at_once().min((bytes / 2).div_ceil(OVERHEAD));
+        let bytes = bytes.saturating_sub(messages * OVERHEAD).max(messages.min(1));
         Room { messages, bytes, closed: Arc::clone(&self.full) }
     }
 

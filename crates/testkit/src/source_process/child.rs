@@ -73,6 +73,10 @@ impl Server {
                 biased;
                 ask = asks.recv() => match ask {
                     Some(Ask::Next(wanted)) => asked = Some(room(wanted)),
+                    Some(Ask::Stop(number)) => {
+                        source.stop_reading().await;
+                        self.tell(&Tell::Done(number, Ok(())));
+                    }
                     Some(Ask::Close(number)) => {
                         let closed = source.close().await.map_err(SentError::from);
                         return self.tell(&Tell::Done(number, closed));
@@ -102,7 +106,7 @@ impl Server {
                     Tell::Done(number, settler.leave(&lanes).await.map_err(SentError::from))
                 }
                 Ask::Lag(number) => Tell::Lag(number, settler.lag().await.map_err(SentError::from)),
-                Ask::Next(_) | Ask::Close(_) => return,
+                Ask::Next(_) | Ask::Stop(_) | Ask::Close(_) => return,
             };
             let _ = answers.send(told.line());
         }));

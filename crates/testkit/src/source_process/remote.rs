@@ -126,6 +126,10 @@ impl Source for RemoteSource {
         }
     }
 
+    async fn stop_reading(&mut self) {
+        self.calls.call(Ask::Stop).await;
+    }
+
     async fn close(&mut self) -> Result<()> {
         match self.calls.call(Ask::Close).await {
             Tell::Done(_, result) => result.map_err(Error::from),

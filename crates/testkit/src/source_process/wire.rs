@@ -19,6 +19,7 @@ pub(super) enum Ask {
     Settle(u64, Vec<(SentId, SentSettlement)>),
     Leave(u64, Vec<SentLane>),
     Lag(u64),
+    Stop(u64),
     Close(u64),
 }
 

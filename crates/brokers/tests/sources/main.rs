@@ -1,0 +1,32 @@
+//! The source suite on real servers of Kafka and NATS.
+
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
+#![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
+
+mod kafka;
+mod nats;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hapax_brokers::{KafkaSource, NatsSource};
+use hapax_core::Result;
+use hapax_core::broker::Source;
+use hapax_core::runtime::Tokio;
+use hapax_testkit::{serve_source, source_main};
+
+/// A test that takes longer has failed, even on a slow machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    serve_source(|url| Box::pin(open(url)));
+    source_main(&[kafka::backend(), nats::backend()])
+}
+
+async fn open(url: String) -> Result<Box<dyn Source>> {
+    let runtime = std::sync::Arc::new(Tokio::current());
+    if url.starts_with("nats") {
+        return Ok(Box::new(NatsSource::connect(&url.parse()?, runtime).await?));
+    }
+    Ok(Box::new(KafkaSource::connect(&url.parse()?, runtime).await?))
+}
