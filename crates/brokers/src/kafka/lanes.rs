@@ -18,9 +18,14 @@ pub(super) type Partition = (Arc<str>, i32);
 /// How long a revoke waits for running work.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// A partition that holds more than this is paused, until it holds half.
+/// A partition that holds more than this is paused, until it holds half. All partitions together hold `MAX_BYTES`: each
+/// has an equal share of them, and at least one message.
 const MAX_MESSAGES: usize = 5_000;
-const MAX_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 32 << 20;
+const MAX_SHARE: usize = 8 << 20;
+
+/// What a message takes beside its own bytes.
+const OVERHEAD: usize = 512;
 
 /// The partitions of this member.
 pub(super) struct SharedLanes {
@@ -64,12 +69,12 @@ impl AssignedLane {
         Self { lane, arrived, bytes: 0, settled, begun, end, is_paused: false, has_left: false }
     }
 
-    fn is_full(&self) -> bool {
-        self.arrived.len() >= MAX_MESSAGES || self.bytes >= MAX_BYTES
+    fn is_full(&self, share: usize) -> bool {
+        self.arrived.len() >= MAX_MESSAGES || self.bytes >= share
     }
 
-    fn is_half_empty(&self) -> bool {
-        self.arrived.len() <= MAX_MESSAGES / 2 && self.bytes <= MAX_BYTES / 2
+    fn is_half_empty(&self, share: usize) -> bool {
+        self.arrived.len() <= MAX_MESSAGES / 2 && self.bytes <= share / 2
     }
 
     /// Takes the next delivery if there is room for it.
@@ -77,7 +82,7 @@ impl AssignedLane {
         let size = self.arrived.front()?.message.size();
         let fits = bytes > 0 && (size <= bytes || is_first);
         let taken = fits.then(|| self.arrived.pop_front()).flatten()?;
-        self.bytes -= size;
+        self.bytes -= size + OVERHEAD;
         Some(taken)
     }
 }
@@ -142,12 +147,13 @@ impl SharedLanes {
     /// Adds a message. Returns whether its partition must be paused now.
     pub(super) fn push(&self, partition: &Partition, offset: i64, message: Message) -> bool {
         let mut state = self.state();
+        let share = state.share();
         let Some(lane) = state.lanes.get_mut(partition) else { return false };
         let number = u64::try_from(offset).unwrap_or_default();
         let id = DeliveryId { lane: lane.lane.clone(), number, handle: Bytes::new() };
-        lane.bytes += message.size();
+        lane.bytes += message.size() + OVERHEAD;
         lane.arrived.push_back(Delivery { id, message: Arc::new(message), attempt: None, leased_until: None });
-        let must_pause = lane.is_full() && !lane.is_paused;
+        let must_pause = lane.is_full(share) && !lane.is_paused;
         lane.is_paused |= must_pause;
         drop(state);
         self.changed.notify_one();
@@ -156,14 +162,20 @@ impl SharedLanes {
 
     /// Paused partitions that have room again.
     pub(super) fn resumable(&self) -> Vec<Partition> {
+        let state = self.state();
+        let share = state.share();
+        let paused = state.lanes.iter().filter(|(_, lane)| lane.is_paused && lane.is_half_empty(share));
+        paused.map(|(partition, _)| partition.clone()).collect()
+    }
+
+    /// Notes that the driver reads these partitions again.
+    pub(super) fn resumed(&self, partitions: &[Partition]) {
         let mut state = self.state();
-        let paused = state.lanes.iter_mut().filter(|(_, lane)| lane.is_paused && lane.is_half_empty());
-        paused
-            .map(|(partition, lane)| {
+        for partition in partitions {
+            if let Some(lane) = state.lanes.get_mut(partition) {
                 lane.is_paused = false;
-                partition.clone()
-            })
-            .collect()
+            }
+        }
     }
 
     /// Forgets partitions that belong to another member already, and tells the worker.
@@ -234,6 +246,11 @@ impl SharedLanes {
 }
 
 impl AssignedLanes {
+    /// The bytes that one partition may hold.
+    fn share(&self) -> usize {
+        (MAX_BYTES / self.lanes.len().max(1)).min(MAX_SHARE)
+    }
+
     fn take(&mut self, room: &Room) -> Vec<Delivery> {
         let (mut taken, mut bytes, count) = (Vec::new(), room.bytes, self.lanes.len());
         self.turn = self.turn.wrapping_add(1);
@@ -274,5 +291,55 @@ impl fmt::Debug for SharedLanes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
         f.debug_list().entries(state.lanes.values().map(|state| &state.lane)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes(count: i32) -> (SharedLanes, Vec<Partition>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _inside = runtime.enter();
+        let lanes = SharedLanes::new(Arc::new(hapax_core::runtime::Tokio::current()));
+        let partitions: Vec<Partition> = (0..count).map(|partition| ("orders".into(), partition)).collect();
+        lanes.add(partitions.iter().map(|partition| (partition.clone(), None)).collect());
+        (lanes, partitions)
+    }
+
+    fn push_until_paused(lanes: &SharedLanes, partition: &Partition, payload: usize) -> usize {
+        let message = || Message { payload: vec![0; payload].into(), ..Message::default() };
+        1 + (0..).take_while(|offset| !lanes.push(partition, *offset, message())).count()
+    }
+
+    fn take_all(lanes: &SharedLanes) {
+        let room = Room { messages: usize::MAX, bytes: usize::MAX, closed: Arc::default() };
+        lanes.next(&room).unwrap();
+    }
+
+    #[test]
+    fn a_partition_stays_marked_as_paused_until_the_driver_has_resumed_it() {
+        let (lanes, partitions) = lanes(1);
+        push_until_paused(&lanes, &partitions[0], 10);
+        assert!(lanes.resumable().is_empty(), "it is full");
+        take_all(&lanes);
+        // The driver fails the first time.
+        assert_eq!(lanes.resumable(), partitions);
+        assert_eq!(lanes.resumable(), partitions, "it is tried again");
+        lanes.resumed(&partitions);
+        assert!(lanes.resumable().is_empty());
+    }
+
+    #[test]
+    fn many_partitions_hold_together_no_more_than_a_few() {
+        let (lanes, partitions) = lanes(1000);
+        let held: usize = partitions.iter().map(|partition| push_until_paused(&lanes, partition, 8 << 10)).sum();
+        assert!(held * (8 << 10) <= MAX_BYTES + 1000 * (8 << 10), "{held} messages");
+    }
+
+    #[test]
+    fn a_small_message_takes_more_than_its_bytes() {
+        let (lanes, partitions) = lanes(100);
+        assert!(push_until_paused(&lanes, &partitions[0], 0) <= MAX_BYTES / 100 / OVERHEAD + 1);
     }
 }

@@ -106,12 +106,19 @@ fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origi
             Some(Ok(message)) => receive(consumer, lanes, origins, &message),
             Some(Err(error)) => report(lanes, error),
         }
-        let resumable = lanes.resumable();
-        if !resumable.is_empty()
-            && let Err(error) = consumer.resume(&bare_list(&resumable))
-        {
-            warn!(%error, "cannot resume partitions of Kafka");
-        }
+        resume(consumer, lanes);
+    }
+}
+
+/// Resumes partitions that have room again. What fails is tried again at the next turn.
+fn resume(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes) {
+    let resumable = lanes.resumable();
+    if resumable.is_empty() {
+        return;
+    }
+    match consumer.resume(&bare_list(&resumable)) {
+        Ok(()) => lanes.resumed(&resumable),
+        Err(error) => warn!(%error, "cannot resume partitions of Kafka"),
     }
 }
 
