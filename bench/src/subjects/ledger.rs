@@ -2,6 +2,7 @@
 
 mod postgres;
 mod sqlite;
+mod sweep;
 
 use crate::harness::{Limit, Subject};
 use postgres::{Database, Pass};
@@ -66,6 +67,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
                 at_least: None,
             }),
         },
+        sweep::beside_calls()?,
         sqlite::batches(),
     ])
 }

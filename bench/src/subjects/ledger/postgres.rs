@@ -56,7 +56,7 @@ impl Database {
         let server = runtime.block_on(async {
             let server = PostgresServer::start(PostgresServerOptions::new()).await?;
             server.client().await?.batch_execute(TABLES).await?;
-            ledger(&server, "bench")?.create_tables().await?;
+            ledger(&server, Terms::new("bench")?)?.create_tables().await?;
             anyhow::Ok(server)
         })?;
         let (calls, ended) = (Mutex::new(FreshCalls::new()), Mutex::default());
@@ -69,7 +69,15 @@ impl Database {
         self.shared.runtime.block_on(fill)
     }
 
-    fn take(&self, count: usize) -> Vec<Call> {
+    pub(super) fn server(&self) -> &PostgresServer {
+        &self.shared.server
+    }
+
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.shared.runtime
+    }
+
+    pub(super) fn take(&self, count: usize) -> Vec<Call> {
         self.shared.calls.lock().expect("no batch panicked").take(count).into_iter().map(Call::from).collect()
     }
 
@@ -78,7 +86,7 @@ impl Database {
         let this = self.clone();
         Box::new(move || {
             let _inside = this.shared.runtime.enter();
-            let ledger = ledger(&this.shared.server, "bench")?;
+            let ledger = ledger(&this.shared.server, Terms::new("bench")?)?;
             let calls = match pass {
                 Pass::Fresh => this.take(if batch == 1 { SINGLE_CALLS } else { BATCHED_CALLS }),
                 Pass::Replay => this.ended_calls(&ledger, batch)?,
@@ -108,7 +116,7 @@ impl Database {
         Box::new(move || {
             let _inside = this.shared.runtime.enter();
             number += 1;
-            let ledger = ledger(&this.shared.server, &format!("added-{number}"))?;
+            let ledger = ledger(&this.shared.server, Terms::new(&format!("added-{number}"))?)?;
             let calls = this.take(BATCHED_CALLS);
             per_second(calls.len(), || {
                 this.shared.runtime.block_on(run_all(&ledger, &calls, 1, super::BATCH, Pass::Fresh))
@@ -157,9 +165,9 @@ impl Database {
     }
 }
 
-fn ledger(server: &PostgresServer, namespace: &str) -> anyhow::Result<PostgresLedger> {
+pub(super) fn ledger(server: &PostgresServer, terms: Terms) -> anyhow::Result<PostgresLedger> {
     let url: PostgresUrl = format!("{}?connections=32", server.url()).parse()?;
-    Ok(PostgresLedger::connect(&url, Terms::new(namespace)?)?)
+    Ok(PostgresLedger::connect(&url, terms)?)
 }
 
 async fn connect(url: &str) -> anyhow::Result<Client> {
@@ -202,7 +210,10 @@ async fn run_share(ledger: &PostgresLedger, share: &[Call], batch: usize, pass: 
     Ok(())
 }
 
-async fn write_effects(transaction: &Transaction<'_>, operations: &[Uuid]) -> Result<(), tokio_postgres::Error> {
+pub(super) async fn write_effects(
+    transaction: &Transaction<'_>,
+    operations: &[Uuid],
+) -> Result<(), tokio_postgres::Error> {
     let effect = "insert into effect select operation, 5 from unnest($1::uuid[]) operation";
     transaction.query_typed(effect, &[(&operations, Type::UUID_ARRAY)]).await.map(drop)
 }
