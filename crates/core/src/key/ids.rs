@@ -111,6 +111,11 @@ impl EventId {
         Self(Uuid::from_bytes(bytes))
     }
 
+    /// A new id from random bytes, a version 4 UUID, for an event that no operation emits.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
+    }
+
     /// The 16 bytes of the UUID.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()

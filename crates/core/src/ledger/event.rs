@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{EventId, OperationId};
-use crate::outbox::bucket_of;
+use crate::outbox::{OutgoingEvent, bucket_of};
 
 /// An event that leaves the database after the transaction has committed, exactly as it was emitted.
 ///
@@ -95,6 +95,22 @@ impl Event {
         let Self { topic, payload, ordering_key, kind, source, content_type, headers } = self;
         let id = operation.event(namespace, number);
         Ok(OutboxRow { id, operation, number, topic, payload, ordering_key, kind, source, content_type, headers })
+    }
+
+    /// The event as it leaves, with this id, for a writer without a ledger. It has no namespace and no operation yet.
+    ///
+    /// # Errors
+    /// `Invalid` if the topic, the ordering key or the size is out of its limits.
+    pub fn into_outgoing(self, id: EventId) -> Result<OutgoingEvent> {
+        self.validate()?;
+        Ok(OutgoingEvent {
+            ordering_key: self.ordering_key,
+            kind: self.kind,
+            source: self.source,
+            content_type: self.content_type,
+            headers: self.headers.into_iter().collect(),
+            ..OutgoingEvent::new(id, self.topic, self.payload)
+        })
     }
 
     fn validate(&self) -> Result<()> {
