@@ -16,6 +16,8 @@ compile_error!(
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod chaos;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod event;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod headers;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
@@ -31,12 +33,14 @@ mod sqlite;
 
 #[cfg(feature = "postgres")]
 pub use postgres::{
-    HandleJobs, Postgres, PostgresDeadLetters, PostgresEntry, PostgresLedger, PostgresProcess, PostgresTables,
-    PostgresUrl,
+    HandleJobs, Postgres, PostgresDeadLetters, PostgresEntry, PostgresLedger, PostgresOutbox, PostgresProcess,
+    PostgresTables, PostgresUrl,
 };
 #[cfg(feature = "redis")]
 pub use redis::{Redis, RedisDeadLetters, RedisUrl};
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Sqlite, SqliteDeadLetters, SqliteEntry, SqliteLedger, SqliteProcess, SqliteSettings, SqliteTables};
+pub use sqlite::{
+    Sqlite, SqliteDeadLetters, SqliteEntry, SqliteLedger, SqliteOutbox, SqliteProcess, SqliteSettings, SqliteTables,
+};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteQueue, SqliteSource, SqliteSourceSettings};

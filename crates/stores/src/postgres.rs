@@ -18,6 +18,7 @@ mod clock;
 mod dead;
 mod ledger;
 mod migrations;
+mod outbox;
 mod pool;
 mod row;
 mod schema;
@@ -50,6 +51,7 @@ use sweep::SweepPosition;
 
 pub use dead::PostgresDeadLetters;
 pub use ledger::{HandleJobs, PostgresEntry, PostgresLedger, PostgresProcess};
+pub use outbox::PostgresOutbox;
 pub use tables::PostgresTables;
 pub use url::PostgresUrl;
 

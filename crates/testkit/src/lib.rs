@@ -8,7 +8,8 @@
 //! }
 //! ```
 //!
-//! A ledger joins in the same way, with [`ledger_main`], and a source of messages with [`source_main`].
+//! A ledger joins in the same way, with [`ledger_main`], an outbox with [`outbox_main`], and a source of messages with
+//! [`source_main`].
 //!
 //! For tests of a whole engine: [`Faulty`], a store with injected faults, and [`VirtualTime`], a scheduler in which
 //! leases and timeouts take no real time. [`FaultyTransaction`] is a transaction of a ledger with an injected fault.
@@ -22,6 +23,7 @@ mod faulty_transaction;
 mod ledger_runner;
 pub mod memory_broker;
 mod memory_dead_letters;
+mod outbox_runner;
 mod ports;
 pub mod proxy;
 mod runner;
@@ -39,6 +41,7 @@ pub use faulty_transaction::{FaultyTransaction, StatementFault};
 pub use ledger_runner::{LedgerBackend, ledger_main};
 pub use memory_broker::MemoryBroker;
 pub use memory_dead_letters::MemoryDeadLetters;
+pub use outbox_runner::{OutboxBackend, outbox_main};
 pub use runner::{Backend, main};
 pub use setup::{Capability, ClockStep, Setup, StoredPart, SuiteCase};
 pub use source_process::{OpenedSource, SourceProcess, serve_source};
@@ -47,6 +50,7 @@ pub use suite::ledger::{
     ConnectionCut, CutRequest, Execute, LedgerCapability, LedgerCase, LedgerContents, LedgerSession, LedgerSetup,
     Script, ScriptFailure, Snapshot, StoredAttempts, StoredEntry, StoredEvent, Way, ledger_cases,
 };
+pub use suite::outbox::{OutboxCapability, OutboxCase, OutboxSetup, OutboxWriter, outbox_cases};
 pub use suite::source::{SourceCapability, SourceCase, SourceSetup, SourceTimes, WorkerHost, source_cases};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

@@ -119,8 +119,9 @@ pub(crate) const NO_TABLES: &str = "the tables of Hapax are missing in this sche
 
 pub(crate) const PERMISSIONS: &str = "the role lacks a permission; it needs USAGE on the schema, SELECT on \
     hapax_migration, SELECT and UPDATE on hapax_store, and SELECT, INSERT, UPDATE and DELETE on hapax_record; for dead \
-    letters the same on hapax_dead, USAGE on its sequence, and SELECT and DELETE on hapax_attempt. If the \
-    tables are missing, run `hapax migrate --database URL` with a role that may create them";
+    letters the same on hapax_dead, USAGE on its sequence, and SELECT and DELETE on hapax_attempt; for the \
+    outbox see docs/outbox_rights.sql. If the tables are missing, run `hapax migrate --database URL` \
+    with a role that may create them";
 
 const AUTHORIZATION: &str = "the server does not let this user in; check the user and the password in the URL, and \
     pg_hba.conf on the server (it may demand TLS: sslmode=verify-full)";

@@ -12,7 +12,8 @@ use super::schema::Schema;
 #[derive(Debug)]
 pub(crate) struct Migration {
     pub(crate) version: i32,
-    /// The tables have no schema in their names: `apply` sets the search path.
+    /// The tables have no schema in their names: `apply` sets the search path. The body of a function names the
+    /// schema as `"SCHEMA"`.
     pub(crate) sql: &'static str,
 }
 
@@ -21,6 +22,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, sql: include_str!("migrations/0001_records.sql") },
     Migration { version: 2, sql: include_str!("migrations/0002_ledger.sql") },
     Migration { version: 3, sql: include_str!("migrations/0003_dead.sql") },
+    Migration { version: 4, sql: include_str!("migrations/0004_outbox.sql") },
 ];
 
 /// The versions that the schema lacks. None means that the schema can be used.
@@ -99,7 +101,7 @@ async fn apply(client: &mut Client, schema: &Schema) -> Result<Vec<i32>, Postgre
     run(&format!("set local search_path to {schema}")).await?;
     run(include_str!("migrations/create_versions.sql")).await?;
     for migration in &missing {
-        run(migration.sql).await?;
+        run(&schema.replace_in(migration.sql)).await?;
         let version: Parameter<'_> = (&migration.version, Type::INT4);
         let added = transaction.query_typed(include_str!("migrations/add_version.sql"), &[version]).await;
         added.map_err(PostgresCallError::Sent)?;
@@ -122,6 +124,7 @@ pub(crate) async fn script(client: &Client, schema: &Schema) -> Result<String, P
     }
     script += &format!("set local search_path to {schema};\n\n{}", include_str!("migrations/create_versions.sql"));
     for Migration { version, sql } in missing {
+        let sql = schema.replace_in(sql);
         script += &format!("\n{sql}\ninsert into hapax_migration (version) values ({version});\n");
     }
     script += "\ncommit;\n";

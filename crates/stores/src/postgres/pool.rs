@@ -1,9 +1,11 @@
 //! Connections that calls share: each call has one to itself until it gets its reply.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
@@ -12,9 +14,10 @@ use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Connection, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::call_error::PostgresCallError;
@@ -106,6 +109,54 @@ impl ConnectionPool {
     pub(crate) async fn begin_call(&self) -> Result<UnansweredCall<'_>, PostgresCallError> {
         Ok(UnansweredCall { connection: Some(self.get().await?), pool: self })
     }
+}
+
+impl ConnectionPool {
+    /// Opens a connection beside those of the pool, runs this statement, and calls `notified` once, and then for each
+    /// notification, until the connection ends.
+    ///
+    /// # Cancel safety
+    /// If dropped, the connection is closed.
+    pub(crate) async fn listen(&self, statement: &str, notified: impl Fn()) -> Result<(), PostgresCallError> {
+        let parts = &self.connector;
+        let config = parts.url.config().map_err(PostgresCallError::Judged)?;
+        if parts.url.tls == TlsMode::Disable {
+            let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;
+            return heed(client, connection, statement, notified).await;
+        }
+        let connected = config.connect(MakeRustlsConnect::new(parts.tls()?)).await;
+        let (client, connection) = connected.map_err(PostgresCallError::NotConnected)?;
+        heed(client, connection, statement, notified).await
+    }
+}
+
+/// Runs the statement on the connection, and reads notifications until it ends.
+async fn heed<S, T>(
+    client: Client,
+    mut connection: Connection<S, T>,
+    statement: &str,
+    notified: impl Fn(),
+) -> Result<(), PostgresCallError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let messages = poll_fn(|context| {
+        while let Some(message) = ready!(connection.poll_message(context)) {
+            if let AsyncMessage::Notification(_) = message? {
+                notified();
+            }
+        }
+        Poll::Ready(Ok(()))
+    });
+    let statement = async {
+        client.batch_execute(statement).await?;
+        notified();
+        // The connection ends when its client is dropped.
+        std::future::pending().await
+    };
+    let ended = select(pin!(messages), pin!(statement)).await.factor_first().0;
+    ended.map_err(PostgresCallError::Sent)
 }
 
 impl fmt::Debug for ConnectionPool {
@@ -252,13 +303,16 @@ impl ConnectorParts {
             let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;
             return Ok(self.drive(client, connection, permit));
         }
-        let tls = match &self.system_tls {
-            Some(tls) => tls.clone(),
-            None => tls::client_config(self.url.tls, &self.url.tls_files).map_err(PostgresCallError::Judged)?,
-        };
-        let connected = config.connect(MakeRustlsConnect::new(tls)).await;
+        let connected = config.connect(MakeRustlsConnect::new(self.tls()?)).await;
         let (client, connection) = connected.map_err(PostgresCallError::NotConnected)?;
         Ok(self.drive(client, connection, permit))
+    }
+
+    fn tls(&self) -> Result<ClientConfig, PostgresCallError> {
+        match &self.system_tls {
+            Some(tls) => Ok(tls.clone()),
+            None => tls::client_config(self.url.tls, &self.url.tls_files).map_err(PostgresCallError::Judged),
+        }
     }
 
     /// Drives the connection in a task. After its client is gone, the task waits for the replies to what was sent.

@@ -3,17 +3,16 @@ use std::path::{Path, PathBuf};
 use hapax_core::Result;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
-use super::{SqliteDeadLetters, SqliteLedger, SqliteQueue, connection};
+use super::{SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue, connection};
 
-/// The tables of Hapax in an SQLite file: records, ledger, attempts, outbox, queue and dead
-/// letters.
+/// The tables of Hapax in an SQLite file: records, ledger, attempts, outbox with parked keys, queue and dead letters.
 ///
 /// ```
 /// use hapax::stores::SqliteTables;
 ///
 /// # let directory = tempfile::tempdir()?;
 /// let tables = SqliteTables::new(directory.path().join("shop.db"));
-/// assert_eq!(tables.missing()?, [1, 2, 3, 4]);
+/// assert_eq!(tables.missing()?, [1, 2, 3, 4, 5]);
 /// tables.create()?;
 /// assert!(tables.missing()?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
@@ -31,11 +30,12 @@ struct TablesVersion {
     table: &'static str,
 }
 
-const VERSIONS: [TablesVersion; 4] = [
+const VERSIONS: [TablesVersion; 5] = [
     TablesVersion { version: 1, sql: include_str!("schema.sql"), table: "hapax_record" },
     TablesVersion { version: 2, sql: include_str!("ledger/tables.sql"), table: "hapax_ledger" },
     TablesVersion { version: 3, sql: include_str!("queue/tables.sql"), table: "hapax_queue" },
     TablesVersion { version: 4, sql: include_str!("dead/tables.sql"), table: "hapax_dead" },
+    TablesVersion { version: 5, sql: include_str!("outbox/tables.sql"), table: "hapax_relay" },
 ];
 
 impl SqliteTables {
@@ -63,6 +63,7 @@ impl SqliteTables {
         SqliteLedger::migrate(&mut connection)?;
         SqliteQueue::migrate(&mut connection)?;
         SqliteDeadLetters::migrate(&mut connection)?;
+        SqliteOutbox::migrate(&mut connection)?;
         Ok(missing)
     }
 

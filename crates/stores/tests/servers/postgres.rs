@@ -6,6 +6,7 @@ mod ledger;
 mod ledger_failures;
 mod ledger_upkeep;
 mod outages;
+mod outbox;
 mod schemas;
 mod worker;
 
@@ -19,7 +20,7 @@ use hapax_testkit::servers::{PostgresSchema, PostgresServer, PostgresServerOptio
 use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_upkeep::tests()];
+    let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_upkeep::tests(), outbox::tests()];
     let others = [access::tests(), calls::tests(), outages::tests(), schemas::tests(), worker::tests()];
     ledgers.into_iter().chain(others).flatten().collect()
 }

@@ -1,0 +1,186 @@
+//! The outbox in a PostgreSQL database. The server's clock is its only clock.
+
+mod columns;
+mod sql;
+mod upkeep;
+mod wake_up;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use async_trait::async_trait;
+use hapax_core::outbox::{BucketCursor, Horizon, OpenRows, Outbox, ParkedRow, RowId};
+use hapax_core::runtime::Runtime;
+use hapax_core::{Error, ErrorKind, Result};
+use tokio::sync::OnceCell;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::PostgresUrl;
+use super::migrations;
+use super::pool::{ConnectionPool, Parameter};
+use columns::column;
+use sql::OutboxSql;
+use wake_up::WakeUp;
+
+/// The outbox in a PostgreSQL database, for the relay and for operators. At its first call it creates its tables, if
+/// they are missing and the role may create them.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use hapax::outbox::OutboxUpkeep;
+/// use hapax::stores::PostgresOutbox;
+///
+/// let outbox = PostgresOutbox::connect(&"postgres://relay@localhost/shop".parse()?)?;
+/// for parked in outbox.parked(None, 100).await? {
+///     println!("{}: {}", parked.event, parked.reason);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct PostgresOutbox {
+    pool: ConnectionPool,
+    url: Arc<PostgresUrl>,
+    sql: OutboxSql,
+    wake_up: Option<WakeUp>,
+    /// Set once the tables are there.
+    has_tables: OnceCell<()>,
+    /// The page at which the next sweep continues.
+    swept_to: AtomicU32,
+}
+
+impl PostgresOutbox {
+    /// The outbox in the database of this URL, on the current tokio runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn connect(url: &PostgresUrl) -> Result<Self> {
+        Self::with(url, Arc::new(hapax_core::runtime::Tokio::current()))
+    }
+
+    /// The outbox in the database of this URL, on this runtime. It connects at its first call.
+    ///
+    /// # Errors
+    /// `Unusable` if a file in the URL cannot be read.
+    pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let url = Arc::new(url.clone());
+        let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), url.connections)?;
+        Ok(Self {
+            sql: OutboxSql::new(&url.schema),
+            wake_up: Some(WakeUp::new(pool.clone(), runtime)),
+            pool,
+            url,
+            has_tables: OnceCell::new(),
+            swept_to: AtomicU32::new(0),
+        })
+    }
+
+    /// Waits for no notifications, so that the relay only looks from time to time. For connections through a pooler
+    /// that gives a session to several clients: the session that listens would be another one.
+    #[must_use]
+    pub fn without_notifications(mut self) -> Self {
+        self.wake_up = None;
+        self
+    }
+
+    /// Runs one of the statements, once the tables are there.
+    async fn query(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        self.create_tables().await?;
+        Ok(self.pool.query(statement, parameters).await?)
+    }
+
+    /// Runs a statement that returns one row.
+    async fn query_one(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Row> {
+        let none = || Error::new(ErrorKind::Unusable, "the server returned no row; see `hapax migrate`");
+        self.query(statement, parameters).await?.pop().ok_or_else(none)
+    }
+
+    async fn create_tables(&self) -> Result<()> {
+        let create = async || migrations::apply_on(&self.pool, &self.url.schema).await.map(drop);
+        self.has_tables.get_or_try_init(create).await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Outbox for PostgresOutbox {
+    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
+        let buckets: Vec<i16> = cursors.iter().map(|cursor| cursor.bucket.into()).collect();
+        let after: Vec<i64> = cursors.iter().map(|cursor| stored(cursor.after)).collect();
+        let limits: Vec<i64> = cursors.iter().map(|cursor| cursor.limit.into()).collect();
+        let parameters: [Parameter<'_>; 4] = [
+            (&buckets, Type::INT2_ARRAY),
+            (&after, Type::INT8_ARRAY),
+            (&limits, Type::INT8_ARRAY),
+            (&count(bytes), Type::INT8),
+        ];
+        let rows = self.query(&self.sql.read, &parameters).await?;
+        let first = rows.first().ok_or_else(|| Error::new(ErrorKind::Unusable, NO_COUNTER))?;
+        let rewinds = column::<i64>(first, "rewinds")?.unsigned_abs();
+        let found =
+            column::<Option<i64>>(first, "found")?.map_or(0, |found| usize::try_from(found).unwrap_or_default());
+        let rows = rows.iter().filter_map(|row| columns::open_row(row).transpose()).collect::<Result<Vec<_>>>()?;
+        Ok(OpenRows { is_cut: rows.len() < found, rows, rewinds })
+    }
+
+    async fn mark(&self, rows: &[RowId]) -> Result<usize> {
+        let row = self.query_one(&self.sql.mark, &[(&ids(rows), Type::INT8_ARRAY)]).await?;
+        Ok(usize::try_from(column::<i64>(&row, "marked")?).unwrap_or_default())
+    }
+
+    async fn park(&self, row: &ParkedRow) -> Result<()> {
+        // A text of PostgreSQL has no NUL.
+        let reason = row.reason.replace('\0', " ");
+        self.query(&self.sql.park, &[(&stored(row.id), Type::INT8), (&reason, Type::TEXT)]).await.map(drop)
+    }
+
+    async fn set_aside(&self, rows: &[RowId]) -> Result<()> {
+        self.query(&self.sql.set_aside, &[(&ids(rows), Type::INT8_ARRAY)]).await.map(drop)
+    }
+
+    async fn horizon(&self) -> Result<Horizon> {
+        // The second statement begins when the first one has ended: a transaction that draws an id up to `drawn` has
+        // drawn its stamp before that.
+        let drawn = self.query_one(&self.sql.drawn, &[]).await?;
+        let stamp = self.query_one(&self.sql.stamp, &[]).await?;
+        Ok(Horizon {
+            drawn: RowId(column::<i64>(&drawn, "drawn")?.unsigned_abs()),
+            stamp: column::<i64>(&stamp, "stamp")?.unsigned_abs(),
+            settled: column::<i64>(&stamp, "settled")?.unsigned_abs(),
+        })
+    }
+
+    async fn wait_for_rows(&self) {
+        match &self.wake_up {
+            Some(wake_up) => wake_up.wait().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+const NO_COUNTER: &str = "the table hapax_relay has no row; restore it: insert into hapax_relay (id, rewinds) values \
+    (1, 0), then restart the relays";
+
+fn stored(id: RowId) -> i64 {
+    i64::try_from(id.0).unwrap_or(i64::MAX)
+}
+
+fn ids(rows: &[RowId]) -> Vec<i64> {
+    rows.iter().map(|row| stored(*row)).collect()
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+impl fmt::Debug for PostgresOutbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresOutbox").field("url", &self.url).finish_non_exhaustive()
+    }
+}

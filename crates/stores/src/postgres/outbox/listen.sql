@@ -1,0 +1,1 @@
+listen hapax_outbox

@@ -1,0 +1,1 @@
+delete from hapax_parked where key = ?1

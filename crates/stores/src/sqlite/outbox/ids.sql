@@ -1,0 +1,1 @@
+select min(id), max(id) from hapax_outbox

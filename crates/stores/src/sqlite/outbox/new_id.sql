@@ -1,0 +1,1 @@
+select randomblob(16)

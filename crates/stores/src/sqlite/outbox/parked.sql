@@ -1,0 +1,5 @@
+select key, row_id, event_id, topic, reason, parked_at
+  from hapax_parked
+ where ?1 is null or (parked_at, key) > (?1, ?2)
+ order by parked_at, key
+ limit ?3

@@ -1,0 +1,1 @@
+update hapax_outbox set state = 2 where id = ?1 and state = 0

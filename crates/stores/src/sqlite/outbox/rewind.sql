@@ -1,0 +1,1 @@
+update hapax_relay set rewinds = rewinds + 1

@@ -1,0 +1,1 @@
+select rewinds from hapax_relay where id = 1

@@ -1,0 +1,1 @@
+select id from hapax_outbox where event_id = ?1

@@ -1,0 +1,241 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hapax_core::outbox::{
+    BucketCursor, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, RowId, RowState, bucket_of,
+};
+use hapax_core::{EventId, Timestamp};
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+
+use crate::event::{self, StoredEventColumns};
+
+/// Reads in one snapshot, if the connection is in a transaction.
+pub(super) fn read(connection: &Connection, cursors: &[BucketCursor], bytes: usize) -> rusqlite::Result<OpenRows> {
+    let rewinds: i64 = connection.query_row(include_str!("rewinds.sql"), [], |row| row.get(0))?;
+    let mut found: Vec<(usize, i64, usize)> = Vec::new();
+    let mut statement = connection.prepare_cached(include_str!("open.sql"))?;
+    for cursor in cursors {
+        let rows = statement.query_map(params![cursor.bucket, stored(cursor.after), cursor.limit], |row| {
+            Ok((row.get(0)?, usize::try_from(row.get::<_, i64>(1)?).unwrap_or(usize::MAX)))
+        })?;
+        for (place, row) in rows.enumerate() {
+            let (id, size) = row?;
+            found.push((place, id, size));
+        }
+    }
+    // The first row of each bucket, then the second of each.
+    found.sort_unstable();
+    let (count, mut rows, mut sum) = (found.len(), Vec::new(), 0_usize);
+    for (_, id, size) in found {
+        sum = sum.saturating_add(size);
+        if sum > bytes && !rows.is_empty() {
+            break;
+        }
+        rows.push(row(connection, id, open_row)?);
+    }
+    rows.sort_unstable_by_key(|row| row.id);
+    Ok(OpenRows { is_cut: rows.len() < count, rows, rewinds: rewinds.unsigned_abs() })
+}
+
+fn row<T>(connection: &Connection, id: i64, read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    connection.prepare_cached(include_str!("row.sql"))?.query_row([id], read)
+}
+
+fn open_row(row: &Row<'_>) -> rusqlite::Result<OpenRow> {
+    Ok(OpenRow {
+        id: row_id(row.get("id")?),
+        bucket: row.get("bucket")?,
+        is_parked: row.get("is_parked")?,
+        event: Arc::new(outgoing(row)?),
+    })
+}
+
+fn outgoing(row: &Row<'_>) -> rusqlite::Result<OutgoingEvent> {
+    let columns = StoredEventColumns {
+        id: row.get("event_id")?,
+        namespace: row.get("namespace")?,
+        operation: row.get("operation")?,
+        number: row.get("n")?,
+        topic: row.get("topic")?,
+        ordering_key: row.get("okey")?,
+        kind: row.get("type")?,
+        source: row.get("source")?,
+        content_type: row.get("content_type")?,
+        headers: row.get("headers")?,
+        payload: row.get("payload")?,
+        created_at: time(row.get("created_at")?),
+    };
+    Ok(columns.into())
+}
+
+/// Carries out a statement that is kept for later calls. Returns how many rows it changed.
+pub(super) fn execute(connection: &Connection, sql: &str, parameters: impl Params) -> rusqlite::Result<usize> {
+    connection.prepare_cached(sql)?.execute(parameters)
+}
+
+pub(super) fn mark(connection: &Connection, rows: &[RowId], now: Timestamp) -> rusqlite::Result<usize> {
+    let mark = |id: &RowId| execute(connection, include_str!("mark.sql"), params![stored(*id), millis(now)]);
+    rows.iter().map(mark).sum()
+}
+
+pub(super) fn park(connection: &Connection, row: &ParkedRow, now: Timestamp) -> rusqlite::Result<()> {
+    let id = stored(row.id);
+    execute(connection, include_str!("park.sql"), params![id, row.reason, millis(now)])?;
+    execute(connection, include_str!("put_aside.sql"), [id]).map(drop)
+}
+
+pub(super) fn set_aside(connection: &Connection, rows: &[RowId]) -> rusqlite::Result<()> {
+    rows.iter().try_for_each(|id| execute(connection, include_str!("set_aside.sql"), [stored(*id)]).map(drop))
+}
+
+pub(super) fn drawn(connection: &Connection) -> rusqlite::Result<RowId> {
+    connection.query_row(include_str!("drawn.sql"), [], |row| row.get(0)).map(row_id)
+}
+
+pub(super) fn counts(connection: &Connection, limit: u64, now: Timestamp) -> rusqlite::Result<OutboxCounts> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    connection.query_row(include_str!("counts.sql"), [limit], |row| {
+        let oldest: Option<i64> = row.get(2)?;
+        Ok(OutboxCounts {
+            open: row.get::<_, i64>(0)?.unsigned_abs(),
+            parked_keys: row.get::<_, i64>(1)?.unsigned_abs(),
+            oldest: oldest.map(|created_at| now.since(time(created_at))),
+        })
+    })
+}
+
+pub(super) fn parked(
+    connection: &Connection,
+    after: Option<&ParkedKey>,
+    limit: usize,
+) -> rusqlite::Result<Vec<ParkedKey>> {
+    let (parked_at, key) = (after.map(|after| millis(after.parked_at)), after.map(|after| &after.key[..]));
+    let mut statement = connection.prepare_cached(include_str!("parked.sql"))?;
+    let rows = statement.query_map(params![parked_at, key, count(limit)], |row| {
+        Ok(ParkedKey {
+            key: Bytes::from(row.get::<_, Vec<u8>>(0)?),
+            row: row_id(row.get(1)?),
+            event: EventId::from_bytes(row.get(2)?),
+            topic: row.get(3)?,
+            reason: row.get(4)?,
+            parked_at: time(row.get(5)?),
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn find(connection: &Connection, id: EventId) -> rusqlite::Result<Option<(RowId, RowState, OutgoingEvent)>> {
+    let find = include_str!("row_of_event.sql");
+    let id: Option<i64> = connection.query_row(find, [&id.as_bytes()[..]], |row| row.get(0)).optional()?;
+    let read = |stored: &Row<'_>| {
+        let state = event::state(stored.get("state")?);
+        let state = state.map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Integer, error.into()))?;
+        Ok((row_id(stored.get("id")?), state, outgoing(stored)?))
+    };
+    id.map(|id| row(connection, id, read)).transpose()
+}
+
+pub(super) fn resume(
+    connection: &Connection,
+    key: &[u8],
+    limit: usize,
+    now: Timestamp,
+) -> rusqlite::Result<Option<usize>> {
+    if execute(connection, include_str!("begin_resume.sql"), params![key, millis(now)])? == 0 {
+        return Ok(None);
+    }
+    let opened = execute(connection, include_str!("reopen.sql"), params![key, count(limit)])?;
+    if opened == 0 {
+        execute(connection, include_str!("end_resume.sql"), [key])?;
+        execute(connection, include_str!("rewind.sql"), [])?;
+    }
+    Ok(Some(opened))
+}
+
+pub(super) fn republish(
+    connection: &Connection,
+    since: Timestamp,
+    after: RowId,
+    limit: usize,
+) -> rusqlite::Result<Option<RowId>> {
+    let looked_at = include_str!("looked_at.sql");
+    let last = connection.query_row(looked_at, params![stored(after), count(limit)], |row| row.get(0))?;
+    let Some(last): Option<i64> = last else {
+        return Ok(None);
+    };
+    // Rounded down, as the time of a row is.
+    let since = millis(since);
+    if execute(connection, include_str!("republish.sql"), params![stored(after), last, since])? > 0 {
+        execute(connection, include_str!("rewind.sql"), [])?;
+    }
+    Ok(Some(row_id(last)))
+}
+
+/// The smallest and the largest id.
+pub(super) fn ids(connection: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
+    let ids = connection.query_row(include_str!("ids.sql"), [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(match ids {
+        (Some(first), Some(last)) => Some((first, last)),
+        _ => None,
+    })
+}
+
+/// Rows of a range of ids that were published or dropped before this time.
+pub(super) fn old(
+    connection: &Connection,
+    (first, last): (i64, i64),
+    before: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<Vec<i64>> {
+    let mut statement = connection.prepare_cached(include_str!("old.sql"))?;
+    let rows = statement.query_map(params![first, last, millis(before), count(limit)], |row| row.get(0))?;
+    rows.collect()
+}
+
+/// Inserts a row, and returns the id of its event.
+pub(super) fn insert(connection: &Connection, event: &OutgoingEvent) -> rusqlite::Result<()> {
+    let headers = event.headers.iter().map(|(name, value)| (name.to_owned(), String::from_utf8_lossy(value).into()));
+    let headers = serde_json::Value::Object(headers.collect()).to_string();
+    let operation = event.operation.map(|operation| *operation.as_bytes());
+    let parameters = params![
+        event.id.as_bytes(),
+        event.namespace,
+        operation,
+        event.number,
+        event.ordering_key.as_deref(),
+        bucket_of(&event.order()),
+        event.topic,
+        event.kind,
+        event.source,
+        event.content_type,
+        headers,
+        &event.payload[..],
+    ];
+    execute(connection, include_str!("../ledger/emit.sql"), parameters).map(drop)
+}
+
+/// 16 random bytes.
+pub(super) fn random(connection: &Connection) -> rusqlite::Result<[u8; 16]> {
+    connection.prepare_cached(include_str!("new_id.sql"))?.query_row([], |row| row.get(0))
+}
+
+fn stored(id: RowId) -> i64 {
+    i64::try_from(id.0).unwrap_or(i64::MAX)
+}
+
+fn row_id(stored: i64) -> RowId {
+    RowId(stored.unsigned_abs())
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+pub(super) fn millis(time: Timestamp) -> i64 {
+    i64::try_from(time.0 / 1_000).unwrap_or(i64::MAX)
+}
+
+fn time(millis: i64) -> Timestamp {
+    Timestamp(millis.max(0).unsigned_abs().saturating_mul(1_000))
+}

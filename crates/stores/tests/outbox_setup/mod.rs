@@ -1,0 +1,5 @@
+//! The outbox suite's setups.
+
+pub(crate) mod memory;
+pub(crate) mod postgres;
+pub(crate) mod sqlite;

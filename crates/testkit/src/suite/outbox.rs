@@ -1,0 +1,83 @@
+//! The cases for an outbox: what a relay and operators do with it, and what writers see.
+
+mod setup;
+mod world;
+
+mod operators;
+mod relays;
+mod writers;
+
+use std::fmt;
+
+use futures_util::future::LocalBoxFuture;
+
+pub use setup::{OutboxCapability, OutboxSetup, OutboxWriter};
+use world::OutboxWorld;
+
+/// A case of the outbox suite. `run` panics if the outbox violates it.
+#[derive(Clone, Copy)]
+pub struct OutboxCase {
+    /// The stable name.
+    pub name: &'static str,
+    /// The capability that the case needs.
+    pub needs: Option<OutboxCapability>,
+    run: for<'a> fn(OutboxWorld<'a>) -> LocalBoxFuture<'a, ()>,
+}
+
+impl fmt::Debug for OutboxCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl OutboxCase {
+    /// Runs the case on an empty outbox.
+    ///
+    /// # Panics
+    /// If the outbox violates the case.
+    pub async fn run(&self, setup: &dyn OutboxSetup) {
+        (self.run)(OutboxWorld::new(setup)).await;
+    }
+}
+
+macro_rules! cases {
+    ($($family:ident: $($name:ident $(needs $needs:ident)?),+;)+) => {
+        vec![$($(OutboxCase {
+            name: stringify!($name),
+            needs: cases!(@ $($needs)?),
+            run: |world| Box::pin(async move { $family::$name(&world).await }),
+        }),+),+]
+    };
+    (@) => { None };
+    (@ $needs:ident) => { Some(OutboxCapability::$needs) };
+}
+
+/// Every case of the outbox suite.
+pub fn outbox_cases() -> Vec<OutboxCase> {
+    cases! {
+        relays:
+            slow_tx_row_is_emitted,
+            a_fast_transaction_overtakes_a_slow_one needs ConcurrentWriters,
+            rows_of_a_rolled_back_transaction_are_never_read,
+            mark_is_conditional,
+            reads_begin_behind_their_cursors,
+            buckets_share_the_bytes_of_a_read,
+            poison_parks_key_not_neighbours,
+            a_parked_key_keeps_its_first_reason,
+            set_aside_leaves_rows_of_keys_that_are_not_parked;
+        operators:
+            a_resumed_key_comes_back_in_order,
+            set_aside_leaves_rows_of_a_key_that_is_resumed,
+            a_dropped_row_is_never_read,
+            republish_opens_what_was_published_since,
+            sweep_spares_open_aside_and_young_rows,
+            parked_keys_are_listed_from_the_oldest,
+            counts_are_those_of_the_open_rows;
+        writers:
+            headers_and_payload_are_byte_equal,
+            ids_by_ordinal,
+            ids_without_an_operation_are_new,
+            limits_at_insert needs Constraints,
+            an_event_of_an_operation_is_written_once needs Constraints;
+    }
+}

@@ -1,0 +1,143 @@
+use hapax_core::outbox::{RowId, RowState, bucket_of};
+
+use super::world::{ALL_BYTES, OutboxWorld, event};
+
+/// A transaction draws a row id and is slow. The relay reads a horizon and everything that is committed. The horizon
+/// must not settle before the transaction has ended, and then its row is read.
+pub(super) async fn slow_tx_row_is_emitted(world: &OutboxWorld<'_>) {
+    let slow = world.begin_slow(&event("slow", Some("a"))).await;
+    let before = world.outbox.horizon().await.expect("the outbox answers");
+    assert_eq!(world.topics().await, [""; 0]);
+    let still = world.outbox.horizon().await.expect("the outbox answers");
+    assert!(
+        still.settled <= before.stamp || before.drawn == RowId(0),
+        "the transaction that drew {:?} has not ended: {still:?}",
+        before.drawn
+    );
+    slow.commit().await.expect("the outbox answers");
+    let after = world.outbox.horizon().await.expect("the outbox answers");
+    assert!(after.drawn >= RowId(1), "{after:?}");
+    world.settle(after.stamp).await;
+    assert_eq!(world.topics().await, ["slow"]);
+}
+
+pub(super) async fn a_fast_transaction_overtakes_a_slow_one(world: &OutboxWorld<'_>) {
+    let slow = world.begin_slow(&event("slow", Some("a"))).await;
+    world.emit(&[event("fast", Some("a"))]).await;
+    let horizon = world.outbox.horizon().await.expect("the outbox answers");
+    assert!(horizon.drawn >= RowId(2), "both ids are drawn: {horizon:?}");
+    assert_eq!(world.topics().await, ["fast"]);
+    world.publish_all().await;
+    for _ in 0..3 {
+        let next = world.outbox.horizon().await.expect("the outbox answers");
+        assert!(next.settled <= horizon.stamp, "a row below {:?} is undecided: {next:?}", horizon.drawn);
+    }
+    slow.commit().await.expect("the outbox answers");
+    world.settle(horizon.stamp).await;
+    let rows = world.read().await.rows;
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].event.topic, "slow");
+    assert!(rows[0].id < horizon.drawn, "it drew its id first");
+}
+
+pub(super) async fn rows_of_a_rolled_back_transaction_are_never_read(world: &OutboxWorld<'_>) {
+    let mut rolled_back = world.begin().await;
+    let id = rolled_back.emit(&event("undone", None)).await.expect("the outbox answers");
+    drop(rolled_back);
+    world.emit(&[event("done", None)]).await;
+    let horizon = world.outbox.horizon().await.expect("the outbox answers");
+    world.settle(horizon.stamp).await;
+    assert_eq!(world.topics().await, ["done"]);
+    assert_eq!(world.state(id).await, None);
+}
+
+pub(super) async fn mark_is_conditional(world: &OutboxWorld<'_>) {
+    let ids = world.emit(&[event("one", Some("a")), event("two", Some("a")), event("three", Some("b"))]).await;
+    let rows = world.read().await.rows;
+    world.park(&rows[0], "the sink takes no such event").await;
+    let all: Vec<RowId> = rows.iter().map(|row| row.id).collect();
+    assert_eq!(world.outbox.mark(&all).await.expect("the outbox answers"), 2, "a row that is set aside was marked");
+    assert_eq!(world.outbox.mark(&all).await.expect("the outbox answers"), 0, "a published row was marked again");
+    let unknown = [RowId(1_000_000), RowId(u64::MAX)];
+    assert_eq!(world.outbox.mark(&unknown).await.expect("the outbox answers"), 0);
+    assert_eq!(world.outbox.mark(&[]).await.expect("the outbox answers"), 0);
+    let mut states = Vec::new();
+    for id in ids {
+        states.push(world.state(id).await.expect("the outbox answers"));
+    }
+    assert_eq!(states, [RowState::Aside, RowState::Published, RowState::Published]);
+    assert_eq!(world.topics().await, [""; 0]);
+}
+
+pub(super) async fn reads_begin_behind_their_cursors(world: &OutboxWorld<'_>) {
+    let events: Vec<_> = (0..5).map(|n| event(&format!("topic {n}"), Some("a"))).collect();
+    world.emit(&events).await;
+    let rows = world.read().await.rows;
+    let ids: Vec<RowId> = rows.iter().map(|row| row.id).collect();
+    assert!(ids.is_sorted() && ids.len() == 5, "{ids:?}");
+    assert!(rows.iter().all(|row| row.bucket == bucket_of(b"a") && !row.is_parked), "{rows:?}");
+    let topics: Vec<_> = rows.iter().map(|row| &*row.event.topic).collect();
+    assert_eq!(topics, ["topic 0", "topic 1", "topic 2", "topic 3", "topic 4"]);
+    let behind = world.read_behind(ids[1], 2, ALL_BYTES).await.rows;
+    assert_eq!(behind.iter().map(|row| row.id).collect::<Vec<_>>(), ids[2..4]);
+    assert!(world.read_behind(RowId(u64::MAX), 10, ALL_BYTES).await.rows.is_empty());
+}
+
+pub(super) async fn buckets_share_the_bytes_of_a_read(world: &OutboxWorld<'_>) {
+    let large = |topic: &str, key: &str| {
+        let plain = event(topic, Some(key));
+        hapax_core::outbox::OutgoingEvent { payload: vec![7; 10_000].into(), ..plain }
+    };
+    assert_ne!(bucket_of(b"a"), bucket_of(b"b"));
+    world.emit(&[large("a1", "a"), large("a2", "a"), large("a3", "a"), large("b1", "b"), large("b2", "b")]).await;
+    let read = async |bytes| {
+        let read = world.read_behind(RowId(0), 10, bytes).await;
+        assert_eq!(read.is_cut, read.rows.len() < 5, "{read:?}");
+        read.rows.iter().map(|row| row.event.topic.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(read(1).await, ["a1"], "at least one row");
+    assert_eq!(read(25_000).await, ["a1", "b1"], "the first row of each bucket");
+    assert_eq!(read(35_000).await, ["a1", "a2", "b1"]);
+    assert_eq!(read(ALL_BYTES).await, ["a1", "a2", "a3", "b1", "b2"]);
+}
+
+pub(super) async fn poison_parks_key_not_neighbours(world: &OutboxWorld<'_>) {
+    // Another key of the same bucket, and a row without a key.
+    let neighbour = (0..).map(|n| format!("neighbour {n}")).find(|key| bucket_of(key.as_bytes()) == bucket_of(b"a"));
+    let neighbour = neighbour.expect("some key is in the bucket");
+    let (first, second) = (event("poison", Some("a")), event("behind", Some("a")));
+    world.emit(&[first, second, event("beside", Some(&neighbour)), event("alone", None)]).await;
+    let rows = world.read().await.rows;
+    world.park(&rows[0], "too large").await;
+    let read = world.read().await;
+    let is_parked: Vec<(&str, bool)> = read.rows.iter().map(|row| (&*row.event.topic, row.is_parked)).collect();
+    assert_eq!(is_parked, [("behind", true), ("beside", false), ("alone", false)]);
+    world.outbox.set_aside(&read.rows.iter().map(|row| row.id).collect::<Vec<_>>()).await.expect("the outbox answers");
+    assert_eq!(world.topics().await, ["beside", "alone"]);
+    // A later row of the key is set aside, too.
+    world.emit(&[event("later", Some("a"))]).await;
+    let later = world.read().await.rows.pop().expect("the outbox answers");
+    assert!(later.is_parked && later.event.topic == "later", "{later:?}");
+    world.outbox.set_aside(&[later.id]).await.expect("the outbox answers");
+    assert_eq!(world.topics().await, ["beside", "alone"]);
+}
+
+pub(super) async fn a_parked_key_keeps_its_first_reason(world: &OutboxWorld<'_>) {
+    world.emit(&[event("one", Some("a")), event("two", Some("a"))]).await;
+    let rows = world.read().await.rows;
+    world.park(&rows[0], "the first reason").await;
+    world.park(&rows[1], "another reason").await;
+    world.park(&rows[0], "another reason").await;
+    let parked = world.upkeep.parked(None, 10).await.expect("the outbox answers");
+    assert_eq!(parked.len(), 1);
+    let found = (&*parked[0].reason, parked[0].row, &*parked[0].topic, parked[0].event, &parked[0].key[..]);
+    assert_eq!(found, ("the first reason", rows[0].id, "one", rows[0].event.id, &b"a"[..]));
+    assert_eq!(world.topics().await, [""; 0], "both rows are set aside");
+}
+
+pub(super) async fn set_aside_leaves_rows_of_keys_that_are_not_parked(world: &OutboxWorld<'_>) {
+    world.emit(&[event("one", Some("a")), event("two", None)]).await;
+    let ids: Vec<RowId> = world.read().await.rows.iter().map(|row| row.id).collect();
+    world.outbox.set_aside(&ids).await.expect("the outbox answers");
+    assert_eq!(world.topics().await, ["one", "two"]);
+}
