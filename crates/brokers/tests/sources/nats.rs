@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
+use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::{self, Context, stream};
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
@@ -93,10 +94,17 @@ impl NatsSetup {
 
     async fn left(&self) -> Option<BTreeSet<usize>> {
         let stream = self.context.get_stream(self.name).await.ok()?;
+        // A server that was killed may keep a message in the stream that its consumer has finished.
+        let floor = match stream.consumer_info("d").await {
+            Ok(info) => info.ack_floor.stream_sequence,
+            Err(error) if matches!(error.kind(), ConsumerInfoErrorKind::NotFound) => 0,
+            Err(_) => return None,
+        };
         let subjects = stream.info_with_subjects(">").await.ok()?;
         let subjects: Vec<(String, usize)> = subjects.try_collect().await.ok()?;
         let place = |(subject, _): (String, usize)| subject.rsplit('.').next().unwrap().parse().unwrap();
-        Some(subjects.into_iter().map(place).collect())
+        // The messages of the stream are numbered from 1 on.
+        Some(subjects.into_iter().map(place).filter(|place| *place as u64 >= floor).collect())
     }
 }
 
