@@ -14,7 +14,8 @@ const LIST: &str = "crates/core/src/chaos.rs";
 /// The harnesses, fastest first: a package, one of its test binaries, and arguments.
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
-    ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor"]),
+    ("relay", ["hapax-core", "it"], &["relay::"]),
+    ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor", "--skip", "relay::"]),
     ("ledger", ["hapax-stores", "ledger"], &["sqlite"]),
     ("ledger on PostgreSQL", ["hapax-stores", "ledger"], &SHORT_ON_POSTGRES),
     ("sources", ["hapax-core", "sources"], &[]),

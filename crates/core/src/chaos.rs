@@ -93,6 +93,14 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("settle_old_generation", "a result is settled for a lane that was lost and came back: lanes without generation"),
     ("overtaking_within_key", "a later message of an ordering key runs while an earlier one waits for its retry"),
     ("panic_drops_message", "a message whose handler panicked is acknowledged"),
+    ("cursor_is_the_truth", "rows of a slow transaction behind the relay's cursor are lost: WHERE id > last"),
+    ("id_before_xid", "a transaction draws a row id before it counts as running, so the floor passes its row"),
+    ("read_uncommitted_rows", "an event is published inside its transaction, which may roll back"),
+    ("mark_before_publish", "a row is marked before the broker has its event"),
+    ("refused_row_is_skipped", "the events behind one that the broker never takes are published without it"),
+    ("claim_per_row", "two events of a key are published at once: FOR UPDATE SKIP LOCKED on rows"),
+    ("minted_event_ids", "each publication has an id of its own"),
+    ("retention_below_window", "published rows are removed while the broker may still lose them"),
     ("spill_forgets", "an answer that the store does not accept is returned and kept nowhere"),
 ];
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! bucket.rs  the rows of one bucket that are held, and which may be published now; pure
-//! floor.rs   from where rows that were committed late are looked for; pure
+//! decided.rs up to which row no transaction that is still open can add one; pure
 //! share.rs   how many buckets each relay takes; pure
 //! claims.rs  which relay has which bucket: records in the store of the same database
 //! engine.rs  one task that decides, and the calls that it waits for
@@ -19,14 +19,15 @@
 
 mod bucket;
 mod claims;
+mod decided;
 mod engine;
-mod floor;
 mod share;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::outbox::{Outbox, OutboxUpkeep, Sink};
 use crate::record::Millis;
@@ -170,7 +171,8 @@ impl RelayBuilder {
         if settings.lease < Millis(1000) {
             return invalid("the lease of a relay is at least 1 s");
         }
-        if settings.retention.zip(self.sink.window()).is_some_and(|(kept, window)| kept < window) {
+        let is_too_short = |(kept, window)| kept < window && !chaos::on("retention_below_window");
+        if settings.retention.zip(self.sink.window()).is_some_and(is_too_short) {
             return invalid("published rows are kept at least as long as the sink recognizes a repeated event");
         }
         let runtime = self.runtime.map_or_else(crate::gate::current_runtime, Ok)?;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::chaos;
 use crate::error::Result;
 use crate::key::EventId;
 use crate::outbox::{
@@ -87,7 +88,12 @@ impl MemoryOutbox {
 
     /// Begins a transaction that writes rows.
     pub fn begin(&self) -> MemoryTransaction {
-        let stamp = self.0.tables.lock().draw_stamp();
+        let mut tables = self.0.tables.lock();
+        let stamp = tables.draw_stamp();
+        if chaos::on("id_before_xid") {
+            tables.running.remove(&stamp);
+        }
+        drop(tables);
         MemoryTransaction { outbox: self.clone(), stamp, rows: Vec::new() }
     }
 
@@ -124,8 +130,13 @@ impl MemoryTransaction {
         let mut tables = self.outbox.0.tables.lock();
         tables.drawn.0 += 1;
         let event = OutgoingEvent { created_at: self.outbox.0.runtime.wall_now(), ..event };
-        self.rows.push((tables.drawn, event));
-        tables.drawn
+        let id = tables.drawn;
+        if chaos::on("read_uncommitted_rows") {
+            tables.add(id, event);
+        } else {
+            self.rows.push((id, event));
+        }
+        id
     }
 
     /// Commits the rows, and wakes relays.
@@ -135,11 +146,7 @@ impl MemoryTransaction {
     pub fn commit(mut self) {
         let mut tables = self.outbox.0.tables.lock();
         for (id, event) in self.rows.drain(..) {
-            let earlier = tables.ids.insert(event.id, id);
-            assert_eq!(earlier, None, "the event {} is in the outbox already", event.id);
-            let bucket = bucket_of(&event.order());
-            tables.open.insert((bucket, id));
-            tables.rows.insert(id, MemoryRow { event: Arc::new(event), bucket, state: RowState::Open, ended_at: None });
+            tables.add(id, event);
         }
         drop(tables);
         self.outbox.0.commits.notify_waiters();
@@ -159,6 +166,14 @@ impl OutboxTables {
         self.stamp += 1;
         self.running.insert(self.stamp);
         self.stamp
+    }
+
+    fn add(&mut self, id: RowId, event: OutgoingEvent) {
+        let earlier = self.ids.insert(event.id, id);
+        assert_eq!(earlier, None, "the event {} is in the outbox already", event.id);
+        let bucket = bucket_of(&event.order());
+        self.open.insert((bucket, id));
+        self.rows.insert(id, MemoryRow { event: Arc::new(event), bucket, state: RowState::Open, ended_at: None });
     }
 
     /// Gives a row another state. Does nothing if it has none of these states.

@@ -33,7 +33,7 @@ pub(super) struct BucketRows {
     parked: HashSet<Bytes>,
     /// Rows that were marked since the last read began. That read may still show them as open.
     just_marked: HashSet<RowId>,
-    /// Every open row up to here was read, except for rows that were committed late.
+    /// Every row up to here was decided before it was read, so none can appear there, unless rows become open again.
     cursor: RowId,
     bytes: usize,
     in_flight: usize,
@@ -69,8 +69,10 @@ struct HeldKey {
 /// What happened to a row that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TakenRow {
-    /// It is held now, or was already.
-    Held,
+    /// It is held now.
+    New,
+    /// It was held before.
+    Known,
     /// Its key has enough rows here; it is read again later.
     Skipped,
     /// Its key is parked, so the row is to be set aside.
@@ -113,17 +115,32 @@ impl BucketRows {
         self.just_marked.clear();
     }
 
-    /// Moves the cursor to the last row of a read from the cursor.
-    pub(super) fn advance_to(&mut self, last: RowId) {
-        self.cursor = self.cursor.max(last);
+    /// Ends a read from the cursor. `end`: how far it reached; None if there are no further rows. `decided`: up to
+    /// which row all were decided before the read began.
+    ///
+    /// The cursor does not pass a row that is not decided. Otherwise a transaction could commit there after the read,
+    /// and the next read would show a later row of its ordering key, but not this one. Returns whether it moved.
+    pub(super) fn end_read(&mut self, end: Option<RowId>, decided: RowId) -> bool {
+        let end = end.unwrap_or(decided);
+        let before = self.cursor;
+        self.cursor = before.max(end.min(decided));
+        self.cursor > before
+    }
+
+    /// Reads everything again, and keeps what is held.
+    pub(super) fn restart(&mut self) {
+        self.cursor = RowId(0);
     }
 
     /// Takes a row that was read.
     pub(super) fn take(&mut self, row: OpenRow) -> TakenRow {
         if self.rows.contains_key(&row.id) || self.just_marked.contains(&row.id) {
-            return TakenRow::Held;
+            return TakenRow::Known;
         }
-        let order = row.event.order();
+        let order = match chaos::on("claim_per_row") {
+            true => Bytes::copy_from_slice(&row.id.0.to_be_bytes()),
+            false => row.event.order(),
+        };
         if row.is_parked || self.parked.contains(&order) {
             return TakenRow::Parked;
         }
@@ -146,7 +163,7 @@ impl BucketRows {
         };
         self.rows.insert(row.id, held);
         self.offer(&order);
-        TakenRow::Held
+        TakenRow::New
     }
 
     /// Starts the row with the smallest id that may be published now.
@@ -281,7 +298,7 @@ impl BucketRows {
                 self.retries.remove(&(row.due, offered));
             }
         }
-        let first = key.rows.first().copied().filter(|_| !key.in_flight || chaos::on("relay_overtakes"));
+        let first = key.rows.first().copied().filter(|_| !key.in_flight);
         let Some((first, row)) = first.and_then(|id| Some((id, self.rows.get(&id)?))) else { return };
         key.offered = Some(first);
         match row.due {

@@ -20,11 +20,11 @@ use crate::outbox::{
 };
 use crate::relay::bucket::BucketRows;
 use crate::relay::claims::{BucketClaims, ClaimsSeen, HeldClaim};
-use crate::relay::floor::{BucketFloor, DecidedRows};
+use crate::relay::decided::DecidedRows;
 use crate::relay::{RelayEnd, RelayParts, RelaySettings};
 use crate::runtime::{BoxFuture, Runtime, timeout};
 use crate::telemetry;
-use reading::ReadPlan;
+use reading::{ReadBegun, ReadPlan};
 
 /// How long a store may take to confirm that a claim is given back, when the relay stops.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
@@ -76,9 +76,8 @@ struct OwnedBucket {
     ownership: u64,
     claim: HeldClaim,
     rows: BucketRows,
-    floor: BucketFloor,
-    /// When the floor is forgotten.
-    floor_ends: Duration,
+    /// When it is read again from its first row.
+    restart_due: Duration,
     /// Nothing new of it is published: it is given back as soon as what was started is marked.
     is_leaving: bool,
 }
@@ -102,7 +101,7 @@ struct StoppingRelay {
 enum RelayReport {
     Looked(Result<ClaimsSeen>),
     Horizon(Result<Horizon>),
-    Read { asked: Vec<BucketCursor>, began: Duration, rows: Result<OpenRows> },
+    Read { asked: Vec<BucketCursor>, began: ReadBegun, rows: Result<OpenRows> },
     Published(SentRow, Published),
     Marked(Vec<SentRow>, Result<usize>),
     Parked(ParkedRow, Result<()>),
@@ -193,7 +192,7 @@ impl RelayEngine {
         match result {
             RelayReport::Looked(seen) => self.take_claims(seen),
             RelayReport::Horizon(horizon) => self.take_horizon(horizon),
-            RelayReport::Read { asked, began, rows } => self.take_read(&asked, began, rows),
+            RelayReport::Read { asked, began, rows } => self.take_read(&asked, &began, rows),
             RelayReport::Published(sent, published) => self.take_published(sent, published),
             RelayReport::Marked(sent, result) => self.take_marked(sent, result),
             RelayReport::Parked(row, result) => self.take_parked(row, result),

@@ -74,8 +74,8 @@ pub(crate) fn published_beyond_window(sink: &str) {
 }
 
 pub(crate) fn key_parked(sink: &str, row: &ParkedRow) {
-    let (id, reason) = (row.id.0, row.reason.as_str());
-    tracing::error!(target: AUDIT, sink, id, reason, "the sink never takes an event; its key waits, see `hapax outbox`");
+    let (row, reason) = (row.id.0, row.reason.as_str());
+    tracing::error!(target: AUDIT, sink, row, reason, "the sink never takes an event; its key waits: `hapax outbox`");
 }
 
 pub(crate) fn outbox_counts(counts: &OutboxCounts) {

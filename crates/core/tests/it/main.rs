@@ -20,6 +20,7 @@ mod machine;
 mod memory;
 mod properties;
 mod protocol;
+mod relay;
 mod stepped;
 mod vectors;
 mod worker;

@@ -8,15 +8,14 @@ use crate::error::Result;
 use crate::relay::bucket::BucketRows;
 use crate::relay::claims::{ClaimsSeen, HeldClaim};
 use crate::relay::engine::{OwnedBucket, RelayEngine, RelayReport};
-use crate::relay::floor::BucketFloor;
 use crate::telemetry;
 
 /// How often a relay looks at the claims, at most. It decides how soon the buckets of a dead relay flow again after
 /// their leases have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How long a floor is used. After that the bucket is scanned from its first row.
-const FLOOR_LASTS: Duration = Duration::from_secs(300);
+/// How often a bucket is read again from its first row. The state of a row is the truth, and a cursor only saves work.
+const RESTART_EVERY: Duration = Duration::from_secs(300);
 
 impl RelayEngine {
     pub(super) fn start_look(&mut self, now: Duration) {
@@ -56,8 +55,7 @@ impl RelayEngine {
             ownership: self.ownerships,
             claim,
             rows: BucketRows::default(),
-            floor: BucketFloor::default(),
-            floor_ends: now + FLOOR_LASTS,
+            restart_due: now + RESTART_EVERY,
             is_leaving: false,
         };
         self.buckets.insert(number, bucket);
@@ -74,9 +72,9 @@ impl RelayEngine {
         if self.buckets.len() < count {
             telemetry::buckets_lost(count - self.buckets.len());
         }
-        for bucket in self.buckets.values_mut().filter(|bucket| bucket.floor_ends <= now) {
-            bucket.floor.reset();
-            bucket.floor_ends = now + FLOOR_LASTS;
+        for bucket in self.buckets.values_mut().filter(|bucket| bucket.restart_due <= now) {
+            bucket.rows.restart();
+            bucket.restart_due = now + RESTART_EVERY;
         }
     }
 

@@ -1,0 +1,6 @@
+//! The relay in random worlds, one for each seed: slow transactions, rollbacks, a sink that loses replies, relays that
+//! crash, stall beyond their leases and join.
+
+mod parking;
+mod world;
+mod worlds;

@@ -1,0 +1,94 @@
+//! Events that the sink never takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::EventId;
+use hapax_core::outbox::{OutboxUpkeep, RowId, RowState};
+use hapax_core::runtime::Runtime;
+
+use super::world::RelayWorld;
+
+/// A world in which the third event of key 1 is refused.
+fn world_with_poison() -> (RelayWorld, Vec<EventId>) {
+    let world = RelayWorld::new(1);
+    for _ in 0..6 {
+        world.emit(Some(1), Duration::ZERO, true);
+        world.emit(Some(2), Duration::ZERO, true);
+        world.time.run_for(Duration::from_millis(1));
+    }
+    let ids = world.committed.lock()[&vec![1]].clone();
+    world.log.lock().refuses.insert(ids[2]);
+    world.start_relay();
+    (world, ids)
+}
+
+#[test]
+fn a_refused_event_parks_its_key_and_no_other() {
+    let (world, ids) = world_with_poison();
+    world.time.run_for(Duration::from_secs(10));
+    // An event of the key that comes later waits too.
+    world.emit(Some(1), Duration::ZERO, true);
+    world.time.run_for(Duration::from_secs(10));
+    let arrivals = world.first_arrivals();
+    assert_eq!(arrivals[&vec![1]], ids[..2]);
+    assert_eq!(arrivals[&vec![2]].len(), 6);
+    for id in &world.committed.lock()[&vec![1]][2..] {
+        assert_eq!(world.state(*id), Some(RowState::Aside));
+    }
+}
+
+#[test]
+fn a_resumed_key_goes_on_in_its_order() {
+    let (world, ids) = world_with_poison();
+    world.time.run_for(Duration::from_secs(10));
+    world.log.lock().refuses.clear();
+    let (outbox, server) = (world.outbox.clone(), Arc::clone(&world.server));
+    let resumed = server.start(async move { while let Some(1..) = outbox.resume(&[1], 2).await.unwrap() {} });
+    world.emit(Some(1), Duration::ZERO, true);
+    world.time.run_for(Duration::from_secs(10));
+    assert!(resumed.output().is_some());
+    world.finish();
+    world.check("after a resumption");
+    assert_eq!(world.first_arrivals()[&vec![1]][..6], ids[..]);
+}
+
+#[test]
+fn a_dropped_event_is_never_published_and_the_rest_of_its_key_is() {
+    let (world, ids) = world_with_poison();
+    world.time.run_for(Duration::from_secs(10));
+    let outbox = world.outbox.clone();
+    let dropped = world.server.start(async move {
+        let is_dropped = outbox.drop_refused(&[1]).await.unwrap();
+        while let Some(1..) = outbox.resume(&[1], 100).await.unwrap() {}
+        is_dropped
+    });
+    world.time.run_for(Duration::from_secs(10));
+    assert_eq!(dropped.output(), Some(true));
+    let arrived = &world.first_arrivals()[&vec![1]];
+    assert_eq!(arrived[..2], ids[..2]);
+    assert_eq!(arrived[2..], ids[3..]);
+}
+
+#[test]
+fn republished_events_arrive_again_under_their_ids() {
+    let world = RelayWorld::new(1);
+    let begun = world.server.wall_now();
+    world.start_relay();
+    for _ in 0..10 {
+        world.emit(Some(1), Duration::ZERO, true);
+    }
+    world.finish();
+    // The broker lost its tail.
+    world.log.lock().arrived.truncate(4);
+    let outbox = world.outbox.clone();
+    world.server.start(async move {
+        let mut after = RowId(0);
+        while let Some(last) = outbox.republish(begun, after, 3).await.unwrap() {
+            after = last;
+        }
+    });
+    world.time.run_for(Duration::from_secs(10));
+    world.check("after a republication");
+    assert_eq!(world.log.lock().arrived.len(), 14);
+}

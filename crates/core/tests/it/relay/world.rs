@@ -1,0 +1,215 @@
+//! Relays on one outbox and one sink under virtual time, and the events that should arrive.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::outbox::{MemoryOutbox, OutgoingEvent, Published, RowId, RowState, Sink};
+use hapax_core::relay::{Relay, RelaySettings};
+use hapax_core::runtime::Runtime;
+use hapax_core::store::{Finding, Memory, MemorySettings};
+use hapax_core::{Error, ErrorKind, EventId, Millis, Result, Store};
+use hapax_testkit::{Process, VirtualTime};
+use parking_lot::Mutex;
+
+pub(super) const LEASE: Duration = Duration::from_secs(2);
+
+/// What the sink has, in the order in which it got it.
+#[derive(Debug, Default)]
+pub(super) struct SinkLog {
+    pub(super) arrived: Vec<EventId>,
+    /// Events that the sink never takes.
+    pub(super) refuses: BTreeSet<EventId>,
+    /// Of 100 publications, this many fail in each of three ways.
+    pub(super) failures: u64,
+}
+
+/// A sink of one relay. All of them write to one log.
+#[derive(Debug)]
+struct LogSink {
+    name: Arc<str>,
+    runtime: Arc<Process>,
+    log: Arc<Mutex<SinkLog>>,
+    window: Option<Duration>,
+}
+
+#[async_trait]
+impl Sink for LogSink {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn max_len(&self) -> usize {
+        1_000_000
+    }
+
+    fn window(&self) -> Option<Duration> {
+        self.window
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
+        self.runtime.sleep(Duration::from_millis(1 + random(&*self.runtime) % 40)).await;
+        let lost = || Error::new(ErrorKind::Unknown, "no reply");
+        let (dice, failures) = (random(&*self.runtime) % 100, self.log.lock().failures);
+        if self.log.lock().refuses.contains(&event.id) {
+            return Published::Refused("the sink never takes it".to_owned());
+        }
+        if dice < failures {
+            let cause = Error::new(ErrorKind::NotApplied, "no connection");
+            return Published::NotPublished { after: Duration::ZERO, cause };
+        }
+        if dice < 2 * failures {
+            return Published::Unknown(lost());
+        }
+        self.log.lock().arrived.push(event.id);
+        self.runtime.sleep(Duration::from_millis(1 + random(&*self.runtime) % 40)).await;
+        if dice < 3 * failures { Published::Unknown(lost()) } else { Published::Yes }
+    }
+
+    async fn close(&self) {}
+}
+
+/// The database, the sink and the time that all relays share.
+pub(super) struct RelayWorld {
+    pub(super) time: VirtualTime,
+    pub(super) server: Arc<Process>,
+    pub(super) outbox: MemoryOutbox,
+    store: Arc<dyn Store>,
+    pub(super) log: Arc<Mutex<SinkLog>>,
+    /// The events of each ordering key that were committed, in their order.
+    pub(super) committed: Arc<Mutex<BTreeMap<Vec<u8>, Vec<EventId>>>>,
+    /// The row of each event.
+    rows: Mutex<BTreeMap<EventId, RowId>>,
+}
+
+impl RelayWorld {
+    pub(super) fn new(seed: u64) -> Self {
+        let time = VirtualTime::new(seed);
+        let server = time.process();
+        let store = Arc::new(Memory::with(Arc::clone(&server) as _, MemorySettings::default()));
+        let outbox = MemoryOutbox::new(Arc::clone(&server) as _);
+        Self { time, server, outbox, store, log: Arc::default(), committed: Arc::default(), rows: Mutex::default() }
+    }
+
+    /// A number below `limit`.
+    pub(super) fn random(&self, limit: u64) -> u64 {
+        random(&*self.server) % limit
+    }
+
+    /// Starts a relay in a process of its own.
+    pub(super) fn start_relay(&self) -> Arc<Process> {
+        let process = self.time.process();
+        let mut settings = RelaySettings::default();
+        settings.lease = Millis(u32::try_from(LEASE.as_millis()).unwrap());
+        (settings.max_in_flight, settings.max_held) = (64, 512);
+        let relay = self.build_relay(&process, settings, None).unwrap();
+        process.start(async move { relay.run(pending()).await });
+        process
+    }
+
+    /// Builds a relay whose sink recognizes repetitions this long.
+    pub(super) fn build_relay(
+        &self,
+        process: &Arc<Process>,
+        settings: RelaySettings,
+        window: Option<Duration>,
+    ) -> Result<Relay> {
+        let log = Arc::clone(&self.log);
+        let sink = LogSink { name: "log".into(), runtime: Arc::clone(process), log, window };
+        Relay::builder(Arc::new(self.outbox.clone()), Arc::clone(&self.store), Arc::new(sink))
+            .upkeep(Arc::new(self.outbox.clone()))
+            .settings(settings)
+            .runtime(Arc::clone(process) as _)
+            .build()
+    }
+
+    /// Writes one event of a key in a transaction of its own, or none if it is rolled back. While the transaction is
+    /// open, the key is locked, as by the row of its account.
+    pub(super) fn emit(&self, key: Option<u8>, open_for: Duration, commits: bool) {
+        let (outbox, committed) = (self.outbox.clone(), Arc::clone(&self.committed));
+        let id = event_id(&*self.server);
+        let mut event = OutgoingEvent::new(id, "transfers", vec![0; 10]);
+        event.ordering_key = key.map(|key| vec![key].into());
+        let runtime = Arc::clone(&self.server);
+        let mut transaction = outbox.begin();
+        self.rows.lock().insert(id, transaction.insert(event));
+        self.server.start(async move {
+            runtime.sleep(open_for).await;
+            if commits {
+                let key = key.map_or_else(|| id.as_bytes().to_vec(), |key| vec![key]);
+                committed.lock().entry(key).or_default().push(id);
+                transaction.commit();
+            }
+        });
+    }
+
+    /// Waits until every committed event is published and marked.
+    ///
+    /// # Panics
+    /// If an event is not marked within a minute of virtual time.
+    pub(super) fn finish(&self) {
+        let is_finished = || self.all_marked().then_some(());
+        let finished = self.time.run_until(Duration::from_secs(60), || {
+            // Looking at all rows after every step would be slow.
+            if random(&*self.server).is_multiple_of(64) { is_finished() } else { None }
+        });
+        assert!(finished.is_some(), "events are left");
+    }
+
+    fn all_marked(&self) -> bool {
+        self.committed.lock().values().flatten().all(|id| self.state(*id) == Some(RowState::Published))
+    }
+
+    /// The state of the row of an event.
+    pub(super) fn state(&self, id: EventId) -> Option<RowState> {
+        self.outbox.state(self.rows.lock()[&id])
+    }
+
+    /// Every committed event has arrived, and the first arrivals of each key are in its order.
+    ///
+    /// # Panics
+    /// If not.
+    pub(super) fn check(&self, what: &str) {
+        let arrivals = self.first_arrivals();
+        for (key, expected) in &*self.committed.lock() {
+            assert_eq!(arrivals.get(key), Some(expected), "{what}, key {key:?}");
+        }
+    }
+
+    /// What an inbox keeps: the first arrival of each event, by key.
+    ///
+    /// # Panics
+    /// If an event arrived that was never committed.
+    pub(super) fn first_arrivals(&self) -> BTreeMap<Vec<u8>, Vec<EventId>> {
+        let committed = self.committed.lock();
+        let keys = committed.iter().flat_map(|(key, ids)| ids.iter().map(move |id| (*id, key)));
+        let keys: BTreeMap<EventId, &Vec<u8>> = keys.collect();
+        let mut seen = BTreeSet::new();
+        let mut arrivals = BTreeMap::<Vec<u8>, Vec<EventId>>::new();
+        for id in &self.log.lock().arrived {
+            assert!(keys.contains_key(id), "an event arrived that was not committed");
+            if seen.insert(*id) {
+                arrivals.entry(keys[id].clone()).or_default().push(*id);
+            }
+        }
+        arrivals
+    }
+}
+
+pub(super) fn event_id(runtime: &dyn Runtime) -> EventId {
+    let mut bytes = [0; 16];
+    runtime.fill_random(&mut bytes);
+    EventId::from_bytes(bytes)
+}
+
+fn random(runtime: &dyn Runtime) -> u64 {
+    let mut bytes = [0; 8];
+    runtime.fill_random(&mut bytes);
+    u64::from_be_bytes(bytes)
+}
