@@ -2,14 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
+mod any_language;
 mod dead;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
 #[path = "../it/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
 mod harness;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod migrate;
 mod postgres;
+#[cfg(feature = "kafka")]
+#[path = "../it/raw_http.rs"]
+#[allow(dead_code, reason = "shared with the tests that need no server")]
+mod raw_http;
 mod redis;
 #[path = "../it/torture.rs"]
 mod torture;
@@ -20,6 +27,15 @@ use std::process::ExitCode;
 use hapax_testkit::servers;
 
 fn main() -> ExitCode {
-    let tests = [redis::tests(), postgres::tests(), migrate::tests(), dead::tests(), worker::tests()];
+    let tests = [
+        redis::tests(),
+        postgres::tests(),
+        migrate::tests(),
+        dead::tests(),
+        worker::tests(),
+        any_language::tests(),
+        #[cfg(feature = "kafka")]
+        kafka::tests(),
+    ];
     servers::main(tests.into_iter().flatten().collect::<Vec<_>>())
 }

@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 
 use hapax_testkit::servers::{self, NatsServer, Trial};
 
@@ -25,7 +26,7 @@ async fn stream() {
     let mut command = hapax();
     command.args(["worker", "--source", &source, "--target", &format!("http://{}/transfers", api.address)]);
     command.args(["--store", &store, "--admin", &free_address().to_string()]);
-    let worker = RunningWorker(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let worker = RunningWorker::start(command);
     until("every message is acknowledged", async || {
         let info = nats.request("$JS.API.CONSUMER.INFO.cli-orders.billing", "", "");
         let info: serde_json::Value = serde_json::from_str(info.trim()).unwrap();
@@ -37,12 +38,38 @@ async fn stream() {
 }
 
 /// A worker process, killed when dropped.
-struct RunningWorker(Child);
+pub(crate) struct RunningWorker {
+    child: Child,
+    log: Option<JoinHandle<String>>,
+}
+
+impl RunningWorker {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        // Read all the time: a process blocks once the pipe of its log is full.
+        let log = std::thread::spawn(move || {
+            let mut log = String::new();
+            stderr.read_to_string(&mut log).unwrap();
+            log
+        });
+        Self { child, log: Some(log) }
+    }
+
+    /// Ends it by SIGTERM. Returns its exit code and its log.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let code = self.child.wait().unwrap().code();
+        (code, self.log.take().unwrap().join().unwrap())
+    }
+}
 
 impl Drop for RunningWorker {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
