@@ -70,6 +70,8 @@ pub mod names {
     pub const WORKER_ATTEMPTS: &str = "hapax_worker_attempts_total";
     /// Dead letters that were written, by labels `source` and `reason`. A repeated letter counts again.
     pub const WORKER_DEAD: &str = "hapax_worker_dead_total";
+    /// Gauge, per `source`: ordering keys whose messages wait for the end of a dead letter.
+    pub const WORKER_PARKED: &str = "hapax_worker_parked";
     /// Events that a relay tried to publish, by labels `sink` and `result`: `yes`, `not-published`, `unknown` or
     /// `refused`.
     pub const RELAY_EVENTS: &str = "hapax_relay_events_total";

@@ -10,6 +10,7 @@
 //! ```text
 //! identity.rs   key, tenant and fingerprint of a message
 //! order.rs      which messages may run now: those of one ordering key one after the other
+//! parking.rs    ordering keys that wait for an operator, after a dead letter
 //! batches.rs    when a batch starts
 //! rules.rs      what happens to a delivery after its job, pure, with numbered rows
 //! watermark.rs  how far a lane is finished without a gap
@@ -19,6 +20,7 @@
 //! burials.rs    dead letters that are not confirmed
 //! extension.rs  the leases of deliveries
 //! redrive.rs    the lane of dead letters that are to be processed again
+//! reopen.rs     lets the message of a dead letter run again, where a record of layer 1 forbids it
 //! engine.rs     one task that decides, and the tasks that it starts
 //! ```
 
@@ -29,7 +31,9 @@ mod extension;
 mod identity;
 mod lanes;
 mod order;
+mod parking;
 mod redrive;
+mod reopen;
 mod room;
 pub mod rules;
 mod settling;
@@ -39,13 +43,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::broker::{DeadLetters, Process, Source};
+use crate::broker::{DeadLetterStore, DeadLetters, Process, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 use engine::Engine;
 
 pub use identity::{Bucket, IdentifiedMessage, KeyRule, MESSAGE_RULE, MessageIdentity, TenantRule};
 pub use redrive::RedriveSource;
+pub use reopen::{RecordReopener, Reopen};
 pub use watermark::Watermark;
 
 /// Settings of a worker.
@@ -96,6 +101,8 @@ pub struct Worker {
 struct WorkerParts {
     process: Arc<dyn Process>,
     dead: Arc<dyn DeadLetters>,
+    /// Where the letters are that keep their ordering keys back.
+    parked: Option<Arc<dyn DeadLetterStore>>,
     identity: MessageIdentity,
     settings: WorkerSettings,
     runtime: Arc<dyn Runtime>,
@@ -112,7 +119,8 @@ pub struct WorkerEnd {
 impl Worker {
     /// Starts to build a worker.
     pub fn builder(source: Box<dyn Source>, process: Arc<dyn Process>, dead: Arc<dyn DeadLetters>) -> WorkerBuilder {
-        WorkerBuilder { source, process, dead, identity: None, settings: WorkerSettings::default(), runtime: None }
+        let settings = WorkerSettings::default();
+        WorkerBuilder { source, process, dead, parked: None, identity: None, settings, runtime: None }
     }
 
     /// Processes messages until `shutdown` ends. Then it starts nothing new, waits for what runs, settles it, and
@@ -144,6 +152,7 @@ pub struct WorkerBuilder {
     source: Box<dyn Source>,
     process: Arc<dyn Process>,
     dead: Arc<dyn DeadLetters>,
+    parked: Option<Arc<dyn DeadLetterStore>>,
     identity: Option<MessageIdentity>,
     settings: WorkerSettings,
     runtime: Option<Arc<dyn Runtime>>,
@@ -154,6 +163,17 @@ impl WorkerBuilder {
     #[must_use]
     pub fn identity(mut self, identity: MessageIdentity) -> Self {
         self.identity = Some(identity);
+        self
+    }
+
+    /// Lets the messages of an ordering key wait as long as one of the key is a dead letter of this source: until an
+    /// operator removes the letter, or its redrive ends well. Otherwise the key goes on. `letters` is also where the
+    /// worker writes its dead letters. A batch then has at most one message of a key.
+    ///
+    /// Messages that wait are held, so a source that acknowledges a prefix commits nothing behind them.
+    #[must_use]
+    pub fn park(mut self, letters: Arc<dyn DeadLetterStore>) -> Self {
+        self.parked = Some(letters);
         self
     }
 
@@ -187,7 +207,8 @@ impl WorkerBuilder {
             return Err(invalid("a worker cannot do anything with a concurrency, batch or room of 0"));
         }
         let runtime = self.runtime.map_or_else(crate::gate::current_runtime, Ok)?;
-        let parts = WorkerParts { process: self.process, dead: self.dead, identity, settings, runtime };
+        let (process, dead, parked) = (self.process, self.dead, self.parked);
+        let parts = WorkerParts { process, dead, parked, identity, settings, runtime };
         Ok(Worker { source: self.source, parts })
     }
 }

@@ -78,10 +78,12 @@ fn main() -> ExitCode {
 type Case = fn(World) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn cases(store: &str, trial: impl Fn(&str, Case) -> Trial) -> Vec<Trial> {
-    let cases: [(&str, Case); 7] = [
+    let cases: [(&str, Case); 9] = [
         ("a_letter_is_found_as_it_was_put", |world| Box::pin(found_as_put(world))),
         ("a_repeated_letter_replaces_the_first_and_its_mark", |world| Box::pin(repeated(world))),
         ("a_list_has_pages_in_the_order_of_the_writes", |world| Box::pin(pages(world))),
+        ("a_dropped_letter_is_gone_with_its_mark", |world| Box::pin(dropped(world))),
+        ("the_ordering_keys_of_the_letters_of_a_source_are_told_or_refused", |world| Box::pin(keys(world))),
         ("a_marked_letter_is_taken_once_by_its_source", |world| Box::pin(taken_once(world))),
         ("a_taken_letter_is_free_again_after_its_lease", |world| Box::pin(free_again(world))),
         ("a_finished_letter_is_gone_unless_its_message_is_dead_again", |world| Box::pin(finished(world))),
@@ -221,6 +223,35 @@ async fn pages(World { letters, _resources }: World) {
     assert_eq!((first.at, first.operation), (letter(5).at, letter(5).operation));
     assert_eq!((first.marked_at, listed[1].marked_at.is_some()), (None, true));
     assert_eq!((listed[1].operation, listed[1].size), (None, 0));
+}
+
+async fn dropped(World { letters, _resources }: World) {
+    put(&*letters, [letter(1), letter(2)]).await;
+    assert!(letters.mark(id(1)).await.unwrap());
+    assert!(letters.remove(id(1)).await.unwrap());
+    assert!(!letters.remove(id(1)).await.unwrap(), "it is gone");
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty());
+    put(&*letters, [letter(1)]).await;
+    assert_eq!(letters.find(id(1)).await.unwrap().unwrap().marked_at, None);
+    assert_eq!(letters.list(None, 10).await.unwrap().len(), 2);
+}
+
+async fn keys(World { letters, _resources }: World) {
+    let of_key = |n: u8, key: &'static [u8]| {
+        let message = Message { ordering_key: Some(key.into()), ..(*letter(n).message).clone() };
+        DeadLetter { message: Arc::new(message), ..letter(n) }
+    };
+    let elsewhere = DeadLetter { source: "kafka/orders/other".into(), ..of_key(4, b"other") };
+    put(&*letters, [of_key(1, b"acme"), of_key(2, b"\xff\0"), bare_letter(3), elsewhere]).await;
+    let asked = [&b"acme"[..], b"\xff\0", b"other", b"free"].map(Into::into).to_vec();
+    match letters.keys_with_letters(SOURCE, asked).await {
+        Ok(mut found) => {
+            found.sort();
+            assert_eq!(found, [&b"acme"[..], b"\xff\0"]);
+        }
+        // A stream of Redis cannot tell, and says so.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid),
+    }
 }
 
 async fn taken_once(World { letters, _resources }: World) {

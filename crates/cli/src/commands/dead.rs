@@ -1,4 +1,5 @@
-//! `hapax dead`: lists the messages that nobody could process, shows one, and marks them to be processed again.
+//! `hapax dead`: lists the messages that nobody could process, shows one, marks them to be processed again, and drops
+//! them.
 
 mod print;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use hapax::ErrorKind;
-use hapax::broker::{DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter};
+use hapax::broker::{DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter};
 use hapax::runtime::Tokio;
 
 use super::CommandError;
@@ -32,8 +33,11 @@ enum DeadAction {
     /// Mark dead letters to be processed again, by a worker of their source
     ///
     /// Where the tables of the ledger are in the same database, the operation is no longer closed, and its attempts
-    /// count from 0 again. A letter whose message fails again is written again, without the mark.
+    /// count from 0 again. A worker with a target opens the record of the message. A letter whose message fails again
+    /// is written again, without the mark.
     Redrive(RedriveArgs),
+    /// Remove dead letters for good: their messages are never processed
+    Drop(DropArgs),
 }
 
 /// Where the dead letters are.
@@ -103,6 +107,30 @@ struct RedriveArgs {
     #[arg(long)]
     all: bool,
 
+    /// Your word that no attempt of a message with an unknown outcome has had an effect, or will have one
+    ///
+    /// Without it, a worker with a target makes such a message a dead letter again. Look at the effect first, and make
+    /// sure that no attempt still runs. A ledger does not need it: it knows whether the effect is there.
+    #[arg(long)]
+    not_done: bool,
+
+    #[command(flatten)]
+    filter: Filter,
+
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, clap::Args)]
+struct DropArgs {
+    /// The ids of the letters
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<DeadLetterId>,
+
+    /// Drop all letters that --reason and --source allow
+    #[arg(long)]
+    all: bool,
+
     #[command(flatten)]
     filter: Filter,
 
@@ -126,6 +154,7 @@ pub(crate) async fn run(args: DeadArgs) -> Result<ExitCode, CommandError> {
         DeadAction::List(args) => list(&args).await,
         DeadAction::Show(args) => show(&args).await,
         DeadAction::Redrive(args) => redrive(args).await,
+        DeadAction::Drop(args) => drop_letters(args).await,
     }
 }
 
@@ -203,13 +232,43 @@ async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
     let ids = if args.all { find_all(&*letters, &args.filter).await? } else { args.ids };
     let mut missing = 0_usize;
     for id in &ids {
+        if args.not_done {
+            give_word(&*letters, *id).await?;
+        }
         let is_marked = request(letters.mark(*id)).await?;
         missing += usize::from(!is_marked);
         // The others are marked also if nobody reads what is printed.
         print::line(&print::marked(*id, is_marked, args.place.json))?;
     }
+    all_existed(missing, ids.len())
+}
+
+/// Notes in a letter with an unknown outcome that its message had no effect.
+async fn give_word(letters: &dyn DeadLetterStore, id: DeadLetterId) -> Result<(), CommandError> {
+    let Some(found) = request(letters.find(id)).await? else { return Ok(()) };
+    if found.letter.reason != DeadReason::OutcomeUnknown {
+        return Ok(());
+    }
+    let letter = DeadLetter { reason: DeadReason::NotDone, ..found.letter };
+    let written = async { letters.put(vec![letter]).await.into_iter().collect::<hapax::Result<()>>() };
+    request(written).await
+}
+
+async fn drop_letters(args: DropArgs) -> Result<ExitCode, CommandError> {
+    let letters = args.place.open()?;
+    let ids = if args.all { find_all(&*letters, &args.filter).await? } else { args.ids };
+    let mut missing = 0_usize;
+    for id in &ids {
+        let is_dropped = request(letters.remove(*id)).await?;
+        missing += usize::from(!is_dropped);
+        print::line(&print::dropped(*id, is_dropped, args.place.json))?;
+    }
+    all_existed(missing, ids.len())
+}
+
+fn all_existed(missing: usize, of: usize) -> Result<ExitCode, CommandError> {
     if missing > 0 {
-        return Err(CommandError::failed(anyhow!("{missing} of {} dead letters do not exist", ids.len())));
+        return Err(CommandError::failed(anyhow!("{missing} of {of} dead letters do not exist")));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hapax::broker::{DeadLetterStore, Source};
 use hapax::runtime::{Runtime, Tokio};
-use hapax::worker::{RedriveSource, Worker, WorkerEnd};
+use hapax::worker::{RecordReopener, RedriveSource, Worker, WorkerEnd};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -112,6 +112,7 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
         runtime: Arc::clone(&runtime),
         intervals: CheckIntervals::default(),
     };
+    let records = Arc::clone(&start.opened.store);
     let StartedGate { gate, journal, health } = start.start().await?;
     let shutdown = Arc::new(Shutdown::new(std::time::Duration::ZERO, config.worker.drain));
     let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
@@ -119,15 +120,19 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
     tokio::spawn(admin::serve(resources.private, state));
     let source = config.source.open(Arc::clone(&runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
-    let source = Box::new(RedriveSource::new(source, Arc::clone(&resources.dead), Arc::clone(&runtime)));
+    let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy);
+    let dead = Arc::clone(&resources.dead);
+    let source = RedriveSource::reopening(source, Arc::clone(&dead), Arc::clone(&runtime), Arc::new(reopen));
     let target = HttpTarget::new(service(config, gate.clone()).map_err(CommandError::cannot_start)?);
     log_start(config, source.name());
-    let worker = Worker::builder(source, Arc::new(target), resources.dead)
+    let mut worker = Worker::builder(Box::new(source), Arc::new(target), Arc::clone(&dead) as _)
         .identity(config.identity.clone())
         .settings(config.worker)
-        .runtime(runtime)
-        .build()
-        .map_err(CommandError::usage)?;
+        .runtime(runtime);
+    if config.parks {
+        worker = worker.park(dead);
+    }
+    let worker = worker.build().map_err(CommandError::usage)?;
     let ended = tokio::select! {
         ended = worker.run(shutdown.wait(stop.first.cancelled())) => ended,
         () = stop.second.cancelled() => {

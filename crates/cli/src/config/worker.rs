@@ -21,6 +21,7 @@ use crate::config::settings::Configured;
 use crate::config::{log, store};
 use crate::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
+use crate::store::wiring::dead::can_park;
 use crate::store::wiring::sources::SourceUrl;
 use crate::upstream::client::Upstream;
 use crate::worker::target::LONGEST_RETRY_AFTER;
@@ -73,6 +74,15 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "dead-letter", "HAPAX_DEAD_LETTER")
         .value("URL")
         .help("Where dead letters go: a store or a database [default: as --store]"),
+    SettingSpec::new(TABLE, "on-dead", "HAPAX_ON_DEAD")
+        .value("POLICY")
+        .default("continue")
+        .help("What later messages of an ordering key do after a dead letter: continue or park")
+        .details(
+            "park: they wait until `hapax dead redrive` has had its effect, or `hapax dead drop` has removed the \
+             letter. The worker holds messages that wait; on Kafka, 10,000 of them stop their partition. It needs dead \
+             letters in PostgreSQL or SQLite.",
+        ),
     SettingSpec::new(TABLE, "key", "HAPAX_KEY")
         .value("RULE")
         .default("header:idempotency-key,cloudevents")
@@ -165,6 +175,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) target: Target,
     /// Where dead letters go, as a URL that may have a password.
     pub(crate) dead_letter: StoreUrl,
+    /// Whether an ordering key waits after a dead letter.
+    pub(crate) parks: bool,
     pub(crate) identity: MessageIdentity,
     pub(crate) worker: WorkerSettings,
     pub(crate) max_attempts: u32,
@@ -207,13 +219,19 @@ impl WorkerConfig {
         if dead_letter.is_none() && store.ends_with_process() {
             bail!("memory: would lose the dead letters; add --dead-letter URL, or choose another --store");
         }
+        let dead_letter = dead_letter.unwrap_or_else(|| store.clone());
+        let parks = values.one("on-dead", parse::is_park)?;
+        if parks && !can_park(&dead_letter) {
+            return Err(values.wrong("on-dead", "park needs dead letters in PostgreSQL or SQLite: see --dead-letter"));
+        }
         let target = target(&values)?;
         let gate = gate_settings(&values, &target)?;
         Ok(Self {
             identity: identity(&values, &namespace, secret.clone())?,
             worker: worker_settings(&values)?,
             max_attempts: u32::try_from(values.one("attempts", parse::count)?).unwrap_or(u32::MAX),
-            dead_letter: dead_letter.unwrap_or_else(|| store.clone()),
+            dead_letter,
+            parks,
             data_dir: store::data_dir(&values, &store, &namespace)?,
             admin: values.one("admin", parse::address)?,
             admin_token: values.maybe("admin-token-file", |path| AdminToken::read(path.as_ref()))?,

@@ -108,6 +108,7 @@ pub(crate) fn describe_worker() {
     describe_gauge!(core::WORKER_IN_FLIGHT, "Messages that are processed now");
     describe_counter!(core::WORKER_ATTEMPTS, "Ends of attempts, by verdict");
     describe_counter!(core::WORKER_DEAD, "Dead letters, by reason");
+    describe_gauge!(core::WORKER_PARKED, "Ordering keys whose messages wait for the end of a dead letter");
 }
 
 /// The outcomes of gate calls that returned an answer. [`Reason::ALL`] has the others.

@@ -166,8 +166,9 @@ impl Service {
         };
         match told {
             Told::Applied | Told::Final(_) => self.health.note_applied(operation),
+            Told::GivenUp => self.health.forget(operation),
             Told::Unreachable => self.health.is_down.store(true, Ordering::Relaxed),
-            Told::NotApplied { .. } | Told::GivenUp | Told::Unknown => {}
+            Told::NotApplied { .. } | Told::Unknown => {}
         }
         told
     }
@@ -254,6 +255,11 @@ impl ServiceHealth {
         let mut refusals = self.refusals.lock();
         refusals.since_applied.clear();
         refusals.own.remove(&operation);
+    }
+
+    /// Counts from 0 again for this operation, for a redrive of its dead letter.
+    fn forget(&self, operation: OperationId) {
+        self.refusals.lock().own.remove(&operation);
     }
 
     /// Returns how often this operation was refused while others were not.

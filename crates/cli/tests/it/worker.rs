@@ -76,8 +76,25 @@ impl Shop {
 
     /// The dead letters, one JSON object each.
     fn dead(&self) -> Vec<serde_json::Value> {
+        self.run_dead(&["list"])
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        let text = |letter: &serde_json::Value| letter["reason"].as_str().unwrap().to_owned();
+        let mut reasons: Vec<String> = self.dead().iter().map(text).collect();
+        reasons.sort();
+        reasons
+    }
+
+    /// The letters that are not marked for a redrive.
+    fn unmarked(&self) -> usize {
+        self.dead().iter().filter(|letter| letter["redrive_at"].is_null()).count()
+    }
+
+    /// Runs `hapax dead` with `--json`.
+    fn run_dead(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
         let store = format!("sqlite://{}", self.path("records.db").display());
-        let output = hapax().args(["dead", "list", "--json", "--store", &store]).output().unwrap();
+        let output = hapax().arg("dead").args(arguments).args(["--json", "--store", &store]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let lines = String::from_utf8(output.stdout).unwrap();
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -152,9 +169,7 @@ async fn each_message_that_nobody_can_process_becomes_a_dead_letter_with_its_rea
     until("the queue is empty", async || shop.is_empty()).await;
     drop(worker);
     assert_eq!(api.count(), 1);
-    let mut reasons: Vec<_> = shop.dead().iter().map(|letter| letter["reason"].as_str().unwrap().to_owned()).collect();
-    reasons.sort();
-    assert_eq!(reasons, ["key-missing", "key-reused"]);
+    assert_eq!(shop.reasons(), ["key-missing", "key-reused"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,6 +225,71 @@ async fn a_service_that_is_down_costs_no_message() {
     assert_eq!((api.count(), shop.dead().len()), (2, 0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redrive_sends_a_message_again_that_had_too_many_attempts() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    shop.enqueue(&[message("order-1", "five")]);
+    let worker = shop.worker(&target(&api, "/status/404"), &["--attempts", "2"]);
+    until("there is a dead letter", async || shop.is_empty()).await;
+    drop(worker);
+    assert_eq!((shop.reasons(), api.count()), (vec!["attempts-exhausted".into()], 2));
+    shop.run_dead(&["redrive", "--all"]);
+    let worker = shop.worker(&target(&api, "/transfers"), &["--attempts", "2"]);
+    until("the letter is gone", async || shop.dead().is_empty()).await;
+    drop(worker);
+    assert_eq!(api.seen()[2..].iter().map(|request| &request.path).collect::<Vec<_>>(), ["/transfers"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_outcome_is_sent_again_only_with_the_word_of_the_operator() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    shop.enqueue(&[message("order-1", "five")]);
+    let worker = shop.worker(&target(&api, "/status/500"), &[]);
+    until("there is a dead letter", async || shop.is_empty()).await;
+    drop(worker);
+    let worker = shop.worker(&target(&api, "/status/500"), &[]);
+    shop.run_dead(&["redrive", "--all"]);
+    until("it is dead again", async || shop.unmarked() == 1).await;
+    assert_eq!((shop.reasons(), api.count()), (vec!["outcome-unknown".into()], 1));
+    // The word is used up by the next attempt, whose outcome is unknown as well.
+    shop.run_dead(&["redrive", "--all", "--not-done"]);
+    until("it was sent again, and is dead again", async || api.count() == 2 && shop.unmarked() == 1).await;
+    assert_eq!(shop.reasons(), ["outcome-unknown"]);
+    shop.run_dead(&["redrive", "--all"]);
+    until("it is dead again", async || shop.unmarked() == 1).await;
+    assert_eq!(api.count(), 2);
+    drop(worker);
+    shop.run_dead(&["redrive", "--all", "--not-done"]);
+    let worker = shop.worker(&target(&api, "/transfers"), &[]);
+    until("the letter is gone", async || shop.dead().is_empty()).await;
+    drop(worker);
+    assert_eq!(api.count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_key_waits_for_the_operator_and_others_go_on() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    let of = |account: &'static str, key: &str, payload: &'static str| Message {
+        ordering_key: Some(account.into()),
+        ..message(key, payload)
+    };
+    shop.enqueue(&[of("acme", "order-1", "refused"), of("acme", "order-2", "later")]);
+    let park = ["--on-dead", "park", "--lease", "2s"];
+    let worker = shop.worker(&target(&api, "/status/422"), &park);
+    until("there is a dead letter", async || shop.count("") == 1 && shop.reasons() == ["rejected"]).await;
+    drop(worker);
+    let worker = shop.worker(&target(&api, "/transfers"), &park);
+    until("the worker holds the later message", async || shop.count("where attempts > 0") == 1).await;
+    shop.enqueue(&[of("other", "order-3", "other")]);
+    until("the other key goes on", async || api.count() == 2 && shop.count("") == 1).await;
+    let dropped = shop.run_dead(&["drop", "--all", "--reason", "rejected"]);
+    assert_eq!(dropped[0]["dropped"], true);
+    until("the key goes on", async || shop.is_empty()).await;
+    drop(worker);
+    let bodies: Vec<_> = api.seen().iter().map(|request| request.body.clone()).collect();
+    assert_eq!(bodies, ["refused", "other", "later"]);
+}
+
 #[test]
 fn a_wrong_configuration_is_refused_with_its_remedy() {
     let shop = Shop::new();
@@ -220,6 +300,7 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
         (&["--source", "amqp://broker"], "there is no source for the scheme"),
         (&["--target", "ftp://host"], "--target"),
         (&["--namespace", "hapax/x"], "--namespace"),
+        (&["--on-dead", "park", "--dead-letter", "redis://127.0.0.1"], "PostgreSQL or SQLite"),
     ] {
         let output = shop.command("http://127.0.0.1:9/", flags).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -105,13 +105,15 @@ pub enum DeadReason {
     AttemptsExhausted,
     /// Whether it had its effect is unknown. An operator finds out.
     OutcomeUnknown,
+    /// Its outcome was unknown, and an operator has found out that it had no effect. Its redrive may run it again.
+    NotDone,
     /// Its record cannot be read.
     RecordDamaged,
 }
 
 impl DeadReason {
     /// Every reason.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::KeyMissing,
         Self::KeyMalformed,
         Self::CallerUnknown,
@@ -119,6 +121,7 @@ impl DeadReason {
         Self::Rejected,
         Self::AttemptsExhausted,
         Self::OutcomeUnknown,
+        Self::NotDone,
         Self::RecordDamaged,
     ];
 
@@ -132,6 +135,7 @@ impl DeadReason {
             Self::Rejected => "rejected",
             Self::AttemptsExhausted => "attempts-exhausted",
             Self::OutcomeUnknown => "outcome-unknown",
+            Self::NotDone => "not-done",
             Self::RecordDamaged => "record-damaged",
         }
     }

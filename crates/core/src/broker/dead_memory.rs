@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::broker::{
@@ -50,10 +51,9 @@ impl Kept {
         self.letters.insert(self.last, Slot { letter, marked_at: None, free_at: Timestamp(0) });
     }
 
-    fn remove(&mut self, id: DeadLetterId) {
-        if let Some(number) = self.numbers.remove(&id) {
-            self.letters.remove(&number);
-        }
+    fn remove(&mut self, id: DeadLetterId) -> bool {
+        let number = self.numbers.remove(&id);
+        number.is_some_and(|number| self.letters.remove(&number).is_some())
     }
 
     fn slot(&mut self, id: DeadLetterId) -> Option<&mut Slot> {
@@ -95,6 +95,17 @@ impl DeadLetterStore for MemoryDeadLetterStore {
             (slot.marked_at, slot.free_at) = (Some(now), now);
         }
         Ok(exists)
+    }
+
+    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
+        Ok(self.kept.lock().remove(id))
+    }
+
+    async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
+        let kept = self.kept.lock();
+        let letters = || kept.letters.values().map(|slot| &slot.letter).filter(|letter| &*letter.source == source);
+        let has_letter = |key: &Bytes| letters().any(|letter| letter.message.ordering_key.as_ref() == Some(key));
+        Ok(keys.into_iter().filter(has_letter).collect())
     }
 
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {

@@ -2,6 +2,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::broker::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
 use crate::error::Result;
@@ -32,6 +33,19 @@ pub trait DeadLetterStore: DeadLetters {
     /// # Errors
     /// `NotApplied` or `Unknown`: marking it again is safe.
     async fn mark(&self, id: DeadLetterId) -> Result<bool>;
+
+    /// Removes a letter for good, because its message is not to be processed again. Returns whether the letter existed.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: removing it again is safe.
+    async fn remove(&self, id: DeadLetterId) -> Result<bool>;
+
+    /// Returns those of the ordering keys that have a letter of this source. A worker that parks keys asks it.
+    ///
+    /// # Errors
+    /// - `Invalid` if the store cannot tell.
+    /// - As a read of the store.
+    async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>>;
 
     /// Takes at most `limit` marked letters of this source, the ones that were marked first. For the length of the
     /// lease, no other call takes them. Their marks stay: only [`finish`](Self::finish) and

@@ -68,6 +68,24 @@ pub(crate) fn redrive_failed(source: &str, error: &Error) {
     tracing::warn!(source, error, "the dead letters cannot be read; those that were marked for a redrive wait");
 }
 
+pub(crate) fn reopen_failed(source: &str, error: &Error) {
+    let error = tracing::field::debug(error);
+    tracing::warn!(source, error, "the record of a dead letter cannot be opened; the letter waits for its redrive");
+}
+
+/// `keys` is the number of ordering keys that have dead letters and messages that wait.
+pub(crate) fn parked(source: &str, keys: Option<usize>) {
+    if let Some(keys) = keys {
+        let keys = u32::try_from(keys).unwrap_or(u32::MAX);
+        gauge!(names::WORKER_PARKED, "source" => source.to_owned()).set(keys);
+    }
+}
+
+pub(crate) fn parked_unknown(source: &str, error: &Error) {
+    let error = tracing::field::debug(error);
+    tracing::warn!(source, error, "the dead letters cannot be read; messages with an ordering key wait");
+}
+
 pub(crate) fn buried(source: &str, reason: DeadReason) {
     let reason = reason.as_str();
     counter!(names::WORKER_DEAD, "source" => source.to_owned(), "reason" => reason).increment(1);

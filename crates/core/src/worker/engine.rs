@@ -26,6 +26,7 @@ use crate::worker::burials::Burials;
 use crate::worker::extension::Extensions;
 use crate::worker::lanes::Lanes;
 use crate::worker::order::{OrderKey, RunOrder};
+use crate::worker::parking::Parking;
 use crate::worker::room::HeldRoom;
 use crate::worker::settling::SettleQueue;
 use crate::worker::{IdentifiedMessage, MessageIdentity, WorkerEnd, WorkerParts, WorkerSettings};
@@ -79,6 +80,8 @@ pub(super) struct Engine {
     extensions: Extensions,
     settling: SettleQueue,
     burials: Burials,
+    /// None if a key goes on after a dead letter.
+    parking: Option<Parking>,
 
     batches: usize,
     /// Since when something may run that does not run.
@@ -110,7 +113,7 @@ enum EngineInput {
 
 impl Engine {
     pub(super) fn start(source: &dyn Source, parts: WorkerParts) -> Result<Self> {
-        let WorkerParts { process, dead, identity, settings, runtime } = parts;
+        let WorkerParts { process, dead, parked, identity, settings, runtime } = parts;
         let (capability, settler) = (source.capability(), source.settler());
         let extensions = Extensions::start(&runtime, &capability, Arc::clone(&settler))?;
         let (reports, inbox) = unbounded_channel();
@@ -128,12 +131,13 @@ impl Engine {
             messages: BTreeMap::new(),
             last_number: 0,
             lanes: Lanes::default(),
-            order: RunOrder::default(),
+            order: if parked.is_some() { RunOrder::one_of_a_key() } else { RunOrder::default() },
             room: HeldRoom::new(settings.max_held, settings.max_held_bytes),
             trigger: BatchTrigger { size: settings.batch, linger: settings.linger },
             extensions,
             settling: SettleQueue::default(),
             burials: Burials::default(),
+            parking: parked.map(Parking::new),
             batches: 0,
             ready_since: None,
             paused_until: Duration::ZERO,

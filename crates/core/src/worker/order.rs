@@ -20,6 +20,10 @@ pub(super) struct RunOrder {
     /// What may run: messages without a key, and the first one of each key.
     ready: BTreeSet<u64>,
     delayed: BTreeSet<(Duration, u64)>,
+    /// Keys of which nothing may start.
+    closed: BTreeSet<OrderKey>,
+    /// Whether one batch may have several messages of a key.
+    takes_one_of_a_key: bool,
 }
 
 #[derive(Debug)]
@@ -39,6 +43,11 @@ enum RunState {
 }
 
 impl RunOrder {
+    /// An order in which a batch has at most one message of a key: what follows depends on how that one ends.
+    pub(super) fn one_of_a_key() -> Self {
+        Self { takes_one_of_a_key: true, ..Self::default() }
+    }
+
     /// Adds a message behind all others.
     pub(super) fn push(&mut self, number: u64, key: Option<OrderKey>) {
         if let Some(key) = &key {
@@ -58,7 +67,7 @@ impl RunOrder {
             if is_alone && !taken.is_empty() {
                 break;
             }
-            let limit = if is_alone { 1 } else { limit - taken.len() };
+            let limit = if is_alone || self.takes_one_of_a_key { 1 } else { limit - taken.len() };
             taken.extend(self.take_from(first, limit));
             if is_alone {
                 break;
@@ -97,9 +106,29 @@ impl RunOrder {
             numbers.remove(&number);
             if numbers.is_empty() {
                 self.keys.remove(&key);
+                self.closed.remove(&key);
             }
         }
         self.admit_first(&key);
+    }
+
+    /// Lets nothing more of a key start.
+    pub(super) fn close(&mut self, key: &OrderKey) {
+        for number in self.keys.get(key).into_iter().flatten() {
+            self.ready.remove(number);
+        }
+        self.closed.insert(key.clone());
+    }
+
+    /// Lets a key go on.
+    pub(super) fn open(&mut self, key: &OrderKey) {
+        self.closed.remove(key);
+        self.admit_first(key);
+    }
+
+    /// Whether a message of the key is held.
+    pub(super) fn has(&self, key: &OrderKey) -> bool {
+        self.keys.contains_key(key)
     }
 
     /// Notes that a running message has no end yet. It may run again at this time.
@@ -165,7 +194,7 @@ impl RunOrder {
 
     /// Lets the first message of a key run, unless one of the key runs or the first one is delayed.
     fn admit_first(&mut self, key: &OrderKey) {
-        let Some(numbers) = self.keys.get(key) else { return };
+        let Some(numbers) = self.keys.get(key).filter(|_| !self.closed.contains(key)) else { return };
         let is = |number: &u64, state: RunState| self.entries.get(number).is_some_and(|entry| entry.state == state);
         // The running ones of a key are its first ones.
         let Some(first) = numbers.first().copied() else { return };

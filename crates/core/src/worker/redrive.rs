@@ -1,6 +1,8 @@
 //! The lane of dead letters that operators marked to be processed again.
 
-use std::collections::{BTreeMap, VecDeque};
+mod taken;
+
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,18 +18,13 @@ use crate::broker::{
     Settlement, Source,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::record::Timestamp;
 use crate::runtime::Runtime;
 use crate::telemetry;
+use crate::worker::reopen::Reopen;
+use taken::{OpenLetter, Redrive};
 
 /// How often the store is asked for marked letters.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a taken letter belongs to this worker. Each look extends it.
-const LEASE: Duration = Duration::from_secs(30);
-
-/// How many marked letters are processed at a time.
-const MOST: usize = 100;
 
 /// A source that also delivers the dead letters of its name that operators marked for a redrive, in a lane of its own.
 ///
@@ -54,16 +51,6 @@ pub struct RedriveSource {
     look_at: Duration,
 }
 
-/// What the source, its settler and its tasks share.
-struct Redrive {
-    letters: Arc<dyn DeadLetterStore>,
-    runtime: Arc<dyn Runtime>,
-    source: Arc<str>,
-    lane: Lane,
-    /// Taken letters without an end, by the number of their delivery: the id and the mark of each.
-    open: Mutex<BTreeMap<u64, (DeadLetterId, Timestamp)>>,
-}
-
 /// What a [`RedriveSource`] waits for.
 enum RedriveInput {
     Source(Result<Event>),
@@ -74,10 +61,28 @@ enum RedriveInput {
 impl RedriveSource {
     /// The source, and the letters that its worker writes.
     pub fn new(inner: Box<dyn Source>, letters: Arc<dyn DeadLetterStore>, runtime: Arc<dyn Runtime>) -> Self {
+        Self::build(inner, letters, runtime, None)
+    }
+
+    /// As [`new`](Self::new), and `reopen` lets each message run again before it is delivered. A ledger beside the
+    /// letters does not need it: the mark of a letter opens its operation there.
+    pub fn reopening(
+        inner: Box<dyn Source>,
+        letters: Arc<dyn DeadLetterStore>,
+        runtime: Arc<dyn Runtime>,
+        reopen: Arc<dyn Reopen>,
+    ) -> Self {
+        Self::build(inner, letters, runtime, Some(reopen))
+    }
+
+    fn build(
+        inner: Box<dyn Source>,
+        letters: Arc<dyn DeadLetterStore>,
+        runtime: Arc<dyn Runtime>,
+        reopen: Option<Arc<dyn Reopen>>,
+    ) -> Self {
         let source = Arc::clone(inner.name());
-        // No source reaches this generation, so that a topic of the same name has other lanes.
-        let lane = Lane { topic: "redrive".into(), partition: 0, generation: u64::MAX };
-        let redrive = Arc::new(Redrive { letters, runtime, source, lane, open: Mutex::default() });
+        let redrive = Arc::new(Redrive { letters, runtime, source, lane: lane(), reopen, open: Mutex::default() });
         let settler = RedriveSettler { inner: inner.settler(), redrive: Arc::clone(&redrive) };
         Self {
             inner,
@@ -135,11 +140,12 @@ impl RedriveSource {
     fn deliver(&mut self, marked: MarkedLetter) {
         let mut open = self.redrive.open.lock();
         // Its lease ran out although it is still being processed here.
-        if open.values().any(|(id, _)| *id == marked.letter.id) {
+        if open.values().any(|letter| letter.id == marked.letter.id) {
             return;
         }
         self.delivered += 1;
-        open.insert(self.delivered, (marked.letter.id, marked.marked_at));
+        let letter = OpenLetter { id: marked.letter.id, marked_at: marked.marked_at, owed: None };
+        open.insert(self.delivered, letter);
         let handle = marked.letter.id.as_bytes().to_vec().into();
         let id = DeliveryId { lane: self.redrive.lane.clone(), number: self.delivered, handle };
         // Without a lease: this source extends its letters by itself.
@@ -147,64 +153,13 @@ impl RedriveSource {
     }
 }
 
-fn is_open(room: &Room, lane: &Lane) -> bool {
-    room.messages > 0 && room.bytes > 0 && !room.closed.contains(lane)
+/// The lane of redriven letters. No source reaches this generation, so that a topic of the same name has other lanes.
+pub(super) fn lane() -> Lane {
+    Lane { topic: "redrive".into(), partition: 0, generation: u64::MAX }
 }
 
-impl Redrive {
-    /// Extends the leases of the open letters and takes further ones, in a task: a future that is dropped would lose
-    /// them for the length of their lease.
-    fn look(self: &Arc<Self>) -> oneshot::Receiver<Result<Vec<MarkedLetter>>> {
-        let (reply, taken) = oneshot::channel();
-        let redrive = Arc::clone(self);
-        self.runtime.spawn(Box::pin(async move {
-            // A failed send means that the source was dropped.
-            let _ = reply.send(redrive.extend_and_take().await);
-        }));
-        taken
-    }
-
-    async fn extend_and_take(&self) -> Result<Vec<MarkedLetter>> {
-        let open: Vec<DeadLetterId> = self.open.lock().values().map(|(id, _)| *id).collect();
-        if !open.is_empty() {
-            self.letters.postpone(&open, LEASE).await?;
-        }
-        let limit = MOST.saturating_sub(open.len());
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        self.letters.take_marked(&self.source, limit, LEASE).await
-    }
-
-    async fn settle(&self, id: &DeliveryId, settlement: Settlement) -> Result<()> {
-        match settlement {
-            Settlement::Ack => self.finish(id.number..=id.number).await,
-            Settlement::UpTo => self.finish(0..=id.number).await,
-            Settlement::Extend(_) => Ok(()),
-            Settlement::Retry(after) => {
-                let open = self.open.lock().get(&id.number).copied();
-                let Some((letter, _)) = open else { return Ok(()) };
-                self.letters.postpone(&[letter], after).await?;
-                self.open.lock().remove(&id.number);
-                Ok(())
-            }
-        }
-    }
-
-    async fn finish(&self, numbers: std::ops::RangeInclusive<u64>) -> Result<()> {
-        let ended: Vec<(u64, (DeadLetterId, Timestamp))> =
-            self.open.lock().range(numbers).map(|(number, marked)| (*number, *marked)).collect();
-        if ended.is_empty() {
-            return Ok(());
-        }
-        let redriven: Vec<(DeadLetterId, Timestamp)> = ended.iter().map(|(_, marked)| *marked).collect();
-        self.letters.finish(&redriven).await?;
-        let mut open = self.open.lock();
-        for (number, _) in &ended {
-            open.remove(number);
-        }
-        Ok(())
-    }
+fn is_open(room: &Room, lane: &Lane) -> bool {
+    room.messages > 0 && room.bytes > 0 && !room.closed.contains(lane)
 }
 
 #[async_trait]
@@ -243,7 +198,11 @@ impl Source for RedriveSource {
     async fn close(&mut self) -> Result<()> {
         let undelivered: Vec<DeadLetterId> = {
             let mut open = self.redrive.open.lock();
-            self.ready.drain(..).filter_map(|delivery| open.remove(&delivery.id.number)).map(|(id, _)| id).collect()
+            self.ready
+                .drain(..)
+                .filter_map(|delivery| open.remove(&delivery.id.number))
+                .map(|letter| letter.id)
+                .collect()
         };
         if !undelivered.is_empty() {
             // Otherwise they are free after their lease.

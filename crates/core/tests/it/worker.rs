@@ -3,6 +3,8 @@
 mod actions;
 mod engine;
 mod identity;
+mod parking;
+mod reopen;
 mod rows;
 mod verdicts;
 mod watermark;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use columns::WrittenLetter;
 use hapax_core::broker::{
     DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
@@ -57,6 +58,8 @@ struct DeadLetterSql {
     list: String,
     find: String,
     mark: String,
+    remove: String,
+    keys: String,
     take: String,
     postpone: String,
     finish: String,
@@ -69,6 +72,8 @@ impl DeadLetterSql {
             list: schema.qualify(include_str!("dead/list.sql")),
             find: schema.qualify(include_str!("dead/find.sql")),
             mark: schema.qualify(include_str!("dead/mark.sql")),
+            remove: schema.qualify(include_str!("dead/remove.sql")),
+            keys: schema.qualify(include_str!("dead/keys.sql")),
             take: schema.qualify(include_str!("dead/take.sql")),
             postpone: schema.qualify(include_str!("dead/postpone.sql")),
             finish: schema.qualify(include_str!("dead/finish.sql")),
@@ -142,6 +147,16 @@ impl DeadLetterStore for PostgresDeadLetters {
 
     async fn mark(&self, id: DeadLetterId) -> Result<bool> {
         Ok(!self.query(&self.sql.mark, &[(&uuid(&id), Type::UUID)]).await?.is_empty())
+    }
+
+    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
+        Ok(!self.query(&self.sql.remove, &[(&uuid(&id), Type::UUID)]).await?.is_empty())
+    }
+
+    async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
+        let asked: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let rows = self.query(&self.sql.keys, &[(&source, Type::TEXT), (&asked, Type::BYTEA_ARRAY)]).await?;
+        rows.iter().map(columns::ordering_key).collect()
     }
 
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {

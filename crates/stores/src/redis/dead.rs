@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use hapax_core::broker::{
     DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
 };
 use hapax_core::runtime::Runtime;
-use hapax_core::{Result, Timestamp};
+use hapax_core::{Error, ErrorKind, Result, Timestamp};
 use redis::{Value, cmd};
 
 use super::RedisUrl;
@@ -137,6 +138,17 @@ impl DeadLetterStore for RedisDeadLetters {
         let reply = self.run(include_str!("dead/mark.lua"), &[id.as_bytes()]).await?;
         let is_found = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
         Ok(is_found.is_some_and(|is_found| &is_found[..] == b"1"))
+    }
+
+    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
+        let reply = self.run(include_str!("dead/remove.lua"), &[id.as_bytes()]).await?;
+        let is_found = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
+        Ok(is_found.is_some_and(|is_found| &is_found[..] == b"1"))
+    }
+
+    async fn keys_with_letters(&self, _source: &str, _keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
+        let message = "a stream of Redis does not tell which ordering keys have dead letters: use PostgreSQL or SQLite";
+        Err(Error::new(ErrorKind::Invalid, message))
     }
 
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {

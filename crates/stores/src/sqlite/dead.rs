@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use hapax_core::broker::{
     DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
 };
@@ -130,6 +131,21 @@ impl DeadLetterStore for SqliteDeadLetters {
             in_transaction(connection, |transaction| statements::mark(transaction, id, runtime.wall_now()))
         };
         self.thread.run(mark).await
+    }
+
+    async fn remove(&self, id: DeadLetterId) -> Result<bool> {
+        let remove = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| statements::remove(transaction, id))
+        };
+        self.thread.run(remove).await
+    }
+
+    async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
+        let source = source.to_owned();
+        let find = move |connection: &mut Connection| {
+            statements::keys_with_letters(connection, &source, keys).map_err(not_applied)
+        };
+        self.thread.run(find).await
     }
 
     async fn take_marked(&self, source: &str, limit: usize, lease: Duration) -> Result<Vec<MarkedLetter>> {

@@ -46,6 +46,13 @@ pub(super) fn marked(id: DeadLetterId, is_marked: bool, as_json: bool) -> String
     if is_marked { format!("marked: {id}") } else { format!("does not exist: {id}") }
 }
 
+pub(super) fn dropped(id: DeadLetterId, is_dropped: bool, as_json: bool) -> String {
+    if as_json {
+        return json!({ "id": id.to_string(), "dropped": is_dropped }).to_string();
+    }
+    if is_dropped { format!("dropped: {id}") } else { format!("does not exist: {id}") }
+}
+
 pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> String {
     let mut fields = fields(&kept.letter);
     fields.insert("redrive_at".into(), json!(kept.marked_at.map(time)));

@@ -207,6 +207,7 @@ words! {
     is_strict -> bool { "lenient" => false, "strict" => true }
     is_retry -> bool { "hold" => false, "retry" => true }
     is_pass -> bool { "reject" => false, "pass" => true }
+    is_park -> bool { "continue" => false, "park" => true }
     is_on -> bool { "off" => false, "on" => true }
     underscore_fields -> UnderscoreFields { "drop" => UnderscoreFields::Drop, "forward" => UnderscoreFields::Forward }
 }

@@ -10,6 +10,19 @@ use crate::commands::CommandError;
 /// The URLs that `hapax dead` accepts, for help and errors.
 pub(crate) const SCHEMES: &str = "sqlite://PATH, postgres://HOST/DATABASE or redis://HOST";
 
+/// Whether the dead letters at a URL tell which ordering keys they belong to.
+pub(crate) fn can_park(url: &StoreUrl) -> bool {
+    match url {
+        StoreUrl::Memory => false,
+        #[cfg(feature = "postgres")]
+        StoreUrl::Postgres(_) => true,
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(_) => false,
+        #[cfg(feature = "sqlite")]
+        StoreUrl::Sqlite(_) => true,
+    }
+}
+
 /// Opens the dead letters in the store or the database that a URL names, for commands that read them.
 pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Arc<dyn DeadLetterStore>, CommandError> {
     #[cfg(feature = "sqlite")]

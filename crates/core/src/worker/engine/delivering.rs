@@ -8,6 +8,7 @@ use crate::chaos;
 use crate::telemetry;
 use crate::worker::engine::{Engine, HeldMessage};
 use crate::worker::lanes::Revocation;
+use crate::worker::redrive;
 
 /// How long before the end of a revocation the worker leaves, whatever still runs: the source has to commit.
 const LEAVE_BEFORE: Duration = Duration::from_secs(1);
@@ -48,13 +49,25 @@ impl Engine {
         match reason {
             Some(reason) => self.burials.push(number, reason, 0),
             None => {
-                let key = delivery.message.ordering_key.clone();
-                self.order.push(number, key.map(|key| (Arc::clone(&lane.topic), key)));
+                let key = delivery.message.ordering_key.clone().map(|key| (Arc::clone(&lane.topic), key));
+                self.order.push(number, key);
+                self.close_key(&delivery);
             }
         }
         let identified = identified.ok();
         let held = HeldMessage { delivery, identified, arrived: now, is_running: false, panics: 0, lease };
         self.messages.insert(number, held);
+    }
+
+    /// Lets the messages of this one's key wait for a look at the dead letters. A redriven letter waits for nothing.
+    pub(super) fn close_key(&mut self, delivery: &Delivery) {
+        let lane = &delivery.id.lane;
+        let Some(parking) = self.parking.as_mut().filter(|_| *lane != redrive::lane()) else { return };
+        if let Some(key) = &delivery.message.ordering_key {
+            let key = (Arc::clone(&lane.topic), key.clone());
+            self.order.close(&key);
+            parking.close(key);
+        }
     }
 
     /// Takes a message out of everything but its lane's watermark. It is not settled.
@@ -67,6 +80,13 @@ impl Engine {
         }
         self.order.remove(number);
         self.burials.forget(number);
+        if let (Some(parking), Some(key)) = (&mut self.parking, &held.delivery.message.ordering_key) {
+            let key = (Arc::clone(&held.delivery.id.lane.topic), key.clone());
+            if !self.order.has(&key) {
+                parking.forget(&key);
+                self.order.open(&key);
+            }
+        }
         Some(held)
     }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::broker::{Acknowledges, DeadReason, DeliveryId, Settlement, Verdict};
 use crate::chaos;
+use crate::error::Result;
 use crate::lease::Heartbeat;
 use crate::telemetry;
 use crate::worker::engine::tasks::TaskReport;
@@ -31,6 +32,7 @@ impl Engine {
                     }
                     if let Some(burial) = self.burials.ended(number, &result, now) {
                         telemetry::buried(&self.name, burial.reason);
+                        self.park(number);
                         if !chaos::on("dead_letter_acked_first") {
                             self.finish(number);
                         }
@@ -44,6 +46,7 @@ impl Engine {
                 let forgotten = self.settling.settled(sent, results, now);
                 forgotten.iter().for_each(|pending| telemetry::settlement_forgotten(&pending.id));
             }
+            TaskReport::Looked(found) => self.open_keys(found, now),
             TaskReport::Left { lanes } => lanes.iter().for_each(|lane| self.drop_lane(lane)),
             TaskReport::Lag(lag) => telemetry::worker_lag(&self.name, lag),
         }
@@ -100,6 +103,26 @@ impl Engine {
                 self.order.run_alone(number);
                 self.order.delay(number, now);
             }
+        }
+    }
+
+    /// Lets later messages of this one's key wait: its dead letter is written, and it is about to be acknowledged.
+    fn park(&mut self, number: u64) {
+        if let Some(delivery) = self.messages.get(&number).map(|held| held.delivery.clone()) {
+            self.close_key(&delivery);
+        }
+    }
+
+    /// Lets keys go on that have no dead letter.
+    fn open_keys(&mut self, found: Result<Vec<Bytes>>, now: Duration) {
+        let Some(parking) = &mut self.parking else { return };
+        if let Err(error) = &found {
+            telemetry::parked_unknown(&self.name, error);
+        }
+        let found = found.ok();
+        telemetry::parked(&self.name, found.as_ref().map(Vec::len));
+        for key in parking.looked(found.as_deref(), now) {
+            self.order.open(&key);
         }
     }
 

@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 
 use crate::broker::{DeadLetter, Job, Lane, Verdict};
@@ -27,6 +28,8 @@ pub(super) enum TaskReport {
     Buried { numbers: Vec<u64>, results: Vec<Result<()>> },
     /// Whether the broker has confirmed settlements.
     Settled { sent: Vec<PendingSettlement>, results: Vec<Result<()>> },
+    /// The ordering keys that have dead letters, of those that are closed.
+    Looked(Result<Vec<Bytes>>),
     /// The worker has left these lanes.
     Left { lanes: Vec<Lane> },
     /// How many messages the broker has.
@@ -49,6 +52,9 @@ impl Engine {
         let settlements = self.settling.take_due(now);
         if !settlements.is_empty() {
             self.start_settlements(settlements);
+        }
+        if self.stop.is_none() {
+            self.look_for_letters(now);
         }
         let lanes = self.lanes_to_leave(now);
         if !lanes.is_empty() {
@@ -129,6 +135,19 @@ impl Engine {
             let results = timeout(&*runtime, CALL_WITHIN, settled).await.and_then(std::result::Result::ok);
             let results = complete(results, sent.len());
             TaskReport::Settled { sent, results }
+        });
+    }
+
+    fn look_for_letters(&mut self, now: Duration) {
+        let Some(parking) = &mut self.parking else { return };
+        let Some(keys) = parking.take_due(now) else { return };
+        let (letters, runtime, name) =
+            (Arc::clone(parking.letters()), Arc::clone(&self.runtime), Arc::clone(&self.name));
+        self.spawn(async move {
+            let look = AssertUnwindSafe(letters.keys_with_letters(&name, keys)).catch_unwind();
+            let found = timeout(&*runtime, CALL_WITHIN, look).await.and_then(std::result::Result::ok);
+            let late = || Err(Error::new(ErrorKind::Unknown, "the call ended without a result"));
+            TaskReport::Looked(found.unwrap_or_else(late))
         });
     }
 

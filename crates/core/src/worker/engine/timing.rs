@@ -6,6 +6,7 @@ use crate::broker::Room;
 use crate::telemetry;
 use crate::worker::batches::BatchStart;
 use crate::worker::engine::Engine;
+use crate::worker::parking::Parking;
 
 /// How often gauges are set.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
@@ -46,8 +47,10 @@ impl Engine {
         let now = self.runtime.boottime_now();
         let pause = Some(self.paused_until).filter(|until| *until > now);
         let measure = self.measured_at.map(|at| at + MEASURE_EVERY);
+        let look = self.parking.as_ref().filter(|_| self.stop.is_none()).and_then(Parking::next_due);
         let due = [
             batch,
+            look,
             self.order.next_wake(),
             self.burials.next_due(),
             self.settling.next_due(),

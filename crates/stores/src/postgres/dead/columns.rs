@@ -115,6 +115,10 @@ pub(super) fn kept(row: &Row) -> Result<KeptLetter> {
     Ok(KeptLetter { letter: columns.letter()?, marked_at })
 }
 
+pub(super) fn ordering_key(row: &Row) -> Result<Bytes> {
+    column::<Vec<u8>>(row, "okey").map(Bytes::from)
+}
+
 fn operation(row: &Row) -> Result<Option<OperationId>> {
     let operation: Option<Uuid> = column(row, "operation")?;
     Ok(operation.map(|operation| OperationId::from_bytes(operation.into_bytes())))

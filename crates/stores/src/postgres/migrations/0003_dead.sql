@@ -29,3 +29,5 @@ create table hapax_dead (
 alter sequence hapax_dead_number owned by hapax_dead.number;
 
 create index hapax_dead_marked on hapax_dead (source, marked_at) where marked_at is not null;
+
+create index hapax_dead_keys on hapax_dead (source, okey) where okey is not null;

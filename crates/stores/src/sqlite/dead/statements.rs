@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use hapax_core::broker::{DeadCursor, DeadLetter, DeadLetterId, KeptLetter, ListedLetter};
 use hapax_core::{OperationId, Result, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -127,8 +128,25 @@ pub(super) fn postpone(connection: &Connection, ids: &[DeadLetterId], until: Tim
     ids.iter().try_for_each(|id| statement.execute(params![id.as_bytes(), stored(until)]).map(drop))
 }
 
-fn remove(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<()> {
-    connection.prepare_cached(include_str!("remove.sql"))?.execute([id.as_bytes()]).map(drop)
+/// Removes a letter. Returns whether there was one.
+pub(super) fn remove(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<bool> {
+    Ok(connection.prepare_cached(include_str!("remove.sql"))?.execute([id.as_bytes()])? > 0)
+}
+
+/// Those of the ordering keys that have a letter of this source.
+pub(super) fn keys_with_letters(
+    connection: &Connection,
+    source: &str,
+    keys: Vec<Bytes>,
+) -> rusqlite::Result<Vec<Bytes>> {
+    let mut statement = connection.prepare_cached(include_str!("has_key.sql"))?;
+    let mut found = Vec::new();
+    for key in keys {
+        if statement.exists(params![source, &key[..]])? {
+            found.push(key);
+        }
+    }
+    Ok(found)
 }
 
 /// Removes a letter that has this mark.

@@ -26,3 +26,5 @@ create table if not exists hapax_dead (
 ) strict;
 
 create index if not exists hapax_dead_marked on hapax_dead (source, marked_at) where marked_at is not null;
+
+create index if not exists hapax_dead_keys on hapax_dead (source, okey) where okey is not null;

@@ -1,0 +1,161 @@
+//! Letters that were taken for a redrive: their leases, what lets their messages run again, and their ends.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::Reopen;
+use crate::broker::{
+    DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, DeliveryId, Lane, MarkedLetter, Settlement,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::Timestamp;
+use crate::runtime::{Runtime, timeout};
+use crate::telemetry;
+
+/// How long a taken letter belongs to this worker. Each look extends it.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// How long a message may take to be opened, and how long its letter waits after a failure.
+const REOPEN_WITHIN: Duration = Duration::from_secs(5);
+const REOPEN_AGAIN: Duration = Duration::from_secs(5);
+
+/// How many marked letters are processed at a time.
+const MOST: usize = 100;
+
+/// What the source, its settler and its tasks share.
+pub(super) struct Redrive {
+    pub(super) letters: Arc<dyn DeadLetterStore>,
+    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) source: Arc<str>,
+    pub(super) lane: Lane,
+    pub(super) reopen: Option<Arc<dyn Reopen>>,
+    /// Taken letters without an end, by the number of their delivery.
+    pub(super) open: Mutex<BTreeMap<u64, OpenLetter>>,
+}
+
+/// A letter that was taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenLetter {
+    pub(super) id: DeadLetterId,
+    pub(super) marked_at: Timestamp,
+    /// How its delivery was settled, if the store has not confirmed it. Each look settles it again.
+    pub(super) owed: Option<Settlement>,
+}
+
+impl Redrive {
+    /// Extends the leases of the open letters and takes further ones, in a task: a future that is dropped would lose
+    /// them for the length of their lease.
+    pub(super) fn look(self: &Arc<Self>) -> oneshot::Receiver<Result<Vec<MarkedLetter>>> {
+        let (reply, taken) = oneshot::channel();
+        let redrive = Arc::clone(self);
+        self.runtime.spawn(Box::pin(async move {
+            // A failed send means that the source was dropped.
+            let _ = reply.send(redrive.extend_and_take().await);
+        }));
+        taken
+    }
+
+    async fn extend_and_take(&self) -> Result<Vec<MarkedLetter>> {
+        self.settle_again().await;
+        let open: Vec<DeadLetterId> = self.open.lock().values().map(|letter| letter.id).collect();
+        if !open.is_empty() {
+            self.letters.postpone(&open, LEASE).await?;
+        }
+        let limit = MOST.saturating_sub(open.len());
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut taken = self.letters.take_marked(&self.source, limit, LEASE).await?;
+        let mut ready = Vec::new();
+        while !taken.is_empty() {
+            let marked = taken.remove(0);
+            match self.prepare(&marked).await {
+                Ok(true) => ready.push(marked),
+                Ok(false) => {}
+                Err(error) => {
+                    telemetry::reopen_failed(&self.source, &error);
+                    let waiting: Vec<DeadLetterId> = [marked].iter().chain(&taken).map(|one| one.letter.id).collect();
+                    // Otherwise they are free after their lease.
+                    let _ = self.letters.postpone(&waiting, REOPEN_AGAIN).await;
+                    break;
+                }
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Lets a message run again. Returns whether its letter can be delivered now.
+    async fn prepare(&self, marked: &MarkedLetter) -> Result<bool> {
+        let (Some(reopen), letter) = (&self.reopen, &marked.letter) else { return Ok(true) };
+        let late = || Err(Error::new(ErrorKind::Unknown, "the record was not opened in time"));
+        timeout(&*self.runtime, REOPEN_WITHIN, reopen.reopen(letter)).await.unwrap_or_else(late)?;
+        if letter.reason != DeadReason::NotDone {
+            return Ok(true);
+        }
+        // The word of the operator is about the attempts until now. It is used up before the next one: if that one does
+        // not end either, its outcome is unknown again. The next look takes the letter.
+        let unknown = DeadLetter { reason: DeadReason::OutcomeUnknown, ..letter.clone() };
+        self.letters.put(vec![unknown]).await.into_iter().collect::<Result<()>>()?;
+        self.letters.mark(letter.id).await?;
+        Ok(false)
+    }
+
+    /// Settles what the store has not confirmed. The worker itself gives up after a few tries.
+    async fn settle_again(&self) {
+        let owed: Vec<(u64, Settlement)> = {
+            let open = self.open.lock();
+            open.iter().filter_map(|(number, letter)| Some((*number, letter.owed?))).collect()
+        };
+        for (number, settlement) in owed {
+            if let Err(error) = self.carry_out(number, settlement).await {
+                telemetry::settlement_failed(&self.source, &error);
+                return;
+            }
+        }
+    }
+
+    /// Settles one delivery, or all up to it. What fails is owed.
+    pub(super) async fn settle(&self, id: &DeliveryId, settlement: Settlement) -> Result<()> {
+        let result = self.carry_out(id.number, settlement).await;
+        if result.is_err()
+            && let Some(letter) = self.open.lock().get_mut(&id.number)
+        {
+            letter.owed = Some(settlement);
+        }
+        result
+    }
+
+    async fn carry_out(&self, number: u64, settlement: Settlement) -> Result<()> {
+        match settlement {
+            Settlement::Ack => self.finish(number..=number).await,
+            Settlement::UpTo => self.finish(0..=number).await,
+            Settlement::Extend(_) => Ok(()),
+            Settlement::Retry(after) => {
+                let open = self.open.lock().get(&number).copied();
+                let Some(letter) = open else { return Ok(()) };
+                self.letters.postpone(&[letter.id], after).await?;
+                self.open.lock().remove(&number);
+                Ok(())
+            }
+        }
+    }
+
+    async fn finish(&self, numbers: std::ops::RangeInclusive<u64>) -> Result<()> {
+        let ended: Vec<(u64, OpenLetter)> =
+            self.open.lock().range(numbers).map(|(number, letter)| (*number, *letter)).collect();
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let redriven: Vec<_> = ended.iter().map(|(_, letter)| (letter.id, letter.marked_at)).collect();
+        self.letters.finish(&redriven).await?;
+        let mut open = self.open.lock();
+        for (number, _) in &ended {
+            open.remove(number);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+select distinct okey from hapax_dead where source = $1 and okey = any($2)
