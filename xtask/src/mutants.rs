@@ -2,9 +2,10 @@
 //! time. A bug that no harness sees is a failure.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,23 +104,42 @@ fn seen(root: &Path, harness: &Harness, mutant: Option<&str>) -> Option<bool> {
     let mut command = Command::new(&harness.binary);
     command.args(harness.arguments).current_dir(root.join("crates/core")).env_remove("HAPAX_CHAOS");
     command.envs(mutant.map(|mutant| ("HAPAX_CHAOS", mutant)));
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+    command.env("RUST_BACKTRACE", "0");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     // Without a bug the limit only stops a harness that hangs.
     let limit = if mutant.is_some() { LIMIT } else { 10 * LIMIT };
     ended(child, limit)
 }
 
+/// Waits for the end, or for the first test that fails. Returns whether a test failed, or nothing if the time is up.
 fn ended(mut child: Child, limit: Duration) -> Option<bool> {
     let begun = Instant::now();
+    let lines = BufReader::new(child.stdout.take()?).lines();
+    let (failed, failure) = mpsc::channel();
+    thread::spawn(move || {
+        if lines.map_while(Result::ok).any(|line| line.ends_with("... FAILED")) {
+            // Without a receiver the child has ended already.
+            let _ = failed.send(());
+        }
+    });
     while begun.elapsed() < limit {
         if let Some(status) = child.try_wait().ok()? {
             return Some(!status.success());
         }
+        if failure.try_recv().is_ok() {
+            stop(child);
+            return Some(true);
+        }
         thread::sleep(Duration::from_millis(5));
     }
-    child.kill().ok()?;
-    child.wait().ok()?;
+    stop(child);
     None
+}
+
+fn stop(mut child: Child) {
+    // Either fails only if the child has ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// Builds with the flags of `cargo xtask test`, so that nothing is compiled twice.

@@ -57,10 +57,12 @@ impl TestTally {
         for IgnoredTest { test, reason } in &self.skips {
             details += &format!("ignored: {test}: {reason}\n");
         }
-        for test in &self.failures {
-            details += &format!("failed: {test}\n");
-        }
-        details
+        details + &self.failures()
+    }
+
+    /// One line for each failed test.
+    pub(crate) fn failures(&self) -> String {
+        self.failures.iter().map(|test| format!("failed: {test}\n")).collect()
     }
 
     /// The last line of the output: `tests: 412 passed, 0 failed, 3 ignored (2 of this reason; 1 of that)`.

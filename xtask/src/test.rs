@@ -82,6 +82,8 @@ impl CommandLine {
         let mut words = self.words.split(' ');
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).envs(self.variable.iter().map(|(name, value)| (name, value.as_ref()))).current_dir(root);
+        // Tests panic on purpose, and a page for each of them would bury the failure.
+        command.env("RUST_BACKTRACE", "0");
         command
     }
 }
@@ -147,7 +149,9 @@ fn tests_pass(root: &Path, services: &Unpacked, mutants: impl FnOnce(&Path) -> b
     }
     let passed = passed && mutants(root);
     println!("{services}");
-    println!("{}", TestTally::of(output.lines()).summary());
+    let tally = TestTally::of(output.lines());
+    print!("{}", tally.failures());
+    println!("{}", tally.summary());
     passed
 }
 
