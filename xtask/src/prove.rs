@@ -28,9 +28,10 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
         ["sim", "--seeds", count] => simulations(root, "0", number(count)?),
         ["sim", "--seeds", count, "--from", first] => simulations(root, number(first)?, number(count)?),
         ["sim", ..] => Err("prove sim takes --seed N, or --seeds N [--from S]".into()),
-        ["torture", rest @ ..] => torture(root, rest),
+        ["torture", rest @ ..] => torture(root, "hapax-torture", rest),
+        ["target", rest @ ..] => torture(root, "hapax-torture-target", rest),
         [other, ..] => Err(format!("there is no proof `{other}`")),
-        [] => Err("name what to prove: model, sim, torture".into()),
+        [] => Err("name what to prove: model, sim, torture, target".into()),
     }
 }
 
@@ -41,13 +42,14 @@ fn model(root: &Path, settings: &[&str]) -> bool {
     command.current_dir(root).status().is_ok_and(|status| status.success())
 }
 
-/// Tortures the example with a ledger. The binary reads the arguments, and writes its section of the report.
-fn torture(root: &Path, arguments: &[&str]) -> Result<bool, String> {
+/// Tortures the example with a ledger, or the worker with a service behind HTTP. The binary reads the arguments, and
+/// writes its section of the report.
+fn torture(root: &Path, program: &str, arguments: &[&str]) -> Result<bool, String> {
     let commit = commit(root, &TORTURED).ok_or("git cannot name the commit of the tortured sources")?;
     services::unpack(root)?;
     let mut build = Command::new("cargo");
     build.args(["build", "--quiet", "-p", "hapax-cli", "-p", "example-transfer-postgres", "-p", "hapax-torture"]);
-    let mut run = Command::new(target(root).join("debug/hapax-torture"));
+    let mut run = Command::new(target(root).join("debug").join(program));
     run.args(arguments).args(["--commit", &commit, "--report", TORTURE_REPORT]);
     Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
 }

@@ -9,6 +9,8 @@
 //! faults.rs             kills, pauses and cuts
 //! bank.rs, audit.rs     what the database says, and whether it agrees with the journal
 //! ```
+//!
+//! [`target`] tortures `hapax worker` and a service behind it in the same way.
 
 mod audit;
 mod bank;
@@ -21,9 +23,12 @@ mod order;
 mod process;
 mod random;
 mod run;
+mod sections;
+pub mod target;
 mod world;
 
 pub use audit::{FoundDamage, TransferDamage};
 pub use options::{FaultSelection, TortureFault, TortureOptions, TorturedService};
 pub use order::TransferOrder;
 pub use run::{TortureResult, run};
+pub use sections::with_section;

@@ -77,7 +77,7 @@ impl ProgramArguments {
             && is_clean == self.options.service.has_ledger()
         {
             let text = fs::read_to_string(path).unwrap_or_default();
-            fs::write(path, report::with_section(&text, &section))?;
+            fs::write(path, hapax_torture::with_section(&text, &section))?;
         }
         if is_clean {
             fs::remove_dir_all(&folder)?;

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use std::{env, io};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// A process that does not listen by then has failed, even on a slow machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -61,6 +62,23 @@ impl RestartableProcess {
         Ok(())
     }
 
+    /// Stops the process for a time (SIGSTOP), and lets it go on.
+    pub(crate) async fn pause(&self, length: Duration) -> Result<()> {
+        let child = self.child.lock().await;
+        let id = child.as_ref().and_then(Child::id).context("an earlier restart failed")?;
+        signal(id, Signal::STOP)?;
+        sleep(length).await;
+        signal(id, Signal::CONT)
+    }
+
+    /// Asks the process to end (SIGTERM), and waits until it has.
+    pub(crate) async fn terminate(&self) -> Result<ExitStatus> {
+        let mut child = self.child.lock().await;
+        let child = child.as_mut().context("an earlier restart failed")?;
+        signal(child.id().context("it has ended by itself")?, Signal::TERM)?;
+        timeout(DEADLINE, child.wait()).await.context("it does not end")?.map_err(Into::into)
+    }
+
     /// Fails if the process has ended by itself.
     pub(crate) async fn check(&self) -> Result<()> {
         let mut child = self.child.lock().await;
@@ -105,6 +123,11 @@ impl ProcessSpec {
     fn ended(&self, status: ExitStatus) -> String {
         format!("{} ended by itself, {status}; its log is {}", self.program.display(), self.log.display())
     }
+}
+
+fn signal(id: u32, signal: Signal) -> Result<()> {
+    let pid = i32::try_from(id).ok().and_then(Pid::from_raw).context("a process has an id")?;
+    Ok(kill_process(pid, signal)?)
 }
 
 /// A command whose process is killed when this one dies, where the system has `setpriv`.

@@ -4,8 +4,6 @@ use std::fmt::Write;
 
 use hapax_torture::{FaultSelection, TortureFault, TortureOptions, TortureResult, TorturedService, TransferDamage};
 
-const TITLE: &str = "# Torture\n";
-
 /// The command that repeats a run.
 pub(crate) fn command(options: &TortureOptions) -> String {
     let faults = match options.faults {
@@ -66,43 +64,4 @@ pub(crate) fn section(options: &TortureOptions, commit: &str, result: &TortureRe
         writeln!(text, "\n{rule} {share:.0} is damaged ({bound:.1e}).").expect("memory");
     }
     text
-}
-
-/// The report with this section in place of an earlier one of the same heading. The section of a longer run stays.
-pub(crate) fn with_section(report: &str, section: &str) -> String {
-    let heading = section.lines().next().unwrap_or_default().strip_prefix("## ");
-    let mut sections: Vec<&str> = report.split("\n## ").skip(1).collect();
-    let earlier = sections.iter().find(|earlier| earlier.lines().next() == heading);
-    if earlier.is_some_and(|earlier| transfers(earlier) > transfers(section)) {
-        return report.to_owned();
-    }
-    sections.retain(|earlier| earlier.lines().next() != heading);
-    let kept: Vec<String> = sections.iter().map(|section| format!("\n## {}\n", section.trim_end())).collect();
-    format!("{TITLE}{}\n{section}", kept.concat())
-}
-
-/// The number of transfers of a section.
-fn transfers(section: &str) -> u32 {
-    let row = section.lines().find_map(|line| line.strip_prefix("| transfers | ")?.strip_suffix(" |"));
-    row.and_then(|number| number.parse().ok()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_section_takes_the_place_of_an_earlier_one() {
-        let first = with_section("", "## One\n\n1\n");
-        assert_eq!(first, "# Torture\n\n## One\n\n1\n");
-        let both = with_section(&first, "## Two\n\n2\n");
-        assert_eq!(both, "# Torture\n\n## One\n\n1\n\n## Two\n\n2\n");
-        assert_eq!(with_section(&both, "## One\n\n3\n"), "# Torture\n\n## Two\n\n2\n\n## One\n\n3\n");
-    }
-    #[test]
-    fn a_short_run_leaves_the_section_of_a_longer_one() {
-        let long = with_section("", "## One\n\n| transfers | 2000 |\n");
-        assert_eq!(with_section(&long, "## One\n\n| transfers | 300 |\n"), long);
-        assert_ne!(with_section(&long, "## One\n\n| transfers | 2000 |\n| time | 1 s |\n"), long);
-    }
 }

@@ -72,6 +72,6 @@ fn gateway(folder: &Path, service: &RestartableProcess, redis: &Proxy) -> Result
 }
 
 /// Two runs at the same time look for ports in different places.
-fn random() -> u32 {
+pub(crate) fn random() -> u32 {
     u32::try_from(RandomState::new().hash_one(std::process::id()) % 8000).unwrap_or_default()
 }

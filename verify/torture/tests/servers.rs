@@ -7,8 +7,12 @@
 
 use std::process::ExitCode;
 
-use hapax_testkit::servers;
+use hapax_testkit::servers::{self, Trial};
+use hapax_torture::target::{
+    self, FoundMessageDamage, LapsePolicy, MessageDamage, MessageSource, TargetOptions, TargetResult,
+};
 use hapax_torture::{FaultSelection, TortureFault, TortureOptions, TortureResult, TorturedService, TransferDamage};
+use libtest_mimic::Failed;
 
 fn main() -> ExitCode {
     // A run needs both servers.
@@ -17,7 +21,16 @@ fn main() -> ExitCode {
         servers::test("no_fault_moves_money_twice_or_loses_an_answer", service, with_the_ledger),
         servers::test("the_same_holds_if_the_ledger_runs_the_transaction", service, with_the_runner),
         servers::test("the_audit_finds_second_effects_without_the_ledger", service, without_the_ledger),
+        Trial::test("target::under_hold_no_message_has_a_second_effect_and_none_is_lost", || block_on(held())),
+        Trial::test("target::without_faults_each_message_is_sent_once", || block_on(calm())),
+        Trial::test("target::under_retry_only_unknown_attempts_are_sent_again", || block_on(retried())),
     ])
+}
+
+fn block_on(test: impl Future<Output = ()>) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(test);
+    Ok(())
 }
 
 async fn run(transfers: u32, service: TorturedService) -> TortureResult {
@@ -55,4 +68,45 @@ async fn without_the_ledger() {
         assert!(result.count(damage) > 0, "{damage:?} is not among {:?}", result.damages);
     }
     assert_eq!(result.count(TransferDamage::Lost), 0);
+}
+
+/// The audit of a run of a worker and a service behind HTTP. A run that fails keeps its files.
+async fn run_target(options: TargetOptions) -> (TargetResult, Vec<FoundMessageDamage>) {
+    let folder = tempfile::tempdir().unwrap();
+    let result = match target::run(options, folder.path()).await {
+        Ok(result) => result,
+        Err(error) => panic!("{error:#}; the journal and the logs are in {}", folder.keep().display()),
+    };
+    println!("{:?} {:?}, {} doubles", result.faults, result.letters_by_reason(), result.doubles());
+    let damages = target::audit(&result, options.policy);
+    if !damages.is_empty() {
+        println!("the journal and the logs are in {}", folder.keep().display());
+    }
+    (result, damages)
+}
+
+const HOSTILE: TargetOptions =
+    TargetOptions { messages: 300, seed: 1, policy: LapsePolicy::Hold, source: MessageSource::Sqlite, is_calm: false };
+
+async fn held() {
+    let (result, damages) = run_target(HOSTILE).await;
+    assert_eq!(damages, []);
+    assert!(result.unknown_attempts() > 0);
+    assert!(result.letters_by_reason()["outcome-unknown"] > 0);
+    assert_eq!(result.doubles(), 0);
+}
+
+async fn retried() {
+    let options = TargetOptions { policy: LapsePolicy::Retry, ..HOSTILE };
+    let (result, damages) = run_target(options).await;
+    assert_eq!(damages, []);
+    // The faults that make second effects have happened, and the audit of the other policy finds them.
+    let found = target::audit(&result, LapsePolicy::Hold);
+    assert!(found.iter().any(|found| found.damage == MessageDamage::SecondEffect), "{found:?}");
+}
+
+async fn calm() {
+    let (result, damages) = run_target(TargetOptions { is_calm: true, ..HOSTILE }).await;
+    assert_eq!(damages, []);
+    assert_eq!((result.attempts(), result.doubles(), result.letters.len()), (300, 0, 0));
 }

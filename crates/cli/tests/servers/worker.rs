@@ -40,6 +40,7 @@ async fn stream() {
 /// A worker process, killed when dropped.
 pub(crate) struct RunningWorker {
     child: Child,
+    #[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "only the tests on Kafka look at it"))]
     log: Option<JoinHandle<String>>,
 }
 

@@ -1,0 +1,107 @@
+//! The audit: what the service did and what the dead letters say, against what the policy promises.
+
+use std::fmt;
+
+use crate::target::TargetResult;
+use crate::target::attempts::ServiceAttempt;
+use crate::target::options::LapsePolicy;
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MessageDamage {
+    /// It has no effect, and no dead letter.
+    Lost,
+    /// Under `hold` it had its effect more than once.
+    SecondEffect,
+    /// Under `hold` it was sent again after an attempt whose outcome nobody knows.
+    SentAfterUnknown,
+    /// It was sent again although the worker knew that nothing was left to do.
+    SentAfterTheEnd,
+    /// Under `hold` an attempt had an unknown outcome, and no dead letter says `outcome-unknown`.
+    UnknownWithoutLetter,
+    /// It was rejected for good, and no dead letter says so.
+    RejectedWithoutLetter,
+    /// The service got a message that nobody sent.
+    Unsent,
+}
+
+/// A damage, and where it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundMessageDamage {
+    /// What is wrong.
+    pub damage: MessageDamage,
+    /// Where.
+    pub place: String,
+}
+
+impl fmt::Display for FoundMessageDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.damage, self.place)
+    }
+}
+
+/// Everything that is wrong under this policy.
+pub fn audit(result: &TargetResult, policy: LapsePolicy) -> Vec<FoundMessageDamage> {
+    let mut found = Vec::new();
+    for key in &result.keys {
+        let (attempts, letters) = (result.journal.of(key), result.letters.get(key).map_or(&[][..], Vec::as_slice));
+        for damage in damages(attempts, letters, policy) {
+            found.push(FoundMessageDamage { damage, place: format!("{key}: {attempts:?}, dead letters {letters:?}") });
+        }
+    }
+    let unsent = result.journal.keys().filter(|key| !result.keys.contains(key));
+    found.extend(unsent.map(|key| FoundMessageDamage { damage: MessageDamage::Unsent, place: key.clone() }));
+    found
+}
+
+fn damages(attempts: &[ServiceAttempt], letters: &[String], policy: LapsePolicy) -> Vec<MessageDamage> {
+    let effects = attempts.iter().filter(|attempt| attempt.has_effect).count();
+    let has_letter = |reason: &str| letters.iter().any(|letter| letter == reason);
+    let is_before = |what: fn(&ServiceAttempt) -> bool| attempts.iter().rev().skip(1).any(what);
+    let is_rejected = attempts.last().is_some_and(|last| last.is_surely_final() && !last.has_effect);
+    let mut found = Vec::new();
+    let mut check = |is_wrong: bool, damage| found.extend(is_wrong.then_some(damage));
+    check(effects == 0 && letters.is_empty(), MessageDamage::Lost);
+    check(is_before(ServiceAttempt::is_surely_final), MessageDamage::SentAfterTheEnd);
+    check(is_rejected && !has_letter("rejected"), MessageDamage::RejectedWithoutLetter);
+    if policy == LapsePolicy::Hold {
+        let is_unknown = attempts.iter().any(ServiceAttempt::is_unknown);
+        check(effects > 1, MessageDamage::SecondEffect);
+        check(is_before(ServiceAttempt::is_unknown), MessageDamage::SentAfterUnknown);
+        check(is_unknown && !has_letter("outcome-unknown"), MessageDamage::UnknownWithoutLetter);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(has_effect: bool, status: Option<u16>) -> ServiceAttempt {
+        ServiceAttempt { began: 1, has_effect, answer: status.map(|status| (2, status)), is_touched: false }
+    }
+
+    #[test]
+    fn each_damage_is_found_and_nothing_else() {
+        use LapsePolicy::{Hold, Retry};
+        use MessageDamage as Damage;
+        let (done, cut, refused) = (attempt(true, Some(201)), attempt(true, None), attempt(false, Some(429)));
+        let touched = ServiceAttempt { is_touched: true, ..done.clone() };
+        let rejected = attempt(false, Some(422));
+        let unknown = ["outcome-unknown".to_owned()];
+        for (attempts, letters, policy, expected) in [
+            (vec![done.clone()], &[][..], Hold, vec![]),
+            (vec![refused, done.clone()], &[], Hold, vec![]),
+            (vec![], &[], Hold, vec![Damage::Lost]),
+            (vec![cut.clone()], &unknown, Hold, vec![]),
+            (vec![cut.clone()], &[], Hold, vec![Damage::UnknownWithoutLetter]),
+            (vec![cut.clone(), done.clone()], &unknown, Hold, vec![Damage::SecondEffect, Damage::SentAfterUnknown]),
+            (vec![cut, done.clone()], &[], Retry, vec![]),
+            (vec![touched, done.clone()], &[], Retry, vec![]),
+            (vec![done.clone(), done], &[], Retry, vec![Damage::SentAfterTheEnd]),
+            (vec![rejected], &unknown, Retry, vec![Damage::RejectedWithoutLetter]),
+        ] {
+            assert_eq!(damages(&attempts, letters, policy), expected, "{attempts:?}");
+        }
+    }
+}
