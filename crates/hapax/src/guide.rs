@@ -1,4 +1,4 @@
-//! Eleven chapters. Every example is compiled, and run unless it needs a server.
+//! Twelve chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
@@ -6,6 +6,7 @@
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
 //! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
+//! | `emit_an_event` | authors of a service that publishes events: the outbox | `sqlite` |
 //! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite` |
 //! | `which_key` | authors of a consumer: what identifies a message | `worker` |
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
@@ -30,6 +31,11 @@ pub mod what_a_client_sees {
 pub mod your_transaction {
     #![doc = include_str!("guide/your_transaction.md")]
     #![cfg_attr(feature = "test-util", doc = include_str!("guide/your_transaction_tests.md"))]
+}
+
+#[cfg(feature = "sqlite")]
+pub mod emit_an_event {
+    #![doc = include_str!("guide/emit_an_event.md")]
 }
 
 #[cfg(all(feature = "sqlite", feature = "tokio"))]
