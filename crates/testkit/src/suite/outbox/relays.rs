@@ -5,27 +5,38 @@ use super::world::{ALL_BYTES, OutboxWorld, event};
 /// A transaction draws a row id and is slow. The relay reads a horizon and everything that is committed. The horizon
 /// must not settle before the transaction has ended, and then its row is read.
 pub(super) async fn slow_tx_row_is_emitted(world: &OutboxWorld<'_>) {
+    let first = publish_one(world).await;
     let slow = world.begin_slow(&event("slow", Some("a"))).await;
     let before = world.outbox.horizon().await.expect("the outbox answers");
     assert_eq!(world.topics().await, [""; 0]);
     let still = world.outbox.horizon().await.expect("the outbox answers");
     assert!(
-        still.settled <= before.stamp || before.drawn == RowId(0),
+        still.settled <= before.stamp || before.drawn == first,
         "the transaction that drew {:?} has not ended: {still:?}",
         before.drawn
     );
     slow.commit().await.expect("the outbox answers");
     let after = world.outbox.horizon().await.expect("the outbox answers");
-    assert!(after.drawn >= RowId(1), "{after:?}");
+    assert!(after.drawn > first, "{after:?}");
     world.settle(after.stamp).await;
     assert_eq!(world.topics().await, ["slow"]);
 }
 
+/// Publishes a row of its own. In PostgreSQL the first use of a sequence gives the transaction its id, and later ones
+/// do not.
+async fn publish_one(world: &OutboxWorld<'_>) -> RowId {
+    world.emit(&[event("first", None)]).await;
+    let first = world.read().await.rows[0].id;
+    world.publish_all().await;
+    first
+}
+
 pub(super) async fn a_fast_transaction_overtakes_a_slow_one(world: &OutboxWorld<'_>) {
+    let first = publish_one(world).await;
     let slow = world.begin_slow(&event("slow", Some("a"))).await;
     world.emit(&[event("fast", Some("a"))]).await;
     let horizon = world.outbox.horizon().await.expect("the outbox answers");
-    assert!(horizon.drawn >= RowId(2), "both ids are drawn: {horizon:?}");
+    assert!(horizon.drawn.0 >= first.0 + 2, "both ids are drawn: {horizon:?}");
     assert_eq!(world.topics().await, ["fast"]);
     world.publish_all().await;
     for _ in 0..3 {
