@@ -7,7 +7,7 @@
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
 //! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
 //! | `emit_an_event` | authors of a service that publishes events: the outbox | `sqlite` |
-//! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite` |
+//! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite`; its part on Kafka `kafka`, `postgres` |
 //! | `which_key` | authors of a consumer: what identifies a message | `worker` |
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
@@ -46,6 +46,7 @@ pub mod when_a_message_is_dead {
 #[cfg(all(feature = "sqlite", feature = "tokio", feature = "worker"))]
 pub mod consume_a_topic {
     #![doc = include_str!("guide/consume_a_topic.md")]
+    #![cfg_attr(all(feature = "kafka", feature = "postgres"), doc = include_str!("guide/consume_a_topic_kafka.md"))]
 }
 
 #[cfg(feature = "worker")]

@@ -26,3 +26,6 @@ pub mod records_in_redis {}
 
 #[doc = include_str!("../../../crates/hapax/src/guide/from_a_pattern.md")]
 pub mod from_a_pattern {}
+
+#[doc = include_str!("../../../crates/hapax/src/guide/consume_a_topic_kafka.md")]
+pub mod consume_a_topic_kafka {}
