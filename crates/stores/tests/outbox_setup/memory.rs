@@ -1,12 +1,13 @@
 //! The outbox suite's setup of the outbox in memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::outbox::{MemoryOutbox, MemoryTransaction, Outbox, OutboxUpkeep, OutgoingEvent};
-use hapax_core::{BoxError, EventId};
+use hapax_core::store::Memory;
+use hapax_core::{BoxError, EventId, Store};
 use hapax_testkit::{ManualClock, OutboxBackend, OutboxCapability, OutboxSetup, OutboxWriter};
 
 pub(crate) fn backend() -> OutboxBackend {
@@ -16,13 +17,14 @@ pub(crate) fn backend() -> OutboxBackend {
 
 struct MemorySetup {
     outbox: MemoryOutbox,
+    store: Arc<Memory>,
     clock: Arc<ManualClock>,
 }
 
 impl MemorySetup {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::new());
-        Self { outbox: MemoryOutbox::new(Arc::clone(&clock) as Arc<_>), clock }
+        Self { outbox: MemoryOutbox::new(Arc::clone(&clock) as Arc<_>), store: Arc::new(Memory::new()), clock }
     }
 }
 
@@ -34,6 +36,10 @@ impl OutboxSetup for MemorySetup {
 
     fn upkeep(&self) -> Arc<dyn OutboxUpkeep> {
         Arc::new(self.outbox.clone())
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
     }
 
     async fn begin(&self) -> Box<dyn OutboxWriter> {
@@ -56,8 +62,8 @@ struct MemoryWriter(MemoryTransaction);
 #[async_trait(?Send)]
 impl OutboxWriter for MemoryWriter {
     async fn emit(&mut self, event: &OutgoingEvent) -> Result<EventId, BoxError> {
-        static NEXT: AtomicU8 = AtomicU8::new(0);
-        let new = || EventId::from_random([NEXT.fetch_add(1, Ordering::Relaxed); 16]);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let new = || EventId::from_random(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_be_bytes());
         let derived = event.operation.zip(event.number);
         let id = derived.map_or_else(new, |(operation, number)| operation.event(&event.namespace, number));
         self.0.insert(OutgoingEvent { id, ..event.clone() });

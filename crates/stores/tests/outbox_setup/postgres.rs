@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use hapax_core::outbox::{Outbox, OutboxUpkeep, OutgoingEvent};
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::{BoxError, EventId};
-use hapax_stores::{PostgresOutbox, PostgresTables};
+use hapax_core::{BoxError, EventId, Store};
+use hapax_stores::{Postgres, PostgresOutbox, PostgresTables};
 use hapax_testkit::servers::{PostgresSchema, PostgresServer};
 use hapax_testkit::{OutboxBackend, OutboxSetup, OutboxWriter, yield_now};
 use tokio_postgres::types::Type;
@@ -26,6 +26,7 @@ struct PostgresTablesSetup {
     server: Arc<PostgresServer>,
     schema: Arc<PostgresSchema>,
     outbox: Arc<PostgresOutbox>,
+    store: Arc<Postgres>,
 }
 
 impl PostgresTablesSetup {
@@ -34,7 +35,9 @@ impl PostgresTablesSetup {
         let schema = Arc::new(server.schema().await.expect("the server answers"));
         let url = schema.url().parse().expect("the URL is valid");
         PostgresTables::connect(&url).expect("the server answers").create().await.expect("the tables are new");
-        Self { outbox: Arc::new(PostgresOutbox::connect(&url).expect("the server answers")), server, schema }
+        let outbox = Arc::new(PostgresOutbox::connect(&url).expect("the URL is valid"));
+        let store = Arc::new(Postgres::connect(&schema.url()).expect("the URL is valid"));
+        Self { outbox, store, server, schema }
     }
 
     async fn writer(&self) -> PostgresWriter {
@@ -54,6 +57,10 @@ impl OutboxSetup for PostgresTablesSetup {
 
     fn upkeep(&self) -> Arc<dyn OutboxUpkeep> {
         Arc::clone(&self.outbox) as Arc<dyn OutboxUpkeep>
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
     }
 
     async fn begin(&self) -> Box<dyn OutboxWriter> {

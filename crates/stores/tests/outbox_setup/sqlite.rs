@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::ledger::Event;
 use hapax_core::outbox::{Outbox, OutboxUpkeep, OutgoingEvent};
-use hapax_core::{BoxError, EventId};
-use hapax_stores::SqliteOutbox;
+use hapax_core::{BoxError, EventId, Store};
+use hapax_stores::{Sqlite, SqliteOutbox};
 use hapax_testkit::{OutboxBackend, OutboxCapability, OutboxSetup, OutboxWriter};
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -21,6 +21,7 @@ pub(crate) fn backend() -> OutboxBackend {
 struct SqliteOutboxFile {
     path: PathBuf,
     outbox: Arc<SqliteOutbox>,
+    store: Arc<Sqlite>,
     _directory: TempDir,
 }
 
@@ -29,7 +30,8 @@ impl SqliteOutboxFile {
         let directory = tempfile::tempdir().expect("a directory for the file");
         let path = directory.path().join("service.db");
         let outbox = Arc::new(SqliteOutbox::open(&path).expect("the file is new"));
-        Self { path, outbox, _directory: directory }
+        let store = Arc::new(Sqlite::open(&path).expect("the file can hold records too"));
+        Self { path, outbox, store, _directory: directory }
     }
 
     fn connection(&self) -> Connection {
@@ -47,6 +49,10 @@ impl OutboxSetup for SqliteOutboxFile {
 
     fn upkeep(&self) -> Arc<dyn OutboxUpkeep> {
         Arc::clone(&self.outbox) as Arc<dyn OutboxUpkeep>
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
     }
 
     async fn begin(&self) -> Box<dyn OutboxWriter> {

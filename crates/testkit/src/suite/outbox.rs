@@ -4,6 +4,7 @@ mod setup;
 mod world;
 
 mod operators;
+mod publishing;
 mod relays;
 mod writers;
 
@@ -65,6 +66,9 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             poison_parks_key_not_neighbours,
             a_parked_key_keeps_its_first_reason,
             set_aside_leaves_rows_of_keys_that_are_not_parked;
+        publishing:
+            relays_publish_every_event_in_the_order_of_its_key,
+            a_slow_transaction_keeps_the_order_of_its_key needs ConcurrentWriters;
         operators:
             a_resumed_key_comes_back_in_order,
             set_aside_leaves_rows_of_a_key_that_is_resumed,

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::outbox::{Outbox, OutboxUpkeep, OutgoingEvent};
-use hapax_core::{BoxError, EventId};
+use hapax_core::{BoxError, EventId, Store};
 
 /// An empty outbox. Its methods are called on one thread.
 #[async_trait(?Send)]
@@ -13,6 +13,9 @@ pub trait OutboxSetup {
 
     /// The outbox of an operator.
     fn upkeep(&self) -> Arc<dyn OutboxUpkeep>;
+
+    /// The records of the same database, in which relays claim their buckets.
+    fn store(&self) -> Arc<dyn Store>;
 
     /// Begins a transaction of a writer.
     async fn begin(&self) -> Box<dyn OutboxWriter>;

@@ -5,7 +5,7 @@ use hapax_core::outbox::{
     BUCKETS, BucketCursor, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, RowId, RowState,
 };
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::{EventId, Identity, Key, OperationId, Scope};
+use hapax_core::{EventId, Identity, Key, OperationId, Scope, Store};
 
 use super::setup::{OutboxSetup, OutboxWriter};
 use crate::yield_now;
@@ -23,6 +23,10 @@ pub(super) struct OutboxWorld<'s> {
 impl<'s> OutboxWorld<'s> {
     pub(super) fn new(setup: &'s dyn OutboxSetup) -> Self {
         Self { setup, outbox: setup.outbox(), upkeep: setup.upkeep() }
+    }
+
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        self.setup.store()
     }
 
     pub(super) async fn begin(&self) -> Box<dyn OutboxWriter> {
