@@ -30,6 +30,7 @@ verbs:
   prove sim      runs many seeds of the simulation: --seeds N [--from S], resumes after a stop; --seed N shows one
   prove torture  kills processes and servers and cuts connections under load: --transfers N [--seed N]
                  [--runner | --without-ledger] [--kill-database N | --cut-commits N]
+  prove worker   kills, stops and rebalances workers on Kafka: --transfers N [--seed N] [--brokers N] [--without-ledger]
   services unpack | up NAME | down [NAME] | status
                  real servers, unpacked and never installed; after `up` a server runs until `down`
   help           this page

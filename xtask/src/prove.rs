@@ -30,8 +30,9 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
         ["sim", ..] => Err("prove sim takes --seed N, or --seeds N [--from S]".into()),
         ["torture", rest @ ..] => torture(root, "hapax-torture", rest),
         ["target", rest @ ..] => torture(root, "hapax-torture-target", rest),
+        ["worker", rest @ ..] => worker(root, rest),
         [other, ..] => Err(format!("there is no proof `{other}`")),
-        [] => Err("name what to prove: model, sim, torture, target".into()),
+        [] => Err("name what to prove: model, sim, torture, target, worker".into()),
     }
 }
 
@@ -51,6 +52,18 @@ fn torture(root: &Path, program: &str, arguments: &[&str]) -> Result<bool, Strin
     build.args(["build", "--quiet", "-p", "hapax-cli", "-p", "example-transfer-postgres", "-p", "hapax-torture"]);
     let mut run = Command::new(target(root).join("debug").join(program));
     run.args(arguments).args(["--commit", &commit, "--report", TORTURE_REPORT]);
+    Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
+}
+
+/// Tortures the example on Kafka. The binary reads the arguments, and writes the report.
+fn worker(root: &Path, arguments: &[&str]) -> Result<bool, String> {
+    const SOURCES: [&str; 3] = ["crates", "examples/worker-kafka", "verify/worker"];
+    let commit = commit(root, &SOURCES).ok_or("git cannot name the commit of the tortured sources")?;
+    services::unpack(root)?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "-p", "example-worker-kafka", "-p", "hapax-worker-torture"]);
+    let mut run = Command::new(target(root).join("debug/hapax-worker-torture"));
+    run.args(arguments).args(["--commit", &commit, "--report", "verify/worker/REPORT.md"]);
     Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
 }
 

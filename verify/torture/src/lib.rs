@@ -30,5 +30,7 @@ mod world;
 pub use audit::{FoundDamage, TransferDamage};
 pub use options::{FaultSelection, TortureFault, TortureOptions, TorturedService};
 pub use order::TransferOrder;
+pub use process::{built, dies_with_this_process};
+pub use random::SplitMix;
 pub use run::{TortureResult, run};
 pub use sections::with_section;

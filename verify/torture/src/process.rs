@@ -131,7 +131,7 @@ fn signal(id: u32, signal: Signal) -> Result<()> {
 }
 
 /// A command whose process is killed when this one dies, where the system has `setpriv`.
-fn dies_with_this_process(program: &Path) -> Command {
+pub fn dies_with_this_process(program: &Path) -> Command {
     let folders = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&folders).any(|folder| folder.join("setpriv").exists()) {
         return Command::new(program);
@@ -142,12 +142,16 @@ fn dies_with_this_process(program: &Path) -> Command {
 }
 
 /// A binary of this build. A test lies in a folder below the binaries.
-pub(crate) fn built(name: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// If it is not built.
+pub fn built(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
     found.with_context(|| {
         format!(
-            "there is no {name} beside {}; run `cargo build -p hapax-cli -p example-transfer-postgres` first",
+            "there is no {name} beside {}; run `cargo build -p hapax-cli -p example-transfer-postgres -p \
+             example-worker-kafka` first",
             own.display()
         )
     })

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 /// A stream of random numbers (SplitMix64).
 #[derive(Debug)]
-pub(crate) struct SplitMix(u64);
+pub struct SplitMix(u64);
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SplitMix {
     /// A stream of its own for each instance of a topic.
-    pub(crate) fn new(seed: u64, topic: u64, instance: u64) -> Self {
+    pub fn new(seed: u64, topic: u64, instance: u64) -> Self {
         let mut stream = Self(seed);
         for part in [topic, instance] {
             stream.0 = stream.next() ^ part.wrapping_mul(STEP);
@@ -27,18 +27,18 @@ impl SplitMix {
     }
 
     /// A number of the range, which is not empty.
-    pub(crate) fn of(&mut self, range: Range<u32>) -> u32 {
+    pub fn of(&mut self, range: Range<u32>) -> u32 {
         let width = u64::from(range.end - range.start);
         range.start + u32::try_from(self.next() % width).unwrap_or_default()
     }
 
     /// True in this many of 100 cases.
-    pub(crate) fn percent(&mut self, cases: u32) -> bool {
+    pub fn percent(&mut self, cases: u32) -> bool {
         self.of(0..100) < cases
     }
 
     /// A time of up to this many milliseconds.
-    pub(crate) fn millis(&mut self, longest: u32) -> std::time::Duration {
+    pub fn millis(&mut self, longest: u32) -> std::time::Duration {
         std::time::Duration::from_millis(self.of(0..longest + 1).into())
     }
 }

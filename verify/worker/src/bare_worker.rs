@@ -1,0 +1,79 @@
+//! The worker of `examples/worker-kafka` with the same writes, but without a ledger: to prove that the audit can fail.
+
+use std::env;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax::broker::{Job, Process, Verdict};
+use hapax::brokers::KafkaSource;
+use hapax::runtime::Tokio;
+use hapax::stores::PostgresDeadLetters;
+use hapax::worker::{MessageIdentity, Worker};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Mutex;
+use tokio_postgres::{Client, NoTls};
+
+#[derive(Debug)]
+struct BareTransfers {
+    database: String,
+    /// None until the first batch, and after an error.
+    client: Mutex<Option<Client>>,
+}
+
+#[async_trait]
+impl Process for BareTransfers {
+    async fn process(&self, jobs: Vec<Job>) -> Vec<Verdict> {
+        let verdict = match self.transfer(&jobs).await {
+            Ok(()) => Verdict::Done { caught: false },
+            Err(_) => Verdict::Pause { after: Duration::from_millis(100) },
+        };
+        vec![verdict; jobs.len()]
+    }
+}
+
+impl BareTransfers {
+    async fn transfer(&self, jobs: &[Job]) -> anyhow::Result<()> {
+        let mut kept = self.client.lock().await;
+        let mut client = match kept.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => {
+                let (client, connection) = tokio_postgres::connect(&self.database, NoTls).await?;
+                tokio::spawn(connection);
+                client
+            }
+        };
+        let transaction = client.transaction().await?;
+        let orders = jobs.iter().map(|job| str::from_utf8(&job.message.payload)).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<&str> = orders.iter().flat_map(|order| order.split(' ').take(2)).collect();
+        let lock = "select from account where name = any($1) order by name for update";
+        transaction.execute(lock, &[&names]).await?;
+        for (job, order) in jobs.iter().zip(orders) {
+            let words: Vec<&str> = order.split(' ').collect();
+            let (amount, operation) = (words[2].parse::<i64>()?, job.call.operation().to_string());
+            let give = "update account set balance = balance + $2 where name = $1";
+            transaction.execute(give, &[&words[0], &-amount]).await?;
+            transaction.execute(give, &[&words[1], &amount]).await?;
+            let note = "insert into transfer (operation, payer, payee, amount) values ($1, $2, $3, $4)";
+            transaction.execute(note, &[&operation, &words[0], &words[1], &amount]).await?;
+        }
+        transaction.commit().await?;
+        *kept = Some(client);
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let [topic, database] = &env::args().skip(1).collect::<Vec<_>>()[..] else {
+        anyhow::bail!("usage: hapax-worker-torture-bare KAFKA_URL POSTGRES_URL");
+    };
+    let mut stop = signal(SignalKind::terminate())?;
+    let source = KafkaSource::connect(&topic.parse()?, Arc::new(Tokio::current())).await?;
+    let dead = PostgresDeadLetters::connect(&database.parse()?)?;
+    let process = BareTransfers { database: database.clone(), client: Mutex::default() };
+    let worker = Worker::builder(Box::new(source), Arc::new(process), Arc::new(dead));
+    let worker = worker.identity(MessageIdentity::new("bank")?).build()?;
+    worker.run(async { stop.recv().await.unwrap_or_default() }).await?;
+    Ok(())
+}

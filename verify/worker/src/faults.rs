@@ -1,0 +1,101 @@
+use std::time::Duration;
+
+use anyhow::Result;
+use hapax_torture::SplitMix;
+use rustix::process::Signal;
+use tokio::time::sleep;
+
+use crate::order::FAULTS;
+use crate::run::{WorkerTortureOptions, WorkerWorld};
+
+/// The session timeout of the group.
+pub(crate) const SESSION: Duration = Duration::from_secs(6);
+
+/// A fault of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WorkerFault {
+    /// `kill -9` of a worker, which is started again.
+    Kill,
+    /// A worker stops for longer than the session timeout, and continues.
+    Pause,
+    /// A worker joins the group.
+    Join,
+    /// A worker leaves the group in order.
+    Leave,
+    /// `kill -9` of a broker.
+    KillBroker,
+    /// `kill -9` of PostgreSQL and all of its processes.
+    KillDatabase,
+}
+
+impl WorkerFault {
+    /// All faults.
+    pub const ALL: [Self; 6] = [Self::Kill, Self::Pause, Self::Join, Self::Leave, Self::KillBroker, Self::KillDatabase];
+
+    /// What the report calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "workers killed",
+            Self::Pause => "workers stopped for longer than the session timeout",
+            Self::Join => "workers that joined",
+            Self::Leave => "workers that left",
+            Self::KillBroker => "brokers killed",
+            Self::KillDatabase => "PostgreSQL killed",
+        }
+    }
+
+    /// How often it happens among so many transfers.
+    fn count(self, transfers: u32) -> u32 {
+        match self {
+            Self::Kill => (transfers / 1000).max(2),
+            Self::Join | Self::Leave | Self::Pause => (transfers / 5000).max(1),
+            Self::KillBroker | Self::KillDatabase => (transfers / 10_000).max(1),
+        }
+    }
+}
+
+/// The faults of a run, in the order of their time.
+pub(crate) fn plan(options: &WorkerTortureOptions) -> Vec<WorkerFault> {
+    let mut random = SplitMix::new(options.seed, FAULTS, 0);
+    let mut plan: Vec<WorkerFault> = Vec::new();
+    for fault in WorkerFault::ALL {
+        for _ in 0..fault.count(options.transfers) {
+            let places = u32::try_from(plan.len()).unwrap_or_default() + 1;
+            plan.insert(random.of(0..places) as usize, fault);
+        }
+    }
+    plan
+}
+
+/// Lets a fault happen. Returns when its servers run again.
+pub(crate) async fn happen(fault: WorkerFault, world: &mut WorkerWorld, random: &mut SplitMix) -> Result<()> {
+    let place = random.of(0..1000);
+    match fault {
+        WorkerFault::Kill => world.members.kill(place).await?,
+        WorkerFault::Pause => {
+            world.members.signal(place, Signal::STOP);
+            sleep(SESSION + Duration::from_secs(2)).await;
+            world.members.signal(place, Signal::CONT);
+        }
+        WorkerFault::Join => world.members.join()?,
+        WorkerFault::Leave => {
+            let has_ended_well = world.members.leave().await?;
+            world.ended_badly += u32::from(!has_ended_well);
+            if world.members.count() < 4 {
+                world.members.join()?;
+            }
+        }
+        WorkerFault::KillBroker => {
+            let broker = &world.brokers[place as usize % world.brokers.len()];
+            broker.kill();
+            sleep(random.millis(1000)).await;
+            broker.restart().await?;
+        }
+        WorkerFault::KillDatabase => {
+            world.database.kill();
+            sleep(random.millis(1000)).await;
+            world.database.restart().await?;
+        }
+    }
+    Ok(())
+}

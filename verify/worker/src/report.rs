@@ -1,0 +1,31 @@
+use std::fmt::Write;
+
+use hapax_worker_torture::{WorkerFault, WorkerTortureOptions, WorkerTortureResult};
+
+/// The command that repeats a run.
+pub(crate) fn command(options: &WorkerTortureOptions) -> String {
+    let WorkerTortureOptions { transfers, seed, has_ledger, brokers } = options;
+    let ledger = if *has_ledger { "" } else { " --without-ledger" };
+    format!("cargo xtask prove worker --transfers {transfers} --seed {seed} --brokers {brokers}{ledger}")
+}
+
+/// The report of a run.
+pub(crate) fn text(options: &WorkerTortureOptions, commit: &str, result: &WorkerTortureResult) -> String {
+    let mut text = format!("# Torture of the worker\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));
+    let mut row = |what: &str, figure: String| writeln!(text, "| {what} | {figure} |").expect("memory");
+    if !commit.is_empty() {
+        row("commit", commit.to_owned());
+    }
+    row("transfers", options.transfers.to_string());
+    row("messages, copies included", result.messages.to_string());
+    row("time", format!("{:.0} s", result.took.as_secs_f64()));
+    for fault in WorkerFault::ALL {
+        row(fault.name(), result.faults.get(&fault).copied().unwrap_or_default().to_string());
+    }
+    row("workers that ended by themselves", result.ended.to_string());
+    row("workers that did not end with 0 at SIGTERM", result.ended_badly.to_string());
+    row("comparisons of the committed offsets with the finished work", result.offset_checks.to_string());
+    row("**second effects**", result.duplicates.to_string());
+    row("**everything that was found**", result.damages.len().to_string());
+    text
+}

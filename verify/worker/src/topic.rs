@@ -1,0 +1,131 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use crate::order::WorkerOrder;
+
+const TOPIC: &str = "transfers";
+const PARTITIONS: i32 = 8;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The topic, from the side of its producer and of an administrator.
+pub(crate) struct TransferTopic {
+    producer: ThreadedProducer<DefaultProducerContext>,
+    observer: BaseConsumer,
+    /// The keys of all messages of each partition that were read so far, by offset.
+    pub(crate) seen: Vec<BTreeMap<i64, String>>,
+    /// The copies to be sent once this transfer is sent.
+    due: BTreeMap<u32, Vec<u32>>,
+    next: u32,
+    pub(crate) sent: u32,
+}
+
+impl TransferTopic {
+    pub(crate) async fn create(hosts: &str, copies: usize) -> Result<Self> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", hosts);
+        let admin: AdminClient<DefaultClientContext> = config.create()?;
+        let new = NewTopic::new(TOPIC, PARTITIONS, TopicReplication::Fixed(i32::try_from(copies)?));
+        let options = AdminOptions::new().operation_timeout(Some(DEADLINE));
+        for created in admin.create_topics([&new], &options).await? {
+            created.map_err(|(topic, code)| anyhow!("{topic}: {code}"))?;
+        }
+        let observer: BaseConsumer =
+            config.clone().set("group.id", "bank").set("enable.auto.commit", "false").create()?;
+        let mut all = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            all.add_partition_offset(TOPIC, partition, Offset::Beginning)?;
+        }
+        observer.assign(&all)?;
+        // Without an end: a broker may be down for long.
+        config.set("acks", "all").set("enable.idempotence", "true").set("message.timeout.ms", "0");
+        let seen = (0..PARTITIONS).map(|_| BTreeMap::new()).collect();
+        Ok(Self { producer: config.create()?, observer, seen, due: BTreeMap::new(), next: 0, sent: 0 })
+    }
+
+    /// Sends the transfers before this number, and the copies that are due.
+    pub(crate) fn send_until(&mut self, orders: &[WorkerOrder], end: u32) -> Result<()> {
+        for number in self.next..end {
+            let order = &orders[number as usize];
+            self.send(order)?;
+            for distance in &order.copies {
+                self.due.entry(number + distance).or_default().push(number);
+            }
+            self.send_copies(orders, number)?;
+        }
+        self.next = end;
+        Ok(())
+    }
+
+    /// Sends the copies that are due by this transfer.
+    pub(crate) fn send_copies(&mut self, orders: &[WorkerOrder], until: u32) -> Result<()> {
+        while let Some(first) = self.due.first_entry().filter(|first| *first.key() <= until) {
+            for number in first.remove() {
+                self.send(&orders[number as usize])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, order: &WorkerOrder) -> Result<()> {
+        let headers = OwnedHeaders::new().insert(Header { key: "Idempotency-Key", value: Some(&order.key) });
+        let payload = order.payload();
+        let mut record = BaseRecord::to(TOPIC).key(&order.payer).payload(&payload).headers(headers);
+        while let Err((error, unsent)) = self.producer.send(record) {
+            ensure!(error == KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), error);
+            std::thread::sleep(Duration::from_millis(10));
+            record = unsent;
+        }
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Waits until the brokers have everything.
+    pub(crate) fn flush(&self) -> Result<()> {
+        Ok(self.producer.flush(DEADLINE)?)
+    }
+
+    /// The offset of each partition up to which the group has committed. An error while a broker is down.
+    pub(crate) fn committed(&self) -> Result<Vec<i64>> {
+        let mut all = TopicPartitionList::new();
+        all.add_partition_range(TOPIC, 0, PARTITIONS - 1);
+        let found = self.observer.committed_offsets(all, Duration::from_secs(2))?;
+        let offset = |partition| match found.find_partition(TOPIC, partition).map(|found| found.offset()) {
+            Some(Offset::Offset(offset)) => offset,
+            _ => 0,
+        };
+        Ok((0..PARTITIONS).map(offset).collect())
+    }
+
+    /// The end of each partition. An error while a broker is down.
+    pub(crate) fn ends(&self) -> Result<Vec<i64>> {
+        let end = |partition| Ok(self.observer.fetch_watermarks(TOPIC, partition, Duration::from_secs(2))?.1);
+        (0..PARTITIONS).map(end).collect()
+    }
+
+    /// Reads the messages below these offsets. Returns the keys of all of them.
+    pub(crate) fn read_until(&mut self, offsets: &[i64]) -> Result<Vec<&str>> {
+        let begun = std::time::Instant::now();
+        let is_read = |seen: &[BTreeMap<i64, String>]| {
+            let mut parts = seen.iter().zip(offsets);
+            parts.all(|(seen, end)| *end == 0 || seen.last_key_value().is_some_and(|(last, _)| last + 1 >= *end))
+        };
+        while !is_read(&self.seen) {
+            ensure!(begun.elapsed() < DEADLINE, "messages below the committed offsets cannot be read");
+            let Some(Ok(message)) = self.observer.poll(Duration::from_millis(100)) else { continue };
+            let header = message.headers().and_then(|headers| headers.iter().next()).and_then(|header| header.value);
+            let key = String::from_utf8_lossy(header.unwrap_or_default()).into_owned();
+            self.seen[usize::try_from(message.partition())?].insert(message.offset(), key);
+        }
+        let below = self.seen.iter().zip(offsets).flat_map(|(seen, end)| seen.range(..*end));
+        Ok(below.map(|(_, key)| key.as_str()).collect())
+    }
+}
