@@ -51,8 +51,9 @@ async fn every_metric_exists_from_the_start_and_counts() {
     let page = gateway.get(gateway.admin, "/metrics").await.unwrap();
     assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     let source = include_str!("../../../core/src/telemetry.rs");
-    // A gateway has neither a ledger nor a worker.
-    let of_others = ["ledger", "worker"].map(|part| source.matches(&format!(": &str = \"hapax_{part}_")).count());
+    // A gateway has no ledger, worker, relay or outbox.
+    let of_others = ["ledger", "worker", "relay", "outbox"]
+        .map(|part| source.matches(&format!(": &str = \"hapax_{part}_")).count());
     assert_eq!(
         source.matches(": &str = \"hapax_").count() - of_others.iter().sum::<usize>(),
         NAMES.len(),

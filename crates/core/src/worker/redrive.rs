@@ -44,8 +44,10 @@ pub struct RedriveSource {
     settler: Arc<RedriveSettler>,
     /// Letters that are being taken.
     taking: Option<oneshot::Receiver<Result<Vec<MarkedLetter>>>>,
-    /// Taken letters for which there was no room.
+    /// Taken letters that are not delivered.
     ready: VecDeque<Delivery>,
+    /// Whether no further letters are taken or delivered.
+    has_stopped: bool,
     delivered: u64,
     /// When to look again, on the boot-time clock.
     look_at: Duration,
@@ -90,25 +92,19 @@ impl RedriveSource {
             settler: Arc::new(settler),
             taking: None,
             ready: VecDeque::new(),
+            has_stopped: false,
             delivered: 0,
             look_at: Duration::ZERO,
         }
     }
 
-    /// Delivers letters for which there is room.
+    /// Delivers the letters that were taken, whatever the room is: messages that wait for one of them may fill it. They
+    /// are few, and in memory already.
     fn take_ready(&mut self, room: &Room) -> Vec<Delivery> {
-        let (mut taken, mut bytes) = (Vec::new(), 0_usize);
-        while is_open(room, &self.redrive.lane)
-            && taken.len() < room.messages
-            && let Some(next) = self.ready.front()
-        {
-            bytes = bytes.saturating_add(next.message.size());
-            if bytes > room.bytes && !taken.is_empty() {
-                break;
-            }
-            taken.extend(self.ready.pop_front());
+        if self.has_stopped || room.closed.contains(&self.redrive.lane) {
+            return Vec::new();
         }
-        taken
+        self.ready.drain(..).collect()
     }
 
     /// Waits for the source, and for the letters that are being taken or for the time to look for some.
@@ -158,10 +154,6 @@ pub(super) fn lane() -> Lane {
     Lane { topic: "redrive".into(), partition: 0, generation: u64::MAX }
 }
 
-fn is_open(room: &Room, lane: &Lane) -> bool {
-    room.messages > 0 && room.bytes > 0 && !room.closed.contains(lane)
-}
-
 #[async_trait]
 impl Source for RedriveSource {
     fn name(&self) -> &Arc<str> {
@@ -183,7 +175,7 @@ impl Source for RedriveSource {
                 return Ok(Event::Deliveries(ready));
             }
             let wait = self.look_at.saturating_sub(self.redrive.runtime.boottime_now());
-            if self.taking.is_none() && wait.is_zero() {
+            if self.taking.is_none() && wait.is_zero() && !self.has_stopped {
                 self.taking = Some(self.redrive.look());
             }
             match self.wait(room.clone(), wait.max(LOOK_EVERY / 10)).await {
@@ -192,6 +184,11 @@ impl Source for RedriveSource {
                 RedriveInput::TimeToLook => {}
             }
         }
+    }
+
+    async fn stop_reading(&mut self) {
+        self.has_stopped = true;
+        self.inner.stop_reading().await;
     }
 
     /// Gives back the letters that were taken and not delivered.

@@ -21,7 +21,11 @@ const LEASE: Duration = Duration::from_secs(30);
 
 /// How long a message may take to be opened, and how long its letter waits after a failure.
 const REOPEN_WITHIN: Duration = Duration::from_secs(5);
-const REOPEN_AGAIN: Duration = Duration::from_secs(5);
+const REOPEN_AGAIN: Duration = Duration::from_secs(30);
+
+/// After so many failures the other letters wait for another look: the store may be down.
+const MOST_FAILURES: u32 = 3;
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// How many marked letters are processed at a time.
 const MOST: usize = 100;
@@ -69,21 +73,26 @@ impl Redrive {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let mut taken = self.letters.take_marked(&self.source, limit, LEASE).await?;
-        let mut ready = Vec::new();
-        while !taken.is_empty() {
-            let marked = taken.remove(0);
+        let mut taken = self.letters.take_marked(&self.source, limit, LEASE).await?.into_iter();
+        let (mut ready, mut failures) = (Vec::new(), 0);
+        while failures < MOST_FAILURES
+            && let Some(marked) = taken.next()
+        {
             match self.prepare(&marked).await {
                 Ok(true) => ready.push(marked),
                 Ok(false) => {}
                 Err(error) => {
                     telemetry::reopen_failed(&self.source, &error);
-                    let waiting: Vec<DeadLetterId> = [marked].iter().chain(&taken).map(|one| one.letter.id).collect();
-                    // Otherwise they are free after their lease.
-                    let _ = self.letters.postpone(&waiting, REOPEN_AGAIN).await;
-                    break;
+                    failures += 1;
+                    // Longer than the letters behind it, which must not wait for it. Without the call, all of them are
+                    // free after their lease.
+                    let _ = self.letters.postpone(&[marked.letter.id], REOPEN_AGAIN).await;
                 }
             }
+        }
+        let waiting: Vec<DeadLetterId> = taken.map(|marked| marked.letter.id).collect();
+        if !waiting.is_empty() {
+            let _ = self.letters.postpone(&waiting, LOOK_AGAIN).await;
         }
         Ok(ready)
     }

@@ -13,7 +13,7 @@ use hapax_core::broker::{
     ListedLetter, MarkedLetter, MemoryDeadLetterStore, Message, Process, Verdict,
 };
 use hapax_core::runtime::Runtime;
-use hapax_core::worker::{MessageIdentity, RedriveSource, Worker};
+use hapax_core::worker::{MessageIdentity, RedriveSource, Worker, WorkerSettings};
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
 use hapax_testkit::{MemoryBroker, VirtualTime};
 use parking_lot::Mutex;
@@ -68,11 +68,16 @@ impl Bench {
     }
 
     fn start_worker(&self, parks: bool) {
+        self.start_worker_with(parks, WorkerSettings::default());
+    }
+
+    fn start_worker_with(&self, parks: bool, settings: WorkerSettings) {
         let (runtime, letters) = (Arc::clone(&self.process) as Arc<dyn Runtime>, Arc::clone(&self.letters));
         let source = RedriveSource::new(self.broker.source(), Arc::clone(&letters) as _, Arc::clone(&runtime));
         let recorder = Arc::clone(&self.recorder);
         let worker = Worker::builder(Box::new(source), recorder, Arc::clone(&letters) as _)
             .identity(MessageIdentity::new("group").unwrap())
+            .settings(settings)
             .runtime(runtime);
         let worker = if parks { worker.park(letters) } else { worker }.build().unwrap();
         self.process.spawn(Box::pin(async move { assert!(worker.run(std::future::pending()).await.is_ok()) }));
@@ -128,6 +133,25 @@ fn later_messages_of_a_parked_key_wait_until_its_letter_is_dropped() {
         assert!(bench.letters.remove(bench.listed()[0].id).now_or_never().unwrap().unwrap());
         bench.wait_for("the key goes on", || bench.broker.unfinished() == 0);
         assert_eq!(bench.done(), ["b-1", "a-2", "a-3"]);
+    }
+}
+
+#[test]
+fn a_redriven_letter_is_delivered_although_messages_that_wait_for_it_fill_the_room() {
+    for bench in benches() {
+        let mut settings = WorkerSettings::default();
+        settings.max_held_bytes = 4 * 1024;
+        bench.start_worker_with(true, settings);
+        bench.publish("a", "poison");
+        bench.wait_for("there is a dead letter", || bench.listed().len() == 1);
+        for payload in ["a-1", "a-2", "a-3", "a-4", "a-5", "a-6", "a-7", "a-8"] {
+            bench.publish("a", payload);
+        }
+        bench.time.run_for(Duration::from_secs(60));
+        bench.mend();
+        assert!(bench.letters.mark(bench.listed()[0].id).now_or_never().unwrap().unwrap());
+        bench.wait_for("the key goes on", || bench.broker.unfinished() == 0 && bench.listed().is_empty());
+        assert_eq!(bench.done(), ["poison", "a-1", "a-2", "a-3", "a-4", "a-5", "a-6", "a-7", "a-8"]);
     }
 }
 
