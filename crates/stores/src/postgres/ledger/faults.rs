@@ -62,7 +62,7 @@ pub(super) fn kind(error: &tokio_postgres::Error) -> FaultKind {
         }
         // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
         code if *code == SqlState::OUT_OF_MEMORY => FaultKind::TooLarge,
-        code if UNUSABLE.contains(code) => FaultKind::Unusable,
+        code if MISSING.contains(code) || is_right_missing(error) => FaultKind::Unusable,
         // 58 is an error of the system, for instance a disk that cannot be read.
         code if ["08", "53", "57P", "58", "25006"].iter().any(|class| code.code().starts_with(class)) => {
             FaultKind::Unavailable
@@ -74,9 +74,12 @@ pub(super) fn kind(error: &tokio_postgres::Error) -> FaultKind {
 const CONFLICTS: [SqlState; 3] =
     [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::LOCK_NOT_AVAILABLE];
 
-const UNUSABLE: [SqlState; 4] = [
-    SqlState::UNDEFINED_TABLE,
-    SqlState::UNDEFINED_COLUMN,
-    SqlState::INVALID_SCHEMA_NAME,
-    SqlState::INSUFFICIENT_PRIVILEGE,
-];
+const MISSING: [SqlState; 3] = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN, SqlState::INVALID_SCHEMA_NAME];
+
+/// Whether the role has no right to an object. A policy that forbids one row has the same code, and so has an error
+/// that a function of the user raises: those are about one message. The names are those of the server's own functions,
+/// which no language changes.
+fn is_right_missing(error: &tokio_postgres::Error) -> bool {
+    let checks = error.as_db_error().and_then(|error| error.routine()).is_some_and(|name| name.starts_with("aclcheck"));
+    checks && error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+}

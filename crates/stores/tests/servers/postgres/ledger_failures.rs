@@ -25,6 +25,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_deadlock_in_a_transaction_of_the_caller_runs_again", POSTGRES, deadlock_of_the_caller),
         servers::test("a_serialization_failure_of_the_caller_runs_again", POSTGRES, serialization_failure),
         servers::test("a_handler_that_lacks_a_table_or_a_right_is_not_counted", POSTGRES, missing_in_a_handler),
+        servers::test("a_row_that_a_policy_forbids_is_counted", POSTGRES, forbidden_row),
         servers::test("an_attempt_that_cannot_be_counted_stops_the_worker", POSTGRES, uncounted),
         servers::test("a_cancelled_statement_of_a_handler_is_counted", POSTGRES, cancelled),
     ]
@@ -197,6 +198,30 @@ async fn missing_in_a_handler() {
     assert_eq!(counted(&schema).await, 0);
     let result = ledger.run(call("one"), async |_, _| Ok(String::from("done"))).await;
     assert_eq!(result.unwrap().provenance, Provenance::Fresh, "the operation is not closed");
+}
+
+/// The same code as for a missing right, but it is about one row: only its own message must wait.
+async fn forbidden_row() {
+    let (schema, ledger) = bank().await;
+    let name = schema.name();
+    let guarded = format!(
+        "create table {name}.guarded (id integer);
+         alter table {name}.guarded enable row level security;
+         alter table {name}.guarded force row level security;
+         create policy small on {name}.guarded with check (id < 10);
+         create role {name}_clerk; grant usage on schema {name} to {name}_clerk;
+         grant insert on {name}.guarded to {name}_clerk"
+    );
+    schema.admin().batch_execute(&guarded).await.unwrap();
+    let refused = ledger.run(call("one"), async |transaction, _| {
+        let insert = format!("set local role {name}_clerk; insert into {name}.guarded values (10)");
+        let error = transaction.batch_execute(&insert).await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+        Err::<String, _>(Failure::from(error))
+    });
+    let reason = refused.await.unwrap_err().reason;
+    assert!(!matches!(reason, Reason::Store(_)), "{reason:?}");
+    assert_eq!(counted(&schema).await, 1);
 }
 
 async fn uncounted() {
