@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
 
 /// A process that does not listen by then has failed, even on a slow machine.
@@ -34,16 +34,22 @@ pub(crate) struct ProcessSpec {
 pub(crate) struct RestartableProcess {
     spec: ProcessSpec,
     child: Mutex<Option<Child>>,
+    turn: Mutex<()>,
 }
 
 impl RestartableProcess {
     pub(crate) async fn start(spec: ProcessSpec) -> Result<Self> {
         let child = spec.launch().await?;
-        Ok(Self { spec, child: Mutex::new(Some(child)) })
+        Ok(Self { spec, child: Mutex::new(Some(child)), turn: Mutex::default() })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.spec.address
+    }
+
+    /// Waits until no other fault of this process is under way. A fault that must know its own time takes its turn.
+    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     /// Kills the process (SIGKILL), and starts it after an outage.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::target::faults::FaultWindow;
 
 /// How long after an answer the worker may take until its record has it, in milliseconds.
-const RECORDED_WITHIN: u64 = 500;
+const RECORDED_WITHIN: u64 = 1000;
 
 /// One attempt, as the service saw it. Times are milliseconds since the unix epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -52,8 +52,13 @@ impl PlannedTargetFault {
         let mut random = SplitMix::new(self.seed, 102, u64::try_from(self.at)?);
         sleep(random.millis(100)).await;
         let outage = random.millis(300);
-        let mut windows = vec![FaultWindow::at(now())];
         let worker = &world.workers[random.of(0..2) as usize];
+        let _turn = match self.fault {
+            TargetFault::KillWorker | TargetFault::PauseWorker => Some(worker.turn().await),
+            TargetFault::KillService => Some(world.service.turn().await),
+            TargetFault::KillBroker => None,
+        };
+        let mut windows = vec![FaultWindow::at(now())];
         match self.fault {
             TargetFault::KillWorker => worker.kill_and_restart(outage).await?,
             TargetFault::PauseWorker => {
