@@ -1,6 +1,9 @@
 //! Alternating pairs, medians and ratios.
 
+use std::fs;
 use std::time::Instant;
+
+use anyhow::Context;
 
 /// How often each subject is measured, alternating with its limit.
 const PAIRS: usize = 5;
@@ -73,6 +76,47 @@ pub(crate) fn per_second(operations: usize, batch: impl FnOnce() -> anyhow::Resu
     Ok(BatchResult { rate, note: String::new() })
 }
 
+/// Measures once and returns the same result each time, because the result does not vary.
+pub(crate) fn once(mut run: MeasuredBatch) -> MeasuredBatch {
+    let mut known: Option<(f64, String)> = None;
+    Box::new(move || {
+        let (rate, note) = match &known {
+            Some(known) => known.clone(),
+            None => {
+                let figures = run()?;
+                known.insert((figures.rate, figures.note)).clone()
+            }
+        };
+        Ok(BatchResult { rate, note })
+    })
+}
+
+/// The CPU time of all threads of a process.
+pub(crate) fn seconds_of_cpu(process: &str) -> anyhow::Result<f64> {
+    let mut nanoseconds = 0.0;
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        let output = fs::read_to_string(thread?.path().join("schedstat"))?;
+        nanoseconds += output.split(' ').next().unwrap_or_default().parse::<f64>()?;
+    }
+    Ok(nanoseconds / 1e9)
+}
+
+/// The CPU time of this process, with that of threads that have ended, in steps of 10 ms.
+pub(crate) fn own_seconds_of_cpu() -> anyhow::Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name in parentheses may contain spaces. Behind it, user and system time are the 12th and 13th word.
+    let (_, words) = stat.rsplit_once(") ").context("/proc/self/stat has no name")?;
+    let ticks = words.split(' ').skip(11).take(2).map(str::parse::<f64>).sum::<Result<f64, _>>()?;
+    Ok(ticks / 100.0)
+}
+
+/// The memory of this process in KiB: `VmRSS:` is what is resident, `VmHWM:` the most that ever was.
+pub(crate) fn memory_of(field: &str) -> anyhow::Result<usize> {
+    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    Ok(line.with_context(|| format!("/proc/self/status has no {field}"))?.trim().trim_end_matches(" kB").parse()?)
+}
+
 pub(crate) fn measure(mut subject: Subject) -> anyhow::Result<SubjectResult> {
     println!("{}: {}", subject.name, subject.what);
     let (mut rates, mut limits, mut ratios, mut note) = (Vec::new(), Vec::new(), Vec::new(), String::new());
@@ -81,9 +125,12 @@ pub(crate) fn measure(mut subject: Subject) -> anyhow::Result<SubjectResult> {
         note = figures.note;
         rates.push(figures.rate);
         if let Some(limit) = &mut subject.limit {
-            let rate = (limit.run)()?.rate;
-            limits.push(rate);
-            ratios.push(figures.rate / rate);
+            let beside = (limit.run)()?;
+            limits.push(beside.rate);
+            ratios.push(figures.rate / beside.rate);
+            if !beside.note.is_empty() {
+                note = format!("{note}; beside it {}", beside.note);
+            }
         }
     }
     let against = subject.limit.map(|limit| LimitResult {

@@ -7,6 +7,8 @@
 //! cargo xtask bench redis     the store on Redis, beside the driver alone
 //! cargo xtask bench ledger    the ledger on PostgreSQL and SQLite, beside bare claim rows
 //! cargo xtask bench ledger-10m  the same in a table of 10,000,000 rows, which takes minutes to fill
+//! cargo xtask bench worker    the worker on Kafka, NATS and SQLite, beside loops without it
+//! cargo xtask bench worker-1m the memory of a worker in front of 1,000,000 messages, which takes minutes
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
@@ -34,6 +36,9 @@ fn main() -> anyhow::Result<()> {
         println!("{}", subjects::resident_bytes(Some(&filter))?);
         return Ok(());
     }
+    if set.as_deref() == Some("drain") {
+        return subjects::drain(&[filter].into_iter().chain(words).collect::<Vec<_>>());
+    }
     if let Some(verb @ ("api" | "forwarder")) = set.as_deref() {
         return run_proxy(verb, &filter, words.next());
     }
@@ -43,8 +48,12 @@ fn main() -> anyhow::Result<()> {
         Some("redis") => ("redis", subjects::redis()?),
         Some("ledger") => ("ledger", subjects::ledger()?),
         Some("ledger-10m") => ("ledger-10m", subjects::large_ledger()?),
+        Some("worker") => ("worker", subjects::worker()?),
+        Some("worker-1m") => ("worker-1m", subjects::worker_backlog()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
-        Some(_) | None => bail!("the first argument must be core, http, redis, ledger, ledger-10m or gateway"),
+        Some(_) | None => {
+            bail!("the first argument must be core, http, redis, ledger, ledger-10m, worker, worker-1m or gateway")
+        }
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;

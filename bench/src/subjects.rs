@@ -8,6 +8,8 @@ mod ledger;
 mod memory;
 mod redis;
 mod sqlite;
+mod statements;
+mod worker;
 
 use std::time::Duration;
 
@@ -57,6 +59,18 @@ pub(crate) fn ledger() -> anyhow::Result<Vec<Subject>> {
 pub(crate) fn large_ledger() -> anyhow::Result<Vec<Subject>> {
     ledger::among_many()
 }
+
+/// The worker, beside loops that do the same without it.
+pub(crate) fn worker() -> anyhow::Result<Vec<Subject>> {
+    worker::all()
+}
+
+/// The memory of a worker in front of a backlog of a million messages.
+pub(crate) fn worker_backlog() -> anyhow::Result<Vec<Subject>> {
+    worker::backlog(1_000_000)
+}
+
+pub(crate) use worker::drain_and_report as drain;
 
 /// An answer of 55 bytes.
 const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":\"paid\"}";

@@ -1,10 +1,9 @@
-use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
@@ -13,7 +12,7 @@ use hapax_core::{Gate, OnBusy, RecordKey, Result, Settings, Store};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
 
-use crate::harness::{BatchResult, Subject, per_second};
+use crate::harness::{BatchResult, Subject, memory_of, per_second};
 use crate::subjects::FreshCalls;
 
 const CALLS: usize = 10_000;
@@ -109,7 +108,7 @@ async fn bytes_each(one_key: bool) -> anyhow::Result<f64> {
     let mut calls = FreshCalls::new();
     let first = calls.take_one();
     let door = Arc::new(Semaphore::new(0));
-    let before = resident()?;
+    let before = memory_of("VmRSS:")?;
     let held: Vec<_> = (0..CALLS)
         .map(|_| {
             let call = if one_key { first } else { calls.take_one() };
@@ -126,18 +125,12 @@ async fn bytes_each(one_key: bool) -> anyhow::Result<f64> {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    let after = resident()?;
+    let after = memory_of("VmRSS:")?;
     door.add_permits(CALLS);
     for call in held {
         call.await??;
     }
-    Ok(after.saturating_sub(before) as f64 / CALLS as f64)
-}
-
-fn resident() -> anyhow::Result<usize> {
-    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("/proc/self/status has no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? * 1024)
+    Ok((after.saturating_sub(before) * 1024) as f64 / CALLS as f64)
 }
 
 #[derive(Debug)]

@@ -1,28 +1,23 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use futures_util::future::try_join_all;
 use hapax_core::gate::Provenance;
 use hapax_core::ledger::{Call, Terms, Work};
 use hapax_stores::{PostgresLedger, PostgresUrl};
 use hapax_testkit::servers::{PostgresServer, PostgresServerOptions};
 use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::types::Type;
-use tokio_postgres::{Client, NoTls, Transaction};
+use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use crate::harness::{MeasuredBatch, per_second};
+use crate::subjects::statements::{TABLES, bare_transaction, connect, locking_transaction, write_effects};
 use crate::subjects::{ANSWER, FreshCalls};
 
 /// The calls of one measurement: few for single transactions, each of which waits for the disk.
 const SINGLE_CALLS: usize = 2_000;
 const BATCHED_CALLS: usize = 50 * super::BATCH;
-
-const TABLES: &str = "
-    create table effect (operation uuid not null, amount integer not null);
-    create table bare_claim (operation uuid primary key, fingerprint bytea not null, answer bytea not null);
-    create table inbox (operation uuid primary key, status text not null, answer bytea)";
 
 const FILL: &str = include_str!("fill.sql");
 
@@ -170,12 +165,6 @@ pub(super) fn ledger(server: &PostgresServer, terms: Terms) -> anyhow::Result<Po
     Ok(PostgresLedger::connect(&url, terms)?)
 }
 
-async fn connect(url: &str) -> anyhow::Result<Client> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    tokio::spawn(connection);
-    Ok(client)
-}
-
 fn uuid(call: &Call) -> Uuid {
     Uuid::from_bytes(*call.operation().as_bytes())
 }
@@ -207,39 +196,5 @@ async fn run_share(ledger: &PostgresLedger, share: &[Call], batch: usize, pass: 
             ensure!(result.map_err(|refused| anyhow::anyhow!("{refused}"))?.provenance == expected, "a wrong result");
         }
     }
-    Ok(())
-}
-
-pub(super) async fn write_effects(
-    transaction: &Transaction<'_>,
-    operations: &[Uuid],
-) -> Result<(), tokio_postgres::Error> {
-    let effect = "insert into effect select operation, 5 from unnest($1::uuid[]) operation";
-    transaction.query_typed(effect, &[(&operations, Type::UUID_ARRAY)]).await.map(drop)
-}
-
-async fn bare_transaction(transaction: &Transaction<'_>, operations: &[Uuid]) -> anyhow::Result<()> {
-    let claim = "insert into bare_claim select operation, $2, $3 from unnest($1::uuid[]) operation
-                 on conflict do nothing returning operation";
-    let parameters = [
-        (&operations as &(dyn tokio_postgres::types::ToSql + Sync), Type::UUID_ARRAY),
-        (&&[7_u8; 12][..], Type::BYTEA),
-        (&ANSWER, Type::BYTEA),
-    ];
-    let claimed = transaction.query_typed(claim, &parameters).await?;
-    ensure!(claimed.len() == operations.len(), "a bare claim was not new");
-    write_effects(transaction, operations).await.context("the effect")
-}
-
-async fn locking_transaction(transaction: &Transaction<'_>, operations: &[Uuid]) -> anyhow::Result<()> {
-    let operation = &operations[0];
-    let key = [(operation as &(dyn tokio_postgres::types::ToSql + Sync), Type::UUID)];
-    let insert = "insert into inbox values ($1, 'received') on conflict do nothing";
-    transaction.query_typed(insert, &key).await?;
-    let lock = "select status from inbox where operation = $1 for update";
-    ensure!(transaction.query_typed(lock, &key).await?.len() == 1, "the row is missing");
-    write_effects(transaction, operations).await?;
-    let end = "update inbox set status = 'done', answer = $2 where operation = $1";
-    transaction.query_typed(end, &[(operation, Type::UUID), (&ANSWER, Type::BYTEA)]).await?;
     Ok(())
 }

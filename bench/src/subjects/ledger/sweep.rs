@@ -9,9 +9,10 @@ use hapax_core::ledger::{Call, Retention, Terms};
 use hapax_stores::PostgresLedger;
 use uuid::Uuid;
 
-use super::postgres::{Database, ledger, write_effects};
+use super::postgres::{Database, ledger};
 use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
 use crate::subjects::ANSWER;
+use crate::subjects::statements::write_effects;
 
 const CLIENTS: usize = 8;
 const CALLS: usize = 2_000;

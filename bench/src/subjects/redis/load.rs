@@ -6,7 +6,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::interval;
 
 use super::server::BenchServer;
-use crate::harness::{BatchResult, per_second};
+use crate::harness::{BatchResult, per_second, seconds_of_cpu};
 
 /// How many operations are in flight at once.
 pub(super) const IN_FLIGHT: usize = 256;
@@ -57,16 +57,6 @@ pub(super) fn measured<O: Workload>(
         figures.rate = 1.0 / ours;
     }
     Ok(figures)
-}
-
-/// The CPU time of all threads of a process.
-fn seconds_of_cpu(process: &str) -> anyhow::Result<f64> {
-    let mut nanoseconds = 0.0;
-    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-        let output = fs::read_to_string(thread?.path().join("schedstat"))?;
-        nanoseconds += output.split(' ').next().unwrap_or_default().parse::<f64>()?;
-    }
-    Ok(nanoseconds / 1e9)
 }
 
 /// Runs the operation for each item, this many at once.

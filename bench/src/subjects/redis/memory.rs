@@ -7,7 +7,7 @@ use super::load::{all, threads};
 use super::server::BenchServer;
 use super::store::{StoreTask, StoreWorkload};
 use super::{MeasuredStep, driver};
-use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
+use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject, once};
 use crate::subjects::{ANSWER, FreshCalls};
 
 /// How many records the server has when its memory is measured.
@@ -34,21 +34,6 @@ pub(super) fn in_progress(server: &Rc<BenchServer>) -> Subject {
         run: once(filled(server, MeasuredStep::Begin)),
         limit: Some(Limit { what: RIVAL, run: once(rival(server)), at_least: None }),
     }
-}
-
-/// Measures once and returns the same result each time, because the result does not vary.
-fn once(mut run: MeasuredBatch) -> MeasuredBatch {
-    let mut known: Option<(f64, String)> = None;
-    Box::new(move || {
-        let (rate, note) = match &known {
-            Some(known) => known.clone(),
-            None => {
-                let figures = run()?;
-                known.insert((figures.rate, figures.note)).clone()
-            }
-        };
-        Ok(BatchResult { rate, note })
-    })
 }
 
 fn filled(server: &Rc<BenchServer>, operation: MeasuredStep) -> MeasuredBatch {
