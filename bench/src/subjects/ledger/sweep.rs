@@ -1,4 +1,4 @@
-//! What a call waits for while old rows are removed.
+//! The latency of single calls while a sweep removes old rows, beside the same calls without a sweep.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::harness::{BatchResult, own_seconds_of_cpu};
 
-/// What a worker is to process.
+/// The messages that a worker processes in one measurement, and its settings.
 #[derive(Clone, Copy)]
 pub(super) struct DrainPlan {
     pub(super) messages: usize,

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::subjects::ANSWER;
 use crate::subjects::statements::{bare_transaction, connect, locking_transaction, write_effects};
 
-/// What a loop does with its messages.
+/// The way in which a bare loop protects the effects of its messages against copies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoopKind {
     /// Effects with bare claim rows.
@@ -105,7 +105,8 @@ async fn through_the_ledger(ledger: &PostgresLedger, messages: &[ReceivedMessage
     Ok(())
 }
 
-/// The pattern: whoever has the lock looks for a result, has the effect, and writes the result.
+/// Handles one message as the pattern with Redis does: takes the lock, looks for a result, writes the effect in
+/// PostgreSQL, writes the result, and frees the lock.
 async fn with_redis_keys(client: &mut Client, redis: &mut redis::Connection, key: Uuid) -> anyhow::Result<()> {
     let (lock, result) = (format!("lock:{key}"), format!("result:{key}"));
     let mut set = redis::cmd("SET");
@@ -121,7 +122,7 @@ async fn with_redis_keys(client: &mut Client, redis: &mut redis::Connection, key
     Ok(())
 }
 
-/// What a worker processes its messages with: their effects, with rows of the ledger.
+/// The handler of the measured worker: it writes the effect of each message, and the ledger writes its row.
 pub(super) fn process(ledger: &PostgresLedger) -> Arc<dyn Process> {
     Arc::new(ledger.process(EffectHandler))
 }

@@ -1,4 +1,4 @@
-//! What the thread that polls, the worker and the settlements share.
+//! The partitions of a Kafka source. The polling thread, the worker and the settlements share this state under a lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -24,7 +24,7 @@ const MAX_MESSAGES: usize = 5_000;
 const MAX_BYTES: usize = 32 << 20;
 const MAX_SHARE: usize = 8 << 20;
 
-/// What a message takes beside its own bytes.
+/// The bytes of memory that the driver needs for a message, in addition to its payload, key and headers.
 const OVERHEAD: usize = 512;
 
 /// The partitions of this member.
