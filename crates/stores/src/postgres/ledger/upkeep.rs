@@ -13,8 +13,8 @@ use super::statements::uuid;
 use crate::postgres::call_error::PostgresCallError;
 use crate::postgres::check::{ServerFacts, ledger_findings};
 
-/// How many pages of 8 KiB of each table one step of a sweep reads: a few thousand rows, so that no call waits long.
-const PAGES: u32 = 64;
+/// How many pages of 8 KiB of each table one step of a sweep reads: about a thousand rows, so that no call waits long.
+const PAGES: u32 = 16;
 
 /// The pause between two steps, so that a sweep leaves the server to the calls most of the time.
 const STEP_PAUSE: Duration = Duration::from_millis(20);

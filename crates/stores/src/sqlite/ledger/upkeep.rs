@@ -26,8 +26,9 @@ struct SweptRows {
 
 impl SqliteLedger {
     /// Removes rows of this namespace that are older than the retention of the terms, from the next `limit` rows after
-    /// `after`. Returns the last row that was looked at, to continue there, or None at the end of the table. The last
-    /// step also removes up to `limit` old counts of failed attempts. Waits for its turn, as [`run`](Self::run) does.
+    /// `after`. Returns the last row that was looked at, to continue there, or None if nothing is left to do. The steps at
+    /// the end of the table also remove up to `limit` old counts of failed attempts each. Waits for its turn, as
+    /// [`run`](Self::run) does.
     ///
     /// # Errors
     /// `NotApplied` if another connection writes.
@@ -85,7 +86,11 @@ impl SqliteLedger {
             if has_old.query_row((namespace, kept), |row| row.get(0))? {
                 let _turn = take_turn(connection);
                 let mut statement = connection.prepare_cached(include_str!("sweep_attempts.sql"))?;
-                removed += statement.execute((namespace, kept, limit))?;
+                let attempts = statement.execute((namespace, kept, limit))?;
+                return Ok(SweptRows {
+                    removed: removed + attempts,
+                    next: (attempts > 0).then_some(newest.max(after)),
+                });
             }
             Ok(SweptRows { removed, next: None })
         };
