@@ -26,8 +26,8 @@ struct SweptRows {
 
 impl SqliteLedger {
     /// Removes rows of this namespace that are older than the retention of the terms, from the next `limit` rows after
-    /// `after`. Returns the last row that was looked at, to continue there, or None if nothing is left to do. The steps at
-    /// the end of the table also remove up to `limit` old counts of failed attempts each. Waits for its turn, as
+    /// `after`. Returns the last row that was looked at, to continue there, or None if nothing is left to do. The steps
+    /// at the end of the table also remove up to `limit` old counts of failed attempts each. Waits for its turn, as
     /// [`run`](Self::run) does.
     ///
     /// # Errors
