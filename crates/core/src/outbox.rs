@@ -29,7 +29,7 @@ pub use rows::{
     BUCKETS, BucketCursor, Horizon, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, RowState, bucket_of,
 };
 pub use sink::{Published, Sink};
-pub use upkeep::{OutboxCounts, OutboxUpkeep, ParkedKey};
+pub use upkeep::{OutboxCounts, OutboxUpkeep, ParkedKey, Reopened};
 
 /// The outbox of a database. Each operation is one transaction, and repeating it is safe.
 ///

@@ -132,6 +132,16 @@ impl FromStr for OperationId {
     }
 }
 
+/// Reads a UUID, as `Display` prints it.
+impl FromStr for EventId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let uuid = Uuid::try_parse(text);
+        uuid.map(Self).map_err(|error| Error::new(ErrorKind::Invalid, "the id of an event is a UUID").caused_by(error))
+    }
+}
+
 pub(super) fn uuid_v8(digest: &[u8; 32]) -> Uuid {
     uuid::Builder::from_custom_bytes(head(digest)).into_uuid()
 }

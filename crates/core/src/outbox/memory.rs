@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::error::Result;
 use crate::key::EventId;
 use crate::outbox::{
     BucketCursor, Horizon, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, ParkedRow,
-    RowId, RowState, bucket_of,
+    Reopened, RowId, RowState, bucket_of,
 };
 use crate::record::Timestamp;
 use crate::runtime::Runtime;
@@ -335,16 +336,16 @@ impl OutboxUpkeep for MemoryOutbox {
         Ok(tables.change(row, &[RowState::Open, RowState::Aside], RowState::Dropped, now))
     }
 
-    async fn republish(&self, since: Timestamp, after: RowId, limit: usize) -> Result<Option<RowId>> {
+    async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
         let behind = tables.rows.range(RowId(after.0.saturating_add(1))..);
-        let looked_at: Vec<(RowId, bool)> =
-            behind.take(limit).map(|(id, row)| (*id, row.ended_at.is_some_and(|ended_at| ended_at >= since))).collect();
-        let published = looked_at.iter().filter(|(_, is_recent)| *is_recent);
-        let opened = published.filter(|(id, _)| tables.change(*id, &[RowState::Published], RowState::Open, now));
-        tables.rewinds += u64::from(opened.count() > 0);
-        Ok(looked_at.last().map(|(id, _)| *id))
+        let is_meant = |row: &MemoryRow| row.ended_at.is_some_and(|ended_at| published.contains(&ended_at));
+        let looked_at: Vec<(RowId, bool)> = behind.take(limit).map(|(id, row)| (*id, is_meant(row))).collect();
+        let meant = looked_at.iter().filter(|(_, is_meant)| *is_meant);
+        let opened = meant.filter(|(id, _)| tables.change(*id, &[RowState::Published], RowState::Open, now)).count();
+        tables.rewinds += u64::from(opened > 0);
+        Ok(looked_at.last().map(|(last, _)| Reopened { last: *last, rows: opened }))
     }
 
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {

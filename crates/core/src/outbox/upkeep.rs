@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -50,18 +51,26 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     async fn drop_refused(&self, key: &[u8]) -> Result<bool>;
 
     /// Looks at the next `limit` rows behind `after`, in the order of their ids, and opens those again that were
-    /// published at this time or later. Relays then read everything again. Returns the last id that it looked at; None
-    /// at the end of the table.
+    /// published within this time. If it opens one, relays read everything again. Returns None at the end of the table.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).
-    async fn republish(&self, since: Timestamp, after: RowId, limit: usize) -> Result<Option<RowId>>;
+    async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>>;
 
     /// Removes up to `limit` published or dropped rows that are older than this. Returns how many.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize>;
+}
+
+/// What one call of [`OutboxUpkeep::republish`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reopened {
+    /// The last row that it looked at.
+    pub last: RowId,
+    /// How many rows it opened.
+    pub rows: usize,
 }
 
 /// How much waits in an outbox.

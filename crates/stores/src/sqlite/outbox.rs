@@ -3,6 +3,7 @@
 mod statements;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::ledger::Event;
 use hapax_core::outbox::{
-    BucketCursor, Horizon, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, ParkedRow, RowId,
-    RowState,
+    BucketCursor, Horizon, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, ParkedRow, Reopened,
+    RowId, RowState,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, Timestamp};
@@ -217,8 +218,9 @@ impl OutboxUpkeep for SqliteOutbox {
         Ok(self.write(drop).await? > 0)
     }
 
-    async fn republish(&self, since: Timestamp, after: RowId, limit: usize) -> Result<Option<RowId>> {
-        self.write(move |connection, _| statements::republish(connection, since, after, limit)).await
+    async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
+        let published = published.clone();
+        self.write(move |connection, _| statements::republish(connection, &published, after, limit)).await
     }
 
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {

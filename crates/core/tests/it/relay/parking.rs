@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::EventId;
 use hapax_core::outbox::{OutboxUpkeep, RowId, RowState};
 use hapax_core::runtime::Runtime;
+use hapax_core::{EventId, Timestamp};
 
 use super::world::RelayWorld;
 
@@ -83,9 +83,9 @@ fn republished_events_arrive_again_under_their_ids() {
     world.log.lock().arrived.truncate(4);
     let outbox = world.outbox.clone();
     world.server.start(async move {
-        let mut after = RowId(0);
-        while let Some(last) = outbox.republish(begun, after, 3).await.unwrap() {
-            after = last;
+        let (published, mut after) = (begun..Timestamp(u64::MAX), RowId(0));
+        while let Some(step) = outbox.republish(&published, after, 3).await.unwrap() {
+            after = step.last;
         }
     });
     world.time.run_for(Duration::from_secs(10));

@@ -1,8 +1,9 @@
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use hapax_core::outbox::{OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, RowId, RowState};
+use hapax_core::outbox::{OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, Reopened, RowId, RowState};
 use hapax_core::{EventId, Result, Timestamp};
 use tokio_postgres::IsolationLevel;
 use tokio_postgres::types::Type;
@@ -16,6 +17,9 @@ use crate::postgres::pool::Parameter;
 
 /// How many pages of 8 KiB one statement of a sweep reads, so that no call waits for long.
 const PAGES: u32 = 64;
+
+/// The end of the year 9999 in microseconds. A server cannot add much more to its epoch.
+const LAST_MICROSECOND: u64 = 253_402_300_799_999_999;
 
 #[async_trait]
 impl OutboxUpkeep for PostgresOutbox {
@@ -77,12 +81,20 @@ impl OutboxUpkeep for PostgresOutbox {
         Ok(!self.query(&self.sql.drop, &[(&key, Type::BYTEA)]).await?.is_empty())
     }
 
-    async fn republish(&self, since: Timestamp, after: RowId, limit: usize) -> Result<Option<RowId>> {
-        let since = i64::try_from(since.0).unwrap_or(i64::MAX);
-        let parameters: [Parameter<'_>; 3] =
-            [(&since, Type::INT8), (&stored(after), Type::INT8), (&count(limit), Type::INT8)];
+    async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
+        let micros = |time: Timestamp| i64::try_from(time.0.min(LAST_MICROSECOND)).unwrap_or(i64::MAX);
+        let parameters: [Parameter<'_>; 4] = [
+            (&micros(published.start), Type::INT8),
+            (&micros(published.end), Type::INT8),
+            (&stored(after), Type::INT8),
+            (&count(limit), Type::INT8),
+        ];
         let row = self.query_one(&self.sql.republish, &parameters).await?;
-        Ok(column::<Option<i64>>(&row, "last")?.map(|last| RowId(last.unsigned_abs())))
+        let Some(last) = column::<Option<i64>>(&row, "last")? else {
+            return Ok(None);
+        };
+        let rows = usize::try_from(column::<i64>(&row, "opened")?).unwrap_or_default();
+        Ok(Some(Reopened { last: RowId(last.unsigned_abs()), rows }))
     }
 
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {

@@ -1,8 +1,10 @@
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::outbox::{
-    BucketCursor, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, RowId, RowState, bucket_of,
+    BucketCursor, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId, RowState,
+    bucket_of,
 };
 use hapax_core::{EventId, Timestamp};
 use rusqlite::types::Type;
@@ -155,21 +157,22 @@ pub(super) fn resume(
 
 pub(super) fn republish(
     connection: &Connection,
-    since: Timestamp,
+    published: &Range<Timestamp>,
     after: RowId,
     limit: usize,
-) -> rusqlite::Result<Option<RowId>> {
+) -> rusqlite::Result<Option<Reopened>> {
     let looked_at = include_str!("looked_at.sql");
     let last = connection.query_row(looked_at, params![stored(after), count(limit)], |row| row.get(0))?;
     let Some(last): Option<i64> = last else {
         return Ok(None);
     };
-    // Rounded down, as the time of a row is.
-    let since = millis(since);
-    if execute(connection, include_str!("republish.sql"), params![stored(after), last, since])? > 0 {
+    // The time of a row is rounded down. So is the start, and the end is rounded up: no row is left out.
+    let (since, until) = (millis(published.start), millis(Timestamp(published.end.0.saturating_add(999))));
+    let rows = execute(connection, include_str!("republish.sql"), params![stored(after), last, since, until])?;
+    if rows > 0 {
         execute(connection, include_str!("rewind.sql"), [])?;
     }
-    Ok(Some(row_id(last)))
+    Ok(Some(Reopened { last: row_id(last), rows }))
 }
 
 /// The smallest and the largest id.

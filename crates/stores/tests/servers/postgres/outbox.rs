@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::ErrorKind;
 use hapax_core::outbox::{BUCKETS, BucketCursor, Outbox, OutboxUpkeep, ParkedRow, RowId};
 use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::{ErrorKind, Timestamp};
 use hapax_stores::PostgresOutbox;
 use hapax_testkit::servers::{self, PostgresSchema};
 use libtest_mimic::Trial;
@@ -210,7 +210,7 @@ async fn few_rights() {
     assert!(operating.find(rows[1].event.id).await.unwrap().is_some());
     assert!(operating.drop_refused(b"a").await.unwrap());
     assert_eq!(operating.resume(b"a", 10).await.unwrap(), Some(0));
-    operating.republish(hapax_core::Timestamp(0), RowId(0), 10).await.unwrap();
+    operating.republish(&(Timestamp(0)..Timestamp(u64::MAX)), RowId(0), 10).await.unwrap();
     operating.counts(10).await.unwrap();
 }
 

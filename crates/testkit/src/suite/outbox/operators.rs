@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::time::Duration;
 
 use hapax_core::Timestamp;
@@ -6,6 +7,8 @@ use hapax_core::outbox::{ParkedKey, RowId, RowState};
 use super::world::{OutboxWorld, event};
 
 const DAY: Duration = Duration::from_hours(24);
+
+const ALWAYS: Range<Timestamp> = Timestamp(0)..Timestamp(u64::MAX);
 
 /// Emits these events of the key `a`, parks the key because of the first, and sets all of them aside.
 async fn park_key(world: &OutboxWorld<'_>, topics: &[&str]) {
@@ -62,7 +65,7 @@ pub(super) async fn a_dropped_row_is_never_read(world: &OutboxWorld<'_>) {
     assert_eq!(world.upkeep.parked(None, 10).await.expect("the outbox answers").len(), 1, "the key stays parked");
     assert_eq!(world.resume("a", 10).await, 1);
     assert_eq!(world.topics().await, ["behind"]);
-    world.upkeep.republish(Timestamp(0), RowId(0), 100).await.expect("the outbox answers");
+    world.upkeep.republish(&ALWAYS, RowId(0), 100).await.expect("the outbox answers");
     assert_eq!(world.topics().await, ["behind"], "a dropped row was never published");
 }
 
@@ -81,22 +84,26 @@ pub(super) async fn republish_opens_what_was_published_since(world: &OutboxWorld
         .expect("the outbox answers")
         .expect("the outbox answers");
     let since = Timestamp(newest.created_at.0 - Timestamp(0).plus(Duration::from_hours(1)).0);
-    let (mut last, mut calls) = (RowId(0), 0);
-    while let Some(next) = world.upkeep.republish(since, last, 2).await.expect("the outbox answers") {
-        assert!(next > last, "{next:?} comes after {last:?}");
-        (last, calls) = (next, calls + 1);
+    let (mut last, mut opened) = (RowId(0), Vec::new());
+    while let Some(step) = world.republish(since..ALWAYS.end, last).await {
+        assert!(step.last > last, "{step:?} comes after {last:?}");
+        last = step.last;
+        opened.push(step.rows);
     }
-    assert_eq!(calls, 3, "five rows, two a call");
+    assert_eq!(opened, [1, 2, 0], "of five rows, two a call");
     let read = world.read().await;
     let topics: Vec<_> = read.rows.iter().map(|row| &*row.event.topic).collect();
     assert_eq!(topics, ["one", "two", "three", "open"]);
     assert!(read.rewinds > before, "a relay whose cursor is behind the rows does not look again");
     world.publish_all().await;
-    let never = Timestamp(since.0 * 2);
-    assert!(world.upkeep.republish(never, RowId(0), 100).await.expect("the outbox answers").is_some());
+    for never in [Timestamp(since.0 * 2)..ALWAYS.end, ALWAYS.start..Timestamp(since.0 / 2)] {
+        assert_eq!(world.republish(never, RowId(0)).await.expect("there are rows").rows, 0);
+    }
     let after = world.read().await;
     assert!(after.rows.is_empty(), "{after:?}");
     assert_eq!(after.rewinds, read.rewinds, "nothing was opened");
+    assert_eq!(world.republish(ALWAYS.start..since, RowId(0)).await.expect("there are rows").rows, 1);
+    assert_eq!(world.topics().await, ["old"], "the end of the time is not in it");
 }
 
 pub(super) async fn sweep_spares_open_aside_and_young_rows(world: &OutboxWorld<'_>) {

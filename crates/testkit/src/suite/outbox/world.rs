@@ -1,11 +1,12 @@
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::outbox::{
-    BUCKETS, BucketCursor, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, RowId, RowState,
+    BUCKETS, BucketCursor, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::{EventId, Identity, Key, OperationId, Scope, Store};
+use hapax_core::{EventId, Identity, Key, OperationId, Scope, Store, Timestamp};
 
 use super::setup::{OutboxSetup, OutboxWriter};
 use crate::yield_now;
@@ -93,6 +94,11 @@ impl<'s> OutboxWorld<'s> {
                 step => opened += step,
             }
         }
+    }
+
+    /// Opens what was published within this time, of the next two rows.
+    pub(super) async fn republish(&self, published: Range<Timestamp>, after: RowId) -> Option<Reopened> {
+        self.upkeep.republish(&published, after, 2).await.expect("rows can be opened")
     }
 
     pub(super) async fn state(&self, id: EventId) -> Option<RowState> {
