@@ -4,9 +4,15 @@ pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod gateway;
 pub(crate) mod migrate;
+pub(crate) mod outbox;
+mod print;
 pub(crate) mod worker;
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use hapax::ErrorKind;
 
 use crate::causes::in_words;
 use crate::logs::escape_controls;
@@ -38,5 +44,18 @@ impl CommandError {
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("hapax: {}", escape_controls(&in_words(self.error.as_ref())));
         ExitCode::from(self.code)
+    }
+}
+
+/// How long a request of a command may take. The stores themselves set no deadline.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Waits for a request of a command.
+pub(crate) async fn request<T>(call: impl Future<Output = hapax::Result<T>>) -> Result<T, CommandError> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) if error.kind() == ErrorKind::Invalid => Err(CommandError::usage(error)),
+        Ok(Err(error)) => Err(CommandError::cannot_start(error)),
+        Err(_) => Err(CommandError::cannot_start(anyhow!("the store does not reply within {DEADLINE:?}"))),
     }
 }

@@ -43,6 +43,8 @@ enum Command {
     Demo(commands::demo::DemoArgs),
     /// Create the tables of Hapax in a database, or bring them to the newest version.
     Migrate(commands::migrate::MigrateArgs),
+    /// List the keys of the outbox that wait for an operator, let them go on, and publish events again.
+    Outbox(commands::outbox::OutboxArgs),
     /// List the messages that nobody could process, show them, and mark them to be processed again.
     Dead(commands::dead::DeadArgs),
 }
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
             Command::Worker(args) => commands::worker::run(*args).await,
             Command::Migrate(args) => commands::migrate::run(args).await,
             Command::Dead(args) => commands::dead::run(args).await,
+            Command::Outbox(args) => commands::outbox::run(args).await,
             Command::Demo(args) => {
                 let log = LogSettings::from_variable().map_err(CommandError::usage)?;
                 Log::start(&log).map_err(CommandError::cannot_start)?;

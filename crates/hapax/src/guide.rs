@@ -1,4 +1,4 @@
-//! Twelve chapters. Every example is compiled, and run unless it needs a server.
+//! Thirteen chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
@@ -7,6 +7,7 @@
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
 //! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
 //! | `emit_an_event` | authors of a service that publishes events: the outbox | `sqlite` |
+//! | `when_a_key_is_parked` | operators of an outbox: events that a broker refuses or loses | `sqlite` and `tokio` |
 //! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite`; its part on Kafka `kafka`, `postgres` |
 //! | `which_key` | authors of a consumer: what identifies a message | `worker` |
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
@@ -36,6 +37,11 @@ pub mod your_transaction {
 #[cfg(feature = "sqlite")]
 pub mod emit_an_event {
     #![doc = include_str!("guide/emit_an_event.md")]
+}
+
+#[cfg(all(feature = "sqlite", feature = "tokio"))]
+pub mod when_a_key_is_parked {
+    #![doc = include_str!("guide/when_a_key_is_parked.md")]
 }
 
 #[cfg(all(feature = "sqlite", feature = "tokio"))]

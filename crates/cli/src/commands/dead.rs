@@ -3,17 +3,15 @@
 
 mod print;
 
-use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::ErrorKind;
 use hapax::broker::{DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter};
 use hapax::runtime::Tokio;
 
-use super::CommandError;
+use super::print::line;
+use super::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::{SCHEMES, open};
 
@@ -141,9 +139,6 @@ struct DropArgs {
 /// How many letters one request returns.
 const PAGE: usize = 200;
 
-/// How long a request may take. The stores themselves set no deadline.
-const DEADLINE: Duration = Duration::from_secs(10);
-
 fn reason(name: &str) -> Result<DeadReason, String> {
     let names = || DeadReason::ALL.map(DeadReason::as_str).join(", ");
     DeadReason::from_name(name).ok_or_else(|| format!("the reasons are {}", names()))
@@ -184,16 +179,6 @@ impl Filter {
     }
 }
 
-/// Waits for a request.
-async fn request<T>(call: impl Future<Output = hapax::Result<T>>) -> Result<T, CommandError> {
-    match tokio::time::timeout(DEADLINE, call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) if error.kind() == ErrorKind::Invalid => Err(CommandError::usage(error)),
-        Ok(Err(error)) => Err(CommandError::cannot_start(error)),
-        Err(_) => Err(CommandError::cannot_start(anyhow!("the store does not reply within {DEADLINE:?}"))),
-    }
-}
-
 async fn list(args: &ListArgs) -> Result<ExitCode, CommandError> {
     let letters = args.place.open()?;
     let mut cursor = args.after.clone().map(DeadCursor::new);
@@ -207,7 +192,7 @@ async fn list(args: &ListArgs) -> Result<ExitCode, CommandError> {
         for letter in page.iter().filter(|letter| args.filter.allows(letter)).take(left) {
             left -= 1;
             cursor = if left == 0 { Some(letter.cursor.clone()) } else { cursor };
-            if !print::line(&print::listed(letter, args.place.json))? {
+            if !line(&print::listed(letter, args.place.json))? {
                 return Ok(ExitCode::SUCCESS);
             }
         }
@@ -223,7 +208,7 @@ async fn show(args: &ShowArgs) -> Result<ExitCode, CommandError> {
     let Some(found) = request(letters.find(args.id)).await? else {
         return Err(CommandError::failed(anyhow!("there is no dead letter with the id {}", args.id)));
     };
-    print::line(&print::shown(&found, args.payload, args.place.json))?;
+    line(&print::shown(&found, args.payload, args.place.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -238,7 +223,7 @@ async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
         let is_marked = request(letters.mark(*id)).await?;
         missing += usize::from(!is_marked);
         // The others are marked also if nobody reads what is printed.
-        print::line(&print::marked(*id, is_marked, args.place.json))?;
+        line(&print::marked(*id, is_marked, args.place.json))?;
     }
     all_existed(missing, ids.len())
 }
@@ -261,7 +246,7 @@ async fn drop_letters(args: DropArgs) -> Result<ExitCode, CommandError> {
     for id in &ids {
         let is_dropped = request(letters.remove(*id)).await?;
         missing += usize::from(!is_dropped);
-        print::line(&print::dropped(*id, is_dropped, args.place.json))?;
+        line(&print::dropped(*id, is_dropped, args.place.json))?;
     }
     all_existed(missing, ids.len())
 }

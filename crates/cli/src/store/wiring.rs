@@ -1,7 +1,8 @@
-//! The only place that knows the names of all backends. [`tables`] does it for the databases that have tables, and
-//! [`dead`] for dead letters.
+//! The only place that knows the names of all backends. [`tables`] does it for the databases that have tables,
+//! [`outbox`] for those that have an outbox, and [`dead`] for dead letters.
 
 pub(crate) mod dead;
+pub(crate) mod outbox;
 pub(crate) mod sources;
 pub(crate) mod tables;
 

@@ -37,6 +37,8 @@ mod malformed_requests;
 mod memory_bounds;
 mod metrics;
 mod migrate;
+mod outbox;
+mod outbox_commands;
 mod raw_http;
 mod response_summary;
 mod routes;

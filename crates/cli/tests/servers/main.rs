@@ -12,6 +12,9 @@ mod harness;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod migrate;
+mod outbox;
+#[path = "../it/outbox_commands.rs"]
+mod outbox_commands;
 mod postgres;
 #[cfg(feature = "kafka")]
 #[path = "../it/raw_http.rs"]
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
         postgres::tests(),
         migrate::tests(),
         dead::tests(),
+        outbox::tests(),
         worker::tests(),
         any_language::tests(),
         #[cfg(feature = "kafka")]

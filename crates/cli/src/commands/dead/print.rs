@@ -1,21 +1,8 @@
-use std::io::{self, Write};
-use std::time::{Duration, SystemTime};
-
-use hapax::Timestamp;
 use hapax::broker::{DeadLetter, DeadLetterId, KeptLetter, ListedLetter, Position};
 use serde_json::{Map, Value, json};
 
-use crate::commands::CommandError;
+use crate::commands::print::{object, text_or_hexadecimal, time};
 use crate::logs::escape_controls;
-
-/// Prints a line. Returns false if nobody reads the output any more.
-pub(super) fn line(text: &str) -> Result<bool, CommandError> {
-    match writeln!(io::stdout(), "{text}") {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(CommandError::failed(anyhow::Error::new(error).context("the output cannot be written"))),
-    }
-}
 
 pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
     if as_json {
@@ -59,18 +46,7 @@ pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> Str
     if with_payload {
         fields.insert("payload".into(), text_or_hexadecimal(&kept.letter.message.payload));
     }
-    if as_json {
-        return Value::Object(fields).to_string();
-    }
-    let lines = fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
-        if let Some(headers) = value.as_array() {
-            let headers = headers.iter().map(|header| format!("\n  {}", escape_controls(&header.to_string())));
-            return format!("{name}:{}", headers.collect::<String>());
-        }
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        format!("{name}: {}", escape_controls(&text))
-    });
-    lines.collect::<Vec<_>>().join("\n")
+    object(fields, as_json)
 }
 
 fn fields(letter: &DeadLetter) -> Map<String, Value> {
@@ -99,20 +75,4 @@ fn fields(letter: &DeadLetter) -> Map<String, Value> {
         ("payload_bytes", json!(message.payload.len())),
     ];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-/// Text as a string, and other bytes as `{"hex": digits}`.
-fn text_or_hexadecimal(bytes: &[u8]) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!({ "hex": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() }),
-    }
-}
-
-/// The time in the form of RFC 3339.
-fn time(time: Timestamp) -> String {
-    // A time that the system cannot express is damaged; the largest one shows that.
-    let largest = Duration::from_secs(253_402_300_799);
-    let since = time.since(Timestamp(0)).min(largest);
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
 }

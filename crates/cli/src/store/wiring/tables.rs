@@ -14,15 +14,27 @@ pub(crate) enum Tables {
 /// The URLs that `--database` accepts, for help and errors.
 pub(crate) const SCHEMES: &str = "postgres://HOST/DATABASE or sqlite://PATH";
 
+/// The versions of an SQLite file with the ledger, whose outbox this is, and with the tables of the relay.
+#[cfg(feature = "sqlite")]
+const SQLITE_OUTBOX: [i32; 2] = [2, 5];
+
 impl Tables {
     /// The tables in the database of this URL. Opens nothing.
     ///
     /// # Errors
     /// If the URL is wrong, names something without tables, or names a file that cannot be read.
     pub(crate) fn at(url: &str) -> Result<Self> {
-        match url.parse()? {
+        Self::of(&url.parse()?)
+    }
+
+    /// The tables in this database. Opens nothing.
+    ///
+    /// # Errors
+    /// As [`at`](Self::at).
+    pub(crate) fn of(url: &StoreUrl) -> Result<Self> {
+        match url {
             #[cfg(feature = "postgres")]
-            StoreUrl::Postgres(url) => Ok(Self::Postgres(hapax::stores::PostgresTables::connect(&url)?)),
+            StoreUrl::Postgres(url) => Ok(Self::Postgres(hapax::stores::PostgresTables::connect(url)?)),
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite(path) => Ok(Self::Sqlite(hapax::stores::SqliteTables::new(path))),
             StoreUrl::Memory => bail!("memory: has no tables; name {SCHEMES}"),
@@ -38,6 +50,18 @@ impl Tables {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(ref tables) => tables.missing(),
         }
+    }
+
+    /// Whether the tables of the outbox are missing, or are not those of this release.
+    pub(crate) async fn lack_outbox(&self) -> hapax::Result<bool> {
+        let missing = self.missing().await?;
+        Ok(match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => !missing.is_empty(),
+            // Each version of a file has tables of its own, and a service that needs no records has no table for them.
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => missing.iter().any(|version| SQLITE_OUTBOX.contains(version)),
+        })
     }
 
     pub(crate) async fn create(&self) -> hapax::Result<Vec<i32>> {

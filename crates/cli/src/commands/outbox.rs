@@ -1,0 +1,225 @@
+//! `hapax outbox`: lists the keys that wait for an operator, shows an event, lets keys go on, drops an event that was
+//! refused, and publishes events again.
+
+mod key;
+mod print;
+mod republish;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use hapax::EventId;
+use hapax::outbox::{OutboxUpkeep, ParkedKey};
+use hapax::runtime::Tokio;
+
+use super::print::line;
+use super::{CommandError, request};
+use crate::store::wiring::StoreUrl;
+use crate::store::wiring::outbox;
+use crate::store::wiring::tables::SCHEMES;
+use key::OrderingKey;
+use republish::RepublishArgs;
+
+/// The arguments of `hapax outbox`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OutboxArgs {
+    #[command(subcommand)]
+    action: OutboxAction,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum OutboxAction {
+    /// List the parked keys, the one that was parked first at the front, and count the rows that wait
+    ///
+    /// The sink refused an event of each of these keys for good. The events of the key wait, and other keys go on. A
+    /// key that is not plain text is printed as hex: and its digits, and every command takes it like that.
+    ///
+    /// With --json, each line is one object: those of keys have the field `key`, and the last one has `counts`.
+    List(ListParkedArgs),
+    /// Show one event: its attributes, its state and its headers
+    Show(ShowEventArgs),
+    /// Let parked keys go on, once their events can be published
+    ///
+    /// The rows of a key are opened in parts, and published when all of them are open. An event that the sink refuses
+    /// again parks its key again.
+    Resume(ResumeArgs),
+    /// Drop the event for which a key was parked: it is never published
+    ///
+    /// The key stays parked until `hapax outbox resume`.
+    Drop(DropEventArgs),
+    /// Publish events again that were published before, for instance after a broker lost them
+    ///
+    /// They keep their ids, so that a consumer with a ledger or an inbox runs each of them once. They arrive behind
+    /// newer events of their keys. Rows that were removed after --retention of the relay cannot come back.
+    Republish(RepublishArgs),
+}
+
+/// Where the outbox is.
+#[derive(Debug, clap::Args)]
+struct OutboxPlace {
+    /// The database of the outbox: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH
+    #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    database: String,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListParkedArgs {
+    #[command(flatten)]
+    place: OutboxPlace,
+}
+
+#[derive(Debug, clap::Args)]
+struct ShowEventArgs {
+    /// The id of the event
+    id: EventId,
+
+    /// Print the payload, too
+    #[arg(long)]
+    payload: bool,
+
+    #[command(flatten)]
+    place: OutboxPlace,
+}
+
+#[derive(Debug, clap::Args)]
+struct ResumeArgs {
+    /// The keys, as the list prints them
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    keys: Vec<OrderingKey>,
+
+    /// Resume all parked keys
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    place: OutboxPlace,
+}
+
+#[derive(Debug, clap::Args)]
+struct DropEventArgs {
+    /// The key, as the list prints it
+    key: OrderingKey,
+
+    /// Your word that nobody needs the event any more
+    #[arg(long, required = true)]
+    yes: bool,
+
+    #[command(flatten)]
+    place: OutboxPlace,
+}
+
+/// How many parked keys one request returns.
+const PAGE: usize = 200;
+
+/// How many rows one request opens.
+const STEP: usize = 1000;
+
+/// Counting reads each row that it counts.
+const MAX_COUNTED: u64 = 1_000_000;
+
+pub(crate) async fn run(args: OutboxArgs) -> Result<ExitCode, CommandError> {
+    match args.action {
+        OutboxAction::List(args) => list(&args).await,
+        OutboxAction::Show(args) => show(&args).await,
+        OutboxAction::Resume(args) => resume(args).await,
+        OutboxAction::Drop(args) => drop_refused(&args).await,
+        OutboxAction::Republish(args) => republish::run(&args).await,
+    }
+}
+
+impl OutboxPlace {
+    async fn open(&self) -> Result<Arc<dyn OutboxUpkeep>, CommandError> {
+        let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("--database takes {SCHEMES}")));
+        let url: StoreUrl = self.database.parse().map_err(wrong)?;
+        let opened = outbox::open(&url, Arc::new(Tokio::current())).await?;
+        Ok(opened.upkeep)
+    }
+}
+
+async fn list(args: &ListParkedArgs) -> Result<ExitCode, CommandError> {
+    let outbox = args.place.open().await?;
+    let mut last: Option<ParkedKey> = None;
+    loop {
+        let mut page = request(outbox.parked(last.as_ref(), PAGE)).await?;
+        for parked in &page {
+            if !line(&print::parked(parked, args.place.json))? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        last = page.pop();
+        if last.is_none() {
+            break;
+        }
+    }
+    let counts = request(outbox.counts(MAX_COUNTED)).await?;
+    line(&print::counts(&counts, MAX_COUNTED, args.place.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn show(args: &ShowEventArgs) -> Result<ExitCode, CommandError> {
+    let outbox = args.place.open().await?;
+    let Some((row, state, event)) = request(outbox.find(args.id)).await? else {
+        let message = anyhow!("there is no event with the id {}; its row may have been removed", args.id);
+        return Err(CommandError::failed(message));
+    };
+    line(&print::shown((row, state, &event), args.payload, args.place.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn resume(args: ResumeArgs) -> Result<ExitCode, CommandError> {
+    let outbox = args.place.open().await?;
+    let keys = if args.all { find_all(&*outbox).await? } else { args.keys };
+    let mut missing = 0_usize;
+    for key in &keys {
+        let opened = resume_key(&*outbox, key).await?;
+        missing += usize::from(opened.is_none());
+        // The others are resumed also if nobody reads what is printed.
+        line(&print::resumed(key, opened, args.place.json))?;
+    }
+    // With --all, somebody else may have resumed one in the meantime.
+    if missing > 0 && !args.all {
+        return Err(CommandError::failed(anyhow!("{missing} of {} keys are not parked", keys.len())));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens all rows of a key. Returns how many, or None if the key is not parked.
+async fn resume_key(outbox: &dyn OutboxUpkeep, key: &OrderingKey) -> Result<Option<usize>, CommandError> {
+    let mut opened = None;
+    while let Some(rows) = request(outbox.resume(key.as_bytes(), STEP)).await? {
+        opened = Some(opened.unwrap_or(0) + rows);
+        if rows == 0 {
+            break;
+        }
+    }
+    Ok(opened)
+}
+
+/// All parked keys. They are collected first: a key that is parked again goes to the end of the list, so that the list
+/// might never end.
+async fn find_all(outbox: &dyn OutboxUpkeep) -> Result<Vec<OrderingKey>, CommandError> {
+    let (mut keys, mut last) = (Vec::new(), None);
+    loop {
+        let page = request(outbox.parked(last.as_ref(), PAGE)).await?;
+        keys.extend(page.iter().map(|parked| OrderingKey::new(parked.key.clone())));
+        last = page.into_iter().next_back();
+        if last.is_none() {
+            return Ok(keys);
+        }
+    }
+}
+
+async fn drop_refused(args: &DropEventArgs) -> Result<ExitCode, CommandError> {
+    let outbox = args.place.open().await?;
+    if !request(outbox.drop_refused(args.key.as_bytes())).await? {
+        let message = anyhow!("the key {} is not parked, or its event is already published or dropped", args.key);
+        return Err(CommandError::failed(message));
+    }
+    line(&print::dropped(&args.key, args.place.json))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,87 @@
+use std::time::Duration;
+
+use hapax::outbox::{OutboxCounts, OutgoingEvent, ParkedKey, RowId, RowState};
+use serde_json::{Map, Value, json};
+
+use super::key::OrderingKey;
+use crate::commands::print::{object, text_or_hexadecimal, time};
+use crate::logs::escape_controls;
+
+pub(super) fn parked(parked: &ParkedKey, as_json: bool) -> String {
+    let key = OrderingKey::new(parked.key.clone());
+    if as_json {
+        let parked = json!({
+            "key": key.to_string(),
+            "event": parked.event.to_string(),
+            "row": parked.row.0,
+            "topic": parked.topic,
+            "reason": parked.reason,
+            "time": time(parked.parked_at),
+        });
+        return parked.to_string();
+    }
+    let (topic, reason) = (escape_controls(&parked.topic), escape_controls(&parked.reason));
+    format!("{}  {key}  {}  row {}  {topic}  {reason}", time(parked.parked_at), parked.event, parked.row.0)
+}
+
+pub(super) fn counts(counts: &OutboxCounts, limit: u64, as_json: bool) -> String {
+    if as_json {
+        let seconds = counts.oldest.map(|age| age.as_secs());
+        let counts = json!({ "open": counts.open, "oldest_seconds": seconds, "parked_keys": counts.parked_keys });
+        return json!({ "counts": counts }).to_string();
+    }
+    let or_more = if counts.open >= limit { " or more" } else { "" };
+    let age = |age: Duration| humantime::format_duration(Duration::from_secs(age.as_secs())).to_string();
+    let oldest = counts.oldest.map_or(String::new(), |oldest| format!(", the oldest for {}", age(oldest)));
+    let rows = plural(counts.open, "row");
+    format!("{}{or_more} not published{oldest}; {} parked", rows, plural(counts.parked_keys, "key"))
+}
+
+pub(super) fn plural(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+pub(super) fn resumed(key: &OrderingKey, opened: Option<usize>, as_json: bool) -> String {
+    if as_json {
+        return json!({ "key": key.to_string(), "resumed": opened.is_some(), "rows": opened }).to_string();
+    }
+    match opened {
+        Some(rows) => format!("resumed: {key}, {}", plural(u64::try_from(rows).unwrap_or(u64::MAX), "row")),
+        None => format!("not parked: {key}"),
+    }
+}
+
+pub(super) fn dropped(key: &OrderingKey, as_json: bool) -> String {
+    if as_json {
+        return json!({ "key": key.to_string(), "dropped": true }).to_string();
+    }
+    format!("dropped: the event of {key}; the key stays parked until `hapax outbox resume`")
+}
+
+pub(super) fn shown(row: (RowId, RowState, &OutgoingEvent), with_payload: bool, as_json: bool) -> String {
+    let (id, state, event) = row;
+    let headers: Vec<Value> =
+        event.headers.iter().map(|(name, value)| json!([name, text_or_hexadecimal(value)])).collect();
+    let key = event.ordering_key.clone().map(|key| OrderingKey::new(key).to_string());
+    let fields = [
+        ("id", json!(event.id.to_string())),
+        ("state", json!(state.as_str())),
+        ("row", json!(id.0)),
+        ("topic", json!(event.topic)),
+        ("key", json!(key)),
+        ("time", json!(time(event.created_at))),
+        ("namespace", json!(event.namespace)),
+        ("operation", json!(event.operation.map(|operation| operation.to_string()))),
+        ("number", json!(event.number)),
+        ("type", json!(event.kind)),
+        ("source", json!(event.source)),
+        ("content_type", json!(event.content_type)),
+        ("headers", Value::Array(headers)),
+        ("payload_bytes", json!(event.payload.len())),
+    ];
+    let mut fields: Map<String, Value> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    if with_payload {
+        fields.insert("payload".into(), text_or_hexadecimal(&event.payload));
+    }
+    object(fields, as_json)
+}

@@ -1,0 +1,67 @@
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::anyhow;
+use hapax::Timestamp;
+use hapax::outbox::RowId;
+use serde_json::json;
+
+use super::print::plural;
+use super::{OutboxPlace, STEP};
+use crate::commands::print::{line, time};
+use crate::commands::{CommandError, request};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct RepublishArgs {
+    /// Events that were published at this time or later: 2026-01-31T12:00:00Z, or 2h for two hours ago
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    since: Timestamp,
+
+    /// Only events that were published before this time [default: now]
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    until: Option<Timestamp>,
+
+    #[command(flatten)]
+    place: OutboxPlace,
+}
+
+/// How often a long republication says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(args: &RepublishArgs) -> Result<ExitCode, CommandError> {
+    // An end, so that events which a relay publishes meanwhile are not opened again and again.
+    let published = args.since..args.until.unwrap_or_else(|| timestamp(SystemTime::now()));
+    if published.is_empty() {
+        return Err(CommandError::usage(anyhow!("--since must be before --until, and before now")));
+    }
+    let outbox = args.place.open().await?;
+    let (mut opened, mut last, mut printed) = (0, RowId(0), Instant::now());
+    while let Some(step) = request(outbox.republish(&published, last, STEP)).await? {
+        last = step.last;
+        opened += u64::try_from(step.rows).unwrap_or(u64::MAX);
+        if printed.elapsed() >= PROGRESS_EVERY {
+            printed = Instant::now();
+            eprintln!("looked at the rows up to {}, and opened {opened}", last.0);
+        }
+    }
+    line(&if args.place.json {
+        json!({ "rows": opened, "since": time(published.start), "until": time(published.end) }).to_string()
+    } else {
+        format!("{} to be published again", plural(opened, "row"))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a time, or how long ago it is.
+fn instant(text: &str) -> Result<Timestamp, String> {
+    if let Ok(at) = humantime::parse_rfc3339(text) {
+        return Ok(timestamp(at));
+    }
+    let ago = humantime::parse_duration(text).ok().and_then(|ago| SystemTime::now().checked_sub(ago));
+    ago.map(timestamp).ok_or_else(|| "write a time as 2026-01-31T12:00:00Z, or how long ago it is, as 2h".into())
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
