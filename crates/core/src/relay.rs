@@ -33,6 +33,7 @@ use crate::outbox::{Outbox, OutboxUpkeep, Sink};
 use crate::record::Millis;
 use crate::runtime::Runtime;
 use crate::store::Store;
+pub use decided::DecidedRows;
 use engine::RelayEngine;
 
 /// Settings of a relay.

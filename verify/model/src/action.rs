@@ -6,7 +6,7 @@ use crate::request::{CancelRound, Operation, Sender};
 
 /// One step of the world. Attempts are numbered from 0, keys likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// The attempt's call arrives, and it sends a begin.
     Start(u8),
     /// A request is carried out and its reply arrives.
@@ -83,7 +83,7 @@ pub enum Action {
 
 /// The outcome that a handler reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReportedOutcome {
+pub(crate) enum ReportedOutcome {
     /// The effect happened, and there is an answer.
     Applied,
     /// The effect is known not to have happened.
@@ -96,7 +96,7 @@ pub enum ReportedOutcome {
 
 /// What a crashed process leaves in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CrashRemnant {
+pub(crate) enum CrashRemnant {
     /// Nothing.
     Nothing,
     /// The request whose reply it waited for.

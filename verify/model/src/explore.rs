@@ -1,14 +1,22 @@
 //! The states and steps of a setting, in the form that the checker explores.
 
+use hapax_core::machine::{Begun, Decision, begin};
 use stateright::{Model, Property};
 
 use crate::action::Action;
 use crate::attempt::{ATTEMPTS, ModelAttempt};
 use crate::history::History;
-use crate::property::properties;
+use crate::invariant::Invariant;
+use crate::ledger::LedgerRow;
+use crate::property::{broken_invariant, properties};
+use crate::reach::Explored;
 use crate::space::StateSpace;
 use crate::store::ModelStore;
+use crate::trace::describe_trace;
 use crate::world::{LATE, OperatorPhase, World};
+
+/// An owner that belongs to no attempt.
+const STRANGER: u8 = 100;
 
 impl StateSpace {
     /// The first state.
@@ -47,5 +55,42 @@ impl Model for StateSpace {
 
     fn properties(&self) -> Vec<Property<Self>> {
         properties()
+    }
+}
+
+impl Explored for StateSpace {
+    const REST: Invariant = Invariant::RestIsReachable;
+
+    fn broken_invariant(&self, world: &World) -> Option<Invariant> {
+        broken_invariant(self, world)
+    }
+
+    /// Whether no request is in transit, and each key has a definite answer for the next caller.
+    fn is_at_rest(&self, world: &World) -> bool {
+        world.attempts.iter().all(ModelAttempt::at_rest)
+            && world.late.iter().all(Option::is_none)
+            && world.operator == OperatorPhase::Idle
+            && self.setting.calls.iter().all(|call| is_answered(self, world, call.tenant))
+    }
+
+    fn describe(&self, way: &[Action]) -> String {
+        describe_trace(self, way)
+    }
+}
+
+fn is_answered(space: &StateSpace, world: &World, tenant: u8) -> bool {
+    let rk = space.record_keys[usize::from(tenant)];
+    let call = space.setting.calls.iter().find(|call| call.tenant == tenant).expect("the tenant has a call");
+    let seen = world.store.slots[space.slot(*call)].observe(world.now(space), world.store.mark);
+    // The next caller sends the payload of the record. Another payload would only get a mismatch.
+    let payload = seen.live().map_or(call.payload, |record| record.fingerprint.as_bytes()[0]);
+    // The row of the ledger answers that call, or its absence lets it run.
+    let is_open = world.history.ledger[usize::from(tenant)] == Some(LedgerRow::Open);
+    match begin(&seen, &space.setting.begin(rk, STRANGER, payload)) {
+        Decision::Reply(Begun::Busy(_) | Begun::Mismatch) => false,
+        Decision::Reply(
+            Begun::Granted(_) | Begun::Mine(_) | Begun::Replay(_) | Begun::Indeterminate(_) | Begun::Dead,
+        )
+        | Decision::Change(..) => !is_open,
     }
 }

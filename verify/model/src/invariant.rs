@@ -1,7 +1,7 @@
 //! The invariants, and the sentence that each of them prints.
 
 /// A property that must hold in every state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Invariant {
     /// I1: an operation has at most one effect.
     OneEffect,
@@ -41,6 +41,18 @@ pub enum Invariant {
     RenewsItsOwn,
     /// N: a definite answer stays reachable.
     RestIsReachable,
+    /// G: no event of a transaction that did not commit arrives.
+    NoGhostEvent,
+    /// O: the first arrivals of an ordering key are in order, without a gap.
+    EventsInOrder,
+    /// D: a repeated event is recognized.
+    SameEventId,
+    /// U: an event has one effect behind the inbox.
+    OneEffectOfEvent,
+    /// C: a mark leaves a row that an operator dropped, or that is set aside.
+    OnlyOpenRowsAreMarked,
+    /// P: the effect of each committed event, or the parking of its key, stays reachable.
+    EventsArrive,
 }
 
 impl Invariant {
@@ -71,6 +83,12 @@ impl Invariant {
             Self::OwnBeginIsMine => "M  an attempt never waits for itself",
             Self::NothingHeldForNobody => "F  a key is not left unknown by attempts that applied nothing",
             Self::RestIsReachable => "N  a definite answer stays reachable",
+            Self::NoGhostEvent => "G  no event arrives whose transaction did not commit",
+            Self::EventsInOrder => "O  the first arrivals of an ordering key are in order, without a gap",
+            Self::SameEventId => "D  a repeated event has the id of the first one",
+            Self::OneEffectOfEvent => "U  an event has at most one effect behind the inbox",
+            Self::OnlyOpenRowsAreMarked => "C  a mark changes no row that is set aside or dropped",
+            Self::EventsArrive => "P  each committed event can still have its effect, or its key is parked",
         }
     }
 }

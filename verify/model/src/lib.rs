@@ -8,6 +8,7 @@
 //! network.rs    the fate of a request                      engine.rs     how an attempt reacts to it
 //! protocol.rs   one step of an operation                   operator.rs   the operator who resolves outcomes
 //! ledger.rs     the ledger's transaction, in steps
+//! outbox.rs     the outbox and its relays: a model of its own
 //! invariant.rs  the invariants                             property.rs   their checks on a state
 //! reach.rs      whether each state can still lead to a definite answer
 //! check.rs      the result of a setting                    trace.rs      the shortest way to a broken invariant
@@ -38,6 +39,7 @@ mod invariant;
 mod ledger;
 mod network;
 mod operator;
+mod outbox;
 mod property;
 mod protocol;
 mod reach;
@@ -53,9 +55,9 @@ mod table;
 mod trace;
 mod world;
 
-pub use check::{CheckResult, check};
+pub use check::{BrokenInvariant, CheckResult, CheckedSetting, check};
 pub use invariant::Invariant;
+pub use outbox::OutboxSetting;
 pub use setting::ModelSetting;
-pub use settings::{DEEP, ExpectedResult, NamedSetting, settings};
+pub use settings::{ExpectedResult, NamedSetting, deep_settings, settings};
 pub use table::{ProtocolRow, rows};
-pub use trace::describe_trace;

@@ -12,7 +12,7 @@ use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use hapax_model::{CheckResult, DEEP, NamedSetting, check, describe_trace, settings};
+use hapax_model::{CheckResult, NamedSetting, check, deep_settings, settings};
 
 /// How many settings are checked at once.
 const AT_ONCE: usize = 2;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let (flags, names): (Vec<&str>, Vec<&str>) =
         words.iter().map(String::as_str).partition(|word| word.starts_with("--"));
     let has = |name: &str| flags.contains(&name);
-    let all: Vec<&NamedSetting> = if has("--deep") { DEEP.iter().collect() } else { settings().collect() };
+    let all: Vec<&NamedSetting> = if has("--deep") { deep_settings().collect() } else { settings().collect() };
     let is_chosen = |listed: &&NamedSetting| names.is_empty() || names.iter().any(|name| listed.name.contains(name));
     let chosen: Vec<&NamedSetting> = all.into_iter().filter(is_chosen).collect();
     if chosen.is_empty() || flags.iter().any(|flag| !["--trace", "--stop", "--deep"].contains(flag)) {
@@ -58,8 +58,8 @@ fn show(listed: &NamedSetting, verdict: &CheckResult, traces: bool) -> bool {
     if let Err(why) = &as_expected {
         lines.push_str(&format!("\n  UNEXPECTED: {why}"));
     }
-    if let Some((_, way)) = verdict.broken.as_ref().filter(|_| traces || as_expected.is_err()) {
-        lines.push_str(&format!("\n  {}\n{}", listed.what, describe_trace(listed.setting, way)));
+    if let Some(broken) = verdict.broken.as_ref().filter(|_| traces || as_expected.is_err()) {
+        lines.push_str(&format!("\n  {}\n{}", listed.what, broken.way));
     }
     println!("{lines}");
     as_expected.is_ok()
@@ -67,7 +67,7 @@ fn show(listed: &NamedSetting, verdict: &CheckResult, traces: bool) -> bool {
 
 fn usage_error() -> ExitCode {
     eprintln!("usage: hapax-model [--trace] [--stop] [--deep] [NAME]...\n\nsettings:");
-    for listed in settings().chain(DEEP) {
+    for listed in settings().chain(deep_settings()) {
         eprintln!("  {:<20} {}", listed.name, listed.what);
     }
     ExitCode::from(2)

@@ -1,28 +1,34 @@
-//! Checks that every reachable state can still lead to a state at rest, in which a caller gets a definite answer.
+//! Checks that every reachable state can still lead to a state at rest.
 //!
 //! The checker's own `eventually` does not fit, because it treats a cycle as an end. This module explores all states
 //! once more, and then follows the steps backwards from the states at rest.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 
-use hapax_core::machine::{Begun, Decision, begin};
 use stateright::Model;
 
-use crate::action::Action;
-use crate::attempt::ModelAttempt;
 use crate::invariant::Invariant;
-use crate::ledger::LedgerRow;
-use crate::property::broken_invariant;
-use crate::space::StateSpace;
-use crate::world::{OperatorPhase, World};
 
-/// An owner that belongs to no attempt.
-const STRANGER: u8 = 100;
+/// The states of a setting, and what must hold in them.
+pub(crate) trait Explored: Model<State: Clone + Hash, Action: Copy> {
+    /// From every state a state at rest is reachable. The name of this invariant.
+    const REST: Invariant;
+
+    /// The most serious invariant that is broken in this state.
+    fn broken_invariant(&self, state: &Self::State) -> Option<Invariant>;
+
+    /// Whether nothing is left to be done in this state.
+    fn is_at_rest(&self, state: &Self::State) -> bool;
+
+    /// One line for each step.
+    fn describe(&self, way: &[Self::Action]) -> String;
+}
 
 /// All states and steps of an exploration. States have numbers.
-pub(crate) struct StateGraph {
+pub(crate) struct StateGraph<A> {
     /// For each state, the state and the action from which it was reached first.
-    first_by: Vec<Option<(u32, Action)>>,
+    first_by: Vec<Option<(u32, A)>>,
     /// Each step, as (to, from).
     steps: Vec<(u32, u32)>,
     at_rest: Vec<u32>,
@@ -31,26 +37,26 @@ pub(crate) struct StateGraph {
 }
 
 /// Explores all states, the nearest first, and calls `look` with each.
-pub(crate) fn explore(space: &StateSpace, mut look: impl FnMut(&World)) -> StateGraph {
+pub(crate) fn explore<S: Explored>(space: &S, mut look: impl FnMut(&S::State)) -> StateGraph<S::Action> {
     // Fixed seeds, so that every run shows the same way to a broken invariant.
     let hash = ahash::RandomState::with_seeds(1, 2, 3, 4);
     let mut numbers = HashMap::with_hasher(hash.clone());
     let mut graph = StateGraph { first_by: vec![None], steps: Vec::new(), at_rest: Vec::new(), broken: None };
-    let mut next = VecDeque::from([space.start()]);
-    numbers.insert(hash.hash_one(space.start()), 0);
+    let mut next = VecDeque::from(space.init_states());
+    numbers.extend(next.iter().map(|start| (hash.hash_one(start), 0)));
     let (mut from, mut actions) = (0, Vec::new());
-    while let Some(world) = next.pop_front() {
-        graph.broken = broken_invariant(space, &world).map(|invariant| (invariant, from));
+    while let Some(state) = next.pop_front() {
+        graph.broken = space.broken_invariant(&state).map(|invariant| (invariant, from));
         if graph.broken.is_some() {
             break;
         }
-        look(&world);
-        if is_at_rest(space, &world) {
+        look(&state);
+        if space.is_at_rest(&state) {
             graph.at_rest.push(from);
         }
-        space.actions(&world, &mut actions);
+        space.actions(&state, &mut actions);
         for action in actions.drain(..) {
-            let Some(after) = space.next_state(&world, action) else { continue };
+            let Some(after) = space.next_state(&state, action) else { continue };
             let new = u32::try_from(graph.first_by.len()).expect("fewer than 2^32 states");
             let to = *numbers.entry(hash.hash_one(&after)).or_insert(new);
             if to == new {
@@ -64,16 +70,16 @@ pub(crate) fn explore(space: &StateSpace, mut look: impl FnMut(&World)) -> State
     graph
 }
 
-impl StateGraph {
+impl<A: Copy> StateGraph<A> {
     pub(crate) fn states(&self) -> usize {
         self.first_by.len()
     }
 
     /// The broken invariant and the shortest way to it.
-    pub(crate) fn broken(mut self) -> Option<(Invariant, Vec<Action>)> {
+    pub(crate) fn broken(mut self, rest: Invariant) -> Option<(Invariant, Vec<A>)> {
         let (invariant, state) = match self.broken {
             Some(broken) => broken,
-            None => (Invariant::RestIsReachable, self.dead_end()?),
+            None => (rest, self.dead_end()?),
         };
         Some((invariant, self.way_to(state)))
     }
@@ -98,7 +104,7 @@ impl StateGraph {
         (0..).zip(can_rest).find(|(_, can)| !can).map(|(state, _)| state)
     }
 
-    fn way_to(&self, mut state: u32) -> Vec<Action> {
+    fn way_to(&self, mut state: u32) -> Vec<A> {
         let mut way = Vec::new();
         while let Some((from, action)) = self.first_by[state as usize] {
             way.push(action);
@@ -106,30 +112,5 @@ impl StateGraph {
         }
         way.reverse();
         way
-    }
-}
-
-/// Whether no request is in transit, and each key has a definite answer for the next caller.
-fn is_at_rest(space: &StateSpace, world: &World) -> bool {
-    world.attempts.iter().all(ModelAttempt::at_rest)
-        && world.late.iter().all(Option::is_none)
-        && world.operator == OperatorPhase::Idle
-        && space.setting.calls.iter().all(|call| is_answered(space, world, call.tenant))
-}
-
-fn is_answered(space: &StateSpace, world: &World, tenant: u8) -> bool {
-    let rk = space.record_keys[usize::from(tenant)];
-    let call = space.setting.calls.iter().find(|call| call.tenant == tenant).expect("the tenant has a call");
-    let seen = world.store.slots[space.slot(*call)].observe(world.now(space), world.store.mark);
-    // The next caller sends the payload of the record. Another payload would only get a mismatch.
-    let payload = seen.live().map_or(call.payload, |record| record.fingerprint.as_bytes()[0]);
-    // The row of the ledger answers that call, or its absence lets it run.
-    let is_open = world.history.ledger[usize::from(tenant)] == Some(LedgerRow::Open);
-    match begin(&seen, &space.setting.begin(rk, STRANGER, payload)) {
-        Decision::Reply(Begun::Busy(_) | Begun::Mismatch) => false,
-        Decision::Reply(
-            Begun::Granted(_) | Begun::Mine(_) | Begun::Replay(_) | Begun::Indeterminate(_) | Begun::Dead,
-        )
-        | Decision::Change(..) => !is_open,
     }
 }

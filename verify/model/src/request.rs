@@ -5,7 +5,7 @@ use crate::store::PendingSwap;
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Sender {
+pub(crate) enum Sender {
     /// The attempt with this number, from 0.
     Attempt(u8),
     /// The task that drains the journal of that attempt.

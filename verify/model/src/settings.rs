@@ -3,24 +3,28 @@
 mod deep;
 mod forbidden;
 mod ledger;
+mod outbox;
 mod shipped;
 
 use std::fmt;
 
 use hapax_core::machine::Lapse;
 
-use crate::check::CheckResult;
+use crate::check::{CheckResult, CheckedSetting};
 use crate::invariant::Invariant;
 use crate::setting::{
     AllowedSteps, BrokenRule, EffectKind, FaultBudget, ModelCall, ModelSetting, OperatorKind, StoreClock,
 };
 
-pub use deep::DEEP;
-
 /// All settings except the deep ones: the shipped ones, then the forbidden ones.
 pub fn settings() -> impl Iterator<Item = &'static NamedSetting> {
-    let shipped = shipped::SHIPPED.iter().chain(ledger::SHIPPED);
-    shipped.chain(forbidden::FORBIDDEN).chain(ledger::FORBIDDEN)
+    let shipped = shipped::SHIPPED.iter().chain(ledger::SHIPPED).chain(outbox::SHIPPED);
+    shipped.chain(forbidden::FORBIDDEN).chain(ledger::FORBIDDEN).chain(outbox::FORBIDDEN)
+}
+
+/// The settings with millions of states.
+pub fn deep_settings() -> impl Iterator<Item = &'static NamedSetting> {
+    deep::DEEP.iter().chain(outbox::DEEP)
 }
 
 /// A setting with its name and its expected result.
@@ -33,7 +37,7 @@ pub struct NamedSetting {
     /// The expected result.
     pub expected: ExpectedResult,
     /// The setting itself.
-    pub setting: ModelSetting,
+    pub setting: CheckedSetting,
 }
 
 /// The expected result of a setting.
@@ -51,7 +55,7 @@ impl NamedSetting {
     /// # Errors
     /// What was expected instead.
     pub fn as_expected(&self, verdict: &CheckResult) -> Result<(), String> {
-        let broken = verdict.broken.as_ref().map(|(invariant, _)| *invariant);
+        let broken = verdict.broken.as_ref().map(|broken| broken.invariant);
         match self.expected {
             ExpectedResult::Holds if broken.is_none() => Ok(()),
             ExpectedResult::Breaks(invariant) if broken == Some(invariant) => Ok(()),
@@ -107,11 +111,12 @@ const HOLD: ModelSetting = ModelSetting {
 const RETRY: ModelSetting = ModelSetting { on_lapse: Lapse::Retry, effect: EffectKind::Ledger, ..HOLD };
 
 const fn holds(name: &'static str, what: &'static str, setting: ModelSetting) -> NamedSetting {
-    NamedSetting { name, what, expected: ExpectedResult::Holds, setting }
+    NamedSetting { name, what, expected: ExpectedResult::Holds, setting: CheckedSetting::Protocol(setting) }
 }
 
 const fn breaks(name: &'static str, what: &'static str, invariant: Invariant, setting: ModelSetting) -> NamedSetting {
-    NamedSetting { name, what, expected: ExpectedResult::Breaks(invariant), setting }
+    let expected = ExpectedResult::Breaks(invariant);
+    NamedSetting { name, what, expected, setting: CheckedSetting::Protocol(setting) }
 }
 
 /// `RETRY` with a running store clock, without which tokens cannot grow across an amnesia.

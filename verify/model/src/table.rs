@@ -18,8 +18,8 @@ use crate::world::World;
 pub struct ProtocolRow(pub &'static str, pub &'static str, pub &'static str);
 
 /// All rows that the states of a setting reach.
-pub fn rows(setting: ModelSetting) -> BTreeSet<ProtocolRow> {
-    let space = StateSpace::new(setting);
+pub fn rows(setting: &ModelSetting) -> BTreeSet<ProtocolRow> {
+    let space = StateSpace::new(*setting);
     let mut rows = BTreeSet::new();
     reach::explore(&space, |world| {
         let attempts = (0..3).take(setting.calls.len());

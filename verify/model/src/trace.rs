@@ -8,14 +8,12 @@ use crate::action::Action;
 use crate::ledger::LedgerRow;
 use crate::record::{ModelHolding, ModelRecord, ModelState};
 use crate::request::{ProtocolRequest, Sender};
-use crate::setting::ModelSetting;
 use crate::space::StateSpace;
 use crate::store::{LeaseStatus, StoreSlot};
 use crate::world::World;
 
 /// Prints one line for each step.
-pub fn describe_trace(setting: ModelSetting, way: &[Action]) -> String {
-    let space = StateSpace::new(setting);
+pub(crate) fn describe_trace(space: &StateSpace, way: &[Action]) -> String {
     let (mut world, mut text) = (space.start(), String::new());
     for (step, action) in (1..).zip(way) {
         let Some(next) = space.next_state(&world, *action) else { break };

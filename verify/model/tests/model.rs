@@ -4,7 +4,7 @@ mod table;
 
 use std::process::ExitCode;
 
-use hapax_model::{NamedSetting, check, describe_trace, settings};
+use hapax_model::{NamedSetting, check, settings};
 use libtest_mimic::{Arguments, Failed, Trial, run};
 
 fn main() -> ExitCode {
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
 fn is_as_expected(listed: &NamedSetting) -> Result<(), Failed> {
     let verdict = check(listed.setting);
     listed.as_expected(&verdict).map_err(|why| {
-        let way = verdict.broken.as_ref().map(|(_, way)| describe_trace(listed.setting, way)).unwrap_or_default();
+        let way = verdict.broken.as_ref().map(|broken| broken.way.as_str()).unwrap_or_default();
         Failed::from(format!("{}: {why}\n{way}", listed.what))
     })
 }

@@ -172,7 +172,7 @@ pub struct ParkedRow {
 ///
 /// `drawn` is read first, and `stamp` is drawn after it. A transaction that draws an id up to `drawn` had its own
 /// stamp before that, so its stamp is below this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Horizon {
     /// The largest row id that is drawn.
     pub drawn: RowId,

@@ -1,15 +1,15 @@
 use crate::outbox::{Horizon, RowId};
 
 /// Up to which id every row has been decided: no transaction that is still open can add one. Pure.
-#[derive(Debug, Default)]
-pub(super) struct DecidedRows {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DecidedRows {
     earlier: Option<Horizon>,
     decided: RowId,
 }
 
 impl DecidedRows {
     /// Takes a reading of the horizon.
-    pub(super) fn observe(&mut self, now: Horizon) {
+    pub fn observe(&mut self, now: Horizon) {
         match self.earlier {
             Some(earlier) if now.settled <= earlier.stamp => {}
             Some(earlier) => {
@@ -21,7 +21,7 @@ impl DecidedRows {
     }
 
     /// Every row up to this id has been committed or never will be.
-    pub(super) fn up_to(&self) -> RowId {
+    pub fn up_to(&self) -> RowId {
         self.decided
     }
 }

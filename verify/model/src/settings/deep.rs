@@ -3,7 +3,7 @@
 use super::*;
 
 /// Settings that need minutes and gigabytes of memory. The tests do not run them.
-pub const DEEP: &[NamedSetting] = &[
+pub(super) const DEEP: &[NamedSetting] = &[
     holds(
         "deep-hold",
         "three attempts, two faults of the network and two errors",
