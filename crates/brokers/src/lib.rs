@@ -1,11 +1,12 @@
-//! Sources of messages on real brokers. Each is a feature of this crate, and none is on by default because drivers cost
-//! build time.
+//! Sources of messages and sinks of events. Each is a feature of this crate, and none is on by default because drivers
+//! cost build time.
 //!
-//! | feature | source |
+//! | feature | |
 //! |---|---|
 //! | `kafka` | [`KafkaSource`]: topics of Kafka for a consumer group; builds a C library, which takes a minute or two |
 //! | `kafka-tls` | TLS and SCRAM for `kafka`, with the OpenSSL of the system |
 //! | `nats` | [`NatsSource`]: a durable consumer of NATS JetStream |
+//! | `webhook` | [`WebhookSink`]: signed POSTs to endpoints |
 
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -13,8 +14,12 @@ mod kafka;
 mod nats;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 mod url;
+#[cfg(feature = "webhook")]
+mod webhook;
 
 #[cfg(feature = "kafka")]
 pub use kafka::{KafkaSource, KafkaUrl};
 #[cfg(feature = "nats")]
 pub use nats::{NatsSource, NatsUrl};
+#[cfg(feature = "webhook")]
+pub use webhook::{ResolveHost, SystemResolver, WebhookEndpoint, WebhookSecret, WebhookSink, WebhookSinkConfig};

@@ -35,6 +35,7 @@
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
+//! | `webhook` | `brokers::WebhookSink`: events as signed POSTs to endpoints |
 
 pub mod guide;
 
@@ -49,7 +50,7 @@ pub use hapax_core::{
     machine, outbox, runtime, settings, store, telemetry,
 };
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "webhook"))]
 pub use hapax_brokers as brokers;
 #[cfg(feature = "test-util")]
 pub use hapax_core::testing;
