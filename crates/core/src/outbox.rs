@@ -1,10 +1,12 @@
 //! What the relay of layer 3 needs from the database that holds the outbox, and from what it publishes to.
 //!
 //! ```text
-//! rows.rs    a row as the relay reads it, and the event in it
-//! sink.rs    trait Sink: publishes one event
-//! upkeep.rs  trait OutboxUpkeep: for operators: parked keys, counts, republish, retention
-//! memory.rs  an outbox in memory, for tests and simulations
+//! rows.rs        a row as the relay reads it, and the event in it
+//! sink.rs        trait Sink: publishes one event
+//! template.rs    from the topic of an event to the name in a sink
+//! attributes.rs  the headers under which every sink publishes an event
+//! upkeep.rs      trait OutboxUpkeep: for operators: parked keys, counts, republish, retention
+//! memory.rs      an outbox in memory, for tests and simulations
 //! ```
 //!
 //! A row has one of four states. The relay publishes rows that are *open*, in the order of their ids per ordering key,
@@ -13,9 +15,11 @@
 //!
 //! The state of a row is the truth. Cursors, floors and notifications only decide when the relay looks.
 
+mod attributes;
 mod memory;
 mod rows;
 mod sink;
+mod template;
 mod upkeep;
 
 use std::fmt;
@@ -29,6 +33,7 @@ pub use rows::{
     BUCKETS, BucketCursor, Horizon, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, RowState, bucket_of,
 };
 pub use sink::{Published, Sink};
+pub use template::TopicTemplate;
 pub use upkeep::{OutboxCounts, OutboxUpkeep, ParkedKey, Reopened};
 
 /// The outbox of a database. Each operation is one transaction, and repeating it is safe.

@@ -1,0 +1,144 @@
+//! The headers under which every sink publishes an event.
+
+use bytes::Bytes;
+
+use crate::broker::Headers;
+use crate::outbox::OutgoingEvent;
+use crate::record::Timestamp;
+
+/// The header that names the event for the worker of a consumer: its first rule for keys.
+const KEY: &str = "Idempotency-Key";
+
+/// How the names of CloudEvents attributes begin, on some broker.
+const PREFIXES: [&str; 4] = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"];
+
+/// The attributes that a sink writes.
+const ATTRIBUTES: [&str; 6] = ["specversion", "id", "source", "type", "time", "partitionkey"];
+
+impl OutgoingEvent {
+    /// The headers under which a sink publishes this event: the event's own, `Idempotency-Key` with the event id,
+    /// `content-type`, and the CloudEvents attributes as headers with this prefix, for instance `ce_`. A worker reads
+    /// the key back, so that it handles an event once however often it was published.
+    ///
+    /// An own header with one of these names is left out: a message with two keys has none. Without a source, the
+    /// attribute `source` is the namespace; without a type, `type` is the topic. `partitionkey` is the ordering key;
+    /// what is no printable ASCII in it is percent-encoded.
+    pub fn published_headers(&self, prefix: &str) -> Headers {
+        let mut headers = Headers::default();
+        for (name, value) in self.headers.iter().filter(|(name, _)| !self.replaces(name)) {
+            headers.push(name, value.clone());
+        }
+        let id = self.id.to_string();
+        headers.push(KEY, id.clone());
+        if let Some(content_type) = &self.content_type {
+            headers.push("content-type", content_type.clone());
+        }
+        let namespace = if self.namespace.is_empty() { "hapax" } else { &self.namespace };
+        let mut attribute = |name: &str, value: Bytes| headers.push(format!("{prefix}{name}"), value);
+        attribute("specversion", Bytes::from_static(b"1.0"));
+        attribute("id", id.into());
+        attribute("source", percent_encoded(self.source.as_deref().unwrap_or(namespace).as_bytes()));
+        attribute("type", percent_encoded(self.kind.as_deref().unwrap_or(&self.topic).as_bytes()));
+        if self.created_at.0 > 0 {
+            attribute("time", rfc3339(self.created_at).into());
+        }
+        if let Some(key) = &self.ordering_key {
+            attribute("partitionkey", percent_encoded(key));
+        }
+        headers
+    }
+
+    /// Whether a sink writes a header of this name itself.
+    fn replaces(&self, name: &str) -> bool {
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        let is_attribute = |prefix: &str| ATTRIBUTES.iter().any(|attribute| is(&format!("{prefix}{attribute}")));
+        is(KEY) || is("content-type") && self.content_type.is_some() || PREFIXES.into_iter().any(is_attribute)
+    }
+}
+
+/// A value as CloudEvents writes it in a header: blanks, `"`, `%` and what is no printable ASCII are percent-encoded.
+fn percent_encoded(value: &[u8]) -> Bytes {
+    if value.iter().all(is_plain) {
+        return Bytes::copy_from_slice(value);
+    }
+    let encoded = |byte: &u8| if is_plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
+    value.iter().map(encoded).collect::<String>().into()
+}
+
+/// The time as RFC 3339 writes it, in UTC.
+fn rfc3339(time: Timestamp) -> String {
+    let (seconds, micros) = (time.0 / 1_000_000, time.0 % 1_000_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Counts years from 1 March of the year 0, so that a leap day is the last day of its year.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (year, hour, minute, second) = (era * 400 + year + next_year, second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+fn is_plain(byte: &u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'"' | b'%')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::EventId;
+
+    fn texts(headers: &Headers) -> Vec<(String, String)> {
+        headers.iter().map(|(name, value)| (name.into(), String::from_utf8_lossy(value).into_owned())).collect()
+    }
+
+    #[test]
+    fn an_event_is_published_with_its_headers_its_key_and_its_attributes() {
+        let id = EventId::from_bytes([7; 16]);
+        let mut event = OutgoingEvent::new(id, "paid", "5");
+        event.namespace = "shop".into();
+        event.content_type = Some("text/plain".into());
+        event.ordering_key = Some(Bytes::from_static(b"a b\xff%"));
+        event.created_at = Timestamp(1_000_000);
+        event.headers = [("traceparent", "00-1"), ("Ce-Id", "x"), ("idempotency-key", "y")].into_iter().collect();
+        let id = id.to_string();
+        let expected = [
+            ("traceparent", "00-1"),
+            (KEY, &id),
+            ("content-type", "text/plain"),
+            ("ce_specversion", "1.0"),
+            ("ce_id", &id),
+            ("ce_source", "shop"),
+            ("ce_type", "paid"),
+            ("ce_time", "1970-01-01T00:00:01.000000Z"),
+            ("ce_partitionkey", "a%20b%FF%25"),
+        ];
+        assert_eq!(texts(&event.published_headers("ce_")), expected.map(|(name, value)| (name.into(), value.into())));
+    }
+
+    #[test]
+    fn a_content_type_among_the_headers_stays_where_the_event_has_no_other() {
+        let mut event = OutgoingEvent::new(EventId::from_bytes([7; 16]), "paid", "5");
+        event.headers = [("Content-Type", "a/b")].into_iter().collect();
+        assert!(texts(&event.published_headers("ce-")).contains(&("Content-Type".into(), "a/b".into())));
+        event.content_type = Some("c/d".into());
+        let found = event.published_headers("ce-");
+        assert_eq!(found.all("content-type").collect::<Vec<_>>(), ["c/d"]);
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000000Z"),
+            (1_767_225_599, "2025-12-31T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp(seconds * 1_000_000)), text);
+        }
+    }
+}
