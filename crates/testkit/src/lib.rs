@@ -8,8 +8,8 @@
 //! }
 //! ```
 //!
-//! A ledger joins in the same way, with [`ledger_main`], an outbox with [`outbox_main`], and a source of messages with
-//! [`source_main`].
+//! A ledger joins in the same way, with [`ledger_main`], an outbox with [`outbox_main`], a source of messages with
+//! [`source_main`], and a sink of the relay with [`sink_main`].
 //!
 //! For tests of a whole engine: [`Faulty`], a store with injected faults, and [`VirtualTime`], a scheduler in which
 //! leases and timeouts take no real time. [`FaultyTransaction`] is a transaction of a ledger with an injected fault.
@@ -29,6 +29,7 @@ pub mod proxy;
 mod runner;
 pub mod servers;
 mod setup;
+mod sink_runner;
 mod source_process;
 mod source_runner;
 mod suite;
@@ -44,6 +45,7 @@ pub use memory_dead_letters::MemoryDeadLetters;
 pub use outbox_runner::{OutboxBackend, outbox_main};
 pub use runner::{Backend, main};
 pub use setup::{Capability, ClockStep, Setup, StoredPart, SuiteCase};
+pub use sink_runner::{SinkBackend, run_sink_case, sink_main};
 pub use source_process::{OpenedSource, SourceProcess, serve_source};
 pub use source_runner::{SourceBackend, run_source_case, source_main};
 pub use suite::ledger::{
@@ -51,6 +53,7 @@ pub use suite::ledger::{
     Script, ScriptFailure, Snapshot, StoredAttempts, StoredEntry, StoredEvent, Way, ledger_cases,
 };
 pub use suite::outbox::{OutboxCapability, OutboxCase, OutboxSetup, OutboxWriter, outbox_cases};
+pub use suite::sink::{ArrivedEvent, SinkCapability, SinkCase, SinkOptions, SinkSetup, sink_cases};
 pub use suite::source::{SourceCapability, SourceCase, SourceSetup, SourceTimes, WorkerHost, source_cases};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

@@ -2,5 +2,6 @@
 
 pub(crate) mod ledger;
 pub(crate) mod outbox;
+pub(crate) mod sink;
 pub(crate) mod source;
 pub(crate) mod store;
