@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hapax_core::Timestamp;
 use hapax_core::broker::Headers;
 use hapax_core::outbox::OutgoingEvent;
-use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
@@ -85,6 +85,8 @@ impl RequestTemplate {
         let id = HeaderValue::try_from(id).expect("a UUID is a valid field value");
         fields.insert(IDEMPOTENCY_KEY, id.clone());
         fields.insert(WEBHOOK_ID, id);
+        // A POST without a body has its length too.
+        fields.insert(CONTENT_LENGTH, event.payload.len().into());
         fields.insert(USER_AGENT, HeaderValue::from_static(concat!("hapax/", env!("CARGO_PKG_VERSION"))));
         request
     }
@@ -224,6 +226,7 @@ mod tests {
             "ce-subject",
             "ce-time",
             "ce-type",
+            "content-length",
             "content-type",
             "idempotency-key",
             "traceparent",
