@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use hapax_core::outbox::{OutgoingEvent, Published, Sink};
+use hapax_core::outbox::{OutgoingEvent, Published, Sink, TopicTemplate};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, Result};
@@ -39,9 +39,9 @@ pub use self::secrets::WebhookSecret;
 
 /// Publishes each event as a signed POST to an endpoint.
 ///
-/// The topic of an event is the name of its endpoint. An event for an endpoint that the configuration does not have is
-/// refused: its key is parked with a reason that names the endpoint, and goes on when the operator has added the
-/// endpoint and resumes the key.
+/// The template maps the topic of an event to the name of its endpoint. An event for an endpoint that the configuration
+/// does not have is refused: its key is parked with a reason that names the endpoint, and goes on when the operator has
+/// added the endpoint and resumes the key.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -61,6 +61,7 @@ pub use self::secrets::WebhookSecret;
 /// ```
 pub struct WebhookSink {
     name: Arc<str>,
+    template: TopicTemplate,
     max_len: usize,
     endpoints: BTreeMap<String, Endpoint>,
 }
@@ -80,7 +81,7 @@ impl WebhookSink {
             Endpoint::open(&name, &endpoint, &around).map(|opened| (name, opened))
         };
         let endpoints = config.endpoints.into_iter().map(open).collect::<Result<_>>()?;
-        Ok(Self { name: "webhook".into(), max_len: config.max_len, endpoints })
+        Ok(Self { name: "webhook".into(), template: config.template, max_len: config.max_len, endpoints })
     }
 }
 
@@ -110,8 +111,8 @@ impl Sink for WebhookSink {
     }
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
-        let name = event.topic.as_str();
-        let Some(endpoint) = self.endpoints.get(name) else {
+        let name = self.template.name(event);
+        let Some(endpoint) = self.endpoints.get(&name) else {
             return Published::Refused(format!("no endpoint has the name `{name}`: add it, then resume the key"));
         };
         if event.size() > self.max_len {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::ledger::Event;
+use hapax_core::outbox::TopicTemplate;
 
 use crate::webhook::{ResolveHost, SystemResolver, WebhookSecret};
 
@@ -15,6 +16,8 @@ use crate::webhook::{ResolveHost, SystemResolver, WebhookSecret};
 pub struct WebhookSinkConfig {
     /// The endpoints by their names.
     pub endpoints: BTreeMap<String, WebhookEndpoint>,
+    /// Maps an event to the name of its endpoint. Default: its topic.
+    pub template: TopicTemplate,
     /// The largest event that is sent, in bytes of payload and headers. Default: 1,000,000, the limit of the outbox.
     pub max_len: usize,
     /// Resolves the names of hosts. Default: the system.
@@ -23,7 +26,12 @@ pub struct WebhookSinkConfig {
 
 impl Default for WebhookSinkConfig {
     fn default() -> Self {
-        Self { endpoints: BTreeMap::new(), max_len: Event::MAX_LEN, resolver: Arc::new(SystemResolver) }
+        Self {
+            endpoints: BTreeMap::new(),
+            template: TopicTemplate::default(),
+            max_len: Event::MAX_LEN,
+            resolver: Arc::new(SystemResolver),
+        }
     }
 }
 
@@ -38,7 +46,7 @@ pub struct WebhookEndpoint {
     pub secrets: Vec<WebhookSecret>,
     /// Headers of every request, for instance `authorization`.
     pub headers: Vec<(String, String)>,
-    /// Headers of events that the receiver gets, beside CloudEvents attributes, `traceparent` and `tracestate`.
+    /// Own headers of events that the receiver gets, beside CloudEvents attributes, `traceparent` and `tracestate`.
     pub forwarded: Vec<String>,
     /// How long a request may take, from the resolution of the name to the head of the answer. Default: 15 s.
     pub time_limit: Duration,

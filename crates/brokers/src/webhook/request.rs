@@ -1,14 +1,11 @@
 //! From an event to a request. Pure.
 
-use std::time::{Duration, SystemTime};
-
 use bytes::Bytes;
 use hapax_core::Timestamp;
 use hapax_core::broker::Headers;
 use hapax_core::outbox::OutgoingEvent;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::webhook::WebhookEndpoint;
 use crate::webhook::secrets::Signer;
@@ -16,24 +13,19 @@ use crate::webhook::secrets::Signer;
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const CE_ID: HeaderName = HeaderName::from_static("ce-id");
-const CE_SOURCE: HeaderName = HeaderName::from_static("ce-source");
-const CE_SPECVERSION: HeaderName = HeaderName::from_static("ce-specversion");
-const CE_TIME: HeaderName = HeaderName::from_static("ce-time");
-const CE_TYPE: HeaderName = HeaderName::from_static("ce-type");
+
+/// How the names of CloudEvents attributes begin.
+const CLOUD_EVENT: &str = "ce-";
 
 /// Headers of an event that pass to every receiver, beside CloudEvents attributes.
-const TRACE: [&str; 2] = ["traceparent", "tracestate"];
+const KNOWN: [&str; 4] = ["content-type", "idempotency-key", "traceparent", "tracestate"];
 
-/// Header fields that only this sink or the connection sets: these, and all that begin like this.
-const RESERVED: [&str; 12] = [
+/// Further header fields that only this sink or the connection sets: these, and all that begin like this.
+const RESERVED: [&str; 10] = [
     "connection",
     "content-length",
-    "content-type",
     "expect",
     "host",
-    "idempotency-key",
     "keep-alive",
     "te",
     "trailer",
@@ -42,9 +34,6 @@ const RESERVED: [&str; 12] = [
     "user-agent",
 ];
 const RESERVED_STARTS: [&str; 4] = ["ce-", "hapax-", "proxy-", "webhook-"];
-
-/// The characters of a CloudEvents attribute that a header field cannot carry as they are.
-const NOT_IN_ATTRIBUTE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 /// What the requests of one endpoint have in common.
 pub(super) struct RequestTemplate {
@@ -75,16 +64,14 @@ impl RequestTemplate {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         let fields = request.headers_mut();
-        self.copy_headers(&event.headers, fields);
+        self.copy_headers(&event.published_headers(CLOUD_EVENT), fields);
+        fields.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
         fields.extend(self.headers.clone());
-        describe_event(event, fields);
         let (id, seconds) = (event.id.to_string(), now.seconds());
         let signature = self.signer.sign(&id, seconds, &event.payload);
         fields.insert(WEBHOOK_SIGNATURE, HeaderValue::try_from(signature).expect("base64 is a valid field value"));
         fields.insert(WEBHOOK_TIMESTAMP, seconds.into());
-        let id = HeaderValue::try_from(id).expect("a UUID is a valid field value");
-        fields.insert(IDEMPOTENCY_KEY, id.clone());
-        fields.insert(WEBHOOK_ID, id);
+        fields.insert(WEBHOOK_ID, HeaderValue::try_from(id).expect("a UUID is a valid field value"));
         // A POST without a body has its length too.
         fields.insert(CONTENT_LENGTH, event.payload.len().into());
         fields.insert(USER_AGENT, HeaderValue::from_static(concat!("hapax/", env!("CARGO_PKG_VERSION"))));
@@ -94,15 +81,11 @@ impl RequestTemplate {
     /// Copies the headers of an event that a receiver gets. A value that HTTP cannot carry is left out.
     fn copy_headers(&self, headers: &Headers, fields: &mut HeaderMap) {
         for (name, value) in headers.iter() {
-            let name = name.to_ascii_lowercase();
-            if let Some(attribute) = name.strip_prefix("ce-").or_else(|| name.strip_prefix("ce_")) {
-                let name = HeaderName::try_from(format!("ce-{attribute}"));
-                if let (Ok(name), Ok(value)) = (name, str::from_utf8(value)) {
-                    fields.insert(name, attribute_value(value));
-                }
-                continue;
+            let mut name = name.to_ascii_lowercase();
+            if let Some(attribute) = name.strip_prefix("ce_") {
+                name = format!("{CLOUD_EVENT}{attribute}");
             }
-            let is_known = name == CONTENT_TYPE.as_str() || TRACE.contains(&&*name);
+            let is_known = name.starts_with(CLOUD_EVENT) || KNOWN.contains(&&*name);
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value))
                 && (is_known || self.forwarded.contains(&name))
             {
@@ -112,49 +95,19 @@ impl RequestTemplate {
     }
 }
 
-/// The CloudEvents attributes and the media type: those of the event go before headers of the same name.
-fn describe_event(event: &OutgoingEvent, fields: &mut HeaderMap) {
-    fields.insert(CE_SPECVERSION, HeaderValue::from_static("1.0"));
-    fields.insert(CE_ID, attribute_value(&event.id.to_string()));
-    let default_source = format!("/{}", event.namespace);
-    for (name, given, default) in
-        [(CE_TYPE, &event.kind, event.topic.as_str()), (CE_SOURCE, &event.source, default_source.as_str())]
-    {
-        match given.as_deref().filter(|given| !given.is_empty()) {
-            Some(given) => fields.insert(name, attribute_value(given)),
-            None => (!fields.contains_key(&name)).then(|| fields.insert(name, attribute_value(default))).flatten(),
-        };
-    }
-    if event.created_at > Timestamp::default() {
-        let created = SystemTime::UNIX_EPOCH + Duration::from_micros(event.created_at.0);
-        fields.insert(CE_TIME, attribute_value(&humantime::format_rfc3339_millis(created).to_string()));
-    }
-    match event.content_type.as_deref().map(HeaderValue::try_from) {
-        Some(Ok(content_type)) => {
-            fields.insert(CONTENT_TYPE, content_type);
-        }
-        Some(Err(_)) | None => {
-            fields.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
-        }
-    }
-}
-
-fn attribute_value(text: &str) -> HeaderValue {
-    let encoded = utf8_percent_encode(text, NOT_IN_ATTRIBUTE).to_string();
-    HeaderValue::try_from(encoded).expect("an encoded attribute is a valid field value")
-}
-
 /// The name of a header that the user may set or forward.
 fn own_name(name: &str) -> Result<HeaderName, String> {
     let parsed = HeaderName::try_from(name).map_err(|_| format!("`{name}` is not the name of a header"))?;
     let is_reserved = RESERVED.contains(&parsed.as_str())
         || RESERVED_STARTS.iter().any(|start| parsed.as_str().starts_with(start))
-        || TRACE.contains(&parsed.as_str());
+        || KNOWN.contains(&parsed.as_str());
     if is_reserved { Err(format!("the header `{name}` is set by the relay itself")) } else { Ok(parsed) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use hapax_core::EventId;
 
     use super::*;
@@ -202,7 +155,7 @@ mod tests {
         event.created_at = NOW;
         let headers = [
             ("traceparent", "00-1-2-01"),
-            ("ce_subject", "o 7%"),
+            ("ce_subject", "o-7"),
             ("CE-Type", "overruled"),
             ("X-Region", "north"),
             ("Authorization", "Bearer of the service"),
@@ -239,10 +192,10 @@ mod tests {
         assert_eq!(names, expected);
         for (name, value) in [
             ("authorization", "Bearer of the endpoint"),
-            ("ce-source", "/shop"),
+            ("ce-source", "shop"),
             ("ce-specversion", "1.0"),
-            ("ce-subject", "o%207%25"),
-            ("ce-time", "2023-11-14T22:13:20.000Z"),
+            ("ce-subject", "o-7"),
+            ("ce-time", "2023-11-14T22:13:20.000000Z"),
             ("ce-type", "com.example.gr%C3%B6%C3%9Fe%20%22x%22"),
             ("content-type", "application/json"),
             ("webhook-id", event.id.to_string().as_str()),

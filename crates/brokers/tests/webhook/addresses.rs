@@ -25,7 +25,7 @@ async fn a_name_that_changes_its_address_after_the_check_gains_nothing() {
     let trap = trap(&receiver).await;
     // The check sees a public address, and the request a private one.
     let resolver = ChangingResolver::new(&[&["93.184.216.34"], &["127.0.0.2"]]);
-    let sink = sink_with([("e", local(hooks_example(&receiver)))], Some(resolver.clone()));
+    let sink = sink_with([("e", local(hooks_example(&receiver)))], Some(Arc::clone(&resolver) as _));
     assert!(in_time(sink.check()).await.unwrap().is_empty());
     let (word, reason) = word(&publish(&sink, 1).await);
     assert!(word == "not-published" && reason.contains("127.0.0.2"), "{word}: {reason}");
@@ -39,7 +39,7 @@ async fn the_connection_goes_to_the_address_that_was_checked() {
     let receiver = Receiver::start("127.0.0.1:0", script).await;
     let trap = trap(&receiver).await;
     let resolver = ChangingResolver::new(&[&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.2", "127.0.0.1"]]);
-    let sink = sink_with([("e", local(hooks_example(&receiver)))], Some(resolver.clone()));
+    let sink = sink_with([("e", local(hooks_example(&receiver)))], Some(Arc::clone(&resolver) as _));
     assert_eq!(word(&publish(&sink, 1).await).0, "yes");
     assert_eq!(resolver.lookups(), 1, "a second lookup could get another answer");
     assert_eq!(word(&publish(&sink, 2).await).0, "not-published");

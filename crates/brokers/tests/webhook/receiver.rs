@@ -92,11 +92,11 @@ impl Receiver {
                 tokio::spawn(async move {
                     match tls {
                         None => serve(stream, shared, script).await,
-                        // A client that does not trust the certificate ends the handshake.
-                        Some(tls) => match tls.accept(stream).await {
-                            Ok(stream) => serve(stream, shared, script).await,
-                            Err(_) => {}
-                        },
+                        Some(tls) => {
+                            // A client that does not trust the certificate ends the handshake.
+                            let Ok(stream) = tls.accept(stream).await else { return };
+                            serve(stream, shared, script).await;
+                        }
                     }
                 });
             }

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use hapax_brokers::WebhookSink;
 use hapax_core::outbox::{Published, Sink};
+use tokio::task::JoinHandle;
 
 use crate::receiver::{Act, Receiver};
 use crate::world::{event, in_time, local, publish, publish_at_last, sink, until, word};
@@ -41,7 +42,7 @@ async fn requests_of_one_endpoint_run_at_once_up_to_their_limit() {
     until("three requests at once", || receiver.got().len() >= 3).await;
     until("all of them are answered", || {
         receiver.release();
-        running.iter().all(|task| task.is_finished())
+        running.iter().all(JoinHandle::is_finished)
     })
     .await;
     for task in running {

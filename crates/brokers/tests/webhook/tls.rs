@@ -39,7 +39,7 @@ async fn a_name_keeps_its_certificate_and_its_host_on_the_address_that_was_check
     endpoint.allow_http = false;
     endpoint.authorities = Some(folder.path().join("ca.pem"));
     let resolver = ChangingResolver::new(&[&["127.0.0.1"]]);
-    let sink = sink_with([("e", endpoint.clone())], Some(resolver.clone()));
+    let sink = sink_with([("e", endpoint.clone())], Some(Arc::clone(&resolver) as _));
     let published = publish(&sink, 1).await;
     assert_eq!(word(&published).0, "yes", "{published:?}");
     assert_eq!(receiver.got()[0].header("host"), format!("hooks.example:{}", receiver.port));
@@ -47,7 +47,7 @@ async fn a_name_keeps_its_certificate_and_its_host_on_the_address_that_was_check
     let (other, _) = authority();
     for authorities in [None, Some(other.path().join("ca.pem"))] {
         endpoint.authorities = authorities;
-        let sink = sink_with([("e", endpoint.clone())], Some(resolver.clone()));
+        let sink = sink_with([("e", endpoint.clone())], Some(Arc::clone(&resolver) as _));
         let (word, reason) = word(&publish(&sink, 2).await);
         assert!(word == "not-published" && reason.contains("certificate"), "{word}: {reason}");
     }
