@@ -13,6 +13,8 @@ mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(any(feature = "kafka", feature = "nats"))]
+mod sinks;
+#[cfg(any(feature = "kafka", feature = "nats"))]
 mod url;
 #[cfg(feature = "webhook")]
 mod webhook;
@@ -20,6 +22,6 @@ mod webhook;
 #[cfg(feature = "kafka")]
 pub use kafka::{KafkaSource, KafkaUrl};
 #[cfg(feature = "nats")]
-pub use nats::{NatsSource, NatsUrl};
+pub use nats::{NatsSink, NatsSinkConfig, NatsSource, NatsUrl};
 #[cfg(feature = "webhook")]
 pub use webhook::{ResolveHost, SystemResolver, WebhookEndpoint, WebhookSecret, WebhookSink, WebhookSinkConfig};

@@ -7,6 +7,7 @@
 //! pull.rs      asks for as many messages as there is room for, and reads the answers
 //! message.rs   from a message of NATS to a delivery
 //! settle.rs    double acks and their relatives
+//! sink.rs      the other direction: publishes events
 //! ```
 
 mod connect;
@@ -14,6 +15,7 @@ mod message;
 mod pull;
 mod pump;
 mod settle;
+mod sink;
 mod url;
 
 use std::collections::VecDeque;
@@ -30,6 +32,7 @@ use hapax_core::runtime::{Runtime, timeout};
 use self::message::Reader;
 use self::pull::Puller;
 use self::settle::NatsSettle;
+pub use self::sink::{NatsSink, NatsSinkConfig};
 pub use self::url::NatsUrl;
 
 /// The messages of a stream for one durable consumer of NATS JetStream. Needs a server from 2.9 on.

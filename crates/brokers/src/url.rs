@@ -32,8 +32,12 @@ pub(crate) struct Credentials {
 pub(crate) struct Shape {
     pub(crate) scheme: &'static str,
     pub(crate) port: u16,
+    /// What it is the URL of, with an article, for errors.
+    pub(crate) what: &'static str,
     /// An example, for errors.
     pub(crate) example: &'static str,
+    /// Whether it has a path in any case.
+    pub(crate) needs_path: bool,
     /// The names of the parameters.
     pub(crate) parameters: &'static [&'static str],
 }
@@ -42,14 +46,15 @@ impl Shape {
     /// # Errors
     /// `Invalid` if the text does not have this shape. The error shows no part of it but names of parameters.
     pub(crate) fn parse(&self, text: &str) -> Result<BrokerUrl> {
-        let wrong = || invalid(format!("the URL of a source is {}", self.example));
+        let wrong = || invalid(format!("the URL of {} is {}", self.what, self.example));
         let rest = text.strip_prefix(self.scheme).and_then(|rest| rest.strip_prefix("://")).ok_or_else(wrong)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         // A `/`, `?` or `#` in a password that is not encoded ends the addresses before the `@`.
         if rest.contains('#') || query.contains(['@', '#']) {
             return Err(invalid("in a password write #, ?, / and @ as %23, %3F, %2F and %40"));
         }
-        let (authority, path) = rest.split_once('/').ok_or_else(wrong)?;
+        let split = rest.split_once('/').or((!self.needs_path).then_some((rest, "")));
+        let (authority, path) = split.ok_or_else(wrong)?;
         let (login, hosts) =
             authority.rsplit_once('@').map_or((None, authority), |(login, hosts)| (Some(login), hosts));
         let hosts = hosts.split(',').map(|host| self.with_port(host)).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
@@ -79,7 +84,7 @@ impl Shape {
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             let takes = self.parameters.join(", ");
             if !self.parameters.contains(&&*name) {
-                return Err(invalid(format!("the URL of a source has no parameter `{name}`; it takes {takes}")));
+                return Err(invalid(format!("the URL of {} has no parameter `{name}`; it takes {takes}", self.what)));
             }
             if value.is_empty() {
                 return Err(invalid(format!("the parameter `{name}` of the URL needs a value")));
@@ -153,14 +158,13 @@ impl fmt::Display for BrokerUrl {
 
 fn decode(text: &str) -> Result<String> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(std::borrow::Cow::into_owned).map_err(|_| invalid("the URL of a source is not UTF-8"))
+    decoded.map(std::borrow::Cow::into_owned).map_err(|_| invalid("the URL is not UTF-8"))
 }
 
 /// Reads a file that the URL names.
 pub(crate) fn read(path: &str) -> Result<String> {
-    fs::read_to_string(path).map_err(|source| {
-        unusable(format!("cannot read {path}, which is named in the URL of the source")).caused_by(source)
-    })
+    fs::read_to_string(path)
+        .map_err(|source| unusable(format!("cannot read {path}, which is named in the URL")).caused_by(source))
 }
 
 /// Reads a file with a secret, without the end of its last line. Refuses one that everybody can read, or that others
@@ -174,7 +178,7 @@ pub(crate) fn read_secret(path: &str) -> Result<String> {
         // The group may read it: secrets are mounted like this for a process that does not run as root.
         if mode & 0o027 != 0 {
             return Err(unusable(format!(
-                "{path}, which is named in the URL of the source, can be read by everybody or written by others; run \
+                "{path}, which is named in the URL, can be read by everybody or written by others; run \
                  `chmod 600 {path}`"
             )));
         }
@@ -205,6 +209,8 @@ mod tests {
     const SHAPE: Shape = Shape {
         scheme: "nats",
         port: 4222,
+        what: "a source",
+        needs_path: true,
         example: "nats://host:4222/stream?durable=name",
         parameters: &["durable", "tls", "ca", "cert", "key", "password-file"],
     };

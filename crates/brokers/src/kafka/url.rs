@@ -60,6 +60,8 @@ pub(super) enum GroupProtocol {
 const SHAPE: Shape = Shape {
     scheme: "kafka",
     port: 9092,
+    what: "a source",
+    needs_path: true,
     example: "kafka://HOST/TOPIC?group=GROUP, kafka://user:password@host:9092/orders?group=billing for instance",
     parameters: &[
         "group",

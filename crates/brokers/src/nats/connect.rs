@@ -10,7 +10,7 @@ use hapax_core::{Error, Result};
 use tracing::warn;
 
 use super::NatsUrl;
-use crate::url::{invalid, not_applied, read, read_secret, unusable};
+use crate::url::{BrokerUrl, invalid, not_applied, read, read_secret, unusable};
 
 /// A connection and its durable consumer.
 pub(super) struct Connected {
@@ -24,12 +24,10 @@ pub(super) struct Connected {
 const MAX_ACK_PENDING: i64 = 10_000;
 
 /// How long the server may take for a call of its API.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn connect(url: &NatsUrl) -> Result<Connected> {
-    let addresses = url.url.hosts.iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
-    let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|_| invalid("a host in the URL is not valid"))?;
-    let client = async_nats::connect_with_options(addresses, options(url)?).await.map_err(refused)?;
+    let client = connect_client(&url.url).await?;
     let mut context = jetstream::new(client.clone());
     context.set_timeout(PATIENCE);
     let stream = open_stream(&context, url).await?;
@@ -40,27 +38,32 @@ pub(super) async fn connect(url: &NatsUrl) -> Result<Connected> {
     Ok(Connected { client, consumer, created })
 }
 
-fn options(url: &NatsUrl) -> Result<ConnectOptions> {
+/// A connection alone, which comes back by itself.
+pub(super) async fn connect_client(url: &BrokerUrl) -> Result<Client> {
+    let addresses = url.hosts.iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
+    let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|_| invalid("a host in the URL is not valid"))?;
+    async_nats::connect_with_options(addresses, options(url)?).await.map_err(refused)
+}
+
+fn options(url: &BrokerUrl) -> Result<ConnectOptions> {
     let mut options = ConnectOptions::new().name("hapax").request_timeout(None);
-    let credentials = url.url.credentials()?;
-    options = match (credentials.user, credentials.password, url.url.parameter("token-file")) {
+    let credentials = url.credentials()?;
+    options = match (credentials.user, credentials.password, url.parameter("token-file")) {
         (_, _, Some(path)) => options.token(read_secret(path)?),
         (Some(user), Some(password), None) => options.user_and_password(user, password),
         (Some(token), None, None) => options.token(token),
         (None, _, None) => options,
     };
-    if url.url.uses_tls()? {
+    if url.uses_tls()? {
         options = options.require_tls(true);
     }
-    if let Some(path) = url.url.parameter("ca") {
+    if let Some(path) = url.parameter("ca") {
         if !read(path)?.contains("BEGIN CERTIFICATE") {
-            return Err(unusable(format!(
-                "there is no certificate in {path}, which is named in the URL of the source"
-            )));
+            return Err(unusable(format!("there is no certificate in {path}, which is named in the URL")));
         }
         options = options.add_root_certificates(path.into());
     }
-    if let (Some(cert), Some(key)) = (url.url.parameter("cert"), url.url.parameter("key")) {
+    if let (Some(cert), Some(key)) = (url.parameter("cert"), url.parameter("key")) {
         read_secret(key)?;
         options = options.add_client_certificate(cert.into(), key.into());
     }

@@ -41,6 +41,8 @@ pub struct NatsUrl {
 const SHAPE: Shape = Shape {
     scheme: "nats",
     port: 4222,
+    what: "a source",
+    needs_path: true,
     example: "nats://HOST/STREAM?durable=NAME, nats://user:password@host:4222/orders?durable=billing for instance",
     parameters: &["durable", "filter", "ack-wait", "order", "password-file", "token-file", "tls", "ca", "cert", "key"],
 };
