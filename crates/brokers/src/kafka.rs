@@ -7,6 +7,7 @@
 //! rebalance.rs  the callback of the driver: assigns partitions, and waits for the worker before it lets them go
 //! lanes.rs      what the thread, the worker and the settlements share
 //! settle.rs     stores offsets, which the driver commits every second
+//! sink.rs       the other direction: publishes events
 //! ```
 
 mod config;
@@ -14,6 +15,7 @@ mod lanes;
 mod poller;
 mod rebalance;
 mod settle;
+mod sink;
 mod url;
 
 use std::fmt;
@@ -27,6 +29,7 @@ use tokio::sync::oneshot;
 
 use self::lanes::SharedLanes;
 use self::settle::KafkaSettle;
+pub use self::sink::{KafkaSink, KafkaSinkConfig};
 pub use self::url::KafkaUrl;
 use crate::url::unknown;
 

@@ -20,7 +20,7 @@ mod url;
 mod webhook;
 
 #[cfg(feature = "kafka")]
-pub use kafka::{KafkaSource, KafkaUrl};
+pub use kafka::{KafkaSink, KafkaSinkConfig, KafkaSource, KafkaUrl};
 #[cfg(feature = "nats")]
 pub use nats::{NatsSink, NatsSinkConfig, NatsSource, NatsUrl};
 #[cfg(feature = "webhook")]

@@ -6,7 +6,7 @@ use rdkafka::error::KafkaError;
 
 use super::KafkaUrl;
 use super::url::GroupProtocol;
-use crate::url::{Credentials, invalid, read_secret};
+use crate::url::{BrokerUrl, Credentials, invalid, read_secret};
 
 pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     let mut config = ClientConfig::new();
@@ -36,13 +36,13 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     if let Some(member) = url.url.parameter("member") {
         config.set("group.instance.id", member);
     }
-    log_in(url, &mut config)?;
+    log_in(&url.url, &mut config)?;
     Ok(config)
 }
 
-fn log_in(url: &KafkaUrl, config: &mut ClientConfig) -> Result<()> {
-    let Credentials { user, password } = url.url.credentials()?;
-    let uses_tls = url.url.uses_tls()?;
+pub(super) fn log_in(url: &BrokerUrl, config: &mut ClientConfig) -> Result<()> {
+    let Credentials { user, password } = url.credentials()?;
+    let uses_tls = url.uses_tls()?;
     let protocol = match (user.is_some(), uses_tls) {
         (false, false) => "plaintext",
         (false, true) => "ssl",
@@ -51,18 +51,18 @@ fn log_in(url: &KafkaUrl, config: &mut ClientConfig) -> Result<()> {
     };
     config.set("security.protocol", protocol);
     if let Some(user) = user {
-        let mechanism = url.url.parameter("sasl").unwrap_or("plain").to_uppercase();
+        let mechanism = url.parameter("sasl").unwrap_or("plain").to_uppercase();
         config.set("sasl.mechanism", mechanism).set("sasl.username", user);
         config.set("sasl.password", password.unwrap_or_default());
     }
     for (parameter, setting) in
         [("ca", "ssl.ca.location"), ("cert", "ssl.certificate.location"), ("key", "ssl.key.location")]
     {
-        if let Some(path) = url.url.parameter(parameter) {
+        if let Some(path) = url.parameter(parameter) {
             config.set(setting, path);
         }
     }
-    if let Some(key) = url.url.parameter("key") {
+    if let Some(key) = url.parameter("key") {
         read_secret(key)?;
     }
     Ok(())

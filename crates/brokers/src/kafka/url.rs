@@ -126,7 +126,7 @@ fn parse_session_timeout(url: &BrokerUrl, protocol: GroupProtocol) -> Result<u64
     seconds.ok_or_else(|| invalid("the parameter `session-timeout` is a number of seconds from 1 to 3600"))
 }
 
-fn check_login(url: &BrokerUrl) -> Result<()> {
+pub(super) fn check_login(url: &BrokerUrl) -> Result<()> {
     let uses_tls = url.uses_tls()?;
     let mechanism = url.parameter("sasl").unwrap_or("plain");
     if !SASL.contains(&mechanism) {

@@ -1,0 +1,91 @@
+//! What the brokers say of themselves: whether they are there, and their limit for one record.
+
+use std::sync::Arc;
+
+use hapax_core::Result;
+use hapax_core::runtime::{Runtime, timeout};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::metadata::{Metadata, MetadataTopic};
+use tokio::sync::oneshot;
+
+use super::KafkaSinkConfig;
+use super::producer::PATIENCE;
+use crate::kafka::config;
+use crate::url::{not_applied, unusable};
+
+/// The limit of a broker whose operator has set none, with the frame of a batch.
+pub(super) const DEFAULT_LIMIT: usize = 1_048_588;
+
+/// A broker that was found, and whether the topic is there.
+#[derive(Debug)]
+pub(super) struct FoundBroker {
+    id: i32,
+    pub(super) has_topic: bool,
+}
+
+/// A connection of its own for questions.
+pub(super) struct BrokerFacts {
+    admin: Arc<AdminClient<DefaultClientContext>>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl BrokerFacts {
+    pub(super) fn new(config: &KafkaSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", config.url.hosts.join(",")).set("client.id", "hapax");
+        config::log_in(&config.url, &mut settings)?;
+        let admin = settings.create().map_err(|error| config::refused(&error))?;
+        Ok(Self { admin: Arc::new(admin), runtime })
+    }
+
+    /// Asks a broker for a topic.
+    pub(super) async fn find(&self, topic: &str) -> Result<FoundBroker> {
+        let (admin, topic) = (Arc::clone(&self.admin), topic.to_owned());
+        let (reply, found) = oneshot::channel();
+        let body = move || {
+            let metadata = admin.inner().fetch_metadata(Some(&topic), PATIENCE);
+            let metadata = metadata.map_err(|error| not_applied("no Kafka broker can be reached").caused_by(error));
+            // The caller may be gone.
+            let _ = reply.send(metadata.and_then(|metadata| found_broker(&metadata, &topic)));
+        };
+        let started = self.runtime.blocking("hapax-kafka-look", Box::new(body));
+        started.map_err(|error| unusable("cannot start a thread for Kafka").caused_by(error))?;
+        found.await.unwrap_or_else(|_| Err(not_applied("the look at Kafka ended early")))
+    }
+
+    /// The limit for one record of a broker. None if it does not tell.
+    pub(super) async fn limit_of_broker(&self, found: &FoundBroker) -> Option<usize> {
+        self.read(ResourceSpecifier::Broker(found.id), "message.max.bytes").await
+    }
+
+    /// The limit for one record of a topic. None if the broker does not tell.
+    pub(super) async fn limit_of_topic(&self, topic: &str) -> Option<usize> {
+        self.read(ResourceSpecifier::Topic(topic), "max.message.bytes").await
+    }
+
+    async fn read(&self, resource: ResourceSpecifier<'_>, name: &str) -> Option<usize> {
+        let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+        let described = timeout(&*self.runtime, PATIENCE, self.admin.describe_configs([&resource], &options)).await?;
+        let resource = described.ok()?.into_iter().next()?.ok()?;
+        resource.get(name)?.value.as_ref()?.parse().ok()
+    }
+}
+
+fn found_broker(metadata: &Metadata, topic: &str) -> Result<FoundBroker> {
+    let broker = metadata.brokers().first().ok_or_else(|| not_applied("Kafka names no broker"))?;
+    let listed = metadata.topics().iter().find(|listed| listed.name() == topic);
+    Ok(FoundBroker { id: broker.id(), has_topic: is_there(listed, topic)? })
+}
+
+fn is_there(listed: Option<&MetadataTopic>, topic: &str) -> Result<bool> {
+    match listed.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from) {
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+            Err(unusable(format!("the Kafka broker denies access to the topic `{topic}`")))
+        }
+        Some(_) => Ok(false),
+        None => Ok(listed.is_some_and(|listed| !listed.partitions().is_empty())),
+    }
+}
