@@ -43,4 +43,4 @@ pub use sqlite::{
     Sqlite, SqliteDeadLetters, SqliteEntry, SqliteLedger, SqliteOutbox, SqliteProcess, SqliteSettings, SqliteTables,
 };
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteQueue, SqliteSource, SqliteSourceSettings};
+pub use sqlite::{SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource, SqliteSourceSettings};

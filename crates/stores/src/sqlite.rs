@@ -39,7 +39,7 @@ use checkpoint::Checkpoints;
 pub use dead::SqliteDeadLetters;
 pub use ledger::{SqliteEntry, SqliteLedger, SqliteProcess};
 pub use outbox::SqliteOutbox;
-pub use queue::{SqliteQueue, SqliteSource, SqliteSourceSettings};
+pub use queue::{SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource, SqliteSourceSettings};
 pub use tables::SqliteTables;
 use thread::DatabaseThread;
 

@@ -1,6 +1,7 @@
 //! A durable queue in an SQLite file. A service enqueues in its own transaction, and workers lease the messages.
 
 mod settle;
+mod sink;
 mod source;
 mod statements;
 
@@ -14,9 +15,11 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::file_thread;
 use super::turn::Turn;
+pub use sink::{SqliteSink, SqliteSinkConfig};
 pub use source::{SqliteSource, SqliteSourceSettings};
 
-/// A queue in an SQLite file, for those who put messages in. [`SqliteSource`] takes them out.
+/// A queue in an SQLite file, for those who put messages in. [`SqliteSource`] takes them out. [`SqliteSink`] puts the
+/// events of an outbox in.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

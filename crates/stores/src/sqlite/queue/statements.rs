@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax_core::Timestamp;
 use hapax_core::broker::Message;
+use hapax_core::{EventId, Timestamp};
 use rusqlite::{Connection, params};
 
 use crate::headers;
@@ -35,6 +35,29 @@ pub(super) struct LeaseKey {
     pub(super) id: i64,
     pub(super) attempts: u32,
     pub(super) owner: [u8; 16],
+}
+
+/// An event of a relay.
+pub(super) struct EventToPut {
+    pub(super) queue: String,
+    pub(super) id: EventId,
+    pub(super) message: Message,
+}
+
+/// Puts an event in, unless the queue recognizes it.
+pub(super) fn put_event(connection: &Connection, event: &EventToPut) -> rusqlite::Result<()> {
+    let mut note = connection.prepare_cached(include_str!("note_event.sql"))?;
+    if note.execute(params![event.queue, event.id.as_bytes()])? == 0 {
+        return Ok(());
+    }
+    enqueue(connection, &event.queue, &event.message, Duration::ZERO).map(drop)
+}
+
+/// Forgets events that were put in longer ago than this, the oldest ones first.
+pub(super) fn forget_events(connection: &Connection, window: Duration, limit: usize) -> rusqlite::Result<()> {
+    let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 4);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    connection.prepare_cached(include_str!("forget_events.sql"))?.execute([window, limit]).map(drop)
 }
 
 pub(super) fn enqueue(

@@ -36,3 +36,15 @@ begin
     update hapax_queue set is_first = 1
     where id = (select min(id) from hapax_queue where queue = old.queue and okey = old.okey);
 end;
+
+-- One row for each event that a relay has put in a while ago, also if the message is acknowledged: the event that comes
+-- again is left out.
+create table if not exists hapax_queue_event (
+    queue    text    not null,
+    event_id blob    not null check (length(event_id) = 16),
+    put_at   integer not null,
+    primary key (queue, event_id)
+) strict, without rowid;
+
+-- Finds the events that are forgotten next.
+create index if not exists hapax_queue_event_oldest on hapax_queue_event (put_at);

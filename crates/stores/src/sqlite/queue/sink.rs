@@ -1,0 +1,236 @@
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::broker::Message;
+use hapax_core::ledger::Event;
+use hapax_core::outbox::{OutgoingEvent, Published, Sink, TopicTemplate};
+use hapax_core::runtime::Runtime;
+use hapax_core::store::Finding;
+use hapax_core::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::SqliteQueue;
+use super::statements::{self, EventToPut};
+use crate::sqlite::file_thread::{self, FileThread, in_transaction, not_applied};
+
+/// The longest name of a queue, in characters.
+const MAX_NAME: usize = 255;
+
+/// The most events that one transaction puts in.
+const MAX_PUT: usize = 1_000;
+
+/// Where and how a [`SqliteSink`] publishes.
+///
+/// ```
+/// use std::time::Duration;
+/// use hapax::stores::SqliteSinkConfig;
+///
+/// let config = SqliteSinkConfig::new("payments.db").topic("orders-{topic}".parse()?).window(Duration::from_secs(3600));
+/// # Ok::<(), hapax::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqliteSinkConfig {
+    path: PathBuf,
+    topic: TopicTemplate,
+    window: Duration,
+}
+
+impl SqliteSinkConfig {
+    /// Publishes to queues in this file, each with the name of the topic, and recognizes a repeated event for 10
+    /// minutes.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        let window = Duration::from_secs(600);
+        Self { path: path.as_ref().to_owned(), topic: TopicTemplate::default(), window }
+    }
+
+    /// Maps topics to names of queues.
+    #[must_use]
+    pub fn topic(mut self, topic: TopicTemplate) -> Self {
+        self.topic = topic;
+        self
+    }
+
+    /// How long a queue recognizes a repeated event. The file keeps about 60 bytes for each event of this time.
+    #[must_use]
+    pub fn window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+}
+
+/// Publishes events to queues in an SQLite file, which a worker reads as a [`SqliteSource`](super::SqliteSource). It
+/// has a thread and a connection of its own.
+///
+/// Events that wait at the same time share a transaction. A queue recognizes an event that comes again within the
+/// window, also after a worker has acknowledged it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// use std::sync::Arc;
+/// use hapax::EventId;
+/// use hapax::outbox::{OutgoingEvent, Published, Sink};
+/// use hapax::runtime::Tokio;
+/// use hapax::stores::{SqliteSink, SqliteSinkConfig};
+///
+/// # let directory = tempfile::tempdir()?;
+/// let config = SqliteSinkConfig::new(directory.path().join("payments.db"));
+/// let sink = SqliteSink::open(config, Arc::new(Tokio::current()))?;
+/// let event = OutgoingEvent::new(EventId::from_random([7; 16]), "payments", "5");
+/// assert!(matches!(sink.publish(&Arc::new(event)).await, Published::Yes));
+/// # Ok(())
+/// # }
+/// ```
+pub struct SqliteSink {
+    name: Arc<str>,
+    topic: TopicTemplate,
+    window: Duration,
+    thread: FileThread,
+    waiting: Arc<Mutex<WaitingEvents>>,
+}
+
+/// The events that the next transaction puts in.
+#[derive(Default)]
+struct WaitingEvents {
+    events: Vec<WaitingEvent>,
+    is_closed: bool,
+}
+
+struct WaitingEvent {
+    put: EventToPut,
+    reply: oneshot::Sender<Published>,
+}
+
+impl SqliteSink {
+    /// Opens the file. Creates it, so that only its owner can read it, and the tables if they are missing. Blocks for
+    /// a few milliseconds, or up to ten seconds while another process writes.
+    ///
+    /// # Errors
+    /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
+    /// database, and if the system cannot start a thread.
+    pub fn open(config: SqliteSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let SqliteSinkConfig { path, topic, window } = config;
+        let mut connection = file_thread::open(&path)?;
+        SqliteQueue::migrate(&mut connection)?;
+        let thread = FileThread::start(&*runtime, "hapax-sqlite-sink", connection)?;
+        let name = format!("sqlite/{}", path.display()).into();
+        Ok(Self { name, topic, window, thread, waiting: Arc::default() })
+    }
+
+    /// Lets the thread put in what waits.
+    async fn put_waiting(&self) -> Result<()> {
+        let (waiting, window) = (Arc::clone(&self.waiting), self.window);
+        let put = move |connection: &mut Connection| {
+            let events = {
+                let mut waiting = waiting.lock();
+                let count = waiting.events.len().min(MAX_PUT);
+                waiting.events.drain(..count).collect::<Vec<_>>()
+            };
+            // An earlier call may have taken all.
+            if !events.is_empty() {
+                put_all(connection, events, window);
+            }
+            Ok(())
+        };
+        self.thread.hand_over(put).await.map(drop)
+    }
+}
+
+fn put_all(connection: &mut Connection, events: Vec<WaitingEvent>, window: Duration) {
+    let result = in_transaction(connection, |transaction| {
+        events.iter().try_for_each(|event| statements::put_event(transaction, &event.put))?;
+        // Faster than they come in, so that the table does not grow.
+        statements::forget_events(transaction, window, 2 * events.len() + 16)
+    });
+    let shared = result.map_err(Arc::new);
+    for event in events {
+        // A failed send means that the publication was dropped.
+        let _ = event.reply.send(published(&shared));
+    }
+}
+
+fn published(result: &Result<(), Arc<Error>>) -> Published {
+    let Err(error) = result else { return Published::Yes };
+    let copy = Error::new(error.kind(), "SQLite does not take an event").caused_by(Arc::clone(error));
+    if error.kind() == ErrorKind::Unknown {
+        return Published::Unknown(copy);
+    }
+    Published::NotPublished { after: Duration::ZERO, cause: copy }
+}
+
+fn check_name(name: &str) -> Result<(), &'static str> {
+    match name.chars().count() {
+        0 => Err("is empty"),
+        1..=MAX_NAME => Ok(()),
+        _ => Err("is longer than 255 characters"),
+    }
+}
+
+#[async_trait]
+impl Sink for SqliteSink {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn max_len(&self) -> usize {
+        Event::MAX_LEN
+    }
+
+    fn window(&self) -> Option<Duration> {
+        Some(self.window)
+    }
+
+    async fn check(&self) -> Result<Vec<Finding>> {
+        self.thread.run(|connection| statements::file(connection).map_err(not_applied)).await?;
+        Ok(Vec::new())
+    }
+
+    async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
+        let size = event.size();
+        if size > Event::MAX_LEN {
+            return Published::Refused(format!("the event has {size} bytes, and a queue takes {}", Event::MAX_LEN));
+        }
+        let queue = match self.topic.checked_name(event, check_name) {
+            Ok(queue) => queue,
+            Err(reason) => return Published::Refused(reason),
+        };
+        let message = Message {
+            payload: event.payload.clone(),
+            headers: event.published_headers("ce-"),
+            ordering_key: event.ordering_key.clone(),
+            ..Message::default()
+        };
+        let closed = || Error::new(ErrorKind::NotApplied, "the sink is closed");
+        let (reply, told) = oneshot::channel();
+        {
+            let mut waiting = self.waiting.lock();
+            if waiting.is_closed {
+                return Published::NotPublished { after: Duration::ZERO, cause: closed() };
+            }
+            waiting.events.push(WaitingEvent { put: EventToPut { queue, id: event.id, message }, reply });
+        }
+        // If the thread has ended, so has the receiver of the event.
+        let _ = self.put_waiting().await;
+        let ended = |_| Published::Unknown(Error::new(ErrorKind::Unknown, "the thread of the SQLite file has ended"));
+        told.await.unwrap_or_else(ended)
+    }
+
+    async fn close(&self) {
+        self.waiting.lock().is_closed = true;
+        let is_empty = || self.waiting.lock().events.is_empty();
+        while !is_empty() && self.put_waiting().await.is_ok() {}
+        // The work behind them is done after them.
+        let _ = self.thread.run(|_| Ok(())).await;
+    }
+}
+
+impl fmt::Debug for SqliteSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteSink").field("name", &self.name).field("window", &self.window).finish_non_exhaustive()
+    }
+}
