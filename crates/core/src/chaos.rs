@@ -97,6 +97,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("id_before_xid", "a transaction draws a row id before it counts as running, so the floor passes its row"),
     ("read_uncommitted_rows", "an event is published inside its transaction, which may roll back"),
     ("mark_before_publish", "a row is marked before the broker has its event"),
+    ("mark_any_state", "a late mark publishes a row that an operator dropped or whose key is parked"),
     ("refused_row_is_skipped", "the events behind one that the broker never takes are published without it"),
     ("claim_per_row", "two events of a key are published at once: FOR UPDATE SKIP LOCKED on rows"),
     ("minted_event_ids", "each publication has an id of its own"),

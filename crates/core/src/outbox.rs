@@ -27,10 +27,12 @@ use std::fmt;
 use async_trait::async_trait;
 
 use crate::error::Result;
+use crate::store::Finding;
 
 pub use memory::{MemoryOutbox, MemoryTransaction};
 pub use rows::{
-    BUCKETS, BucketCursor, Horizon, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, RowState, bucket_of,
+    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, RowState,
+    bucket_of,
 };
 pub use sink::{Published, Sink};
 pub use template::TopicTemplate;
@@ -52,31 +54,40 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     /// `NotApplied` if the database cannot be reached, `Unusable` if tables or rights are missing.
     async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows>;
 
-    /// Makes these rows published where they are open. A row in another state stays as it is. Returns how many rows it
-    /// changed.
+    /// Makes these rows published where they are open. A row in another state stays as it is, and so does one with
+    /// another event. It waits for no other transaction.
     ///
     /// # Errors
     /// As [`read`](Self::read), and `Unknown`.
-    async fn mark(&self, rows: &[RowId]) -> Result<usize>;
+    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows>;
 
-    /// Parks the key of a row, and sets the row aside if it is open. A key that is parked already keeps its first
-    /// reason.
+    /// Parks the key of a row that is open or set aside, and sets it aside. A key that is parked already keeps its
+    /// first reason. Returns false if there is no such row, and the key is not parked because of it.
     ///
     /// # Errors
     /// As [`mark`](Self::mark).
-    async fn park(&self, row: &ParkedRow) -> Result<()>;
+    async fn park(&self, row: &ParkedRow) -> Result<bool>;
 
     /// Sets these rows aside where they are open and their keys are parked and not being resumed.
     ///
     /// # Errors
     /// As [`mark`](Self::mark).
-    async fn set_aside(&self, rows: &[RowId]) -> Result<()>;
+    async fn set_aside(&self, rows: &[EventRow]) -> Result<()>;
 
     /// Reads which ids are drawn, and which transactions have ended; see [`Horizon`].
     ///
     /// # Errors
     /// As [`read`](Self::read).
     async fn horizon(&self) -> Result<Horizon>;
+
+    /// Checks whether a relay can use the database: whether the tables are there, with the rights of a relay, and
+    /// whether the server keeps what it confirms. Do it at start.
+    ///
+    /// # Errors
+    /// `NotApplied` if the database cannot be reached.
+    async fn check(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
 
     /// Waits until somebody says that rows were committed. It may end without a reason, and a notification may get
     /// lost: the relay also looks from time to time. Pending for ever where nobody says so.

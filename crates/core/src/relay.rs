@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! bucket.rs  the rows of one bucket that are held, and which may be published now; pure
+//! deferred.rs  rows that have failed and leave the room to others; pure
 //! decided.rs up to which row no transaction that is still open can add one; pure
 //! share.rs   how many buckets each relay takes; pure
 //! claims.rs  which relay has which bucket: records in the store of the same database
@@ -20,6 +21,7 @@
 mod bucket;
 mod claims;
 mod decided;
+mod deferred;
 mod engine;
 mod share;
 
@@ -35,6 +37,10 @@ use crate::runtime::Runtime;
 use crate::store::Store;
 pub use decided::DecidedRows;
 use engine::RelayEngine;
+
+const LONGEST_DRAIN: Duration = Duration::from_secs(3600);
+const SHORTEST_RETENTION: Duration = Duration::from_secs(60);
+const LONGEST_RETENTION: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Settings of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +163,7 @@ impl RelayBuilder {
     ///
     /// # Errors
     /// - `Invalid` if a setting that counts something is 0, or the lease is shorter than 1 s.
+    /// - `Invalid` if the drain is longer than an hour, or the retention is not between a minute and 100 years.
     /// - `Invalid` if rows are kept for a shorter time than the broker recognizes their ids: a published row is the
     ///   only thing from which a broker that lost its tail can be filled again.
     /// - `Invalid` without a runtime and without the feature `tokio`.
@@ -168,6 +175,12 @@ impl RelayBuilder {
         let settings = self.settings;
         if settings.max_in_flight == 0 || settings.max_held == 0 || settings.max_held_bytes == 0 {
             return invalid("a relay cannot do anything with a room of 0");
+        }
+        if settings.drain > LONGEST_DRAIN {
+            return invalid("a relay that stops waits for at most an hour");
+        }
+        if settings.retention.is_some_and(|kept| !(SHORTEST_RETENTION..=LONGEST_RETENTION).contains(&kept)) {
+            return invalid("published rows are kept for a minute to 100 years, or for ever");
         }
         if settings.lease < Millis(1000) {
             return invalid("the lease of a relay is at least 1 s");

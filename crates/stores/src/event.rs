@@ -52,6 +52,11 @@ fn headers(json: &str) -> Headers {
     headers.into_iter().map(|(name, value)| (name, text(value))).collect()
 }
 
+/// Why an event is not published whose column has a text that is not UTF-8.
+pub(crate) fn not_utf8(column: &str) -> String {
+    format!("the column {column} of the row is not UTF-8; drop the row, and emit the event again")
+}
+
 /// The state that a database stores.
 pub(crate) fn state(number: i16) -> Result<RowState> {
     let unknown = || Error::new(ErrorKind::Damaged, format!("a row of the outbox has the unknown state {number}"));

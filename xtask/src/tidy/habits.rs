@@ -47,6 +47,7 @@ const MAY_SLEEP: &[(&str, &str)] = &[
     ("crates/testkit/src/proxy/connection.rs", "a slow network"),
     ("crates/testkit/src/suite/sink/world.rs", "the pause between two looks, in real time"),
     ("crates/testkit/src/suite/source/ledger.rs", "a slow handler, in the time of the source"),
+    ("crates/core/tests/it/relay/faulty.rs", "a slow database, under virtual time"),
     ("crates/core/tests/it/relay/world.rs", "transactions and replies that take their time, under virtual time"),
     ("crates/testkit/src/suite/source/world.rs", "the pause between two looks, in the time of the source"),
 ];

@@ -25,7 +25,7 @@ pub(crate) async fn operate(outbox: &dyn Outbox, database: &str) {
     let rows = open_rows(outbox).await;
     park(outbox, &rows[0], "it has more than 1 MiB").await;
     park(outbox, &rows[2], "the topic does not exist").await;
-    outbox.mark(&[rows[3].id]).await.unwrap();
+    outbox.mark(&[rows[3].named()]).await.unwrap();
     let run =
         |arguments: &[&str]| hapax().arg("outbox").args(arguments).args(["--database", database]).output().unwrap();
     lists(&run, &rows);
@@ -44,7 +44,7 @@ async fn open_rows(outbox: &dyn Outbox) -> Vec<OpenRow> {
 
 async fn park(outbox: &dyn Outbox, row: &OpenRow, reason: &str) {
     let (key, reason) = (row.event.order(), reason.to_owned());
-    outbox.park(&ParkedRow { id: row.id, bucket: row.bucket, key, reason }).await.unwrap();
+    outbox.park(&ParkedRow { id: row.id, event: row.event.id, bucket: row.bucket, key, reason }).await.unwrap();
 }
 
 fn printed(output: &Output) -> String {

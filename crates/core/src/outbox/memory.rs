@@ -12,8 +12,8 @@ use crate::chaos;
 use crate::error::Result;
 use crate::key::EventId;
 use crate::outbox::{
-    BucketCursor, Horizon, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, ParkedRow,
-    Reopened, RowId, RowState, bucket_of,
+    BucketCursor, EventRow, Horizon, MarkedRows, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent,
+    ParkedKey, ParkedRow, Reopened, RowId, RowState, bucket_of,
 };
 use crate::record::Timestamp;
 use crate::runtime::Runtime;
@@ -109,6 +109,12 @@ impl MemoryOutbox {
         id
     }
 
+    /// Removes all rows. Ids and stamps are drawn from 1 again, as in a database that is restored from an old backup.
+    pub fn restore_empty(&self) {
+        let mut tables = self.0.tables.lock();
+        *tables = OutboxTables { rewinds: tables.rewinds, ..OutboxTables::default() };
+    }
+
     /// The state of a row. None if there is no such row, or it is not committed.
     pub fn state(&self, id: RowId) -> Option<RowState> {
         self.0.tables.lock().rows.get(&id).map(|row| row.state)
@@ -196,7 +202,12 @@ impl OutboxTables {
     fn open_row(&self, id: RowId) -> OpenRow {
         let row = &self.rows[&id];
         let is_parked = self.parked.contains_key(&row.event.order());
-        OpenRow { id, bucket: row.bucket, is_parked, event: Arc::clone(&row.event) }
+        OpenRow { id, bucket: row.bucket, is_parked, damage: None, event: Arc::clone(&row.event) }
+    }
+
+    /// The ordering key of a row. None if another event is in it.
+    fn order(&self, row: &EventRow) -> Option<Bytes> {
+        self.rows.get(&row.id).filter(|stored| stored.event.id == row.event).map(|stored| stored.event.order())
     }
 }
 
@@ -226,18 +237,25 @@ impl Outbox for MemoryOutbox {
         Ok(OpenRows { is_cut: rows.len() < count, rows, rewinds: tables.rewinds })
     }
 
-    async fn mark(&self, rows: &[RowId]) -> Result<usize> {
+    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        let marked = rows.iter().filter(|id| tables.change(**id, &[RowState::Open], RowState::Published, now));
-        Ok(marked.count())
+        let from: &[RowState] = match chaos::on("mark_any_state") {
+            true => &[RowState::Open, RowState::Aside, RowState::Dropped],
+            false => &[RowState::Open],
+        };
+        let mut mark =
+            |row: &EventRow| tables.order(row).is_some() && tables.change(row.id, from, RowState::Published, now);
+        Ok(MarkedRows { marked: rows.iter().filter(|row| mark(row)).count(), locked: Vec::new() })
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<()> {
+    async fn park(&self, row: &ParkedRow) -> Result<bool> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        let Some(event) = tables.rows.get(&row.id).map(|row| Arc::clone(&row.event)) else {
-            return Ok(());
+        let is_unpublished = |stored: &&MemoryRow| matches!(stored.state, RowState::Open | RowState::Aside);
+        let stored = tables.rows.get(&row.id).filter(is_unpublished).filter(|stored| stored.event.id == row.event);
+        let Some(event) = stored.map(|stored| Arc::clone(&stored.event)) else {
+            return Ok(false);
         };
         let key = ParkedKey {
             key: row.key.clone(),
@@ -249,17 +267,16 @@ impl Outbox for MemoryOutbox {
         };
         tables.parked.entry(row.key.clone()).or_insert(MemoryParking { key, is_being_resumed: false });
         tables.change(row.id, &[RowState::Open], RowState::Aside, now);
-        Ok(())
+        Ok(true)
     }
 
-    async fn set_aside(&self, rows: &[RowId]) -> Result<()> {
+    async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        for id in rows {
-            let key = tables.rows.get(id).map(|row| row.event.order());
-            let parked = key.and_then(|key| tables.parked.get(&key));
+        for row in rows {
+            let parked = tables.order(row).and_then(|key| tables.parked.get(&key));
             if parked.is_some_and(|parked| !parked.is_being_resumed) {
-                tables.change(*id, &[RowState::Open], RowState::Aside, now);
+                tables.change(row.id, &[RowState::Open], RowState::Aside, now);
             }
         }
         Ok(())
@@ -330,7 +347,8 @@ impl OutboxUpkeep for MemoryOutbox {
     async fn drop_refused(&self, key: &[u8]) -> Result<bool> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        let Some(row) = tables.parked.get(key).map(|parked| parked.key.row) else {
+        let parked = tables.parked.get(key).map(|parked| EventRow { id: parked.key.row, event: parked.key.event });
+        let Some(row) = parked.filter(|row| tables.order(row).is_some()).map(|row| row.id) else {
             return Ok(false);
         };
         Ok(tables.change(row, &[RowState::Open, RowState::Aside], RowState::Dropped, now))

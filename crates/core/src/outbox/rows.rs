@@ -12,6 +12,24 @@ use crate::record::Timestamp;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowId(pub u64);
 
+/// A row and the event in it. A restored or truncated outbox may give the id to another row, which this does not name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventRow {
+    /// The row.
+    pub id: RowId,
+    /// The event.
+    pub event: EventId,
+}
+
+/// What became of rows that were to be marked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MarkedRows {
+    /// The number of rows that are published now.
+    pub marked: usize,
+    /// Open rows on which another transaction has a lock. They are as before: mark them again later.
+    pub locked: Vec<EventRow>,
+}
+
 /// The state of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowState {
@@ -80,8 +98,17 @@ pub struct OpenRow {
     pub bucket: u8,
     /// Whether its key is parked, also while it is being resumed.
     pub is_parked: bool,
+    /// Why it cannot be published, if a value in it cannot be decoded. The relay parks its key.
+    pub damage: Option<String>,
     /// The event.
     pub event: Arc<OutgoingEvent>,
+}
+
+impl OpenRow {
+    /// Names the row for a call of [`Outbox`](crate::outbox::Outbox).
+    pub fn named(&self) -> EventRow {
+        EventRow { id: self.id, event: self.event.id }
+    }
 }
 
 /// An event as it leaves the database.
@@ -159,6 +186,8 @@ impl fmt::Debug for OutgoingEvent {
 pub struct ParkedRow {
     /// The row.
     pub id: RowId,
+    /// The event in it.
+    pub event: EventId,
     /// Its bucket.
     pub bucket: u8,
     /// Its key: [`OutgoingEvent::order`].

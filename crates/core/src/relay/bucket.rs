@@ -6,13 +6,14 @@ use bytes::Bytes;
 
 use crate::chaos;
 use crate::outbox::{OpenRow, OutgoingEvent, ParkedRow, RowId};
+use crate::relay::deferred::{DeferredRow, DeferredRows};
 
 /// How many rows of one ordering key are held at most. They are published one after the other, so more would only take
 /// room from other keys.
 const MAX_HELD_OF_KEY: usize = 64;
 
-/// A key whose first row has failed this often keeps no other row, so that it leaves the room to other keys.
-const ALONE_AFTER: u32 = 3;
+/// How many rows are deferred at most, for each row that has failed and is held.
+const DEFERRED_FOR_HELD: usize = 8;
 
 /// The rows of one bucket that a relay holds, and which of them may be published now. Pure: it never waits, reads no
 /// clock and calls nobody.
@@ -29,19 +30,25 @@ pub(super) struct BucketRows {
     retries: BTreeSet<(Duration, RowId)>,
     /// The smallest row of a key that was read and not held. No larger row of that key is held.
     skipped: HashMap<Bytes, RowId>,
-    /// Keys that this relay has parked. A read that began before may still show them as not parked.
-    parked: HashSet<Bytes>,
+    /// Keys that this relay parks, and whether the database has confirmed it. A read that began before that may still
+    /// show them as not parked.
+    parked: HashMap<Bytes, bool>,
+    /// Rows that have failed and are not held.
+    deferred: DeferredRows,
     /// Rows that were marked since the last read began. That read may still show them as open.
     just_marked: HashSet<RowId>,
     /// Every row up to here was decided before it was read, so none can appear there, unless rows become open again.
     cursor: RowId,
     bytes: usize,
     in_flight: usize,
+    /// The number of held rows that have failed.
+    failing: usize,
 }
 
 #[derive(Debug)]
 struct HeldRow {
     event: Arc<OutgoingEvent>,
+    damage: Option<String>,
     order: Bytes,
     phase: RowPhase,
     failures: u32,
@@ -64,6 +71,17 @@ struct HeldKey {
     in_flight: bool,
     /// The row that is in `ready` or in `retries`.
     offered: Option<RowId>,
+}
+
+/// A row that is to be published now.
+#[derive(Debug)]
+pub(super) struct StartedRow {
+    pub(super) id: RowId,
+    pub(super) event: Arc<OutgoingEvent>,
+    /// Why it cannot be published.
+    pub(super) damage: Option<String>,
+    /// Whether it has failed before.
+    pub(super) is_retry: bool,
 }
 
 /// What happened to a row that was read.
@@ -110,9 +128,15 @@ impl BucketRows {
         self.cursor
     }
 
-    /// Notes that a read begins: it sees every mark so far.
-    pub(super) fn begin_read(&mut self) {
+    /// Notes that a read begins: it sees every mark and every parking so far. Rows that were deferred until now are
+    /// read, while fewer than `most` rows that have failed are held.
+    pub(super) fn begin_read(&mut self, now: Duration, most: usize) {
         self.just_marked.clear();
+        self.parked.retain(|_, is_confirmed| !*is_confirmed);
+        let free = most.saturating_sub(self.failing);
+        if let Some(RowId(first)) = self.deferred.wake(now, free, self.cursor) {
+            self.cursor = self.cursor.min(RowId(first - 1));
+        }
     }
 
     /// Ends a read from the cursor. `end`: how far it reached; None if there are no further rows. `decided`: up to
@@ -132,8 +156,8 @@ impl BucketRows {
         self.cursor = RowId(0);
     }
 
-    /// Takes a row that was read.
-    pub(super) fn take(&mut self, row: OpenRow) -> TakenRow {
+    /// Takes a row that was read behind the row `after`.
+    pub(super) fn take(&mut self, row: OpenRow, after: RowId) -> TakenRow {
         if self.rows.contains_key(&row.id) || self.just_marked.contains(&row.id) {
             return TakenRow::Known;
         }
@@ -141,11 +165,15 @@ impl BucketRows {
             true => Bytes::copy_from_slice(&row.id.0.to_be_bytes()),
             false => row.event.order(),
         };
-        if row.is_parked || self.parked.contains(&order) {
+        if row.is_parked || self.parked.contains_key(&order) {
             return TakenRow::Parked;
         }
-        if self.skipped.get(&order).is_some_and(|first| *first < row.id) {
-            return TakenRow::Skipped;
+        if let Some(first) = self.skipped.get(&order).copied().filter(|first| *first <= row.id) {
+            // A read from behind the first one does not show whether that is still open.
+            if after >= first || self.keys.contains_key(&order) || self.deferred.is_waiting(first) {
+                return TakenRow::Skipped;
+            }
+            self.skipped.remove(&order);
         }
         let key = self.keys.entry(order.clone()).or_default();
         if key.rows.len() >= MAX_HELD_OF_KEY && key.rows.last() < Some(&row.id) {
@@ -154,34 +182,36 @@ impl BucketRows {
         }
         key.rows.insert(row.id);
         self.bytes += row.event.size();
-        let held = HeldRow {
-            event: row.event,
-            order: order.clone(),
-            phase: RowPhase::Waiting,
-            failures: 0,
-            due: Duration::ZERO,
-        };
+        let deferred = self.deferred.take(row.id);
+        self.failing += usize::from(deferred.is_some());
+        let DeferredRow { failures, due } = deferred.unwrap_or(DeferredRow { failures: 0, due: Duration::ZERO });
+        let (event, damage) = (row.event, row.damage);
+        let held = HeldRow { event, damage, order: order.clone(), phase: RowPhase::Waiting, failures, due };
         self.rows.insert(row.id, held);
         self.offer(&order);
         TakenRow::New
     }
 
-    /// Starts the row with the smallest id that may be published now.
-    pub(super) fn start(&mut self, now: Duration) -> Option<(RowId, Arc<OutgoingEvent>)> {
-        while let Some((due, id)) = self.retries.first().copied().filter(|(due, _)| *due <= now) {
-            self.retries.remove(&(due, id));
-            self.ready.insert(id);
-        }
-        let id = self.ready.pop_first()?;
+    /// Starts a row that may be published now: one that has failed before, if it may be such a one, or the row with
+    /// the smallest id.
+    pub(super) fn start(&mut self, now: Duration, may_retry: bool) -> Option<StartedRow> {
+        let retry = self.retries.first().copied().filter(|(due, _)| may_retry && *due <= now);
+        let id = match retry {
+            Some((due, id)) => {
+                self.retries.remove(&(due, id));
+                id
+            }
+            None => self.ready.pop_first()?,
+        };
         let row = self.rows.get_mut(&id)?;
         row.phase = RowPhase::InFlight;
-        let event = Arc::clone(&row.event);
+        let (event, damage) = (Arc::clone(&row.event), row.damage.clone());
         self.in_flight += 1;
         if let Some(key) = self.keys.get_mut(&row.order) {
             key.in_flight = true;
             key.offered = None;
         }
-        Some((id, event))
+        Some(StartedRow { id, event, damage, is_retry: retry.is_some() })
     }
 
     /// When the next row that failed may be published again.
@@ -189,28 +219,43 @@ impl BucketRows {
         self.retries.first().map(|(due, _)| *due)
     }
 
-    /// The sink has the row. The next row of its key may be published.
-    pub(super) fn publish(&mut self, id: RowId) {
-        if let Some(order) = self.land(id, RowPhase::Published) {
-            self.end_in_key(id, &order);
+    /// The sink has the row. The next row of its key may be published. Returns whether rows are to be read again.
+    pub(super) fn publish(&mut self, id: RowId) -> bool {
+        let Some(order) = self.land(id, RowPhase::Published) else { return false };
+        if let Some(row) = self.rows.get_mut(&id) {
+            self.failing -= usize::from(row.failures > 0);
+            row.failures = 0;
         }
+        self.end_in_key(id, &order)
     }
 
     /// The sink may not have the row. It may be published again at the time that the closure gives for the number of
-    /// failures so far.
-    pub(super) fn fail(&mut self, id: RowId, again_at: impl FnOnce(u32) -> Duration) {
+    /// failures so far. The rows behind it are not held any more, and if `most` others that have failed are held, or
+    /// wait for that, it is not held either.
+    pub(super) fn fail(&mut self, id: RowId, most: usize, again_at: impl FnOnce(u32) -> Duration) {
         let Some(order) = self.land(id, RowPhase::Waiting) else { return };
         let Some(row) = self.rows.get_mut(&id) else { return };
+        self.failing += usize::from(row.failures == 0);
         row.failures = row.failures.saturating_add(1);
         row.due = again_at(row.failures);
-        if row.failures >= ALONE_AFTER {
+        let deferred = DeferredRow { failures: row.failures, due: row.due };
+        let is_over = self.failing > most || self.failing == most && self.deferred.len() > 0;
+        let is_first = self.keys.get(&order).is_some_and(|key| key.rows.first() == Some(&id));
+        if is_first && is_over && self.deferred.len() < most.saturating_mul(DEFERRED_FOR_HELD) {
+            for row in self.keys.remove(&order).map(|key| key.rows).unwrap_or_default() {
+                self.forget(row);
+            }
+            self.skipped.insert(order, id);
+            self.deferred.add(id, deferred);
+        } else {
             self.keep_first(&order);
+            self.offer(&order);
         }
-        self.offer(&order);
     }
 
     /// The sink refused the row for good: its key is parked, and no row of it is held any more.
     pub(super) fn park(&mut self, id: RowId, bucket: u8, reason: String) -> Option<ParkedRow> {
+        let event = self.rows.get(&id)?.event.id;
         let order = self.land(id, RowPhase::Waiting)?;
         if chaos::on("refused_row_is_skipped") {
             self.forget(id);
@@ -221,8 +266,15 @@ impl BucketRows {
             self.forget(row);
         }
         self.skipped.remove(&order);
-        self.parked.insert(order.clone());
-        Some(ParkedRow { id, bucket, key: order, reason })
+        self.parked.insert(order.clone(), false);
+        Some(ParkedRow { id, event, bucket, key: order, reason })
+    }
+
+    /// The database has parked the key: each read that begins from now on shows it.
+    pub(super) fn confirm_parked(&mut self, order: &Bytes) {
+        if let Some(is_confirmed) = self.parked.get_mut(order) {
+            *is_confirmed = true;
+        }
     }
 
     /// The row is marked.
@@ -248,6 +300,8 @@ impl BucketRows {
         });
         self.skipped.clear();
         self.parked.clear();
+        self.deferred = DeferredRows::default();
+        self.just_marked.clear();
         self.cursor = RowId(0);
     }
 
@@ -262,18 +316,21 @@ impl BucketRows {
         Some(row.order.clone())
     }
 
-    /// Ends a row of a key. If the key has no other row here, those that were skipped are read again.
-    fn end_in_key(&mut self, id: RowId, order: &Bytes) {
-        let Some(key) = self.keys.get_mut(order) else { return };
+    /// Ends a row of a key. If the key has no other row here, those that were skipped are read again. Returns whether
+    /// there are such rows.
+    fn end_in_key(&mut self, id: RowId, order: &Bytes) -> bool {
+        let Some(key) = self.keys.get_mut(order) else { return false };
         key.rows.remove(&id);
         if !key.rows.is_empty() {
             self.offer(order);
-            return;
+            return false;
         }
         self.keys.remove(order);
-        if let Some(RowId(first)) = self.skipped.remove(order) {
+        let first = self.skipped.get(order).copied().filter(|first| !self.deferred.is_waiting(*first));
+        if let Some(RowId(first)) = first {
             self.cursor = self.cursor.min(RowId(first - 1));
         }
+        first.is_some()
     }
 
     /// Forgets all rows of a key but the first; they are read again.
@@ -310,6 +367,7 @@ impl BucketRows {
     fn forget(&mut self, id: RowId) {
         if let Some(row) = self.rows.remove(&id) {
             self.bytes -= row.event.size();
+            self.failing -= usize::from(row.failures > 0);
             self.ready.remove(&id);
             self.retries.remove(&(row.due, id));
         }

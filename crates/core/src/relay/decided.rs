@@ -8,8 +8,13 @@ pub struct DecidedRows {
 }
 
 impl DecidedRows {
-    /// Takes a reading of the horizon.
-    pub fn observe(&mut self, now: Horizon) {
+    /// Takes a reading of the horizon. Returns true if ids or stamps are drawn again that were drawn before: the
+    /// database was restored, and nothing is decided.
+    pub fn observe(&mut self, now: Horizon) -> bool {
+        if self.earlier.is_some_and(|earlier| now.drawn < earlier.drawn || now.stamp < earlier.stamp) {
+            (self.earlier, self.decided) = (Some(now), RowId(0));
+            return true;
+        }
         match self.earlier {
             Some(earlier) if now.settled <= earlier.stamp => {}
             Some(earlier) => {
@@ -18,6 +23,7 @@ impl DecidedRows {
             }
             None => self.earlier = Some(now),
         }
+        false
     }
 
     /// Every row up to this id has been committed or never will be.

@@ -16,7 +16,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::outbox::{
-    BucketCursor, Horizon, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, ParkedRow, Published, RowId, Sink,
+    BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, ParkedRow, Published,
+    Sink,
 };
 use crate::relay::bucket::BucketRows;
 use crate::relay::claims::{BucketClaims, ClaimsSeen, HeldClaim};
@@ -25,9 +26,13 @@ use crate::relay::{RelayEnd, RelayParts, RelaySettings};
 use crate::runtime::{BoxFuture, Runtime, timeout};
 use crate::telemetry;
 use reading::{ReadBegun, ReadPlan};
+use upkeep::UpkeepPlan;
 
 /// How long a store may take to confirm that a claim is given back, when the relay stops.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long one call to the outbox may take.
+const CALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// The state of a relay.
 pub(super) struct RelayEngine {
@@ -52,19 +57,21 @@ pub(super) struct RelayEngine {
     rewinds: Option<u64>,
 
     in_flight: usize,
+    /// Those in flight that have failed before.
+    retrying: usize,
     unmarked: Vec<SentRow>,
+    /// Rows on which another transaction has a lock, and when they are marked again.
+    locked: Vec<SentRow>,
+    locked_due: Duration,
     is_marking: bool,
     refused: VecDeque<ParkedRow>,
     is_parking: bool,
-    aside: BTreeSet<RowId>,
+    aside: BTreeSet<EventRow>,
     is_setting_aside: bool,
     /// No mark, park or setting aside starts before.
     writes_due: Duration,
 
-    is_counting: bool,
-    count_due: Duration,
-    is_sweeping: bool,
-    sweep_due: Duration,
+    upkeep_plan: UpkeepPlan,
 
     /// Set once the relay stops.
     stop: Option<StoppingRelay>,
@@ -80,6 +87,15 @@ struct OwnedBucket {
     restart_due: Duration,
     /// Nothing new of it is published: it is given back as soon as what was started is marked.
     is_leaving: bool,
+    /// How many times as many rows are read as there is room for; see [`take`](Self::take).
+    growth: usize,
+}
+
+/// The part of a read that is for one bucket.
+#[derive(Clone, Copy, Debug)]
+struct BucketRead {
+    ownership: u64,
+    cursor: BucketCursor,
 }
 
 /// A row that was started, and the ownership of its bucket at that time.
@@ -87,7 +103,9 @@ struct OwnedBucket {
 struct SentRow {
     bucket: u8,
     ownership: u64,
-    id: RowId,
+    row: EventRow,
+    /// Whether it had failed before.
+    is_retry: bool,
 }
 
 /// A relay that stops.
@@ -101,11 +119,11 @@ struct StoppingRelay {
 enum RelayReport {
     Looked(Result<ClaimsSeen>),
     Horizon(Result<Horizon>),
-    Read { asked: Vec<BucketCursor>, began: ReadBegun, rows: Result<OpenRows> },
+    Read { asked: Vec<BucketRead>, began: ReadBegun, rows: Result<OpenRows> },
     Published(SentRow, Published),
-    Marked(Vec<SentRow>, Result<usize>),
-    Parked(ParkedRow, Result<()>),
-    SetAside(Vec<RowId>, Result<()>),
+    Marked(Vec<SentRow>, Result<MarkedRows>),
+    Parked(ParkedRow, Result<bool>),
+    SetAside(Vec<EventRow>, Result<()>),
     Counted(Result<OutboxCounts>),
     Swept(Result<usize>),
 }
@@ -140,17 +158,17 @@ impl RelayEngine {
             decided: DecidedRows::default(),
             rewinds: None,
             in_flight: 0,
+            retrying: 0,
             unmarked: Vec::new(),
+            locked: Vec::new(),
+            locked_due: Duration::ZERO,
             is_marking: false,
             refused: VecDeque::new(),
             is_parking: false,
             aside: BTreeSet::new(),
             is_setting_aside: false,
             writes_due: Duration::ZERO,
-            is_counting: false,
-            count_due: Duration::ZERO,
-            is_sweeping: false,
-            sweep_due: Duration::ZERO,
+            upkeep_plan: UpkeepPlan::default(),
             stop: None,
         })
     }
@@ -240,8 +258,9 @@ impl RelayEngine {
         if let Some(stop) = &self.stop {
             return Some(stop.deadline.min(self.writes_wake().unwrap_or(stop.deadline)));
         }
-        let retry = self.buckets.values().filter_map(|bucket| bucket.rows.next_retry()).min();
-        let retry = retry.filter(|_| self.in_flight < self.settings.max_in_flight);
+        let kept = self.buckets.values().filter(|bucket| !bucket.is_leaving);
+        let retry = kept.filter_map(|bucket| bucket.rows.next_retry()).min();
+        let retry = retry.filter(|_| self.in_flight < self.settings.max_in_flight && self.may_retry());
         let look = (!self.is_looking).then_some(self.look_due);
         let wakes = [look, self.reading_wake(), self.writes_wake(), self.upkeep_wake(), retry];
         wakes.into_iter().flatten().min()
@@ -251,7 +270,7 @@ impl RelayEngine {
     fn stop(&mut self, error: Option<Error>) {
         if self.stop.is_none() {
             telemetry::relay_stops(self.sink.name(), self.in_flight, error.as_ref());
-            let deadline = self.runtime.boottime_now() + self.settings.drain;
+            let deadline = self.runtime.boottime_now().saturating_add(self.settings.drain);
             self.stop = Some(StoppingRelay { deadline, error });
         }
     }
@@ -270,6 +289,7 @@ impl RelayEngine {
         let Some(stop) = &self.stop else { return false };
         let is_idle = self.in_flight == 0
             && self.unmarked.is_empty()
+            && self.locked.is_empty()
             && self.refused.is_empty()
             && !self.is_marking
             && !self.is_parking
@@ -300,5 +320,18 @@ impl RelayEngine {
 
     fn call(&mut self, call: impl Future<Output = RelayReport> + Send + 'static) {
         self.calls.push(Box::pin(call));
+    }
+
+    /// Calls the outbox, and waits for at most the time that one call has.
+    fn call_outbox<T: Send + 'static>(
+        &mut self,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+        report: impl FnOnce(Result<T>) -> RelayReport + Send + 'static,
+    ) {
+        let runtime = Arc::clone(&self.runtime);
+        self.call(async move {
+            let late = || Err(Error::new(ErrorKind::Unknown, "the outbox did not answer within a minute"));
+            report(timeout(&*runtime, CALL_WITHIN, call).await.unwrap_or_else(late))
+        });
     }
 }

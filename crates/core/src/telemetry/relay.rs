@@ -53,6 +53,10 @@ pub(crate) fn outbox_failed(error: &Error) {
     tracing::warn!(?error, "the outbox cannot be read or written now; the relay tries again");
 }
 
+pub(crate) fn outbox_restored() {
+    tracing::warn!("the outbox draws ids again that it drew before: it was restored; the relay reads all of it again");
+}
+
 pub(crate) fn published(sink: &str, published: &Published) {
     let result = match published {
         Published::Yes => "yes",

@@ -27,6 +27,11 @@ impl PostgresCallError {
         }
     }
 
+    /// Whether another transaction had a lock for longer than `lock_timeout`.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+
     /// Whether the server accepts no writes: it is a standby, or was made read-only. The same host name may lead to
     /// another server by now.
     pub(crate) fn is_read_only(&self) -> bool {

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use async_trait::async_trait;
-use hapax_core::outbox::{BucketCursor, Horizon, OpenRows, Outbox, ParkedRow, RowId};
+use hapax_core::outbox::{BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, RowId};
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
 use tokio::sync::OnceCell;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use super::PostgresUrl;
 use super::migrations;
@@ -129,19 +130,33 @@ impl Outbox for PostgresOutbox {
         Ok(OpenRows { is_cut: rows.len() < found, rows, rewinds })
     }
 
-    async fn mark(&self, rows: &[RowId]) -> Result<usize> {
-        let row = self.query_one(&self.sql.mark, &[(&ids(rows), Type::INT8_ARRAY)]).await?;
-        Ok(usize::try_from(column::<i64>(&row, "marked")?).unwrap_or_default())
+    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
+        let (ids, events) = names(rows);
+        let parameters: [Parameter<'_>; 2] = [(&ids, Type::INT8_ARRAY), (&events, Type::UUID_ARRAY)];
+        self.create_tables().await?;
+        let marked = match self.pool.query(&self.sql.mark, &parameters).await {
+            Err(error) if error.is_lock_timeout() => self.pool.query(&self.sql.mark_unlocked, &parameters).await?,
+            marked => marked?,
+        };
+        let row = marked.first().ok_or_else(|| Error::new(ErrorKind::Unknown, "the server returned no row"))?;
+        let locked = if row.len() == 3 { column::<Vec<i64>>(row, "locked")? } else { Vec::new() };
+        Ok(MarkedRows {
+            marked: usize::try_from(column::<i64>(row, "marked")?).unwrap_or_default(),
+            locked: rows.iter().filter(|row| locked.contains(&stored(row.id))).copied().collect(),
+        })
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<()> {
+    async fn park(&self, row: &ParkedRow) -> Result<bool> {
         // A text of PostgreSQL has no NUL.
-        let reason = row.reason.replace('\0', " ");
-        self.query(&self.sql.park, &[(&stored(row.id), Type::INT8), (&reason, Type::TEXT)]).await.map(drop)
+        let (event, reason) = (Uuid::from_bytes(*row.event.as_bytes()), row.reason.replace('\0', " "));
+        let parameters: [Parameter<'_>; 3] =
+            [(&stored(row.id), Type::INT8), (&event, Type::UUID), (&reason, Type::TEXT)];
+        column(&self.query_one(&self.sql.park, &parameters).await?, "is_parked")
     }
 
-    async fn set_aside(&self, rows: &[RowId]) -> Result<()> {
-        self.query(&self.sql.set_aside, &[(&ids(rows), Type::INT8_ARRAY)]).await.map(drop)
+    async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {
+        let (ids, events) = names(rows);
+        self.query(&self.sql.set_aside, &[(&ids, Type::INT8_ARRAY), (&events, Type::UUID_ARRAY)]).await.map(drop)
     }
 
     async fn horizon(&self) -> Result<Horizon> {
@@ -171,8 +186,9 @@ fn stored(id: RowId) -> i64 {
     i64::try_from(id.0).unwrap_or(i64::MAX)
 }
 
-fn ids(rows: &[RowId]) -> Vec<i64> {
-    rows.iter().map(|row| stored(*row)).collect()
+/// The ids and the events of these rows.
+fn names(rows: &[EventRow]) -> (Vec<i64>, Vec<Uuid>) {
+    rows.iter().map(|row| (stored(row.id), Uuid::from_bytes(*row.event.as_bytes()))).unzip()
 }
 
 fn count(limit: usize) -> i64 {

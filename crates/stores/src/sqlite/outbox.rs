@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::ledger::Event;
 use hapax_core::outbox::{
-    BucketCursor, Horizon, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent, ParkedKey, ParkedRow, Reopened,
-    RowId, RowState,
+    BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent,
+    ParkedKey, ParkedRow, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, Timestamp};
@@ -157,7 +157,7 @@ impl Outbox for SqliteOutbox {
         self.read(move |connection| statements::read(connection, &cursors, bytes)).await
     }
 
-    async fn mark(&self, rows: &[RowId]) -> Result<usize> {
+    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
         let (rows, runtime) = (rows.to_vec(), Arc::clone(&self.runtime));
         let mark = move |connection: &mut Connection| {
             // A loss of power may forget it: then they are published again, under the same ids.
@@ -167,15 +167,15 @@ impl Outbox for SqliteOutbox {
             connection.pragma_update(None, "synchronous", "full").map_err(not_applied)?;
             marked
         };
-        self.thread.run(mark).await
+        Ok(MarkedRows { marked: self.thread.run(mark).await?, locked: Vec::new() })
     }
 
-    async fn park(&self, row: &ParkedRow) -> Result<()> {
+    async fn park(&self, row: &ParkedRow) -> Result<bool> {
         let row = row.clone();
         self.write(move |connection, now| statements::park(connection, &row, now)).await
     }
 
-    async fn set_aside(&self, rows: &[RowId]) -> Result<()> {
+    async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {
         let rows = rows.to_vec();
         self.write(move |connection, _| statements::set_aside(connection, &rows)).await
     }

@@ -61,9 +61,13 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             a_fast_transaction_overtakes_a_slow_one needs ConcurrentWriters,
             rows_of_a_rolled_back_transaction_are_never_read,
             mark_is_conditional,
+            a_late_mark_leaves_a_dropped_row,
+            rows_are_named_by_their_ids_and_events,
             reads_begin_behind_their_cursors,
             buckets_share_the_bytes_of_a_read,
             poison_parks_key_not_neighbours,
+            a_parked_event_without_a_key_parks_no_other,
+            a_published_row_parks_no_key,
             a_parked_key_keeps_its_first_reason,
             set_aside_leaves_rows_of_keys_that_are_not_parked;
         publishing:

@@ -57,6 +57,7 @@ impl RelayEngine {
             rows: BucketRows::default(),
             restart_due: now + RESTART_EVERY,
             is_leaving: false,
+            growth: 1,
         };
         self.buckets.insert(number, bucket);
         self.reading.hurry();
@@ -76,6 +77,14 @@ impl RelayEngine {
             bucket.rows.restart();
             bucket.restart_due = now + RESTART_EVERY;
         }
+    }
+
+    /// Reads everything again, because rows behind the cursors may be open. What was started goes on.
+    pub(super) fn rewind(&mut self) {
+        self.buckets.values_mut().for_each(|bucket| bucket.rows.rewind());
+        self.refused.clear();
+        self.aside.clear();
+        self.reading.hurry();
     }
 
     /// Gives back the buckets that are to go to another relay, once everything that was started is marked.

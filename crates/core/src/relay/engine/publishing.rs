@@ -10,13 +10,17 @@ use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::EventId;
 use crate::ledger::rules::backoff;
-use crate::outbox::{OutgoingEvent, ParkedRow, Published, RowId, Sink};
+use crate::outbox::{EventRow, MarkedRows, OutgoingEvent, ParkedRow, Published, Sink};
+use crate::relay::bucket::StartedRow;
 use crate::relay::engine::{RelayEngine, RelayReport, SentRow};
 use crate::runtime::Runtime;
 use crate::telemetry;
 
 /// The longest pause between two publications of one row.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest pause that a sink can ask for.
+const LONGEST_AFTER: Duration = Duration::from_secs(3600);
 
 /// The number of rows that are marked, or set aside, in one call.
 const MAX_MARKED: usize = 1024;
@@ -42,18 +46,31 @@ impl RelayEngine {
         }
     }
 
+    /// Whether a row may be started that has failed before. Those have half of the places, so that a sink that takes
+    /// long to fail them leaves places to others.
+    pub(super) fn may_retry(&self) -> bool {
+        self.retrying < self.settings.max_in_flight.div_ceil(2)
+    }
+
     fn start_publication(&mut self, number: u8, now: Duration) -> bool {
+        let may_retry = self.may_retry();
         let Some(bucket) = self.buckets.get_mut(&number).filter(|bucket| !bucket.is_leaving) else { return false };
-        let Some((id, event)) = bucket.rows.start(now) else { return false };
-        let sent = SentRow { bucket: number, ownership: bucket.ownership, id };
+        let Some(started) = bucket.rows.start(now, may_retry) else { return false };
+        let StartedRow { id, event, damage, is_retry } = started;
+        let row = EventRow { id, event: event.id };
+        let sent = SentRow { bucket: number, ownership: bucket.ownership, row, is_retry };
         self.in_flight += 1;
+        self.retrying += usize::from(is_retry);
         if chaos::on("mark_before_publish") {
             self.unmarked.push(sent);
         }
         let (sink, wall) = (Arc::clone(&self.sink), self.runtime.wall_now());
         let event = if chaos::on("minted_event_ids") { with_minted_id(&event, &*self.runtime) } else { event };
         self.call(async move {
-            let published = publish(&*sink, &event).await;
+            let published = match damage {
+                Some(damage) => Published::Refused(damage),
+                None => publish(&*sink, &event).await,
+            };
             if let (Published::Yes, Some(window)) = (&published, sink.window())
                 && wall.since(event.created_at) > window
             {
@@ -66,22 +83,28 @@ impl RelayEngine {
 
     pub(super) fn take_published(&mut self, sent: SentRow, published: Published) {
         self.in_flight -= 1;
+        self.retrying -= usize::from(sent.is_retry);
         telemetry::published(self.sink.name(), &published);
         let now = self.runtime.boottime_now();
-        let again_at = |after: Duration| move |failures| now + backoff(failures).min(LONGEST_PAUSE).max(after);
+        let most = self.most_failing();
+        let again_at = |after: Duration| {
+            move |failures| now.saturating_add(backoff(failures).min(LONGEST_PAUSE).max(after.min(LONGEST_AFTER)))
+        };
         let bucket = self.buckets.get_mut(&sent.bucket).filter(|bucket| bucket.ownership == sent.ownership);
         match (published, bucket) {
             // Marked even if another relay has the bucket now: the sink has the event.
             (Published::Yes, bucket) => {
                 self.unmarked.push(sent);
-                if let Some(bucket) = bucket {
-                    bucket.rows.publish(sent.id);
+                if bucket.is_some_and(|bucket| bucket.rows.publish(sent.row.id)) {
+                    self.reading.hurry();
                 }
             }
-            (Published::NotPublished { after, .. }, Some(bucket)) => bucket.rows.fail(sent.id, again_at(after)),
-            (Published::Unknown(_), Some(bucket)) => bucket.rows.fail(sent.id, again_at(Duration::ZERO)),
+            (Published::NotPublished { after, .. }, Some(bucket)) => {
+                bucket.rows.fail(sent.row.id, most, again_at(after));
+            }
+            (Published::Unknown(_), Some(bucket)) => bucket.rows.fail(sent.row.id, most, again_at(Duration::ZERO)),
             (Published::Refused(reason), Some(bucket)) => {
-                let refused = bucket.rows.park(sent.id, sent.bucket, reason);
+                let refused = bucket.rows.park(sent.row.id, sent.bucket, reason);
                 self.refused.extend(refused);
             }
             // The relay that has the bucket now finds out by itself.
@@ -94,11 +117,15 @@ impl RelayEngine {
         let waits = !self.unmarked.is_empty() && !self.is_marking
             || !self.refused.is_empty() && !self.is_parking
             || !self.aside.is_empty() && !self.is_setting_aside;
-        waits.then_some(self.writes_due)
+        let locked = (!self.locked.is_empty()).then_some(self.locked_due);
+        [waits.then_some(self.writes_due), locked].into_iter().flatten().min()
     }
 
     /// Starts to mark, park and set aside.
     pub(super) fn start_writes(&mut self, now: Duration) {
+        if now >= self.locked_due {
+            self.unmarked.append(&mut self.locked);
+        }
         if now < self.writes_due {
             return;
         }
@@ -106,51 +133,63 @@ impl RelayEngine {
             self.is_marking = true;
             let sent: Vec<SentRow> = self.unmarked.drain(..self.unmarked.len().min(MAX_MARKED)).collect();
             let outbox = Arc::clone(&self.outbox);
-            self.call(async move {
-                let ids: Vec<RowId> = sent.iter().map(|sent| sent.id).collect();
-                let result = outbox.mark(&ids).await;
-                RelayReport::Marked(sent, result)
-            });
+            let rows: Vec<EventRow> = sent.iter().map(|sent| sent.row).collect();
+            let mark = async move { outbox.mark(&rows).await };
+            self.call_outbox(mark, |result| RelayReport::Marked(sent, result));
         }
         if !self.is_parking
             && let Some(row) = self.refused.pop_front()
         {
             self.is_parking = true;
-            let outbox = Arc::clone(&self.outbox);
-            self.call(async move {
-                let result = outbox.park(&row).await;
-                RelayReport::Parked(row, result)
-            });
+            let (outbox, refused) = (Arc::clone(&self.outbox), row.clone());
+            self.call_outbox(async move { outbox.park(&refused).await }, |result| RelayReport::Parked(row, result));
         }
         if !self.is_setting_aside && !self.aside.is_empty() {
             self.is_setting_aside = true;
-            let rows: Vec<RowId> = self.aside.iter().copied().take(MAX_MARKED).collect();
-            let outbox = Arc::clone(&self.outbox);
-            self.call(async move {
-                let result = outbox.set_aside(&rows).await;
-                RelayReport::SetAside(rows, result)
-            });
+            let rows: Vec<EventRow> = self.aside.iter().copied().take(MAX_MARKED).collect();
+            let (outbox, aside) = (Arc::clone(&self.outbox), rows.clone());
+            let set_aside = async move { outbox.set_aside(&aside).await };
+            self.call_outbox(set_aside, |result| RelayReport::SetAside(rows, result));
         }
     }
 
-    pub(super) fn take_marked(&mut self, sent: Vec<SentRow>, result: Result<usize>) {
+    pub(super) fn take_marked(&mut self, sent: Vec<SentRow>, result: Result<MarkedRows>) {
         self.is_marking = false;
-        if let Err(error) = result {
-            self.unmarked.extend(sent);
-            return self.postpone_writes(error);
+        let locked = match result {
+            Ok(marked) => marked.locked,
+            Err(error) => {
+                self.unmarked.extend(sent);
+                return self.postpone_writes(error);
+            }
+        };
+        if !locked.is_empty() {
+            self.locked_due = self.runtime.boottime_now() + FAILURE_PAUSE;
         }
         for row in sent {
             let bucket = self.buckets.get_mut(&row.bucket).filter(|bucket| bucket.ownership == row.ownership);
-            if let Some(bucket) = bucket {
-                bucket.rows.mark(row.id);
+            if locked.contains(&row.row) {
+                self.locked.push(row);
+            } else if let Some(bucket) = bucket {
+                bucket.rows.mark(row.row.id);
             }
         }
     }
 
-    pub(super) fn take_parked(&mut self, row: ParkedRow, result: Result<()>) {
+    pub(super) fn take_parked(&mut self, row: ParkedRow, result: Result<bool>) {
         self.is_parking = false;
+        if let Some(bucket) = self.buckets.get_mut(&row.bucket)
+            && let Ok(is_parked) = &result
+        {
+            bucket.rows.confirm_parked(&row.key);
+            if !is_parked {
+                // Its other rows were passed meanwhile.
+                bucket.rows.restart();
+            }
+        }
         match result {
-            Ok(()) => telemetry::key_parked(self.sink.name(), &row),
+            // Another relay has published the row, or an operator dropped it.
+            Ok(false) => self.reading.hurry(),
+            Ok(true) => telemetry::key_parked(self.sink.name(), &row),
             Err(error) => {
                 self.refused.push_back(row);
                 self.postpone_writes(error);
@@ -158,7 +197,7 @@ impl RelayEngine {
         }
     }
 
-    pub(super) fn take_set_aside(&mut self, rows: Vec<RowId>, result: Result<()>) {
+    pub(super) fn take_set_aside(&mut self, rows: Vec<EventRow>, result: Result<()>) {
         self.is_setting_aside = false;
         match result {
             Ok(()) => self.aside.retain(|row| !rows.contains(row)),

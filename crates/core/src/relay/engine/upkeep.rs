@@ -19,31 +19,50 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_CHUNK: usize = 1000;
 const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 
+/// A count, and a walk of sweeps through the table, is followed by a pause of at least this many times its length.
+const PAUSES: u32 = 9;
+
 /// The relay that has this bucket sweeps.
 const SWEEPER: u8 = 0;
+
+/// When the next count and the next sweep are due.
+#[derive(Debug, Default)]
+pub(super) struct UpkeepPlan {
+    is_counting: bool,
+    /// When the count that runs began.
+    count_began: Duration,
+    count_due: Duration,
+    is_sweeping: bool,
+    /// When the sweep that runs began.
+    sweep_began: Duration,
+    sweep_due: Duration,
+    /// How long the sweeps of this walk took.
+    walked: Duration,
+}
 
 impl RelayEngine {
     pub(super) fn upkeep_wake(&self) -> Option<Duration> {
         self.upkeep.as_ref()?;
-        let count = (!self.is_counting).then_some(self.count_due);
-        let sweep = (!self.is_sweeping && self.sweeps()).then_some(self.sweep_due);
+        let plan = &self.upkeep_plan;
+        let count = (!plan.is_counting).then_some(plan.count_due);
+        let sweep = (!plan.is_sweeping && self.sweeps()).then_some(plan.sweep_due);
         [count, sweep].into_iter().flatten().min()
     }
 
     pub(super) fn start_upkeep(&mut self, now: Duration) {
-        let Some(upkeep) = &self.upkeep else { return };
-        let upkeep = (Arc::clone(upkeep), Arc::clone(upkeep));
-        if !self.is_counting && now >= self.count_due {
-            (self.is_counting, self.count_due) = (true, now + COUNT_EVERY);
-            self.call(async move { RelayReport::Counted(upkeep.0.counts(MAX_COUNTED).await) });
+        let Some(upkeep) = self.upkeep.clone() else { return };
+        if !self.upkeep_plan.is_counting && now >= self.upkeep_plan.count_due {
+            (self.upkeep_plan.is_counting, self.upkeep_plan.count_began) = (true, now);
+            let upkeep = Arc::clone(&upkeep);
+            self.call_outbox(async move { upkeep.counts(MAX_COUNTED).await }, RelayReport::Counted);
         }
         if let Some(retention) = self.settings.retention
-            && !self.is_sweeping
+            && !self.upkeep_plan.is_sweeping
             && self.sweeps()
-            && now >= self.sweep_due
+            && now >= self.upkeep_plan.sweep_due
         {
-            self.is_sweeping = true;
-            self.call(async move { RelayReport::Swept(upkeep.1.sweep(retention, SWEEP_CHUNK).await) });
+            (self.upkeep_plan.is_sweeping, self.upkeep_plan.sweep_began) = (true, now);
+            self.call_outbox(async move { upkeep.sweep(retention, SWEEP_CHUNK).await }, RelayReport::Swept);
         }
     }
 
@@ -52,7 +71,10 @@ impl RelayEngine {
     }
 
     pub(super) fn take_counts(&mut self, counts: Result<OutboxCounts>) {
-        self.is_counting = false;
+        let now = self.runtime.boottime_now();
+        let plan = &mut self.upkeep_plan;
+        plan.is_counting = false;
+        plan.count_due = now + COUNT_EVERY.max((now - plan.count_began) * PAUSES);
         match counts {
             Ok(counts) => telemetry::outbox_counts(&counts),
             Err(error) => self.note_failure(error),
@@ -60,15 +82,18 @@ impl RelayEngine {
     }
 
     pub(super) fn take_swept(&mut self, swept: Result<usize>) {
-        self.is_sweeping = false;
         let now = self.runtime.boottime_now();
-        self.sweep_due = match swept {
-            Ok(0) => now + SWEEP_EVERY,
-            Ok(_) => now + SWEEP_PAUSE,
-            Err(error) => {
-                self.note_failure(error);
-                now + SWEEP_EVERY
-            }
-        };
+        let plan = &mut self.upkeep_plan;
+        plan.is_sweeping = false;
+        plan.walked += now - plan.sweep_began;
+        if let Ok(1..) = swept {
+            plan.sweep_due = now + SWEEP_PAUSE;
+            return;
+        }
+        // The end of the table, or an error.
+        plan.sweep_due = now + SWEEP_EVERY.max(std::mem::take(&mut plan.walked) * PAUSES);
+        if let Err(error) = swept {
+            self.note_failure(error);
+        }
     }
 }

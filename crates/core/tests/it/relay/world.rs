@@ -14,6 +14,8 @@ use hapax_core::{Error, ErrorKind, EventId, Millis, Result, Store};
 use hapax_testkit::{Process, VirtualTime};
 use parking_lot::Mutex;
 
+use super::faulty::{FaultyOutbox, OutboxFaults};
+
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
 /// What the sink has, in the order in which it got it.
@@ -22,6 +24,12 @@ pub(super) struct SinkLog {
     pub(super) arrived: Vec<EventId>,
     /// Events that the sink never takes.
     pub(super) refuses: BTreeSet<EventId>,
+    /// Keys whose events the sink does not take now, how long it takes to say so, and the pause that it asks for.
+    pub(super) fails: BTreeSet<Option<Vec<u8>>>,
+    pub(super) failing_takes: Duration,
+    pub(super) again_after: Duration,
+    /// Keys whose events take long.
+    pub(super) slow: BTreeMap<Vec<u8>, Duration>,
     /// Of 100 publications, this many fail in each of three ways.
     pub(super) failures: u64,
 }
@@ -60,6 +68,15 @@ impl Sink for LogSink {
         if self.log.lock().refuses.contains(&event.id) {
             return Published::Refused("the sink never takes it".to_owned());
         }
+        let key = event.ordering_key.as_deref().map(<[u8]>::to_vec);
+        if self.log.lock().fails.contains(&key) {
+            let takes = self.log.lock().failing_takes;
+            let after = self.log.lock().again_after;
+            self.runtime.sleep(takes).await;
+            return Published::NotPublished { after, cause: Error::new(ErrorKind::NotApplied, "no endpoint") };
+        }
+        let slow = key.and_then(|key| self.log.lock().slow.get(&key).copied());
+        self.runtime.sleep(slow.unwrap_or_default()).await;
         if dice < failures {
             let cause = Error::new(ErrorKind::NotApplied, "no connection");
             return Published::NotPublished { after: Duration::ZERO, cause };
@@ -81,6 +98,7 @@ pub(super) struct RelayWorld {
     pub(super) server: Arc<Process>,
     pub(super) outbox: MemoryOutbox,
     store: Arc<dyn Store>,
+    pub(super) faults: Arc<Mutex<OutboxFaults>>,
     pub(super) log: Arc<Mutex<SinkLog>>,
     /// The events of each ordering key that were committed, in their order.
     pub(super) committed: Arc<Mutex<BTreeMap<Vec<u8>, Vec<EventId>>>>,
@@ -94,7 +112,8 @@ impl RelayWorld {
         let server = time.process();
         let store = Arc::new(Memory::with(Arc::clone(&server) as _, MemorySettings::default()));
         let outbox = MemoryOutbox::new(Arc::clone(&server) as _);
-        Self { time, server, outbox, store, log: Arc::default(), committed: Arc::default(), rows: Mutex::default() }
+        let (faults, log) = (Arc::default(), Arc::default());
+        Self { time, server, outbox, store, faults, log, committed: Arc::default(), rows: Mutex::default() }
     }
 
     /// A number below `limit`.
@@ -122,8 +141,10 @@ impl RelayWorld {
     ) -> Result<Relay> {
         let log = Arc::clone(&self.log);
         let sink = LogSink { name: "log".into(), runtime: Arc::clone(process), log, window };
-        Relay::builder(Arc::new(self.outbox.clone()), Arc::clone(&self.store), Arc::new(sink))
-            .upkeep(Arc::new(self.outbox.clone()))
+        let (runtime, faults) = (Arc::clone(process), Arc::clone(&self.faults));
+        let outbox = FaultyOutbox { outbox: self.outbox.clone(), runtime, faults };
+        Relay::builder(Arc::new(outbox.clone()), Arc::clone(&self.store), Arc::new(sink))
+            .upkeep(Arc::new(outbox))
             .settings(settings)
             .runtime(Arc::clone(process) as _)
             .build()
@@ -166,9 +187,14 @@ impl RelayWorld {
         self.committed.lock().values().flatten().all(|id| self.state(*id) == Some(RowState::Published))
     }
 
+    /// The row of an event.
+    pub(super) fn row(&self, id: EventId) -> RowId {
+        self.rows.lock()[&id]
+    }
+
     /// The state of the row of an event.
     pub(super) fn state(&self, id: EventId) -> Option<RowState> {
-        self.outbox.state(self.rows.lock()[&id])
+        self.outbox.state(self.row(id))
     }
 
     /// Every committed event has arrived, and the first arrivals of each key are in its order.

@@ -3,12 +3,12 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hapax_core::outbox::{OpenRow, OutgoingEvent, ParkedKey, RowId};
-use hapax_core::{Error, ErrorKind, EventId, Result, Timestamp};
+use hapax_core::{BoxError, Error, ErrorKind, EventId, Result, Timestamp};
 use tokio_postgres::Row;
-use tokio_postgres::types::FromSql;
+use tokio_postgres::types::{FromSql, Type};
 use uuid::Uuid;
 
-use crate::event::StoredEventColumns;
+use crate::event::{self, StoredEventColumns};
 
 /// An open row. None if the read found no row, and only tells how often relays were rewound.
 pub(super) fn open_row(row: &Row) -> Result<Option<OpenRow>> {
@@ -16,26 +16,52 @@ pub(super) fn open_row(row: &Row) -> Result<Option<OpenRow>> {
         return Ok(None);
     };
     let bucket = u8::try_from(column::<i16>(row, "bucket")?).unwrap_or_default();
-    let (is_parked, event) = (column(row, "is_parked")?, Arc::new(event(row)?));
-    Ok(Some(OpenRow { id: RowId(id.unsigned_abs()), bucket, is_parked, event }))
+    let is_parked = column(row, "is_parked")?;
+    let (event, damage) = event(row)?;
+    Ok(Some(OpenRow { id: RowId(id.unsigned_abs()), bucket, is_parked, damage, event: Arc::new(event) }))
 }
 
-pub(super) fn event(row: &Row) -> Result<OutgoingEvent> {
+/// The event, and why it cannot be published: the texts of a database without an encoding may not be UTF-8.
+pub(super) fn event(row: &Row) -> Result<(OutgoingEvent, Option<String>)> {
+    let mut damage = None;
+    let mut text = |name: &str| -> Result<Option<String>> {
+        let stored = column::<Option<StoredText>>(row, name)?;
+        if stored.as_ref().is_some_and(|text| !text.is_utf8) {
+            damage = Some(event::not_utf8(name));
+        }
+        Ok(stored.map(|text| text.text))
+    };
     let columns = StoredEventColumns {
         id: column::<Uuid>(row, "event_id")?.into_bytes(),
-        namespace: column(row, "namespace")?,
+        namespace: text("namespace")?.unwrap_or_default(),
         operation: column::<Option<Uuid>>(row, "operation")?.map(Uuid::into_bytes),
         number: column::<Option<i32>>(row, "n")?.map(|number| number.cast_unsigned().into()),
-        topic: column(row, "topic")?,
+        topic: text("topic")?.unwrap_or_default(),
         ordering_key: column(row, "okey")?,
-        kind: column(row, "type")?,
-        source: column(row, "source")?,
-        content_type: column(row, "content_type")?,
-        headers: column(row, "headers")?,
+        kind: text("type")?,
+        source: text("source")?,
+        content_type: text("content_type")?,
+        headers: text("headers")?.unwrap_or_default(),
         payload: column(row, "payload")?,
         created_at: time(row, "created_at")?,
     };
-    Ok(columns.into())
+    Ok((columns.into(), damage))
+}
+
+/// A text, with a replacement for what is not UTF-8.
+struct StoredText {
+    text: String,
+    is_utf8: bool,
+}
+
+impl<'r> FromSql<'r> for StoredText {
+    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, BoxError> {
+        Ok(Self { text: String::from_utf8_lossy(raw).into_owned(), is_utf8: std::str::from_utf8(raw).is_ok() })
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        <&str as FromSql<'_>>::accepts(kind)
+    }
 }
 
 pub(super) fn parked_key(row: &Row) -> Result<ParkedKey> {
@@ -43,8 +69,8 @@ pub(super) fn parked_key(row: &Row) -> Result<ParkedKey> {
         key: Bytes::from(column::<Vec<u8>>(row, "key")?),
         row: RowId(column::<i64>(row, "row_id")?.unsigned_abs()),
         event: EventId::from_bytes(column::<Uuid>(row, "event_id")?.into_bytes()),
-        topic: column(row, "topic")?,
-        reason: column(row, "reason")?,
+        topic: column::<StoredText>(row, "topic")?.text,
+        reason: column::<StoredText>(row, "reason")?.text,
         parked_at: time(row, "parked_at")?,
     })
 }

@@ -1,10 +1,13 @@
--- Makes the open rows $1 published. A crash of the server may forget it: then they are published again, under the same
--- ids. So the commit does not wait for the disk. The array and the state hide in selects: otherwise the plan could go
--- through the index of open rows once for each id.
+-- Makes the open rows $1 with the events $2 published. A crash of the server may forget it: then they are published
+-- again, under the same ids. So the commit does not wait for the disk. It fails where it would wait for another
+-- transaction; mark_unlocked.sql passes over such rows. The arrays and the state hide in selects: otherwise the plan
+-- could go through the index of open rows once for each id.
 with marked as (
-    update hapax_outbox
+    update hapax_outbox o
        set state = 1, published_at = clock_timestamp()
-     where id = any (array (select unnest($1::bigint[]))) and state = (select 0::smallint)
-    returning id
+      from unnest((select $1::bigint[]), (select $2::uuid[])) a (id, event_id)
+     where (select set_config('lock_timeout', '100ms', true)) is not null
+       and o.id = a.id and o.event_id = a.event_id and o.state = (select 0::smallint)
+    returning o.id
 )
 select count(*) as marked, set_config('synchronous_commit', 'off', true) from marked

@@ -1,9 +1,11 @@
--- Sets the open rows $1 aside whose keys are parked. The locks keep a resumption of these keys away until the commit.
--- The array and the state hide in selects, as in mark.sql.
+-- Sets the open rows $1 with the events $2 aside whose keys are parked. The locks keep a resumption of these keys away
+-- until the commit. Fails after a while where another transaction has a lock. The arrays and the state hide in selects,
+-- as in mark.sql.
 with asked as materialized (
-    select id, coalesce(okey, uuid_send(event_id)) as key
-      from hapax_outbox
-     where id = any (array (select unnest($1::bigint[])))
+    select o.id, coalesce(o.okey, uuid_send(o.event_id)) as key
+      from unnest((select $1::bigint[]), (select $2::uuid[])) a (id, event_id), hapax_outbox o
+     where (select set_config('lock_timeout', '5s', true)) is not null
+       and o.id = a.id and o.event_id = a.event_id
 ), locked as materialized (
     select p.key
       from hapax_parked p

@@ -6,6 +6,7 @@ use crate::postgres::schema::Schema;
 pub(super) struct OutboxSql {
     pub(super) read: String,
     pub(super) mark: String,
+    pub(super) mark_unlocked: String,
     pub(super) park: String,
     pub(super) set_aside: String,
     pub(super) drawn: String,
@@ -26,6 +27,7 @@ impl OutboxSql {
         Self {
             read: schema.qualify(include_str!("read.sql")),
             mark: schema.qualify(include_str!("mark.sql")),
+            mark_unlocked: schema.qualify(include_str!("mark_unlocked.sql")),
             park: schema.qualify(include_str!("park.sql")),
             set_aside: schema.qualify(include_str!("set_aside.sql")),
             drawn: schema.qualify(include_str!("drawn.sql")),

@@ -51,7 +51,7 @@ impl OutboxUpkeep for PostgresOutbox {
             return Ok(None);
         };
         let row_id = RowId(column::<i64>(row, "id")?.unsigned_abs());
-        Ok(Some((row_id, event::state(column(row, "state")?)?, columns::event(row)?)))
+        Ok(Some((row_id, event::state(column(row, "state")?)?, columns::event(row)?.0)))
     }
 
     async fn resume(&self, key: &[u8], limit: usize) -> Result<Option<usize>> {

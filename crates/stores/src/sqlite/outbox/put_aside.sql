@@ -1,1 +1,1 @@
-update hapax_outbox set state = 2 where id = ?1 and state = 0
+update hapax_outbox set state = 2 where id = ?1 and event_id = ?2 and state = 0

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::outbox::{
-    BucketCursor, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId, RowState,
-    bucket_of,
+    BucketCursor, EventRow, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId,
+    RowState, bucket_of,
 };
 use hapax_core::{EventId, Timestamp};
 use rusqlite::types::Type;
@@ -45,30 +45,52 @@ fn row<T>(connection: &Connection, id: i64, read: impl FnOnce(&Row<'_>) -> rusql
 }
 
 fn open_row(row: &Row<'_>) -> rusqlite::Result<OpenRow> {
+    let (event, damage) = outgoing(row)?;
     Ok(OpenRow {
         id: row_id(row.get("id")?),
         bucket: row.get("bucket")?,
         is_parked: row.get("is_parked")?,
-        event: Arc::new(outgoing(row)?),
+        damage,
+        event: Arc::new(event),
     })
 }
 
-fn outgoing(row: &Row<'_>) -> rusqlite::Result<OutgoingEvent> {
-    let columns = StoredEventColumns {
+/// The event, and why it cannot be published: SQLite stores bytes that are no text, and writers fill columns freely.
+fn outgoing(row: &Row<'_>) -> rusqlite::Result<(OutgoingEvent, Option<String>)> {
+    let mut damage = None;
+    let mut text = |name: &str| -> rusqlite::Result<Option<String>> {
+        let stored = row.get_ref(name)?.as_bytes_or_null()?;
+        if stored.is_some_and(|stored| std::str::from_utf8(stored).is_err()) {
+            damage = Some(event::not_utf8(name));
+        }
+        Ok(stored.map(lossy))
+    };
+    let mut columns = StoredEventColumns {
         id: row.get("event_id")?,
-        namespace: row.get("namespace")?,
-        operation: row.get("operation")?,
+        namespace: text("namespace")?.unwrap_or_default(),
+        operation: None,
         number: row.get("n")?,
-        topic: row.get("topic")?,
+        topic: text("topic")?.unwrap_or_default(),
         ordering_key: row.get("okey")?,
-        kind: row.get("type")?,
-        source: row.get("source")?,
-        content_type: row.get("content_type")?,
-        headers: row.get("headers")?,
+        kind: text("type")?,
+        source: text("source")?,
+        content_type: text("content_type")?,
+        headers: text("headers")?.unwrap_or_default(),
         payload: row.get("payload")?,
         created_at: time(row.get("created_at")?),
     };
-    Ok(columns.into())
+    match row.get_ref("operation")?.as_blob_or_null()?.map(<[u8; 16]>::try_from) {
+        None => {}
+        Some(Ok(operation)) => columns.operation = Some(operation),
+        Some(Err(_)) => damage = Some(NOT_16_BYTES.to_owned()),
+    }
+    Ok((columns.into(), damage))
+}
+
+const NOT_16_BYTES: &str = "the operation of the row has not 16 bytes; drop the row, and emit the event again";
+
+fn lossy(stored: &[u8]) -> String {
+    String::from_utf8_lossy(stored).into_owned()
 }
 
 /// Carries out a statement that is kept for later calls. Returns how many rows it changed.
@@ -76,19 +98,23 @@ pub(super) fn execute(connection: &Connection, sql: &str, parameters: impl Param
     connection.prepare_cached(sql)?.execute(parameters)
 }
 
-pub(super) fn mark(connection: &Connection, rows: &[RowId], now: Timestamp) -> rusqlite::Result<usize> {
-    let mark = |id: &RowId| execute(connection, include_str!("mark.sql"), params![stored(*id), millis(now)]);
+pub(super) fn mark(connection: &Connection, rows: &[EventRow], now: Timestamp) -> rusqlite::Result<usize> {
+    let sql = include_str!("mark.sql");
+    let mark = |row: &EventRow| execute(connection, sql, params![stored(row.id), row.event.as_bytes(), millis(now)]);
     rows.iter().map(mark).sum()
 }
 
-pub(super) fn park(connection: &Connection, row: &ParkedRow, now: Timestamp) -> rusqlite::Result<()> {
-    let id = stored(row.id);
-    execute(connection, include_str!("park.sql"), params![id, row.reason, millis(now)])?;
-    execute(connection, include_str!("put_aside.sql"), [id]).map(drop)
+/// Returns false if the row is published, dropped or gone.
+pub(super) fn park(connection: &Connection, row: &ParkedRow, now: Timestamp) -> rusqlite::Result<bool> {
+    let (id, event) = (stored(row.id), row.event.as_bytes());
+    execute(connection, include_str!("park.sql"), params![id, event, row.reason, millis(now)])?;
+    execute(connection, include_str!("put_aside.sql"), params![id, event])?;
+    connection.prepare_cached(include_str!("is_unpublished.sql"))?.query_row(params![id, event], |row| row.get(0))
 }
 
-pub(super) fn set_aside(connection: &Connection, rows: &[RowId]) -> rusqlite::Result<()> {
-    rows.iter().try_for_each(|id| execute(connection, include_str!("set_aside.sql"), [stored(*id)]).map(drop))
+pub(super) fn set_aside(connection: &Connection, rows: &[EventRow]) -> rusqlite::Result<()> {
+    let sql = include_str!("set_aside.sql");
+    rows.iter().try_for_each(|row| execute(connection, sql, params![stored(row.id), row.event.as_bytes()]).map(drop))
 }
 
 pub(super) fn drawn(connection: &Connection) -> rusqlite::Result<RowId> {
@@ -119,7 +145,7 @@ pub(super) fn parked(
             key: Bytes::from(row.get::<_, Vec<u8>>(0)?),
             row: row_id(row.get(1)?),
             event: EventId::from_bytes(row.get(2)?),
-            topic: row.get(3)?,
+            topic: lossy(row.get_ref(3)?.as_bytes()?),
             reason: row.get(4)?,
             parked_at: time(row.get(5)?),
         })
@@ -133,7 +159,7 @@ pub(super) fn find(connection: &Connection, id: EventId) -> rusqlite::Result<Opt
     let read = |stored: &Row<'_>| {
         let state = event::state(stored.get("state")?);
         let state = state.map_err(|error| rusqlite::Error::FromSqlConversionFailure(1, Type::Integer, error.into()))?;
-        Ok((row_id(stored.get("id")?), state, outgoing(stored)?))
+        Ok((row_id(stored.get("id")?), state, outgoing(stored)?.0))
     };
     id.map(|id| row(connection, id, read)).transpose()
 }

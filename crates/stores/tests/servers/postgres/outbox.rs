@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::outbox::{BUCKETS, BucketCursor, Outbox, OutboxUpkeep, ParkedRow, RowId};
+use hapax_core::outbox::{BUCKETS, BucketCursor, MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{ErrorKind, Timestamp};
 use hapax_stores::PostgresOutbox;
@@ -24,6 +24,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("an_event_out_of_its_limits_is_refused_with_a_remedy", POSTGRES, limits),
         servers::test("a_relay_is_notified_also_after_its_connection_broke", POSTGRES, notifications),
         servers::test("a_plain_insert_is_read", POSTGRES, plain_insert),
+        servers::test("a_locked_row_keeps_no_other_row_from_its_mark", POSTGRES, locked_row),
         servers::test("a_sweep_goes_through_the_whole_table", POSTGRES, sweep),
     ]
 }
@@ -85,11 +86,13 @@ async fn index_plans() {
         "alter table hapax_outbox set (autovacuum_enabled = off); set plan_cache_mode = force_custom_plan;",
         "prepare read (smallint[], bigint[], bigint[], bigint) as ",
         include_str!("../../../src/postgres/outbox/read.sql"),
-        ";prepare mark (bigint[]) as ",
+        ";prepare mark (bigint[], uuid[]) as ",
         include_str!("../../../src/postgres/outbox/mark.sql"),
-        ";prepare park (bigint, text) as ",
+        ";prepare mark_unlocked (bigint[], uuid[]) as ",
+        include_str!("../../../src/postgres/outbox/mark_unlocked.sql"),
+        ";prepare park (bigint, uuid, text) as ",
         include_str!("../../../src/postgres/outbox/park.sql"),
-        ";prepare set_aside (bigint[]) as ",
+        ";prepare set_aside (bigint[], uuid[]) as ",
         include_str!("../../../src/postgres/outbox/set_aside.sql"),
         ";prepare counts (bigint) as ",
         include_str!("../../../src/postgres/outbox/counts.sql"),
@@ -106,11 +109,13 @@ async fn index_plans() {
     );
     admin.batch_execute(prepare).await.unwrap();
     let (buckets, zeros, limits) = (list(&|n| n), list(&|_| 0), list(&|_| 100));
+    let events = format!("'{{{}}}'", vec!["00000000-0000-8000-8000-000000000000"; 64].join(","));
     let statements = [
         format!("read ({buckets}, {zeros}, {limits}, 1000000)"),
-        format!("mark ({buckets})"),
-        "park (7, 'reason')".into(),
-        format!("set_aside ({buckets})"),
+        format!("mark ({buckets}, {events})"),
+        format!("mark_unlocked ({buckets}, {events})"),
+        "park (7, '00000000-0000-8000-8000-000000000000', 'reason')".into(),
+        format!("set_aside ({buckets}, {events})"),
         "counts (10000)".into(),
         "find ('00000000-0000-8000-8000-000000000000')".into(),
         "reopen ('key', 1000)".into(),
@@ -148,10 +153,8 @@ async fn idle_transaction() {
     fill(admin, 0, ROWS, 0).await;
     let idle = connect(&schema, schema.name()).await;
     idle.batch_execute("begin isolation level repeatable read; select 1").await.unwrap();
-    let all: Vec<RowId> = (1..=u64::from(ROWS)).map(RowId).collect();
-    for rows in all.chunks(10_000) {
-        assert_eq!(outbox.mark(rows).await.unwrap(), rows.len());
-    }
+    let publish = "update hapax_outbox set state = 1, published_at = clock_timestamp()";
+    admin.batch_execute(publish).await.unwrap();
     fill(admin, ROWS, ROWS + 100, 0).await;
     let read = include_str!("../../../src/postgres/outbox/read.sql");
     admin.batch_execute(&format!("prepare read (smallint[], bigint[], bigint[], bigint) as {read}")).await.unwrap();
@@ -197,10 +200,10 @@ async fn few_rights() {
     assert_eq!(rows.len(), 2);
     relaying.horizon().await.unwrap();
     relaying.counts(10).await.unwrap();
-    assert_eq!(relaying.mark(&[rows[0].id]).await.unwrap(), 1);
+    assert_eq!(relaying.mark(&[rows[0].named()]).await.unwrap().marked, 1);
     let (id, bucket, key) = (rows[1].id, rows[1].bucket, rows[1].event.order());
-    relaying.park(&ParkedRow { id, bucket, key, reason: "no".into() }).await.unwrap();
-    relaying.set_aside(&[rows[1].id]).await.unwrap();
+    relaying.park(&ParkedRow { id, event: rows[1].event.id, bucket, key, reason: "no".into() }).await.unwrap();
+    relaying.set_aside(&[rows[1].named()]).await.unwrap();
     let refused = relaying.resume(b"a", 10).await.expect_err("only an operator resumes");
     assert_eq!(refused.kind(), ErrorKind::Unusable, "{refused:?}");
     relaying.sweep(Duration::ZERO, 10).await.unwrap();
@@ -313,6 +316,22 @@ async fn plain_insert() {
     assert_eq!((&*event.namespace, &*event.topic, &event.payload[..]), ("shop", "topic", &b"payload"[..]));
     assert_eq!(event.id.to_string(), "f81d4fae-7dec-41d0-a765-00a0c91e6bf6");
     assert_eq!(rows[0].bucket, hapax_core::outbox::bucket_of(event.id.as_bytes()));
+}
+
+/// Somebody looks at a row with `for update`, and goes to lunch.
+async fn locked_row() {
+    let (schema, outbox) = with_tables().await;
+    fill(schema.admin(), 0, 3, 0).await;
+    let rows: Vec<_> = outbox.read(&cursors(0, 10), 1_000).await.unwrap().rows.iter().map(OpenRow::named).collect();
+    let holder = connect(&schema, schema.name()).await;
+    let lock = format!("begin; select from {}.hapax_outbox where id = {} for update", schema.name(), rows[1].id.0);
+    holder.batch_execute(&lock).await.unwrap();
+    let marked = with_timeout(Duration::from_secs(60), outbox.mark(&rows)).await.expect("it does not wait").unwrap();
+    assert_eq!(marked, MarkedRows { marked: 2, locked: vec![rows[1]] });
+    let again = with_timeout(Duration::from_secs(60), outbox.mark(&rows)).await.expect("it does not wait").unwrap();
+    assert_eq!(again, MarkedRows { marked: 0, locked: vec![rows[1]] });
+    holder.batch_execute("commit").await.unwrap();
+    assert_eq!(outbox.mark(&rows).await.unwrap(), MarkedRows { marked: 1, locked: vec![] });
 }
 
 /// Old rows at the end of the table, behind more pages than one statement reads.

@@ -2,7 +2,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use hapax_core::Timestamp;
-use hapax_core::outbox::{ParkedKey, RowId, RowState};
+use hapax_core::outbox::{OpenRow, ParkedKey, RowId, RowState};
 
 use super::world::{OutboxWorld, event};
 
@@ -16,7 +16,7 @@ async fn park_key(world: &OutboxWorld<'_>, topics: &[&str]) {
     world.emit(&events).await;
     let rows = world.read().await.rows;
     world.park(&rows[0], "too large").await;
-    world.outbox.set_aside(&rows.iter().map(|row| row.id).collect::<Vec<_>>()).await.expect("the outbox answers");
+    world.outbox.set_aside(&rows.iter().map(OpenRow::named).collect::<Vec<_>>()).await.expect("the outbox answers");
     assert_eq!(world.topics().await, [""; 0]);
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn a_resumed_key_comes_back_in_order(world: &OutboxWorld<'_>) {
 pub(super) async fn set_aside_leaves_rows_of_a_key_that_is_resumed(world: &OutboxWorld<'_>) {
     park_key(world, &["one", "two"]).await;
     assert_eq!(world.upkeep.resume(b"a", 10).await.expect("the outbox answers"), Some(2));
-    let rows: Vec<RowId> = world.read().await.rows.iter().map(|row| row.id).collect();
+    let rows: Vec<_> = world.read().await.rows.iter().map(OpenRow::named).collect();
     // A relay has not seen yet that the key is being resumed, or that it was.
     world.outbox.set_aside(&rows).await.expect("the outbox answers");
     assert_eq!(world.topics().await, ["one", "two"]);
@@ -109,7 +109,7 @@ pub(super) async fn republish_opens_what_was_published_since(world: &OutboxWorld
 pub(super) async fn sweep_spares_open_aside_and_young_rows(world: &OutboxWorld<'_>) {
     let old = world.emit(&[event("published", None), event("dropped", Some("d")), event("aside", Some("a"))]).await;
     let rows = world.read().await.rows;
-    world.outbox.mark(&[rows[0].id]).await.expect("the outbox answers");
+    world.mark(&[rows[0].named()]).await;
     world.park(&rows[1], "no").await;
     world.upkeep.drop_refused(b"d").await.expect("the outbox answers");
     world.park(&rows[2], "no").await;
@@ -117,7 +117,7 @@ pub(super) async fn sweep_spares_open_aside_and_young_rows(world: &OutboxWorld<'
     world.age(2 * DAY).await;
     let young = world.emit(&[event("young", None)]).await;
     let rows = world.read().await.rows;
-    world.outbox.mark(&[rows[1].id]).await.expect("the outbox answers");
+    world.mark(&[rows[1].named()]).await;
 
     assert_eq!(world.upkeep.sweep(3 * DAY, 100).await.expect("the outbox answers"), 0, "nothing is that old");
     let mut swept = 0;

@@ -1,4 +1,5 @@
-use hapax_core::outbox::{RowId, RowState, bucket_of};
+use hapax_core::EventId;
+use hapax_core::outbox::{EventRow, OpenRow, ParkedRow, RowId, RowState, bucket_of};
 
 use super::world::{ALL_BYTES, OutboxWorld, event};
 
@@ -66,18 +67,77 @@ pub(super) async fn mark_is_conditional(world: &OutboxWorld<'_>) {
     let ids = world.emit(&[event("one", Some("a")), event("two", Some("a")), event("three", Some("b"))]).await;
     let rows = world.read().await.rows;
     world.park(&rows[0], "the sink takes no such event").await;
-    let all: Vec<RowId> = rows.iter().map(|row| row.id).collect();
-    assert_eq!(world.outbox.mark(&all).await.expect("the outbox answers"), 2, "a row that is set aside was marked");
-    assert_eq!(world.outbox.mark(&all).await.expect("the outbox answers"), 0, "a published row was marked again");
-    let unknown = [RowId(1_000_000), RowId(u64::MAX)];
-    assert_eq!(world.outbox.mark(&unknown).await.expect("the outbox answers"), 0);
-    assert_eq!(world.outbox.mark(&[]).await.expect("the outbox answers"), 0);
+    let all: Vec<EventRow> = rows.iter().map(OpenRow::named).collect();
+    assert_eq!(world.mark(&all).await, 2, "a row that is set aside was marked");
+    assert_eq!(world.mark(&all).await, 0, "a published row was marked again");
+    let unknown = [1_000_000, u64::MAX].map(|id| EventRow { id: RowId(id), event: ids[0] });
+    assert_eq!(world.mark(&unknown).await, 0);
+    assert_eq!(world.mark(&[]).await, 0);
     let mut states = Vec::new();
     for id in ids {
         states.push(world.state(id).await.expect("the outbox answers"));
     }
     assert_eq!(states, [RowState::Aside, RowState::Published, RowState::Published]);
     assert_eq!(world.topics().await, [""; 0]);
+}
+
+pub(super) async fn a_late_mark_leaves_a_dropped_row(world: &OutboxWorld<'_>) {
+    let ids = world.emit(&[event("dropped", Some("a"))]).await;
+    let rows = world.read().await.rows;
+    world.park(&rows[0], "no").await;
+    assert!(world.upkeep.drop_refused(b"a").await.expect("the outbox answers"));
+    assert_eq!(world.mark(&[rows[0].named()]).await, 0);
+    assert_eq!(world.state(ids[0]).await, Some(RowState::Dropped), "an operator reads that it was published");
+}
+
+/// An outbox that was restored gives old ids to new rows, while a relay still holds the old ones.
+pub(super) async fn rows_are_named_by_their_ids_and_events(world: &OutboxWorld<'_>) {
+    world.emit(&[event("new", Some("a")), event("beside", Some("b"))]).await;
+    let rows = world.read().await.rows;
+    let old = EventRow { id: rows[0].id, event: EventId::from_bytes([7; 16]) };
+    assert_eq!(world.mark(&[old]).await, 0, "a row was marked whose event was not published");
+    let refused = ParkedRow {
+        id: old.id,
+        event: old.event,
+        bucket: rows[0].bucket,
+        key: rows[0].event.order(),
+        reason: "no".to_owned(),
+    };
+    assert!(!world.outbox.park(&refused).await.expect("the outbox answers"));
+    assert_eq!(world.upkeep.parked(None, 10).await.expect("the outbox answers"), []);
+    world.park(&rows[0], "no").await;
+    assert_eq!(world.resume("a", 10).await, 1);
+    world.park(&rows[1], "no").await;
+    let aside = EventRow { id: rows[0].id, event: rows[1].event.id };
+    world.outbox.set_aside(&[aside]).await.expect("the outbox answers");
+    assert_eq!(world.topics().await, ["new"]);
+}
+
+pub(super) async fn a_parked_event_without_a_key_parks_no_other(world: &OutboxWorld<'_>) {
+    world.emit(&[event("poison", None), event("beside", None), event("ordered", Some("a"))]).await;
+    let rows = world.read().await.rows;
+    world.park(&rows[0], "no").await;
+    let read = world.read().await.rows;
+    let is_parked: Vec<(&str, bool)> = read.iter().map(|row| (&*row.event.topic, row.is_parked)).collect();
+    assert_eq!(is_parked, [("beside", false), ("ordered", false)]);
+    world.outbox.set_aside(&rows.iter().map(OpenRow::named).collect::<Vec<_>>()).await.expect("the outbox answers");
+    assert_eq!(world.topics().await, ["beside", "ordered"]);
+    let counts = world.upkeep.counts(10).await.expect("the outbox answers");
+    assert!(counts.oldest.is_some(), "the open rows belong to no parked key");
+}
+
+/// Another relay has published the row that this one was refused.
+pub(super) async fn a_published_row_parks_no_key(world: &OutboxWorld<'_>) {
+    world.emit(&[event("one", Some("a"))]).await;
+    let row = world.read().await.rows.remove(0);
+    world.publish_all().await;
+    let (id, event_id) = (row.id, row.event.id);
+    let refused =
+        ParkedRow { id, event: event_id, bucket: row.bucket, key: row.event.order(), reason: "no".to_owned() };
+    assert!(!world.outbox.park(&refused).await.expect("the outbox answers"));
+    assert_eq!(world.upkeep.parked(None, 10).await.expect("the outbox answers"), []);
+    world.emit(&[event("two", Some("a"))]).await;
+    assert!(!world.read().await.rows[0].is_parked);
 }
 
 pub(super) async fn reads_begin_behind_their_cursors(world: &OutboxWorld<'_>) {
@@ -123,13 +183,17 @@ pub(super) async fn poison_parks_key_not_neighbours(world: &OutboxWorld<'_>) {
     let read = world.read().await;
     let is_parked: Vec<(&str, bool)> = read.rows.iter().map(|row| (&*row.event.topic, row.is_parked)).collect();
     assert_eq!(is_parked, [("behind", true), ("beside", false), ("alone", false)]);
-    world.outbox.set_aside(&read.rows.iter().map(|row| row.id).collect::<Vec<_>>()).await.expect("the outbox answers");
+    world
+        .outbox
+        .set_aside(&read.rows.iter().map(OpenRow::named).collect::<Vec<_>>())
+        .await
+        .expect("the outbox answers");
     assert_eq!(world.topics().await, ["beside", "alone"]);
     // A later row of the key is set aside, too.
     world.emit(&[event("later", Some("a"))]).await;
     let later = world.read().await.rows.pop().expect("the outbox answers");
     assert!(later.is_parked && later.event.topic == "later", "{later:?}");
-    world.outbox.set_aside(&[later.id]).await.expect("the outbox answers");
+    world.outbox.set_aside(&[later.named()]).await.expect("the outbox answers");
     assert_eq!(world.topics().await, ["beside", "alone"]);
 }
 
@@ -148,7 +212,7 @@ pub(super) async fn a_parked_key_keeps_its_first_reason(world: &OutboxWorld<'_>)
 
 pub(super) async fn set_aside_leaves_rows_of_keys_that_are_not_parked(world: &OutboxWorld<'_>) {
     world.emit(&[event("one", Some("a")), event("two", None)]).await;
-    let ids: Vec<RowId> = world.read().await.rows.iter().map(|row| row.id).collect();
-    world.outbox.set_aside(&ids).await.expect("the outbox answers");
+    let rows: Vec<EventRow> = world.read().await.rows.iter().map(OpenRow::named).collect();
+    world.outbox.set_aside(&rows).await.expect("the outbox answers");
     assert_eq!(world.topics().await, ["one", "two"]);
 }

@@ -3,7 +3,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::outbox::{
-    BUCKETS, BucketCursor, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, Reopened, RowId, RowState,
+    BUCKETS, BucketCursor, EventRow, OpenRow, OpenRows, Outbox, OutboxUpkeep, OutgoingEvent, ParkedRow, Reopened,
+    RowId, RowState,
 };
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{EventId, Identity, Key, OperationId, Scope, Store, Timestamp};
@@ -73,15 +74,22 @@ impl<'s> OutboxWorld<'s> {
     /// Publishes all open rows whose keys are not parked.
     pub(super) async fn publish_all(&self) {
         let rows = self.read().await.rows;
-        let ids: Vec<RowId> = rows.iter().filter(|row| !row.is_parked).map(|row| row.id).collect();
-        assert_eq!(self.outbox.mark(&ids).await.expect("the rows can be marked"), ids.len());
+        let rows: Vec<EventRow> = rows.iter().filter(|row| !row.is_parked).map(OpenRow::named).collect();
+        assert_eq!(self.mark(&rows).await, rows.len());
+    }
+
+    /// Marks rows, none of which is locked. Returns how many were open.
+    pub(super) async fn mark(&self, rows: &[EventRow]) -> usize {
+        let marked = self.outbox.mark(rows).await.expect("the rows can be marked");
+        assert_eq!(marked.locked, []);
+        marked.marked
     }
 
     /// Parks the key of a row.
     pub(super) async fn park(&self, row: &OpenRow, reason: &str) {
         let (key, reason) = (row.event.order(), reason.to_owned());
-        let row = ParkedRow { id: row.id, bucket: row.bucket, key, reason };
-        self.outbox.park(&row).await.expect("the key can be parked");
+        let row = ParkedRow { id: row.id, event: row.event.id, bucket: row.bucket, key, reason };
+        assert!(self.outbox.park(&row).await.expect("the key can be parked"), "the row is not published");
     }
 
     /// Resumes a key until nothing of it is set aside. Returns how many rows were opened.

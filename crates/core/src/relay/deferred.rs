@@ -1,0 +1,61 @@
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::outbox::RowId;
+
+/// First rows of keys that have failed and are not held, so that they leave the room to rows of other keys. Each is
+/// read again when it may be published again. Pure.
+#[derive(Debug, Default)]
+pub(super) struct DeferredRows {
+    rows: HashMap<RowId, DeferredRow>,
+    waiting: BTreeSet<(Duration, RowId)>,
+}
+
+/// What is left of a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeferredRow {
+    pub(super) failures: u32,
+    /// When it may be published again.
+    pub(super) due: Duration,
+}
+
+impl DeferredRows {
+    /// The number of rows that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether this row waits.
+    pub(super) fn is_waiting(&self, id: RowId) -> bool {
+        self.rows.get(&id).is_some_and(|row| self.waiting.contains(&(row.due, id)))
+    }
+
+    /// Adds a row that is not held any more.
+    pub(super) fn add(&mut self, id: RowId, row: DeferredRow) {
+        self.take(id);
+        self.rows.insert(id, row);
+        self.waiting.insert((row.due, id));
+    }
+
+    /// Ends the wait of up to `most` rows that are due, and returns the smallest of them. Rows up to the cursor whose
+    /// wait ended before were read since then, or are not open any more.
+    pub(super) fn wake(&mut self, now: Duration, most: usize, cursor: RowId) -> Option<RowId> {
+        let waiting = &self.waiting;
+        self.rows.retain(|id, row| *id > cursor || waiting.contains(&(row.due, *id)));
+        let woken = self.rows.len() - self.waiting.len();
+        let mut first = None;
+        for _ in woken..most {
+            let Some((due, id)) = self.waiting.first().copied().filter(|(due, _)| *due <= now) else { break };
+            self.waiting.remove(&(due, id));
+            first = Some(first.map_or(id, |first: RowId| first.min(id)));
+        }
+        first
+    }
+
+    /// Forgets a row, which is held again.
+    pub(super) fn take(&mut self, id: RowId) -> Option<DeferredRow> {
+        let row = self.rows.remove(&id)?;
+        self.waiting.remove(&(row.due, id));
+        Some(row)
+    }
+}

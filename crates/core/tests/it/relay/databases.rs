@@ -1,0 +1,154 @@
+//! A database that is slow, locked or restored.
+
+use std::time::Duration;
+
+use hapax_core::outbox::{EventRow, Outbox, OutboxUpkeep, RowState};
+use hapax_testkit::ProcessPart;
+
+use super::world::{LEASE, RelayWorld};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_relay_goes_on_after_its_outbox_was_restored() {
+    let world = RelayWorld::new(1);
+    world.start_relay();
+    for _ in 0..30 {
+        world.emit(Some(1), Duration::ZERO, true);
+        world.time.run_for(SECOND);
+    }
+    assert_eq!(world.log.lock().arrived.len(), 30);
+    world.outbox.restore_empty();
+    world.emit(Some(1), Duration::ZERO, true);
+    world.time.run_for(30 * SECOND);
+    assert_eq!(world.log.lock().arrived.len(), 31, "the cursor is behind ids that are drawn again");
+}
+
+#[test]
+fn a_call_that_never_ends_stops_the_relay_for_a_minute_at_most() {
+    let world = RelayWorld::new(1);
+    for kind in ["read", "horizon", "mark", "park", "set_aside"] {
+        world.faults.lock().hanging.insert(kind);
+    }
+    world.emit(Some(1), Duration::ZERO, true);
+    world.emit(Some(2), Duration::ZERO, true);
+    world.emit(Some(2), Duration::ZERO, true);
+    world.time.run_for(Duration::from_millis(1));
+    let ids = world.committed.lock()[&vec![2]].clone();
+    world.log.lock().refuses.insert(ids[0]);
+    world.start_relay();
+    world.time.run_for(400 * SECOND);
+    assert!(world.faults.lock().hanging.is_empty(), "every kind of call was made: {:?}", world.faults.lock().hanging);
+    assert_eq!(world.state(world.committed.lock()[&vec![1]][0]), Some(RowState::Published));
+    for id in ids {
+        assert_eq!(world.state(id), Some(RowState::Aside));
+    }
+}
+
+#[test]
+fn a_locked_row_keeps_no_other_row_from_its_mark_and_is_published_once() {
+    let world = RelayWorld::new(1);
+    for key in 0..10 {
+        world.emit(Some(key), Duration::ZERO, true);
+    }
+    world.time.run_for(Duration::from_millis(1));
+    let locked = world.committed.lock()[&vec![3]][0];
+    world.faults.lock().locked.insert(locked);
+    world.start_relay();
+    world.time.run_for(20 * SECOND);
+    for (key, ids) in world.committed.lock().clone() {
+        let expected = if key == [3] { RowState::Open } else { RowState::Published };
+        assert_eq!(world.state(ids[0]), Some(expected), "key {key:?}");
+    }
+    world.faults.lock().locked.clear();
+    world.finish();
+    assert_eq!(world.log.lock().arrived.len(), 10, "no event was published again");
+}
+
+#[test]
+fn rows_that_become_open_all_the_time_do_not_stop_a_relay() {
+    let world = RelayWorld::new(1);
+    world.faults.lock().rewinds_all_the_time = true;
+    world.start_relay();
+    for key in 0..20 {
+        world.emit(Some(key), Duration::ZERO, true);
+    }
+    world.finish();
+    world.check("rewinds");
+}
+
+#[test]
+fn reads_that_are_slow_leave_most_of_the_time_to_others() {
+    let world = RelayWorld::new(1);
+    world.faults.lock().read_takes = Duration::from_millis(50);
+    world.start_relay();
+    world.time.run_for(5 * SECOND);
+    world.faults.lock().reads = 0;
+    for number in 0..1000 {
+        world.emit(Some(u8::try_from(number % 50).unwrap()), Duration::ZERO, true);
+        world.time.run_for(Duration::from_millis(10));
+    }
+    let reads = world.faults.lock().reads;
+    assert!((10..40).contains(&reads), "{reads} reads in ten seconds");
+}
+
+#[test]
+fn the_pause_after_a_very_slow_read_is_short() {
+    let world = RelayWorld::new(1);
+    world.faults.lock().read_takes = 10 * SECOND;
+    world.start_relay();
+    world.time.run_for(120 * SECOND);
+    let reads = world.faults.lock().reads;
+    assert!(reads >= 10, "{reads} reads in two minutes");
+}
+
+#[test]
+fn a_sweep_that_takes_long_is_followed_by_a_long_pause() {
+    let world = RelayWorld::new(1);
+    world.faults.lock().sweep_takes = 30 * SECOND;
+    world.start_relay();
+    world.time.run_for(900 * SECOND);
+    let sweeps = world.faults.lock().sweeps;
+    assert!((2..=4).contains(&sweeps), "{sweeps} sweeps in 15 minutes");
+}
+
+#[test]
+fn a_read_that_began_before_a_bucket_was_lost_is_not_used_when_it_is_back() {
+    let world = RelayWorld::new(1);
+    let relay = world.start_relay();
+    world.time.run_for(5 * SECOND);
+    world.faults.lock().read_takes = 12 * SECOND;
+    world.emit(Some(1), Duration::ZERO, true);
+    let reads = world.faults.lock().reads;
+    let begun = world.time.run_until(5 * SECOND, || (world.faults.lock().reads > reads).then_some(()));
+    assert!(begun.is_some(), "a read begins");
+    // The heartbeat stops, the buckets lapse, and another relay publishes the event.
+    relay.pause(ProcessPart::Threads);
+    world.time.run_for(LEASE + SECOND);
+    let id = world.committed.lock()[&vec![1]][0];
+    let (outbox, row) = (world.outbox.clone(), EventRow { id: world.row(id), event: id });
+    world.server.start(async move { outbox.mark(&[row]).await.unwrap() });
+    relay.resume(ProcessPart::Threads);
+    world.time.run_for(30 * SECOND);
+    assert_eq!(world.log.lock().arrived, [], "an event was published that is published already");
+}
+
+#[test]
+fn a_key_that_is_being_resumed_is_not_read_all_the_time() {
+    let world = RelayWorld::new(1);
+    for _ in 0..6 {
+        world.emit(Some(1), Duration::ZERO, true);
+        world.time.run_for(Duration::from_millis(1));
+    }
+    let first = world.committed.lock()[&vec![1]][0];
+    world.log.lock().refuses.insert(first);
+    world.start_relay();
+    world.time.run_for(10 * SECOND);
+    let outbox = world.outbox.clone();
+    world.server.start(async move { outbox.resume(&[1], 3).await.unwrap() });
+    world.time.run_for(5 * SECOND);
+    world.faults.lock().reads = 0;
+    world.time.run_for(10 * SECOND);
+    let reads = world.faults.lock().reads;
+    assert!(reads <= 60, "{reads} reads in ten seconds");
+}

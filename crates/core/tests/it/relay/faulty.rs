@@ -1,0 +1,133 @@
+//! An outbox whose calls take long, never end, or find locked rows.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hapax_core::outbox::{
+    BucketCursor, EventRow, Horizon, MarkedRows, MemoryOutbox, OpenRows, Outbox, OutboxCounts, OutboxUpkeep,
+    OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId, RowState,
+};
+use hapax_core::runtime::Runtime;
+use hapax_core::{EventId, Result, Timestamp};
+use hapax_testkit::Process;
+use parking_lot::Mutex;
+
+/// What is wrong with an outbox, and what was asked of it.
+#[derive(Debug, Default)]
+pub(super) struct OutboxFaults {
+    /// The next call of each of these kinds never ends.
+    pub(super) hanging: BTreeSet<&'static str>,
+    pub(super) read_takes: Duration,
+    pub(super) sweep_takes: Duration,
+    /// Rows on which another transaction has a lock.
+    pub(super) locked: BTreeSet<EventId>,
+    /// Rows become open again all the time.
+    pub(super) rewinds_all_the_time: bool,
+    pub(super) reads: usize,
+    pub(super) sweeps: usize,
+    /// How often the relay waited for something to happen.
+    pub(super) waits: usize,
+}
+
+/// The outbox of one relay.
+#[derive(Clone, Debug)]
+pub(super) struct FaultyOutbox {
+    pub(super) outbox: MemoryOutbox,
+    pub(super) runtime: Arc<Process>,
+    pub(super) faults: Arc<Mutex<OutboxFaults>>,
+}
+
+impl FaultyOutbox {
+    async fn call(&self, kind: &'static str) {
+        if self.faults.lock().hanging.remove(kind) {
+            pending::<()>().await;
+        }
+    }
+
+    async fn sleep(&self, takes: Duration) {
+        if takes > Duration::ZERO {
+            self.runtime.sleep(takes).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Outbox for FaultyOutbox {
+    async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
+        self.faults.lock().reads += 1;
+        self.call("read").await;
+        let mut rows = self.outbox.read(cursors, bytes).await?;
+        if self.faults.lock().rewinds_all_the_time {
+            rows.rewinds = u64::try_from(self.faults.lock().reads).unwrap();
+        }
+        let takes = self.faults.lock().read_takes;
+        self.sleep(takes).await;
+        Ok(rows)
+    }
+
+    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
+        self.call("mark").await;
+        let locked = self.faults.lock().locked.clone();
+        let (locked, free): (Vec<_>, Vec<_>) = rows.iter().partition(|row| locked.contains(&row.event));
+        let marked = self.outbox.mark(&free).await?;
+        Ok(MarkedRows { locked, ..marked })
+    }
+
+    async fn park(&self, row: &ParkedRow) -> Result<bool> {
+        self.call("park").await;
+        self.outbox.park(row).await
+    }
+
+    async fn set_aside(&self, rows: &[EventRow]) -> Result<()> {
+        self.call("set_aside").await;
+        self.outbox.set_aside(rows).await
+    }
+
+    async fn horizon(&self) -> Result<Horizon> {
+        self.call("horizon").await;
+        self.outbox.horizon().await
+    }
+
+    async fn wait_for_rows(&self) {
+        self.faults.lock().waits += 1;
+        self.outbox.wait_for_rows().await;
+    }
+}
+
+#[async_trait]
+impl OutboxUpkeep for FaultyOutbox {
+    async fn counts(&self, limit: u64) -> Result<OutboxCounts> {
+        self.outbox.counts(limit).await
+    }
+
+    async fn parked(&self, after: Option<&ParkedKey>, limit: usize) -> Result<Vec<ParkedKey>> {
+        self.outbox.parked(after, limit).await
+    }
+
+    async fn find(&self, id: EventId) -> Result<Option<(RowId, RowState, OutgoingEvent)>> {
+        self.outbox.find(id).await
+    }
+
+    async fn resume(&self, key: &[u8], limit: usize) -> Result<Option<usize>> {
+        self.outbox.resume(key, limit).await
+    }
+
+    async fn drop_refused(&self, key: &[u8]) -> Result<bool> {
+        self.outbox.drop_refused(key).await
+    }
+
+    async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
+        self.outbox.republish(published, after, limit).await
+    }
+
+    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
+        self.faults.lock().sweeps += 1;
+        let takes = self.faults.lock().sweep_takes;
+        self.sleep(takes).await;
+        self.outbox.sweep(older_than, limit).await
+    }
+}

@@ -1,0 +1,19 @@
+-- As mark.sql, but leaves the rows on which another transaction has a lock, and returns them.
+with asked as materialized (
+    select o.id, o.event_id
+      from unnest((select $1::bigint[]), (select $2::uuid[])) a (id, event_id), hapax_outbox o
+     where o.id = a.id and o.event_id = a.event_id and o.state = (select 0::smallint)
+), free as materialized (
+    select o.id
+      from hapax_outbox o
+     where o.id = any (array (select id from asked)) and o.state = (select 0::smallint)
+       for update skip locked
+), marked as (
+    update hapax_outbox o
+       set state = 1, published_at = clock_timestamp()
+     where o.id = any (array (select id from free)) and o.state = (select 0::smallint)
+    returning o.id
+)
+select (select count(*) from marked) as marked,
+       array (select id from asked where id not in (select id from free)) as locked,
+       set_config('synchronous_commit', 'off', true)

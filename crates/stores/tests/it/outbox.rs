@@ -1,0 +1,51 @@
+//! The outbox in an SQLite file: what writers can put there that no relay can publish.
+
+use std::sync::Arc;
+
+use hapax_core::outbox::{BUCKETS, BucketCursor, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId};
+use hapax_stores::SqliteOutbox;
+use rusqlite::Connection;
+
+fn all() -> Vec<BucketCursor> {
+    (0..BUCKETS).map(|bucket| BucketCursor { bucket, after: RowId(0), limit: 100 }).collect()
+}
+
+fn topics(rows: &[OpenRow]) -> Vec<&str> {
+    rows.iter().map(|row| &*row.event.topic).collect()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_row_that_cannot_be_decoded_keeps_no_other_row_from_being_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("service.db");
+    let outbox = Arc::new(SqliteOutbox::open(&path).unwrap());
+    let insert = "insert into hapax_outbox (event_id, namespace, operation, okey, bucket, topic, payload, created_at)";
+    let writer = Connection::open(&path).unwrap();
+    writer
+        .execute_batch(
+            &format!(
+                "{insert} values (randomblob(16), 'shop', x'0102', x'61', 7, 'short', '', 0);
+             {insert} values (randomblob(16), cast(x'ff61' as text), null, x'62', 7, 'bytes', '', 0);
+             {insert} values (randomblob(16), 'shop', null, x'63', 7, cast(x'fe' as text), '', 0);
+             {insert} values (randomblob(16), 'shop', null, x'64', 7, 'whole', '', 0);"
+            )
+            .replace("''", "x''"),
+        )
+        .unwrap();
+    let rows = outbox.read(&all(), 1_000_000).await.unwrap().rows;
+    assert_eq!(topics(&rows), ["short", "bytes", "\u{fffd}", "whole"]);
+    let damages: Vec<Option<&str>> = rows.iter().map(|row| row.damage.as_deref()).collect();
+    assert!(damages[0].is_some_and(|why| why.starts_with("the operation of the row has not 16 bytes")), "{damages:?}");
+    assert!(damages[1].is_some_and(|why| why.starts_with("the column namespace")), "{damages:?}");
+    assert!(damages[2].is_some_and(|why| why.starts_with("the column topic")), "{damages:?}");
+    assert_eq!(damages[3], None);
+    // The relay parks its key, and operators can see it.
+    for (row, reason) in rows.iter().zip(damages).filter_map(|(row, damage)| Some((row, damage?))) {
+        let key = row.event.order();
+        let refused = ParkedRow { id: row.id, event: row.event.id, bucket: 7, key, reason: reason.to_owned() };
+        assert!(outbox.park(&refused).await.unwrap());
+    }
+    assert_eq!(outbox.parked(None, 10).await.unwrap().len(), 3);
+    assert!(outbox.find(rows[1].event.id).await.unwrap().is_some());
+    assert_eq!(topics(&outbox.read(&all(), 1_000_000).await.unwrap().rows), ["whole"]);
+}
