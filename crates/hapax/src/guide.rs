@@ -1,4 +1,4 @@
-//! Thirteen chapters. Every example is compiled, and run unless it needs a server.
+//! Fourteen chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
@@ -8,6 +8,7 @@
 //! | `your_transaction` | authors of a service with a database: the ledger | `sqlite`; its part on tests `test-util` |
 //! | `emit_an_event` | authors of a service that publishes events: the outbox | `sqlite` |
 //! | `when_a_key_is_parked` | operators of an outbox: events that a broker refuses or loses | `sqlite` and `tokio` |
+//! | `webhooks` | authors and operators at both ends of a webhook: sent and received | `sqlite` |
 //! | `consume_a_topic` | authors of a consumer: the worker, in Rust and in any language | `worker`, `sqlite`; its part on Kafka `kafka`, `postgres` |
 //! | `which_key` | authors of a consumer: what identifies a message | `worker` |
 //! | `when_a_message_is_dead` | operators and authors of consumers: dead letters, redrive | `sqlite` and `tokio` |
@@ -42,6 +43,11 @@ pub mod emit_an_event {
 #[cfg(all(feature = "sqlite", feature = "tokio"))]
 pub mod when_a_key_is_parked {
     #![doc = include_str!("guide/when_a_key_is_parked.md")]
+}
+
+#[cfg(feature = "sqlite")]
+pub mod webhooks {
+    #![doc = include_str!("guide/webhooks.md")]
 }
 
 #[cfg(all(feature = "sqlite", feature = "tokio"))]

@@ -182,9 +182,15 @@ mod tests {
 
     #[test]
     fn only_public_addresses_are_used() {
-        for address in
-            ["1.1.1.1", "93.184.216.34", "100.63.255.255", "172.32.0.1", "2606:4700::1111", "64:ff9b::1.1.1.1"]
-        {
+        for address in [
+            "1.1.1.1",
+            "93.184.216.34",
+            "100.63.255.255",
+            "172.32.0.1",
+            "2606:4700::1111",
+            "64:ff9b::1.1.1.1",
+            "::ffff:1.1.1.1",
+        ] {
             assert!(is_public(address.parse().unwrap()), "{address}");
         }
         for address in [
