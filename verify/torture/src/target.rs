@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use attempts::ServiceJournal;
+use faults::FaultWindow;
 use source::TargetQueue;
 use world::TargetWorld;
 
@@ -38,6 +39,9 @@ const AT_ONCE: usize = 2;
 
 /// A run in which nothing is acknowledged for so long has failed.
 const STALLED: Duration = Duration::from_secs(180);
+
+/// The tasks that wait for the times of their faults.
+type PlannedFaults = JoinSet<Result<(TargetFault, Vec<FaultWindow>)>>;
 
 /// What a run left, for the [`audit`].
 #[derive(Debug)]
@@ -103,12 +107,9 @@ pub async fn run(options: TargetOptions, folder: &Path) -> Result<TargetResult> 
         faults.spawn(async move { fault.happen(&world, acknowledged).await });
     }
     send_everything(&world.queue, &messages, &progress).await?;
-    let (mut happened, mut windows) = (BTreeMap::new(), Vec::new());
-    while let Some(fault) = faults.join_next().await {
-        let (fault, touched) = fault??;
-        *happened.entry(fault).or_default() += 1;
-        windows.extend(touched);
-    }
+    // A fault may wait for a message that is acknowledged only after everything is sent.
+    let ((happened, windows), ()) = tokio::try_join!(join_faults(faults), drain(&world.queue, &messages, &progress))?;
+    // The last ones may have brought messages back.
     drain(&world.queue, &messages, &progress).await?;
     for worker in &world.workers {
         let status = worker.terminate().await?;
@@ -142,6 +143,17 @@ async fn send_everything(queue: &TargetQueue, messages: &[String], progress: &wa
         sleep(Duration::from_millis(20)).await;
     }
     Ok(())
+}
+
+/// Waits until all faults have happened. Returns how often each did, and what they may have touched.
+async fn join_faults(mut faults: PlannedFaults) -> Result<(BTreeMap<TargetFault, u32>, Vec<FaultWindow>)> {
+    let (mut happened, mut windows) = (BTreeMap::new(), Vec::new());
+    while let Some(fault) = faults.join_next().await {
+        let (fault, touched) = fault??;
+        *happened.entry(fault).or_default() += 1;
+        windows.extend(touched);
+    }
+    Ok((happened, windows))
 }
 
 /// Waits until every message is acknowledged.

@@ -67,7 +67,8 @@ impl WorkerArguments {
         if result.damages.is_empty() {
             fs::remove_dir_all(&folder)?;
             if let Some(path) = &self.report {
-                fs::write(path, &text)?;
+                let earlier = fs::read_to_string(path).unwrap_or_default();
+                fs::write(path, hapax_torture::with_section(&earlier, &text))?;
             }
         }
         Ok(result)

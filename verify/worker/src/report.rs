@@ -9,9 +9,11 @@ pub(crate) fn command(options: &WorkerTortureOptions) -> String {
     format!("cargo xtask prove worker --transfers {transfers} --seed {seed} --brokers {brokers}{ledger}")
 }
 
-/// The report of a run.
+/// The section of a run in the report.
 pub(crate) fn text(options: &WorkerTortureOptions, commit: &str, result: &WorkerTortureResult) -> String {
-    let mut text = format!("# Torture of the worker\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));
+    let ledger = if options.has_ledger { "with a ledger" } else { "without a ledger" };
+    let heading = format!("## Workers on Kafka and PostgreSQL, {ledger}");
+    let mut text = format!("{heading}\n\n`{}`\n\n| | |\n|---|--:|\n", command(options));
     let mut row = |what: &str, figure: String| writeln!(text, "| {what} | {figure} |").expect("memory");
     if !commit.is_empty() {
         row("commit", commit.to_owned());

@@ -27,6 +27,16 @@ impl ServiceAttempt {
         self.answer.is_none_or(|(_, status)| status >= 500)
     }
 
+    /// Whether the service rejected the message for good.
+    pub(super) fn is_rejected(&self) -> bool {
+        self.answer.is_some_and(|(_, status)| status == 422)
+    }
+
+    /// Whether the service asked to be tried again later.
+    pub(super) fn is_refused(&self) -> bool {
+        self.answer.is_some_and(|(_, status)| status == 429)
+    }
+
     /// Whether the worker must know that nothing is left to do.
     pub(super) fn is_surely_final(&self) -> bool {
         !self.is_touched && self.answer.is_some_and(|(_, status)| matches!(status, 200..=299 | 422))
@@ -35,7 +45,11 @@ impl ServiceAttempt {
 
 /// All attempts, by key and in their order.
 #[derive(Debug)]
-pub(super) struct ServiceJournal(BTreeMap<String, Vec<ServiceAttempt>>);
+pub(super) struct ServiceJournal {
+    attempts: BTreeMap<String, Vec<ServiceAttempt>>,
+    /// Whether a fault of a process happened: the worker may have begun attempts that the service never saw.
+    has_faults: bool,
+}
 
 impl ServiceJournal {
     pub(super) fn read(path: &Path, windows: &[FaultWindow]) -> Result<Self> {
@@ -64,15 +78,19 @@ impl ServiceJournal {
             let ended = attempt.answer.map_or(u64::MAX, |(at, _)| at + RECORDED_WITHIN);
             attempt.is_touched = windows.iter().any(|window| window.from <= ended && attempt.began <= window.to);
         }
-        Ok(Self(journal))
+        Ok(Self { attempts: journal, has_faults: !windows.is_empty() })
+    }
+
+    pub(super) fn has_faults(&self) -> bool {
+        self.has_faults
     }
 
     pub(super) fn of(&self, key: &str) -> &[ServiceAttempt] {
-        self.0.get(key).map_or(&[], Vec::as_slice)
+        self.attempts.get(key).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
-        self.0.keys()
+        self.attempts.keys()
     }
 
     pub(super) fn effects(&self, key: &str) -> usize {
@@ -80,14 +98,14 @@ impl ServiceJournal {
     }
 
     pub(super) fn unknown_attempts(&self) -> usize {
-        self.0.values().flatten().filter(|attempt| attempt.is_unknown()).count()
+        self.attempts.values().flatten().filter(|attempt| attempt.is_unknown()).count()
     }
 
     pub(super) fn attempts(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
+        self.attempts.values().map(Vec::len).sum()
     }
 
     pub(super) fn certain_attempts(&self) -> usize {
-        self.0.values().flatten().filter(|attempt| !attempt.is_touched).count()
+        self.attempts.values().flatten().filter(|attempt| !attempt.is_touched).count()
     }
 }

@@ -21,6 +21,8 @@ pub enum MessageDamage {
     UnknownWithoutLetter,
     /// It was rejected for good, and no dead letter says so.
     RejectedWithoutLetter,
+    /// It has a dead letter whose reason nothing in the journal explains, and no fault.
+    LetterWithoutCause,
     /// The service got a message that nobody sent.
     Unsent,
 }
@@ -45,7 +47,11 @@ pub fn audit(result: &TargetResult, policy: LapsePolicy) -> Vec<FoundMessageDama
     let mut found = Vec::new();
     for key in &result.keys {
         let (attempts, letters) = (result.journal.of(key), result.letters.get(key).map_or(&[][..], Vec::as_slice));
-        for damage in damages(attempts, letters, policy) {
+        let mut damages = damages(attempts, letters, policy);
+        if letters.iter().any(|reason| !has_cause(reason, attempts, result.journal.has_faults())) {
+            damages.push(MessageDamage::LetterWithoutCause);
+        }
+        for damage in damages {
             found.push(FoundMessageDamage { damage, place: format!("{key}: {attempts:?}, dead letters {letters:?}") });
         }
     }
@@ -71,6 +77,19 @@ fn damages(attempts: &[ServiceAttempt], letters: &[String], policy: LapsePolicy)
         check(is_unknown && !has_letter("outcome-unknown"), MessageDamage::UnknownWithoutLetter);
     }
     found
+}
+
+/// Whether an attempt explains a dead letter with this reason. A fault may hide an attempt from the journal, but none
+/// follows one after which the worker knew that nothing was left to do.
+fn has_cause(reason: &str, attempts: &[ServiceAttempt], has_faults: bool) -> bool {
+    let may_be_hidden = has_faults && !attempts.iter().any(ServiceAttempt::is_surely_final);
+    let is_unsure = |attempt: &ServiceAttempt| attempt.is_unknown() || attempt.is_touched;
+    match reason {
+        "rejected" => attempts.iter().any(ServiceAttempt::is_rejected),
+        "outcome-unknown" => may_be_hidden || attempts.iter().any(is_unsure),
+        "attempts-exhausted" => attempts.iter().any(|attempt| attempt.is_refused() || is_unsure(attempt)),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +121,34 @@ mod tests {
             (vec![rejected], &unknown, Retry, vec![Damage::RejectedWithoutLetter]),
         ] {
             assert_eq!(damages(&attempts, letters, policy), expected, "{attempts:?}");
+        }
+    }
+
+    #[test]
+    fn a_letter_needs_an_attempt_or_a_fault_that_explains_it() {
+        let (done, cut, failed) = (attempt(true, Some(201)), attempt(true, None), attempt(false, Some(500)));
+        let (refused, rejected) = (attempt(false, Some(429)), attempt(false, Some(422)));
+        let touched = ServiceAttempt { is_touched: true, ..done.clone() };
+        for (reason, attempts, has_faults, expected) in [
+            ("outcome-unknown", vec![refused.clone(), cut.clone()], false, true),
+            ("outcome-unknown", vec![failed], false, true),
+            ("outcome-unknown", vec![touched.clone()], true, true),
+            ("outcome-unknown", vec![], true, true),
+            ("outcome-unknown", vec![refused.clone()], true, true),
+            ("outcome-unknown", vec![], false, false),
+            ("outcome-unknown", vec![refused.clone()], false, false),
+            ("outcome-unknown", vec![done.clone()], true, false),
+            ("outcome-unknown", vec![rejected.clone()], true, false),
+            ("rejected", vec![refused.clone(), rejected], false, true),
+            ("rejected", vec![cut.clone()], true, false),
+            ("rejected", vec![], true, false),
+            ("attempts-exhausted", vec![refused], false, true),
+            ("attempts-exhausted", vec![cut], false, true),
+            ("attempts-exhausted", vec![done], true, false),
+            ("attempts-exhausted", vec![], true, false),
+            ("record-damaged", vec![touched], true, false),
+        ] {
+            assert_eq!(has_cause(reason, &attempts, has_faults), expected, "{reason} {has_faults} {attempts:?}");
         }
     }
 }

@@ -166,10 +166,15 @@ impl NatsStream {
     }
 
     async fn ask(&self) -> Result<usize> {
-        let stream = self.context.get_stream(NAME).await?;
+        let mut stream = self.context.get_stream(NAME).await?;
+        let last = stream.info().await?.state.last_sequence;
         let mut consumer: PullConsumer = stream.get_consumer(NAME).await.map_err(anyhow::Error::msg)?;
         let info = consumer.info().await?;
+        // A server that was killed may count messages that its consumer has finished.
+        if info.ack_floor.stream_sequence >= last {
+            return Ok(0);
+        }
         let pending = usize::try_from(info.num_pending).context("a number of messages")?;
-        Ok(pending + info.num_ack_pending)
+        Ok((pending + info.num_ack_pending).max(1))
     }
 }
