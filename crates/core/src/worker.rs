@@ -170,7 +170,8 @@ impl WorkerBuilder {
     /// operator removes the letter, or its redrive ends well. Otherwise the key goes on. `letters` is also where the
     /// worker writes its dead letters. A batch then has at most one message of a key.
     ///
-    /// Messages that wait are held, so a source that acknowledges a prefix commits nothing behind them.
+    /// Messages that wait are held, within the room of the worker. A source that acknowledges a prefix commits nothing
+    /// behind them. [`build`](Self::build) refuses letters that do not tell their ordering keys.
     #[must_use]
     pub fn park(mut self, letters: Arc<dyn DeadLetterStore>) -> Self {
         self.parked = Some(letters);
@@ -195,6 +196,8 @@ impl WorkerBuilder {
     ///
     /// # Errors
     /// - `Invalid` without an identity, or if a setting that counts something is 0.
+    /// - `Invalid` if keys are to be parked, and the dead letters do not tell which ordering keys they belong to. Those
+    ///   in Redis do not.
     /// - `Invalid` without a runtime and without the feature `tokio`.
     ///
     /// # Panics
@@ -205,6 +208,13 @@ impl WorkerBuilder {
         let settings = self.settings;
         if settings.concurrency == 0 || settings.batch == 0 || settings.max_held == 0 || settings.max_held_bytes == 0 {
             return Err(invalid("a worker cannot do anything with a concurrency, batch or room of 0"));
+        }
+        if self.parked.as_ref().is_some_and(|letters| !letters.tells_ordering_keys()) {
+            // Otherwise every key would wait for ever.
+            return Err(invalid(
+                "a worker that parks ordering keys needs dead letters that tell which keys they belong to: keep them \
+                 in PostgreSQL or SQLite, or do not park",
+            ));
         }
         let runtime = self.runtime.map_or_else(crate::gate::current_runtime, Ok)?;
         let (process, dead, parked) = (self.process, self.dead, self.parked);

@@ -63,8 +63,14 @@ impl LetterColumns {
     }
 
     /// # Errors
-    /// `Damaged` if the columns are not those of a letter.
+    /// `Damaged` if the columns are not those of a letter. `Unusable` if a newer release has written them.
     pub(crate) fn letter(self) -> Result<DeadLetter> {
+        let id = DeadLetterId::from_bytes(self.id);
+        let named = |error: Error| Error::new(error.kind(), format!("the dead letter {id}")).caused_by(error);
+        self.decode().map_err(named)
+    }
+
+    fn decode(self) -> Result<DeadLetter> {
         let message = Message {
             headers: headers::decode(&self.headers)?,
             coordinates: self.coordinates()?,
@@ -119,10 +125,16 @@ fn number<S, T: TryFrom<S>>(stored: S) -> Result<T> {
     T::try_from(stored).map_err(|_| damaged())
 }
 
-/// A letter that was taken for a redrive.
-pub(crate) fn marked(kept: KeptLetter) -> Result<MarkedLetter> {
-    let marked_at = kept.marked_at.ok_or_else(damaged)?;
-    Ok(MarkedLetter { letter: kept.letter, marked_at })
+/// The letters that were taken for a redrive. Those that cannot be decoded are logged: they must not keep the others
+/// back.
+pub(crate) fn readable(taken: impl IntoIterator<Item = Result<KeptLetter>>) -> Vec<MarkedLetter> {
+    let marked = |kept: Result<KeptLetter>| {
+        let kept = kept?;
+        Ok(MarkedLetter { letter: kept.letter, marked_at: kept.marked_at.ok_or_else(damaged)? })
+    };
+    let log =
+        |error: &Error| tracing::error!(?error, "a marked dead letter cannot be decoded; the others are redriven");
+    taken.into_iter().filter_map(|kept| marked(kept).inspect_err(log).ok()).collect()
 }
 
 pub(crate) fn damaged() -> Error {

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::broker::{
-    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, MemoryDeadLetterStore, Message,
-    Position,
+    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, MemoryDeadLetterStore, Message,
+    Position, Process, Verdict,
 };
 use hapax_core::gate::{Failure, Reason};
 use hapax_core::ledger::{Call, Terms};
 use hapax_core::runtime::Tokio;
+use hapax_core::worker::{MessageIdentity, Worker};
 use hapax_core::{ErrorKind, Fingerprint, Identity, Key, Rule, Scope, Timestamp};
 use hapax_stores::{
     PostgresDeadLetters, PostgresLedger, PostgresUrl, RedisDeadLetters, SqliteDeadLetters, SqliteLedger,
 };
+use hapax_testkit::MemoryBroker;
 use hapax_testkit::servers::{self, PostgresServer, RedisKind, RedisServer, RedisServerOptions};
 use libtest_mimic::Trial;
 use tokio::time::Instant;
@@ -57,6 +59,12 @@ async fn redis_like(kind: RedisKind) -> World {
 }
 
 fn main() -> ExitCode {
+    let refused = plain("redis::a_worker_that_parks_refuses_letters_that_do_not_tell_their_keys", park_refused);
+    let damaged = [
+        plain("sqlite::a_marked_letter_that_cannot_be_decoded_is_left_out", sqlite_damaged),
+        servers::test("a_marked_letter_that_cannot_be_decoded_is_left_out", "postgres", postgres_damaged),
+        servers::test("a_marked_letter_that_cannot_be_decoded_is_left_out", "redis", redis_damaged),
+    ];
     let ledgers = [
         plain("sqlite::a_mark_opens_the_operation_of_the_ledger_again", sqlite_reopens),
         servers::test("a_mark_opens_the_operation_of_the_ledger_again", "postgres", postgres_reopens),
@@ -72,19 +80,20 @@ fn main() -> ExitCode {
             served("valkey", name, move || async move { case(redis_like(RedisKind::Valkey).await).await })
         }),
     ];
-    servers::main(stores.into_iter().flatten().chain(ledgers))
+    servers::main(stores.into_iter().flatten().chain(ledgers).chain(damaged).chain([refused]))
 }
 
 type Case = fn(World) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn cases(store: &str, trial: impl Fn(&str, Case) -> Trial) -> Vec<Trial> {
-    let cases: [(&str, Case); 9] = [
+    let cases: [(&str, Case); 10] = [
         ("a_letter_is_found_as_it_was_put", |world| Box::pin(found_as_put(world))),
         ("a_repeated_letter_replaces_the_first_and_its_mark", |world| Box::pin(repeated(world))),
         ("a_list_has_pages_in_the_order_of_the_writes", |world| Box::pin(pages(world))),
         ("a_dropped_letter_is_gone_with_its_mark", |world| Box::pin(dropped(world))),
         ("the_ordering_keys_of_the_letters_of_a_source_are_told_or_refused", |world| Box::pin(keys(world))),
         ("a_marked_letter_is_taken_once_by_its_source", |world| Box::pin(taken_once(world))),
+        ("a_reason_changes_with_the_mark_and_the_letter_keeps_its_place", |world| Box::pin(reason_changes(world))),
         ("a_taken_letter_is_free_again_after_its_lease", |world| Box::pin(free_again(world))),
         ("a_finished_letter_is_gone_unless_its_message_is_dead_again", |world| Box::pin(finished(world))),
         ("a_cursor_of_something_else_is_an_error", |world| Box::pin(wrong_cursor(world))),
@@ -248,9 +257,10 @@ async fn keys(World { letters, _resources }: World) {
         Ok(mut found) => {
             found.sort();
             assert_eq!(found, [&b"acme"[..], b"\xff\0"]);
+            assert!(letters.tells_ordering_keys());
         }
         // A stream of Redis cannot tell, and says so.
-        Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid),
+        Err(error) => assert_eq!((error.kind(), letters.tells_ordering_keys()), (ErrorKind::Invalid, false)),
     }
 }
 
@@ -269,6 +279,34 @@ async fn taken_once(World { letters, _resources }: World) {
     assert_eq!((first.len(), taken), (1, vec![shown(&letter(1)), shown(&letter(3))]));
     assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "all are taken");
     assert_eq!(letters.take_marked("kafka/orders/other", 10, HOUR).await.unwrap().len(), 1);
+}
+
+async fn reason_changes(World { letters, _resources }: World) {
+    use DeadReason::{AttemptsExhausted, NotDone, OutcomeUnknown};
+    let unknown = |n| DeadLetter { reason: OutcomeUnknown, ..letter(n) };
+    put(&*letters, [unknown(1), letter(2), unknown(3)]).await;
+    for n in [3, 2, 1] {
+        assert!(letters.mark_as(id(n), OutcomeUnknown, NotDone).await.unwrap());
+    }
+    assert!(!letters.mark_as(id(9), OutcomeUnknown, NotDone).await.unwrap(), "there is no such letter");
+    let first = letters.list(None, 10).await.unwrap();
+    assert!(letters.mark_as(id(1), OutcomeUnknown, NotDone).await.unwrap());
+    let listed = letters.list(None, 10).await.unwrap();
+    assert_eq!(listed, first, "a repeated word changes nothing");
+    let reasons: Vec<_> = listed.iter().map(|letter| (letter.id, letter.reason)).collect();
+    assert_eq!(reasons, [(id(1), NotDone), (id(2), AttemptsExhausted), (id(3), NotDone)]);
+
+    let taken = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
+    let shown_as = |n| DeadLetter { reason: NotDone, ..letter(n) };
+    let mut all: Vec<_> = taken.iter().map(|marked| shown(&marked.letter)).collect();
+    all.sort();
+    assert_eq!(all, [shown(&shown_as(1)), shown(&letter(2)), shown(&shown_as(3))]);
+    assert!(letters.mark_as(id(1), NotDone, OutcomeUnknown).await.unwrap());
+    let found = letters.find(id(1)).await.unwrap().unwrap();
+    assert_eq!((shown(&found.letter), found.marked_at), (shown(&unknown(1)), first[0].marked_at));
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "it is still taken");
+    put(&*letters, [letter(3)]).await;
+    assert_eq!(letters.find(id(3)).await.unwrap().unwrap().letter.reason, AttemptsExhausted, "it was written again");
 }
 
 async fn free_again(World { letters, _resources }: World) {
@@ -318,12 +356,87 @@ async fn wrong_cursor(World { letters, _resources }: World) {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
 }
 
+/// Marks three letters, of which the second one is damaged.
+async fn leave_damaged_out(letters: &dyn DeadLetterStore, damage: impl Future<Output = ()>) {
+    put(letters, (1..4).map(letter)).await;
+    for n in 1..4 {
+        assert!(letters.mark(id(n)).await.unwrap());
+    }
+    damage.await;
+    let taken = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
+    let mut taken: Vec<_> = taken.into_iter().map(|marked| marked.letter.id).collect();
+    taken.sort();
+    assert_eq!(taken, [id(1), id(3)]);
+    let error = letters.find(id(2)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error:?}");
+    assert!(letters.take_marked(SOURCE, 10, HOUR).await.unwrap().is_empty(), "all are taken");
+    assert!(letters.remove(id(2)).await.unwrap());
+}
+
+async fn sqlite_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dead.db");
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    leave_damaged_out(&letters, async {
+        let file = rusqlite::Connection::open(&path).unwrap();
+        file.execute("update hapax_dead set rule = 70000 where id = ?1", [id(2).as_bytes()]).unwrap();
+    })
+    .await;
+}
+
+async fn postgres_damaged() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let letters = PostgresDeadLetters::connect(&schema.url().parse().unwrap()).unwrap();
+    leave_damaged_out(&letters, async {
+        let damage = "update hapax_dead set headers = 'no headers' where id = '02020202-0202-0202-0202-020202020202'";
+        assert_eq!(schema.admin().execute(damage, &[]).await.unwrap(), 1);
+    })
+    .await;
+}
+
+async fn redis_damaged() {
+    let server = RedisServer::start(RedisServerOptions::new(RedisKind::Redis)).await.unwrap();
+    let letters = RedisDeadLetters::connect(&server.url().parse().unwrap()).unwrap();
+    leave_damaged_out(&letters, async {
+        let script = "redis.call('HSET', 'hx:dead:ids', ARGV[1], redis.call('XADD', 'hx:dead', '*', 'id', ARGV[1], \
+                      'source', ARGV[2], 'letter', '{}', 'okey', '', 'position_id', '', 'payload', ''))";
+        let id = id(2);
+        let words = [&b"EVAL"[..], script.as_bytes(), b"0", id.as_bytes(), SOURCE.as_bytes()];
+        server.command(&words).await.unwrap();
+    })
+    .await;
+}
+
 fn terms() -> Terms {
     Terms::new("billing").unwrap().max_attempts(1)
 }
 
 fn fails() -> Failure<String> {
     Failure::not_applied(std::io::Error::other("out of stock"))
+}
+
+/// The letters connect at their first call, so no server is needed.
+async fn park_refused() {
+    let letters = Arc::new(RedisDeadLetters::connect(&"redis://127.0.0.1:1".parse().unwrap()).unwrap());
+    let runtime = Arc::new(Tokio::current());
+    let source = MemoryBroker::prefix(Arc::clone(&runtime) as _, 1).source();
+    let worker = Worker::builder(source, Arc::new(Unused), Arc::clone(&letters) as _)
+        .identity(MessageIdentity::new("billing").unwrap())
+        .park(letters)
+        .build();
+    let error = worker.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("PostgreSQL or SQLite"), "{error}");
+}
+
+#[derive(Debug)]
+struct Unused;
+
+#[async_trait::async_trait]
+impl Process for Unused {
+    async fn process(&self, _jobs: Vec<Job>) -> Vec<Verdict> {
+        Vec::new()
+    }
 }
 
 async fn sqlite_reopens() {

@@ -5,10 +5,11 @@ mod print;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::broker::{DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter};
-use hapax::runtime::Tokio;
+use hapax::broker::{DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter};
+use hapax::runtime::{Runtime, Tokio};
 
 use super::print::line;
 use super::{CommandError, request};
@@ -34,7 +35,10 @@ enum DeadAction {
     /// count from 0 again. A worker with a target opens the record of the message. A letter whose message fails again
     /// is written again, without the mark.
     Redrive(RedriveArgs),
-    /// Remove dead letters for good: their messages are never processed
+    /// Remove dead letters for good, with the messages in them
+    ///
+    /// Nothing redrives them any more. A worker that has taken a marked letter before may still process its message,
+    /// and a copy that is sent again is a message like any other.
     Drop(DropArgs),
 }
 
@@ -63,6 +67,10 @@ struct Filter {
     /// Only letters of this source, as the list prints it
     #[arg(long, value_name = "SOURCE")]
     source: Option<String>,
+
+    /// Only letters that were written longer ago than this, for instance 90days
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    older_than: Option<Duration>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,7 +109,7 @@ struct RedriveArgs {
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<DeadLetterId>,
 
-    /// Mark all letters that --reason and --source allow
+    /// Mark all letters that --reason, --source and --older-than allow
     #[arg(long)]
     all: bool,
 
@@ -125,7 +133,7 @@ struct DropArgs {
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<DeadLetterId>,
 
-    /// Drop all letters that --reason and --source allow
+    /// Drop all letters that --reason, --source and --older-than allow
     #[arg(long)]
     all: bool,
 
@@ -176,6 +184,7 @@ impl Filter {
     fn allows(&self, letter: &ListedLetter) -> bool {
         self.reason.is_none_or(|reason| reason == letter.reason)
             && self.source.as_ref().is_none_or(|source| *source == letter.source)
+            && self.older_than.is_none_or(|age| Tokio::current().wall_now().since(letter.at) > age)
     }
 }
 
@@ -217,26 +226,15 @@ async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
     let ids = if args.all { find_all(&*letters, &args.filter).await? } else { args.ids };
     let mut missing = 0_usize;
     for id in &ids {
-        if args.not_done {
-            give_word(&*letters, *id).await?;
-        }
-        let is_marked = request(letters.mark(*id)).await?;
+        let is_marked = match args.not_done {
+            true => request(letters.mark_as(*id, DeadReason::OutcomeUnknown, DeadReason::NotDone)).await?,
+            false => request(letters.mark(*id)).await?,
+        };
         missing += usize::from(!is_marked);
         // The others are marked also if nobody reads what is printed.
         line(&print::marked(*id, is_marked, args.place.json))?;
     }
     all_existed(missing, ids.len())
-}
-
-/// Notes in a letter with an unknown outcome that its message had no effect.
-async fn give_word(letters: &dyn DeadLetterStore, id: DeadLetterId) -> Result<(), CommandError> {
-    let Some(found) = request(letters.find(id)).await? else { return Ok(()) };
-    if found.letter.reason != DeadReason::OutcomeUnknown {
-        return Ok(());
-    }
-    let letter = DeadLetter { reason: DeadReason::NotDone, ..found.letter };
-    let written = async { letters.put(vec![letter]).await.into_iter().collect::<hapax::Result<()>>() };
-    request(written).await
 }
 
 async fn drop_letters(args: DropArgs) -> Result<ExitCode, CommandError> {

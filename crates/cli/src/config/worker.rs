@@ -80,8 +80,9 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("What later messages of an ordering key do after a dead letter: continue or park")
         .details(
             "park: they wait until `hapax dead redrive` has had its effect, or `hapax dead drop` has removed the \
-             letter. The worker holds messages that wait; on Kafka, 10,000 of them stop their partition. It needs dead \
-             letters in PostgreSQL or SQLite.",
+             letter. The worker holds messages that wait. On Kafka, 10,000 of them stop their partition; on NATS, the \
+             consumer's max_ack_pending of them stop the stream; 64 MiB of them stop the worker. It needs dead letters \
+             in PostgreSQL or SQLite.",
         ),
     SettingSpec::new(TABLE, "key", "HAPAX_KEY")
         .value("RULE")

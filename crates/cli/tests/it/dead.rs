@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use hapax::broker::{DeadLetterStore, DeadLetters, DeadReason};
+use hapax::runtime::{Runtime, Tokio};
 use hapax::stores::SqliteDeadLetters;
 use serde_json::json;
 use tempfile::TempDir;
@@ -94,6 +95,35 @@ async fn a_redrive_marks_letters_for_the_worker_of_their_source() {
     assert_eq!(all, format!("marked: {}\nmarked: {}\nmarked: {}\n", id(1), id(3), id(4)));
     assert_eq!(letters.take_marked(SOURCE, 10, hour).await.unwrap().len(), 2);
     assert!(printed(&dead(&path, &["list"])).lines().all(|line| line.ends_with("marked for a redrive")));
+}
+
+#[tokio::test]
+async fn a_redrive_with_the_word_of_an_operator_may_be_repeated() {
+    use DeadReason::{OutcomeUnknown, Rejected};
+    let (_directory, path) = file([OutcomeUnknown, Rejected]).await;
+    let redrive = || {
+        let marked = printed(&dead(&path, &["redrive", "--not-done", &id(1), &id(2)]));
+        assert_eq!(marked, format!("marked: {}\nmarked: {}\n", id(1), id(2)));
+        objects(&printed(&dead(&path, &["list", "--json"])))
+    };
+    let first = redrive();
+    let reasons: Vec<_> = first.iter().map(|letter| (&letter["id"], &letter["reason"])).collect();
+    assert_eq!(reasons, [(&json!(id(1)), &json!("not-done")), (&json!(id(2)), &json!("rejected"))]);
+    assert!(first[0]["redrive_at"].is_string(), "{first:?}");
+    assert_eq!(redrive(), first);
+}
+
+#[tokio::test]
+async fn old_letters_are_dropped_and_young_ones_stay() {
+    let (_directory, path) = file([DeadReason::Rejected, DeadReason::KeyMissing]).await;
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    let young = hapax::broker::DeadLetter { at: Tokio::current().wall_now(), ..letter(3, DeadReason::Rejected) };
+    letters.put(vec![young]).await.into_iter().for_each(|result| result.unwrap());
+    let old = ["drop", "--all", "--older-than", "90days", "--reason", "rejected"];
+    assert_eq!(printed(&dead(&path, &old)), format!("dropped: {}\n", id(1)));
+    let left = objects(&printed(&dead(&path, &["list", "--json"])));
+    assert_eq!(left.iter().map(|letter| letter["id"].clone()).collect::<Vec<_>>(), [json!(id(2)), json!(id(3))]);
+    assert_eq!(dead(&path, &["drop", "--all", "--older-than", "ninety"]).status.code(), Some(2));
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
+    MarkedLetter,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Timestamp;
@@ -97,8 +98,19 @@ impl DeadLetterStore for MemoryDeadLetterStore {
         Ok(exists)
     }
 
+    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
+        if let Some(slot) = self.kept.lock().slot(id).filter(|slot| slot.letter.reason == from) {
+            slot.letter.reason = to;
+        }
+        self.mark(id).await
+    }
+
     async fn remove(&self, id: DeadLetterId) -> Result<bool> {
         Ok(self.kept.lock().remove(id))
+    }
+
+    fn tells_ordering_keys(&self) -> bool {
+        true
     }
 
     async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {

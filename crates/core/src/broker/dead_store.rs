@@ -34,11 +34,21 @@ pub trait DeadLetterStore: DeadLetters {
     /// `NotApplied` or `Unknown`: marking it again is safe.
     async fn mark(&self, id: DeadLetterId) -> Result<bool>;
 
+    /// As [`mark`](Self::mark). In the same step, a letter with the reason `from` gets the reason `to`. It keeps its id
+    /// and its place in the list.
+    ///
+    /// # Errors
+    /// `NotApplied` or `Unknown`: repeating it is safe.
+    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool>;
+
     /// Removes a letter for good, because its message is not to be processed again. Returns whether the letter existed.
     ///
     /// # Errors
     /// `NotApplied` or `Unknown`: removing it again is safe.
     async fn remove(&self, id: DeadLetterId) -> Result<bool>;
+
+    /// Whether [`keys_with_letters`](Self::keys_with_letters) can tell. A worker parks keys only if it can.
+    fn tells_ordering_keys(&self) -> bool;
 
     /// Returns those of the ordering keys that have a letter of this source. A worker that parks keys asks it.
     ///
@@ -49,7 +59,8 @@ pub trait DeadLetterStore: DeadLetters {
 
     /// Takes at most `limit` marked letters of this source, the ones that were marked first. For the length of the
     /// lease, no other call takes them. Their marks stay: only [`finish`](Self::finish) and
-    /// [`put`](DeadLetters::put) end a redrive.
+    /// [`put`](DeadLetters::put) end a redrive. A letter that cannot be decoded is logged and left out. It is taken as
+    /// well, so it is logged again only after the lease.
     ///
     /// # Errors
     /// `NotApplied` or `Unknown`: letters that were taken and not returned are free again after the lease.

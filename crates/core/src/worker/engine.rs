@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::broker::{Capability, DeadLetters, Delivery, Event, Process, Settle, Source};
+use crate::broker::{Capability, DeadLetters, DeadReason, Delivery, Event, Process, Settle, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Heartbeat;
 use crate::ledger::rules::backoff;
@@ -41,8 +41,8 @@ const STOP_READING_WITHIN: Duration = Duration::from_secs(2);
 /// A message that the worker holds.
 pub(super) struct HeldMessage {
     delivery: Delivery,
-    /// None if it has no usable key.
-    identified: Option<IdentifiedMessage>,
+    /// Why it is dead, if it has no usable key.
+    identified: std::result::Result<IdentifiedMessage, DeadReason>,
     arrived: Duration,
     is_running: bool,
     /// How often it has panicked in a batch of its own.
@@ -159,6 +159,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Invalid, "a worker runs once"));
         };
         telemetry::worker_starts(&self.name);
+        let mut has_stopped_reading = false;
         loop {
             while let Ok(report) = inbox.try_recv() {
                 self.note(report);
@@ -170,12 +171,13 @@ impl Engine {
             match self.wait(&mut *source, &mut inbox, shutdown.as_mut()).await {
                 EngineInput::Source(event) => self.take_event(event),
                 EngineInput::Report(report) => report.into_iter().for_each(|report| self.note(report)),
-                EngineInput::Shutdown => {
-                    // A source that does not manage it in time may get back what is given back.
-                    timeout(&*self.runtime, STOP_READING_WITHIN, source.stop_reading()).await;
-                    self.stop(None);
-                }
+                EngineInput::Shutdown => self.stop(None),
                 EngineInput::TimeIsUp => {}
+            }
+            if self.stop.is_some() && !has_stopped_reading {
+                // A source that does not manage it in time may get back what is given back.
+                timeout(&*self.runtime, STOP_READING_WITHIN, source.stop_reading()).await;
+                has_stopped_reading = true;
             }
         }
         self.close(source).await

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use columns::WrittenLetter;
 use hapax_core::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
+    MarkedLetter,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
@@ -23,7 +24,7 @@ use super::PostgresUrl;
 use super::migrations;
 use super::pool::{ConnectionPool, Parameter};
 use super::schema::Schema;
-use crate::letter::marked;
+use crate::letter::readable;
 
 /// How many connections a handle uses at most: dead letters are rare.
 const CONNECTIONS: usize = 4;
@@ -112,6 +113,12 @@ impl PostgresDeadLetters {
         Ok(self.pool.query(statement, parameters).await?)
     }
 
+    async fn mark_changing(&self, id: DeadLetterId, change: Option<(DeadReason, DeadReason)>) -> Result<bool> {
+        let (from, to) = change.map(|(from, to)| (from.as_str(), to.as_str())).unzip();
+        let parameters: [Parameter<'_>; 3] = [(&uuid(&id), Type::UUID), (&from, Type::TEXT), (&to, Type::TEXT)];
+        Ok(!self.query(&self.sql.mark, &parameters).await?.is_empty())
+    }
+
     async fn put_one(&self, letter: DeadLetter) -> Result<()> {
         let written = WrittenLetter::of(&letter);
         let bytes = written.bytes();
@@ -146,11 +153,19 @@ impl DeadLetterStore for PostgresDeadLetters {
     }
 
     async fn mark(&self, id: DeadLetterId) -> Result<bool> {
-        Ok(!self.query(&self.sql.mark, &[(&uuid(&id), Type::UUID)]).await?.is_empty())
+        self.mark_changing(id, None).await
+    }
+
+    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
+        self.mark_changing(id, Some((from, to))).await
     }
 
     async fn remove(&self, id: DeadLetterId) -> Result<bool> {
         Ok(!self.query(&self.sql.remove, &[(&uuid(&id), Type::UUID)]).await?.is_empty())
+    }
+
+    fn tells_ordering_keys(&self) -> bool {
+        true
     }
 
     async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
@@ -163,7 +178,7 @@ impl DeadLetterStore for PostgresDeadLetters {
         let parameters: [Parameter<'_>; 3] =
             [(&source, Type::TEXT), (&count(limit), Type::INT8), (&lease.as_secs_f64(), Type::FLOAT8)];
         let rows = self.query(&self.sql.take, &parameters).await?;
-        rows.iter().map(|row| marked(columns::kept(row)?)).collect()
+        Ok(readable(rows.iter().map(columns::kept)))
     }
 
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {

@@ -4,6 +4,7 @@
 //! hx:dead                  the stream; a repeated letter gets a new entry, and its earlier entry is deleted
 //! hx:dead:ids              a hash: which entry has a letter
 //! hx:dead:marks            a hash: when a letter was marked for a redrive, in microseconds
+//! hx:dead:reasons          a hash: the reason of a letter, if it has changed since its entry was written
 //! hx:dead:marked:SOURCE    a sorted set: the marked letters of a source, by the time from which on they can be taken
 //! ```
 
@@ -16,7 +17,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
+    MarkedLetter,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
@@ -26,7 +28,7 @@ use super::RedisUrl;
 use super::link::Link;
 use super::server_monitor::ServerMonitor;
 use super::value;
-use crate::letter::{LetterColumns, marked};
+use crate::letter::{LetterColumns, readable};
 
 /// Dead letters on a Redis or Valkey server, in a stream. They are as durable as the server's settings make them, and
 /// need memory until they are removed. A user of the server needs `~hx:*` and, besides the commands of
@@ -49,7 +51,7 @@ pub struct RedisDeadLetters {
     link: Link,
 }
 
-const KEYS: [&str; 3] = ["hx:dead", "hx:dead:ids", "hx:dead:marks"];
+const KEYS: [&str; 4] = ["hx:dead", "hx:dead:ids", "hx:dead:marks", "hx:dead:reasons"];
 
 impl RedisDeadLetters {
     /// Dead letters on the server of this URL, on the current tokio runtime. It connects at its first call.
@@ -94,6 +96,13 @@ impl RedisDeadLetters {
         Ok(self.link.call(&command, judge).await?)
     }
 
+    /// Runs a script that replies whether there is such a letter.
+    async fn is_found(&self, script: &str, arguments: &[&[u8]]) -> Result<bool> {
+        let reply = self.run(script, arguments).await?;
+        let is_found = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
+        Ok(is_found.is_some_and(|is_found| &is_found[..] == b"1"))
+    }
+
     async fn put_one(&self, letter: &DeadLetter) -> Result<()> {
         let columns = LetterColumns::of(letter);
         let arguments: [&[u8]; 6] = [
@@ -135,15 +144,20 @@ impl DeadLetterStore for RedisDeadLetters {
     }
 
     async fn mark(&self, id: DeadLetterId) -> Result<bool> {
-        let reply = self.run(include_str!("dead/mark.lua"), &[id.as_bytes()]).await?;
-        let is_found = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
-        Ok(is_found.is_some_and(|is_found| &is_found[..] == b"1"))
+        self.is_found(include_str!("dead/mark.lua"), &[id.as_bytes()]).await
+    }
+
+    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
+        let arguments = [&id.as_bytes()[..], from.as_str().as_bytes(), to.as_str().as_bytes()];
+        self.is_found(include_str!("dead/mark.lua"), &arguments).await
     }
 
     async fn remove(&self, id: DeadLetterId) -> Result<bool> {
-        let reply = self.run(include_str!("dead/remove.lua"), &[id.as_bytes()]).await?;
-        let is_found = reply.into_iter().next().map(value::reply_bytes).transpose()?.flatten();
-        Ok(is_found.is_some_and(|is_found| &is_found[..] == b"1"))
+        self.is_found(include_str!("dead/remove.lua"), &[id.as_bytes()]).await
+    }
+
+    fn tells_ordering_keys(&self) -> bool {
+        false
     }
 
     async fn keys_with_letters(&self, _source: &str, _keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
@@ -155,7 +169,7 @@ impl DeadLetterStore for RedisDeadLetters {
         let (limit, lease) = (limit.to_string(), lease.as_millis().to_string());
         let arguments = [source.as_bytes(), limit.as_bytes(), lease.as_bytes()];
         let taken = self.run(include_str!("dead/take.lua"), &arguments).await?;
-        taken.into_iter().map(|letter| marked(stored::kept(letter)?)).collect()
+        Ok(readable(taken.into_iter().map(stored::kept)))
     }
 
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {

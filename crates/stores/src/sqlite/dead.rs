@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::broker::{
-    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, KeptLetter, ListedLetter, MarkedLetter,
+    DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
+    MarkedLetter,
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
@@ -19,7 +20,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::SqliteLedger;
 use super::file_thread::{self, FileThread, in_transaction, not_applied};
 use super::turn::Turn;
-use crate::letter::marked;
+use crate::letter::readable;
 
 /// Dead letters in an SQLite file, on a thread and a connection of its own. The wall clock of the runtime is the clock
 /// of their leases.
@@ -84,6 +85,14 @@ impl SqliteDeadLetters {
         transaction.commit().map_err(unusable)
     }
 
+    async fn mark_changing(&self, id: DeadLetterId, change: Option<(DeadReason, DeadReason)>) -> Result<bool> {
+        let runtime = Arc::clone(&self.runtime);
+        let mark = move |connection: &mut Connection| {
+            in_transaction(connection, |transaction| statements::mark(transaction, (id, change), runtime.wall_now()))
+        };
+        self.thread.run(mark).await
+    }
+
     /// Writes a letter in a transaction of the caller's own, that of the ledger for instance.
     ///
     /// # Errors
@@ -126,11 +135,11 @@ impl DeadLetterStore for SqliteDeadLetters {
     }
 
     async fn mark(&self, id: DeadLetterId) -> Result<bool> {
-        let runtime = Arc::clone(&self.runtime);
-        let mark = move |connection: &mut Connection| {
-            in_transaction(connection, |transaction| statements::mark(transaction, id, runtime.wall_now()))
-        };
-        self.thread.run(mark).await
+        self.mark_changing(id, None).await
+    }
+
+    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
+        self.mark_changing(id, Some((from, to))).await
     }
 
     async fn remove(&self, id: DeadLetterId) -> Result<bool> {
@@ -138,6 +147,10 @@ impl DeadLetterStore for SqliteDeadLetters {
             in_transaction(connection, |transaction| statements::remove(transaction, id))
         };
         self.thread.run(remove).await
+    }
+
+    fn tells_ordering_keys(&self) -> bool {
+        true
     }
 
     async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
@@ -161,7 +174,7 @@ impl DeadLetterStore for SqliteDeadLetters {
                 statements::take(transaction, &ids, now.plus(lease))
             })
         };
-        self.thread.run(take).await?.into_iter().map(|kept| marked(kept?)).collect()
+        Ok(readable(self.thread.run(take).await?))
     }
 
     async fn postpone(&self, ids: &[DeadLetterId], by: Duration) -> Result<()> {

@@ -45,16 +45,9 @@ impl Engine {
         }
         let lease = self.extensions.hold(&delivery);
         let identified = self.identity.identify(&delivery.message);
-        let reason = identified.as_ref().err().copied();
-        match reason {
-            Some(reason) => self.burials.push(number, reason, 0),
-            None => {
-                let key = delivery.message.ordering_key.clone().map(|key| (Arc::clone(&lane.topic), key));
-                self.order.push(number, key);
-                self.close_key(&delivery);
-            }
-        }
-        let identified = identified.ok();
+        let key = delivery.message.ordering_key.clone().map(|key| (Arc::clone(&lane.topic), key));
+        self.order.push(number, key);
+        self.close_key(&delivery);
         let held = HeldMessage { delivery, identified, arrived: now, is_running: false, panics: 0, lease };
         self.messages.insert(number, held);
     }

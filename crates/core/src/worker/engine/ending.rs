@@ -132,7 +132,7 @@ impl Engine {
         self.lanes.get_mut(&lane).is_some_and(|state| state.revoked.is_some())
     }
 
-    fn bury(&mut self, number: u64, reason: DeadReason, attempts: u32) {
+    pub(super) fn bury(&mut self, number: u64, reason: DeadReason, attempts: u32) {
         self.burials.push(number, reason, attempts);
         if chaos::on("dead_letter_acked_first")
             && let Some(held) = self.messages.get(&number)

@@ -1,5 +1,6 @@
 //! The tasks that the engine starts.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 
-use crate::broker::{DeadLetter, Job, Lane, Verdict};
+use crate::broker::{DeadLetter, DeadReason, Job, Lane, Verdict};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::timeout;
 use crate::telemetry;
@@ -70,15 +71,29 @@ impl Engine {
             if numbers.is_empty() {
                 return;
             }
-            self.start_batch(numbers);
+            let numbers = self.bury_unidentified(numbers);
+            if !numbers.is_empty() {
+                self.start_batch(numbers);
+            }
         }
+    }
+
+    /// Buries the messages without a usable key, whose turn has come. Returns the others.
+    fn bury_unidentified(&mut self, numbers: Vec<u64>) -> Vec<u64> {
+        let reason = |number: &u64| self.messages.get(number).and_then(|held| held.identified.as_ref().err().copied());
+        let dead: BTreeMap<u64, DeadReason> =
+            numbers.iter().filter_map(|number| Some((*number, reason(number)?))).collect();
+        for (number, reason) in &dead {
+            self.bury(*number, *reason, 0);
+        }
+        numbers.into_iter().filter(|number| !dead.contains_key(number)).collect()
     }
 
     fn start_batch(&mut self, numbers: Vec<u64>) {
         let mut jobs = Vec::with_capacity(numbers.len());
         for number in &numbers {
             let Some(held) = self.messages.get_mut(number) else { continue };
-            let Some(identified) = &held.identified else { continue };
+            let Ok(identified) = &held.identified else { continue };
             held.is_running = true;
             jobs.push(Job {
                 call: identified.call,
@@ -112,7 +127,7 @@ impl Engine {
 
     fn letter(&self, number: u64, burial: Burial) -> Option<DeadLetter> {
         let held = self.messages.get(&number)?;
-        let (message, identified) = (&held.delivery.message, held.identified.as_ref());
+        let (message, identified) = (&held.delivery.message, held.identified.as_ref().ok());
         let (operation, fingerprint) = identity_of_letter(identified);
         Some(DeadLetter {
             id: self.identity.dead_letter_id(message, identified, burial.reason),

@@ -8,9 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Reopen;
-use crate::broker::{
-    DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, DeliveryId, Lane, MarkedLetter, Settlement,
-};
+use crate::broker::{DeadLetterId, DeadLetterStore, DeadReason, DeliveryId, Lane, MarkedLetter, Settlement};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Timestamp;
 use crate::runtime::{Runtime, timeout};
@@ -106,11 +104,8 @@ impl Redrive {
             return Ok(true);
         }
         // The word of the operator is about the attempts until now. It is used up before the next one: if that one does
-        // not end either, its outcome is unknown again. The next look takes the letter.
-        let unknown = DeadLetter { reason: DeadReason::OutcomeUnknown, ..letter.clone() };
-        self.letters.put(vec![unknown]).await.into_iter().collect::<Result<()>>()?;
-        self.letters.mark(letter.id).await?;
-        Ok(false)
+        // not end either, its outcome is unknown again.
+        self.letters.mark_as(letter.id, DeadReason::NotDone, DeadReason::OutcomeUnknown).await
     }
 
     /// Settles what the store has not confirmed. The worker itself gives up after a few tries.

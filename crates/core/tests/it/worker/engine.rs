@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use hapax_core::broker::{Headers, Job, Message, Process, Verdict};
+use hapax_core::broker::{Capability, Event, Headers, Job, Message, Process, Room, Settle, Source, Verdict};
 use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::worker::{MessageIdentity, Worker, WorkerSettings};
+use hapax_core::{Error, ErrorKind, Result};
 use hapax_testkit::{MemoryBroker, MemoryDeadLetters, VirtualTime};
 
 /// Takes 10 ms for each batch.
@@ -113,6 +114,63 @@ fn a_broker_that_confirms_nothing_for_a_while_gets_the_position_again() {
     bench.broker.fail_settlements(20);
     bench.publish(10, 1);
     bench.finish(10);
+}
+
+/// A source that cannot be used, and counts how often it is asked to read no more.
+#[derive(Debug)]
+struct BrokenSource {
+    inner: Box<dyn Source>,
+    stops: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Source for BrokenSource {
+    fn name(&self) -> &Arc<str> {
+        self.inner.name()
+    }
+
+    fn capability(&self) -> Capability {
+        self.inner.capability()
+    }
+
+    fn settler(&self) -> Arc<dyn Settle> {
+        self.inner.settler()
+    }
+
+    async fn next(&mut self, _room: Room) -> Result<Event> {
+        Err(Error::new(ErrorKind::Unusable, "the topic is gone"))
+    }
+
+    async fn stop_reading(&mut self) {
+        self.stops.fetch_add(1, Ordering::AcqRel);
+    }
+
+    async fn close(&mut self) -> Result<()> {
+        self.inner.close().await
+    }
+}
+
+#[test]
+fn a_source_that_cannot_be_used_is_asked_to_read_no_more_before_the_worker_ends() {
+    let time = VirtualTime::new(1);
+    let process = time.process();
+    let counter = Arc::new(SlowCounter { runtime: Arc::clone(&process) as _, done: AtomicUsize::new(0) });
+    let (inner, stops) = (MemoryBroker::prefix(time.process(), 1).source(), Arc::new(AtomicUsize::new(0)));
+    let source = BrokenSource { inner, stops: Arc::clone(&stops) };
+    let worker = Worker::builder(Box::new(source), counter, Arc::new(MemoryDeadLetters::new()))
+        .identity(MessageIdentity::new("group").unwrap())
+        .runtime(Arc::clone(&process) as _)
+        .build()
+        .unwrap();
+    let has_ended = Arc::new(AtomicUsize::new(0));
+    let ended = Arc::clone(&has_ended);
+    process.spawn(Box::pin(async move {
+        assert_eq!(worker.run(pending()).await.map_err(|error| error.kind()), Err(ErrorKind::Unusable));
+        ended.store(1, Ordering::Release);
+    }));
+    let ended = time.run_until(Duration::from_secs(60), || (has_ended.load(Ordering::Acquire) == 1).then_some(()));
+    assert!(ended.is_some(), "the worker does not end");
+    assert_eq!(stops.load(Ordering::Acquire), 1);
 }
 
 #[test]

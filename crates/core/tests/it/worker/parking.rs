@@ -60,7 +60,11 @@ impl Bench {
         let letters = MemoryDeadLetterStore::new(Arc::clone(&process) as _);
         Self {
             broker: broker(time.process()),
-            letters: Arc::new(FailingLetters { letters, failing: AtomicUsize::new(0) }),
+            letters: Arc::new(FailingLetters {
+                letters,
+                failing: AtomicUsize::new(0),
+                failing_puts: AtomicUsize::new(0),
+            }),
             recorder: Arc::new(Recorder { is_broken: AtomicBool::new(true), done: Mutex::default() }),
             process,
             time,
@@ -84,7 +88,9 @@ impl Bench {
     }
 
     fn publish(&self, key: &'static str, payload: &'static str) {
-        let headers: Headers = [("idempotency-key", payload)].into_iter().collect();
+        // `no-id`: without a usable key.
+        let id = (!payload.starts_with("no-id")).then_some(("idempotency-key", payload));
+        let headers: Headers = id.into_iter().collect();
         let ordering_key = Some(Bytes::from(key));
         self.broker.publish(0, Message { payload: payload.into(), headers, ordering_key, ..Message::default() });
     }
@@ -172,6 +178,47 @@ fn a_parked_key_goes_on_after_its_redriven_message() {
 }
 
 #[test]
+fn a_message_without_a_usable_key_parks_its_ordering_key_as_well() {
+    for bench in benches() {
+        bench.start_worker(true);
+        // Its letter is not written at once. Later messages do not overtake it meanwhile.
+        bench.letters.failing_puts.store(3, Ordering::Release);
+        for (key, payload) in [("a", "a-1"), ("a", "no-id"), ("a", "a-2"), ("b", "b-1")] {
+            bench.publish(key, payload);
+        }
+        bench.wait_for("there is a dead letter, and the other key goes on", || {
+            bench.listed().len() == 1 && bench.done().contains(&"b-1".to_owned())
+        });
+        bench.time.run_for(Duration::from_secs(120));
+        let mut done = bench.done();
+        done.sort();
+        assert_eq!(done, ["a-1", "b-1"]);
+        let letter = &bench.listed()[0];
+        assert_eq!(letter.reason, DeadReason::KeyMissing);
+        assert!(bench.letters.remove(letter.id).now_or_never().unwrap().unwrap());
+        bench.wait_for("the key goes on", || bench.broker.unfinished() == 0);
+        assert_eq!(bench.done().last().map(String::as_str), Some("a-2"));
+    }
+}
+
+#[test]
+fn a_message_without_a_usable_key_waits_for_an_earlier_one_of_its_ordering_key() {
+    for bench in benches() {
+        bench.start_worker(true);
+        for (key, payload) in [("a", "poison"), ("a", "no-id"), ("a", "a-2")] {
+            bench.publish(key, payload);
+        }
+        bench.wait_for("there is a dead letter", || !bench.listed().is_empty());
+        bench.time.run_for(Duration::from_secs(120));
+        let reasons = || bench.listed().iter().map(|letter| letter.reason).collect::<Vec<_>>();
+        assert_eq!(reasons(), [DeadReason::AttemptsExhausted]);
+        assert!(bench.letters.remove(bench.listed()[0].id).now_or_never().unwrap().unwrap());
+        bench.wait_for("its own letter is written", || reasons() == [DeadReason::KeyMissing]);
+        assert!(bench.done().is_empty());
+    }
+}
+
+#[test]
 fn a_worker_that_starts_later_keeps_a_parked_key() {
     let bench = Bench::new(|runtime| MemoryBroker::prefix(runtime, 1));
     bench.start_worker(true);
@@ -220,12 +267,23 @@ fn a_redriven_letter_whose_end_is_not_confirmed_for_long_goes_away_all_the_same(
 struct FailingLetters {
     letters: MemoryDeadLetterStore,
     failing: AtomicUsize,
+    failing_puts: AtomicUsize,
+}
+
+fn fail_next(calls: &AtomicUsize) -> Result<()> {
+    match calls.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)) {
+        Ok(_) => Err(Error::new(ErrorKind::Unknown, "the test lets this call fail")),
+        Err(_) => Ok(()),
+    }
 }
 
 #[async_trait]
 impl DeadLetters for FailingLetters {
     async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>> {
-        self.letters.put(letters).await
+        match fail_next(&self.failing_puts) {
+            Ok(()) => self.letters.put(letters).await,
+            Err(_) => letters.iter().map(|_| Err(Error::new(ErrorKind::NotApplied, "nothing is written"))).collect(),
+        }
     }
 }
 
@@ -243,8 +301,16 @@ impl DeadLetterStore for FailingLetters {
         self.letters.mark(id).await
     }
 
+    async fn mark_as(&self, id: DeadLetterId, from: DeadReason, to: DeadReason) -> Result<bool> {
+        self.letters.mark_as(id, from, to).await
+    }
+
     async fn remove(&self, id: DeadLetterId) -> Result<bool> {
         self.letters.remove(id).await
+    }
+
+    fn tells_ordering_keys(&self) -> bool {
+        self.letters.tells_ordering_keys()
     }
 
     async fn keys_with_letters(&self, source: &str, keys: Vec<Bytes>) -> Result<Vec<Bytes>> {
@@ -260,10 +326,7 @@ impl DeadLetterStore for FailingLetters {
     }
 
     async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()> {
-        let failing = self.failing.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
-        match failing {
-            Ok(_) => Err(Error::new(ErrorKind::Unknown, "the test lets this call fail")),
-            Err(_) => self.letters.finish(redriven).await,
-        }
+        fail_next(&self.failing)?;
+        self.letters.finish(redriven).await
     }
 }

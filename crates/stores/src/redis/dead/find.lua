@@ -1,8 +1,11 @@
 -- KEYS: as put.lua. ARGV: number of the call, id.
--- Replies {number, {letter, ordering key, id of the position, payload, mark}}, or {number} without such a letter.
+-- Replies {number, {letter, ordering key, id of the position, payload, mark, changed reason}}, or {number} without such
+-- a letter.
 local entry = redis.call('HGET', KEYS[2], ARGV[2])
 if not entry then return {ARGV[1]} end
 local found = redis.call('XRANGE', KEYS[1], entry, entry)[1]
 if not found then return {ARGV[1]} end
 local fields = found[2]
-return {ARGV[1], {fields[6], fields[8], fields[10], fields[12], redis.call('HGET', KEYS[3], ARGV[2]) or ''}}
+local mark = redis.call('HGET', KEYS[3], ARGV[2]) or ''
+local reason = redis.call('HGET', KEYS[4], ARGV[2]) or ''
+return {ARGV[1], {fields[6], fields[8], fields[10], fields[12], mark, reason}}

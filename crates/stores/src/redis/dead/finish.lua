@@ -11,6 +11,7 @@ for place = 2, #ARGV, 2 do
         end
         redis.call('HDEL', KEYS[2], id)
         redis.call('HDEL', KEYS[3], id)
+        redis.call('HDEL', KEYS[4], id)
     end
 end
 return {ARGV[1]}

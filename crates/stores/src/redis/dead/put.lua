@@ -1,4 +1,4 @@
--- KEYS: the stream of letters, the hash id -> entry, the hash id -> mark.
+-- KEYS: the stream of letters, the hash id -> entry, the hash id -> mark, the hash id -> changed reason.
 -- ARGV: number of the call, id, source, letter, ordering key, id of the position, payload.
 local entry = redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'source', ARGV[3], 'letter', ARGV[4], 'okey', ARGV[5],
     'position_id', ARGV[6], 'payload', ARGV[7])
@@ -7,5 +7,6 @@ redis.call('HSET', KEYS[2], ARGV[2], entry)
 if earlier then
     redis.call('XDEL', KEYS[1], earlier)
     redis.call('HDEL', KEYS[3], ARGV[2])
+    redis.call('HDEL', KEYS[4], ARGV[2])
 end
 return {ARGV[1]}

@@ -7,4 +7,5 @@ if found then
 end
 redis.call('HDEL', KEYS[2], ARGV[2])
 redis.call('HDEL', KEYS[3], ARGV[2])
+redis.call('HDEL', KEYS[4], ARGV[2])
 return {ARGV[1], found and '1' or '0'}

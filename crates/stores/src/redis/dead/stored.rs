@@ -41,8 +41,8 @@ pub(super) fn entry(after: Option<&DeadCursor>) -> Result<String> {
 }
 
 pub(super) fn listed(reply: Value) -> Result<ListedLetter> {
-    let [entry, letter, size, mark] = parts(reply)?;
-    let columns = columns(&letter)?;
+    let [entry, letter, size, mark, reason] = parts(reply)?;
+    let columns = columns(&letter, &reason)?;
     Ok(ListedLetter {
         id: DeadLetterId::from_bytes(columns.id),
         reason: letter::reason(&columns.reason)?,
@@ -58,8 +58,8 @@ pub(super) fn listed(reply: Value) -> Result<ListedLetter> {
 }
 
 pub(super) fn kept(reply: Value) -> Result<KeptLetter> {
-    let [letter, ordering_key, position_id, payload, mark] = parts(reply)?;
-    let stored = columns(&letter)?;
+    let [letter, ordering_key, position_id, payload, mark, reason] = parts(reply)?;
+    let stored = columns(&letter, &reason)?;
     let columns = LetterColumns {
         ordering_key: stored.ordering_key.map(|_| ordering_key),
         position_id: stored.position_id.map(|_| position_id),
@@ -75,13 +75,13 @@ fn parts<const N: usize>(reply: Value) -> Result<[Bytes; N]> {
     parts.collect::<Result<Vec<_>>>()?.try_into().map_err(|_| value::unexpected_reply())
 }
 
-/// The columns, with empty bytes where a field of its own has them.
-fn columns(letter: &[u8]) -> Result<LetterColumns> {
+/// The columns, with empty bytes where a field of its own has them. `reason` is empty if it has not changed.
+fn columns(letter: &[u8], reason: &Bytes) -> Result<LetterColumns> {
     let json: Json = serde_json::from_slice(letter).map_err(|error| damaged().caused_by(error))?;
     let empty = |flag: &str| (json[flag] == Json::Bool(true)).then(Bytes::new);
     Ok(LetterColumns {
         id: field(&json, "id")?,
-        reason: field(&json, "reason")?,
+        reason: if reason.is_empty() { field(&json, "reason")? } else { text(reason)?.to_owned() },
         attempts: field(&json, "attempts")?,
         namespace: field(&json, "namespace")?,
         source: field(&json, "source")?,

@@ -10,7 +10,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', marked, '-inf', now, 'LIMIT', 0,
     if found and found[2][4] == ARGV[2] then
         redis.call('ZADD', marked, now + ARGV[4], id)
         local fields = found[2]
-        reply[#reply + 1] = {fields[6], fields[8], fields[10], fields[12], mark}
+        local reason = redis.call('HGET', KEYS[4], id) or ''
+        reply[#reply + 1] = {fields[6], fields[8], fields[10], fields[12], mark, reason}
     else
         -- The letter was removed, or written again.
         redis.call('ZREM', marked, id)

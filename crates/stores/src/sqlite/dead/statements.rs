@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use hapax_core::broker::{DeadCursor, DeadLetter, DeadLetterId, KeptLetter, ListedLetter};
+use hapax_core::broker::{DeadCursor, DeadLetter, DeadLetterId, DeadReason, KeptLetter, ListedLetter};
 use hapax_core::{OperationId, Result, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -63,7 +63,17 @@ pub(super) fn find(connection: &Connection, id: DeadLetterId) -> rusqlite::Resul
     statement.query_row([id.as_bytes()], kept).optional()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "rusqlite wants it")]
 fn kept(row: &Row<'_>) -> rusqlite::Result<Result<KeptLetter>> {
+    let letter = columns(row).map_err(|error| letter::damaged().caused_by(error)).and_then(|(columns, marked_at)| {
+        let letter = columns.letter()?;
+        Ok(KeptLetter { letter, marked_at })
+    });
+    Ok(letter)
+}
+
+/// The columns of a letter, and when it was marked.
+fn columns(row: &Row<'_>) -> rusqlite::Result<(LetterColumns, Option<Timestamp>)> {
     let columns = LetterColumns {
         id: row.get(0)?,
         reason: row.get(1)?,
@@ -83,14 +93,20 @@ fn kept(row: &Row<'_>) -> rusqlite::Result<Result<KeptLetter>> {
         headers: row.get(16)?,
         payload: row.get::<_, Vec<u8>>(17)?.into(),
     };
-    let marked_at = row.get::<_, Option<i64>>(7)?.map(letter::time);
-    Ok(columns.letter().map(|letter| KeptLetter { letter, marked_at }))
+    Ok((columns, row.get::<_, Option<i64>>(7)?.map(letter::time)))
 }
 
-/// Marks a letter, and opens its operation in the ledger again. Returns whether there is such a letter.
-pub(super) fn mark(connection: &Connection, id: DeadLetterId, now: Timestamp) -> rusqlite::Result<bool> {
+/// Marks a letter, changes its reason if it has the first of the two, and opens its operation in the ledger again.
+/// Returns whether there is such a letter.
+pub(super) fn mark(
+    connection: &Connection,
+    (id, change): (DeadLetterId, Option<(DeadReason, DeadReason)>),
+    now: Timestamp,
+) -> rusqlite::Result<bool> {
+    let (from, to) = change.map(|(from, to)| (from.as_str(), to.as_str())).unzip();
     let mut statement = connection.prepare_cached(include_str!("mark.sql"))?;
-    let found = statement.query_row(params![id.as_bytes(), stored(now)], |row| Ok((row.get(0)?, row.get(1)?)));
+    let parameters = params![id.as_bytes(), stored(now), from, to];
+    let found = statement.query_row(parameters, |row| Ok((row.get(0)?, row.get(1)?)));
     let Some((operation, namespace)): Option<(Option<[u8; 16]>, String)> = found.optional()? else { return Ok(false) };
     connection.prepare_cached(include_str!("reopen.sql"))?.execute(params![operation, namespace])?;
     Ok(true)
