@@ -2,6 +2,7 @@
 
 use std::env;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use hapax::broker::Job;
@@ -10,7 +11,7 @@ use hapax::gate::Failure;
 use hapax::ledger::{Entry, Event, HandlerFailure, Terms};
 use hapax::runtime::Tokio;
 use hapax::stores::{HandleJobs, PostgresDeadLetters, PostgresLedger};
-use hapax::worker::{MessageIdentity, Worker};
+use hapax::worker::{MessageIdentity, RedriveSource, Worker};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_postgres::Transaction;
 
@@ -59,13 +60,17 @@ async fn main() -> anyhow::Result<()> {
         anyhow::bail!("usage: example-worker-kafka KAFKA_URL POSTGRES_URL");
     };
     let mut stop = signal(SignalKind::terminate())?;
-    let database = database.parse()?;
+    let (database, runtime) = (database.parse()?, Arc::new(Tokio::current()));
     let ledger = PostgresLedger::connect(&database, Terms::new("bank")?)?;
-    let source = KafkaSource::connect(&topic.parse()?, Arc::new(Tokio::current())).await.context("Kafka")?;
-    let dead = PostgresDeadLetters::connect(&database)?;
-    let worker = Worker::builder(Box::new(source), Arc::new(ledger.process(Transfers)), Arc::new(dead))
+    let dead = Arc::new(PostgresDeadLetters::connect(&database)?);
+    let source = KafkaSource::connect(&topic.parse()?, Arc::clone(&runtime) as _).await.context("Kafka")?;
+    // Delivers the dead letters that `hapax dead redrive` has marked, too.
+    let source = RedriveSource::new(Box::new(source), Arc::clone(&dead) as _, runtime);
+    let worker = Worker::builder(Box::new(source), Arc::new(ledger.process(Transfers)), dead)
         .identity(MessageIdentity::new("bank")?)
         .build()?;
+    // Removes the rows of the ledger after their retention. It ends with the program.
+    tokio::spawn(async move { ledger.sweep_regularly(Duration::from_secs(3600)).await });
     println!("consuming {topic}");
     worker.run(async { stop.recv().await.unwrap_or_default() }).await?;
     Ok(())

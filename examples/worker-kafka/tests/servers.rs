@@ -39,7 +39,16 @@ async fn killed() {
     let bank = postgres.client().await.unwrap();
     bank.batch_execute(include_str!("../bank.sql")).await.unwrap();
     let producer = topic(&kafka).await;
-    for number in 0..TRANSFERS {
+    let topic = format!("{}/transfers?group=bank&session-timeout=6", kafka.url());
+    let mut worker = WorkerProgram::start(&topic, &postgres.url());
+    for number in 0..TRANSFERS / 2 {
+        send(&producer, number, 1);
+    }
+    until(&mut worker, &bank, "select count(*) >= 20 from transfer").await;
+    // What the worker has claimed cannot end as long as the account is locked.
+    let lock = postgres.client().await.unwrap();
+    lock.batch_execute("begin; select from account where name = 'alice' for update").await.unwrap();
+    for number in TRANSFERS / 2..TRANSFERS {
         send(&producer, number, 1);
         send(&producer, number / 2, 1);
     }
@@ -48,11 +57,11 @@ async fn killed() {
     send(&producer, TRANSFERS, 1_000_000);
     producer.flush(DEADLINE).unwrap();
 
-    let topic = format!("{}/transfers?group=bank&session-timeout=6", kafka.url());
-    let mut worker = WorkerProgram::start(&topic, &postgres.url());
-    until(&mut worker, &bank, "select count(*) >= 20 from transfer").await;
+    let claims =
+        "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%account%')";
+    until(&mut worker, &bank, claims).await;
     drop(worker);
-    // The tables that hold dead letters come with the first one.
+    lock.batch_execute("rollback").await.unwrap();
     let mut worker = WorkerProgram::start(&topic, &postgres.url());
     until(&mut worker, &bank, "select to_regclass('hapax_dead') is not null").await;
     until(&mut worker, &bank, "select (select count(*) from hapax_dead) = 2").await;
