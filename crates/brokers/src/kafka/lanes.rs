@@ -144,7 +144,7 @@ impl SharedLanes {
         }
     }
 
-    /// Adds a message. Returns whether its partition must be paused now.
+    /// Adds a message, and wakes nobody. Returns whether its partition must be paused now.
     pub(super) fn push(&self, partition: &Partition, offset: i64, message: Message) -> bool {
         let mut state = self.state();
         let share = state.share();
@@ -155,9 +155,12 @@ impl SharedLanes {
         lane.arrived.push_back(Delivery { id, message: Arc::new(message), attempt: None, leased_until: None });
         let must_pause = lane.is_full(share) && !lane.is_paused;
         lane.is_paused |= must_pause;
-        drop(state);
-        self.changed.notify_one();
         must_pause
+    }
+
+    /// Wakes the worker for the messages that were added.
+    pub(super) fn wake(&self) {
+        self.changed.notify_one();
     }
 
     /// Paused partitions that have room again.

@@ -27,6 +27,9 @@ pub(super) type WeakConsumer = Weak<BaseConsumer<Rebalancer>>;
 /// How long a poll waits for a message. A partition with room again is resumed after this time at the latest.
 const POLL: Duration = Duration::from_millis(20);
 
+/// The worker is woken for so many messages together, or for fewer if no more have arrived.
+const WOKEN_FOR: usize = 256;
+
 /// How long the broker may take at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -101,12 +104,28 @@ fn check_topic(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<()> {
 
 fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins) {
     while !lanes.state().is_closed {
-        match consumer.poll(POLL) {
-            None => {}
-            Some(Ok(message)) => receive(consumer, lanes, origins, &message),
-            Some(Err(error)) => report(lanes, error),
-        }
+        poll(consumer, lanes, origins);
         resume(consumer, lanes);
+    }
+}
+
+/// Waits for a message, and takes those that have arrived behind it. It costs more to wake the worker than to take a
+/// message.
+fn poll(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins) {
+    let mut added = 0;
+    while added < WOKEN_FOR {
+        match consumer.poll(if added == 0 { POLL } else { Duration::ZERO }) {
+            None => break,
+            Some(Ok(message)) => receive(consumer, lanes, origins, &message),
+            Some(Err(error)) => {
+                report(lanes, error);
+                break;
+            }
+        }
+        added += 1;
+    }
+    if added > 0 {
+        lanes.wake();
     }
 }
 

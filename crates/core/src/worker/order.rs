@@ -19,6 +19,8 @@ pub(super) struct RunOrder {
     keys: BTreeMap<OrderKey, BTreeSet<u64>>,
     /// What may run: messages without a key, and the first one of each key.
     ready: BTreeSet<u64>,
+    /// How many messages may be taken at once: for each ready one, all of its key.
+    ready_messages: usize,
     delayed: BTreeSet<(Duration, u64)>,
     /// Keys of which nothing may start.
     closed: BTreeSet<OrderKey>,
@@ -51,7 +53,9 @@ impl RunOrder {
     /// Adds a message behind all others.
     pub(super) fn push(&mut self, number: u64, key: Option<OrderKey>) {
         if let Some(key) = &key {
-            self.keys.entry(key.clone()).or_default().insert(number);
+            let numbers = self.keys.entry(key.clone()).or_default();
+            self.ready_messages += usize::from(numbers.first().is_some_and(|first| self.ready.contains(first)));
+            numbers.insert(number);
         }
         self.entries.insert(number, OrderEntry { key: key.clone(), state: RunState::Waiting, is_alone: false });
         self.admit(number, key.as_ref());
@@ -78,12 +82,13 @@ impl RunOrder {
 
     /// Takes this message and those of its key that directly follow.
     fn take_from(&mut self, first: u64, limit: usize) -> Vec<u64> {
-        self.ready.remove(&first);
-        let key = self.entries.get(&first).and_then(|entry| entry.key.clone());
-        let followers = key.and_then(|key| self.keys.get(&key)).map(|key| key.range(first..).copied().collect());
+        self.clear_ready(first);
+        let key = self.entries.get(&first).and_then(|entry| entry.key.as_ref());
+        let followers = key.and_then(|key| self.keys.get(key));
+        let followers = followers.map(|numbers| numbers.range(first..).take(limit).copied().collect());
         let candidates: Vec<u64> = followers.unwrap_or_else(|| vec![first]);
         let mut taken = Vec::new();
-        for number in candidates.into_iter().take(limit) {
+        for number in candidates {
             let Some(entry) = self.entries.get_mut(&number) else { break };
             if entry.state != RunState::Waiting || (entry.is_alone && number != first) {
                 break;
@@ -96,27 +101,25 @@ impl RunOrder {
 
     /// Notes that a message has come to its end, or is gone.
     pub(super) fn remove(&mut self, number: u64) {
+        self.clear_ready(number);
         let Some(entry) = self.entries.remove(&number) else { return };
-        self.ready.remove(&number);
         if let RunState::Delayed(until) = entry.state {
             self.delayed.remove(&(until, number));
         }
         let Some(key) = entry.key else { return };
-        if let Some(numbers) = self.keys.get_mut(&key) {
-            numbers.remove(&number);
-            if numbers.is_empty() {
-                self.keys.remove(&key);
-                self.closed.remove(&key);
-            }
+        self.leave_key(number, &key);
+        if self.keys.get(&key).is_some_and(BTreeSet::is_empty) {
+            self.keys.remove(&key);
+            self.closed.remove(&key);
         }
         self.admit_first(&key);
     }
 
     /// Lets nothing more of a key start.
     pub(super) fn close(&mut self, key: &OrderKey) {
-        for number in self.keys.get(key).into_iter().flatten() {
-            self.ready.remove(number);
-        }
+        let numbers = self.keys.get(key).into_iter().flatten();
+        let ready: Vec<u64> = numbers.filter(|number| self.ready.contains(number)).copied().collect();
+        ready.into_iter().for_each(|number| self.clear_ready(number));
         self.closed.insert(key.clone());
     }
 
@@ -136,13 +139,10 @@ impl RunOrder {
         let Some(entry) = self.entries.get_mut(&number) else { return };
         entry.state = RunState::Delayed(until);
         self.delayed.insert((until, number));
-        if chaos::on("overtaking_within_key")
-            && let Some(key) = &entry.key
-            && let Some(numbers) = self.keys.get_mut(key)
-        {
-            numbers.remove(&number);
-        }
         if let Some(key) = entry.key.clone() {
+            if chaos::on("overtaking_within_key") {
+                self.leave_key(number, &key);
+            }
             self.admit_first(&key);
         }
     }
@@ -172,22 +172,41 @@ impl RunOrder {
         self.delayed.first().map(|(until, _)| *until)
     }
 
-    /// The number of messages that may be taken at once, counted up to `limit`.
-    pub(super) fn ready(&self, limit: usize) -> usize {
-        let mut count = 0;
-        for number in &self.ready {
-            let key = self.entries.get(number).and_then(|entry| entry.key.as_ref());
-            count += key.and_then(|key| self.keys.get(key)).map_or(1, BTreeSet::len);
-            if count >= limit {
-                return limit;
-            }
+    /// The number of messages that may be taken at once.
+    pub(super) fn ready(&self) -> usize {
+        self.ready_messages
+    }
+
+    /// How many messages a ready one stands for: all of its key.
+    fn weight(&self, number: u64) -> usize {
+        let key = self.entries.get(&number).and_then(|entry| entry.key.as_ref());
+        key.and_then(|key| self.keys.get(key)).map_or(1, BTreeSet::len)
+    }
+
+    fn set_ready(&mut self, number: u64) {
+        if self.ready.insert(number) {
+            self.ready_messages += self.weight(number);
         }
-        count
+    }
+
+    fn clear_ready(&mut self, number: u64) {
+        if self.ready.remove(&number) {
+            self.ready_messages -= self.weight(number);
+        }
+    }
+
+    /// Takes a message that is not ready out of its key.
+    fn leave_key(&mut self, number: u64, key: &OrderKey) {
+        if let Some(numbers) = self.keys.get_mut(key)
+            && numbers.remove(&number)
+        {
+            self.ready_messages -= usize::from(numbers.first().is_some_and(|first| self.ready.contains(first)));
+        }
     }
 
     fn admit(&mut self, number: u64, key: Option<&OrderKey>) {
         match key {
-            None => drop(self.ready.insert(number)),
+            None => self.set_ready(number),
             Some(key) => self.admit_first(key),
         }
     }
@@ -203,7 +222,53 @@ impl RunOrder {
             .take_while(|number| !is(number, RunState::Waiting))
             .any(|number| is(number, RunState::Running));
         if !is_running && is(&first, RunState::Waiting) {
-            self.ready.insert(first);
+            self.set_ready(first);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(order: &RunOrder) -> usize {
+        order.ready.iter().map(|number| order.weight(*number)).sum()
+    }
+
+    #[test]
+    fn the_number_of_ready_messages_is_that_of_a_count() {
+        for one_of_a_key in [false, true] {
+            let mut order = if one_of_a_key { RunOrder::one_of_a_key() } else { RunOrder::default() };
+            // A small generator: the core has no random numbers.
+            let (mut random, mut running, mut number) = (1_u64, Vec::new(), 0);
+            let mut next = |of: usize| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                usize::try_from(random >> 33).unwrap_or_default() % of
+            };
+            for step in 0..20_000_u64 {
+                let key = |n: usize| -> OrderKey { ("orders".into(), vec![u8::try_from(n).unwrap_or(u8::MAX)].into()) };
+                match next(8) {
+                    0..3 => {
+                        number += 1;
+                        order.push(number, (next(4) > 0).then(|| key(next(6))));
+                    }
+                    3 => running.extend(order.take(1 + next(10))),
+                    4 if !running.is_empty() => order.remove(running.swap_remove(next(running.len()))),
+                    5 if !running.is_empty() => {
+                        let number = running.swap_remove(next(running.len()));
+                        if next(3) == 0 {
+                            order.run_alone(number);
+                        }
+                        order.delay(number, Duration::from_secs(step + 5));
+                    }
+                    6 if next(2) == 0 => order.close(&key(next(6))),
+                    6 => order.open(&key(next(6))),
+                    7 if next(20) == 0 => order.remove(1 + next(usize::try_from(number).unwrap_or(0) + 1) as u64),
+                    _ => order.wake(Duration::from_secs(step)),
+                }
+                assert_eq!(order.ready(), counted(&order), "step {step}: {order:?}");
+            }
+            assert!(number > 1000);
         }
     }
 }

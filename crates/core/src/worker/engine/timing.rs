@@ -26,7 +26,7 @@ impl Engine {
 
     /// When the next batch starts.
     pub(super) fn batch_start(&mut self, now: Duration) -> BatchStart {
-        let ready = self.order.ready(self.settings.batch);
+        let ready = self.order.ready();
         if ready == 0 {
             self.ready_since = None;
         } else if self.ready_since.is_none() {
