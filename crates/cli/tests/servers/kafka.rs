@@ -52,14 +52,15 @@ impl Topic {
         self.producer.flush(DEADLINE).unwrap();
     }
 
-    /// The number of records of a partition that the group has committed.
+    /// The number of records of a partition that the group has committed. 0 while the broker does not tell.
     fn committed(&self, partition: i32) -> i64 {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.hosts).set("group.id", self.name);
         let observer: BaseConsumer = config.create().unwrap();
         let mut list = TopicPartitionList::new();
         list.add_partition(self.name, partition);
-        let committed = observer.committed_offsets(list, DEADLINE).unwrap();
+        // The coordinator of the group may be moving.
+        let Ok(committed) = observer.committed_offsets(list, DEADLINE) else { return 0 };
         match committed.find_partition(self.name, partition).unwrap().offset() {
             Offset::Offset(offset) => offset,
             Offset::Beginning | Offset::End | Offset::Stored | Offset::Invalid | Offset::OffsetTail(_) => 0,
