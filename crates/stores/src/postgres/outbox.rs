@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU32;
 use async_trait::async_trait;
 use hapax_core::outbox::{BucketCursor, EventRow, Horizon, MarkedRows, OpenRows, Outbox, ParkedRow, RowId};
 use hapax_core::runtime::Runtime;
+use hapax_core::store::{Finding, Severity};
 use hapax_core::{Error, ErrorKind, Result};
 use tokio::sync::OnceCell;
 use tokio_postgres::Row;
@@ -19,6 +20,8 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::PostgresUrl;
+use super::call_error::{NO_TABLES, PostgresCallError};
+use super::check::ServerFacts;
 use super::migrations;
 use super::pool::{ConnectionPool, Parameter};
 use columns::column;
@@ -171,6 +174,25 @@ impl Outbox for PostgresOutbox {
         })
     }
 
+    async fn check(&self) -> Result<Vec<Finding>> {
+        let refuse = |message: &str| Finding { severity: Severity::Refuse, message: message.to_owned() };
+        // Tables that are missing and cannot be created are found below.
+        match self.create_tables().await {
+            Err(error) if error.kind() != ErrorKind::Unusable => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let unread = || Error::new(ErrorKind::NotApplied, "the server does not tell its settings");
+        let row = self.pool.query(&self.sql.facts, &[]).await?.pop().ok_or_else(unread)?;
+        let facts = ServerFacts::read(&row).map_err(PostgresCallError::Sent)?;
+        let mut findings = facts.findings(&["hapax_outbox", "hapax_parked", "hapax_relay"]);
+        if !column::<bool>(&row, "has_tables")? {
+            findings.push(refuse(NO_TABLES));
+        } else if !column::<bool>(&row, "has_rights")? {
+            findings.push(refuse(NO_RIGHTS));
+        }
+        Ok(findings)
+    }
+
     async fn wait_for_rows(&self) {
         match &self.wake_up {
             Some(wake_up) => wake_up.wait().await,
@@ -178,6 +200,9 @@ impl Outbox for PostgresOutbox {
         }
     }
 }
+
+const NO_RIGHTS: &str =
+    "the role lacks a right of a relay on the tables of the outbox; docs/outbox_rights.sql grants them";
 
 const NO_COUNTER: &str = "the table hapax_relay has no row; restore it: insert into hapax_relay (id, rewinds) values \
     (1, 0), then restart the relays";

@@ -20,6 +20,7 @@ pub(super) struct OutboxSql {
     pub(super) drop: String,
     pub(super) republish: String,
     pub(super) sweep: String,
+    pub(super) facts: String,
 }
 
 impl OutboxSql {
@@ -41,6 +42,7 @@ impl OutboxSql {
             drop: schema.qualify(include_str!("drop.sql")),
             republish: schema.qualify(include_str!("republish.sql")),
             sweep: schema.qualify(include_str!("sweep.sql")),
+            facts: schema.qualify(include_str!("facts.sql")),
         }
     }
 }

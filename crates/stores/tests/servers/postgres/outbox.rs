@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hapax_core::outbox::{BUCKETS, BucketCursor, MarkedRows, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId};
 use hapax_core::runtime::{Runtime, Tokio};
+use hapax_core::store::Severity;
 use hapax_core::{ErrorKind, Timestamp};
 use hapax_stores::PostgresOutbox;
 use hapax_testkit::servers::{self, PostgresSchema};
@@ -25,6 +26,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_relay_is_notified_also_after_its_connection_broke", POSTGRES, notifications),
         servers::test("a_plain_insert_is_read", POSTGRES, plain_insert),
         servers::test("a_locked_row_keeps_no_other_row_from_its_mark", POSTGRES, locked_row),
+        servers::test("a_relay_is_refused_without_tables_rights_or_a_log", POSTGRES, start_up),
         servers::test("a_sweep_goes_through_the_whole_table", POSTGRES, sweep),
     ]
 }
@@ -316,6 +318,33 @@ async fn plain_insert() {
     assert_eq!((&*event.namespace, &*event.topic, &event.payload[..]), ("shop", "topic", &b"payload"[..]));
     assert_eq!(event.id.to_string(), "f81d4fae-7dec-41d0-a765-00a0c91e6bf6");
     assert_eq!(rows[0].bucket, hapax_core::outbox::bucket_of(event.id.as_bytes()));
+}
+
+/// What a relay finds at its start.
+async fn start_up() {
+    let (schema, outbox) = with_tables().await;
+    let name = schema.name();
+    let refused = async |outbox: &PostgresOutbox| {
+        let found = outbox.check().await.expect("the server answers");
+        let refused = found.into_iter().filter(|finding| finding.severity == Severity::Refuse);
+        refused.map(|finding| finding.message).collect::<Vec<_>>()
+    };
+    assert_eq!(refused(&outbox).await, [""; 0]);
+    let role = format!("{name}_poor");
+    let create = format!(
+        "create role {role} login; grant usage on schema {name} to {role};
+         grant select on all tables in schema {name} to {role}"
+    );
+    schema.admin().batch_execute(&create).await.unwrap();
+    let poor = self::outbox(&schema.url().replace(&format!("//{name}@"), &format!("//{role}@")));
+    let found = refused(&poor).await;
+    assert!(found.len() == 1 && found[0].contains("lacks a right of a relay"), "{found:?}");
+    schema.admin().batch_execute("alter table hapax_parked set unlogged").await.unwrap();
+    let found = refused(&outbox).await;
+    assert!(found.len() == 1 && found[0].contains("unlogged"), "{found:?}");
+    schema.admin().batch_execute("drop table hapax_parked").await.unwrap();
+    let found = refused(&outbox).await;
+    assert!(found.len() == 1 && found[0].contains("the tables of Hapax are missing"), "{found:?}");
 }
 
 /// Somebody looks at a row with `for update`, and goes to lunch.
