@@ -16,6 +16,7 @@ const LIST: &str = "crates/core/src/chaos.rs";
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
     ("relay", ["hapax-core", "it"], &["relay::"]),
+    ("outbox", ["hapax-stores", "outbox"], &["memory"]),
     ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor", "--skip", "relay::"]),
     ("ledger", ["hapax-stores", "ledger"], &["sqlite"]),
     ("ledger on PostgreSQL", ["hapax-stores", "ledger"], &SHORT_ON_POSTGRES),

@@ -136,6 +136,8 @@ fn a_read_that_began_before_a_bucket_was_lost_is_not_used_when_it_is_back() {
 #[test]
 fn a_key_that_is_being_resumed_is_not_read_all_the_time() {
     let world = RelayWorld::new(1);
+    // A transaction that stays open, so that the rows are read again.
+    world.emit(Some(200), 3600 * SECOND, true);
     for _ in 0..6 {
         world.emit(Some(1), Duration::ZERO, true);
         world.time.run_for(Duration::from_millis(1));
