@@ -32,6 +32,8 @@ verbs:
   prove torture  kills processes and servers and cuts connections under load: --transfers N [--seed N]
                  [--runner | --without-ledger] [--kill-database N | --cut-commits N]
   prove worker   kills, stops and rebalances workers on Kafka: --transfers N [--seed N] [--brokers N] [--without-ledger]
+  prove relay    kills, stops and cuts off relays between PostgreSQL and NATS: [--events N] [--keys K] [--seed N]
+                 [--without-inbox]
   services unpack | up NAME | down [NAME] | status
                  real servers, unpacked and never installed; after `up` a server runs until `down`
   help           this page

@@ -31,8 +31,9 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<bool, String> {
         ["torture", rest @ ..] => torture(root, "hapax-torture", rest),
         ["target", rest @ ..] => torture(root, "hapax-torture-target", rest),
         ["worker", rest @ ..] => worker(root, rest),
+        ["relay", rest @ ..] => relay(root, rest),
         [other, ..] => Err(format!("there is no proof `{other}`")),
-        [] => Err("name what to prove: model, sim, torture, target, worker".into()),
+        [] => Err("name what to prove: model, sim, torture, target, worker, relay".into()),
     }
 }
 
@@ -64,6 +65,18 @@ fn worker(root: &Path, arguments: &[&str]) -> Result<bool, String> {
     build.args(["build", "--quiet", "-p", "example-worker-kafka", "-p", "hapax-worker-torture"]);
     let mut run = Command::new(target(root).join("debug/hapax-worker-torture"));
     run.args(arguments).args(["--commit", &commit, "--report", "verify/worker/REPORT.md"]);
+    Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
+}
+
+/// Tortures relays between PostgreSQL and NATS. The binary reads the arguments, and writes the report.
+fn relay(root: &Path, arguments: &[&str]) -> Result<bool, String> {
+    let commit =
+        commit(root, &["crates", "verify/relay"]).ok_or("git cannot name the commit of the tortured sources")?;
+    services::unpack(root)?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "-p", "hapax-relay-torture"]);
+    let mut run = Command::new(target(root).join("debug/hapax-relay-torture"));
+    run.args(arguments).args(["--commit", &commit, "--report", "verify/relay/REPORT.md"]);
     Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
 }
 

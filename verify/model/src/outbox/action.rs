@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One step. Rows, keys and relays are numbered from 0; a row has the number of its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OutboxAction {
+pub(crate) enum EventAction {
     Begin(usize),
     Draw(usize),
     Commit(usize),
@@ -54,7 +54,7 @@ pub(crate) enum OutboxAction {
     Keep,
 }
 
-impl fmt::Display for OutboxAction {
+impl fmt::Display for EventAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Begin(row) => write!(f, "transaction {row} begins"),

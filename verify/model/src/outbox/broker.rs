@@ -3,7 +3,7 @@
 use hapax_core::outbox::RowState;
 
 use crate::invariant::Invariant;
-use crate::outbox::action::OutboxAction;
+use crate::outbox::action::EventAction;
 use crate::outbox::setting::{OutboxRule, OutboxSpace};
 use crate::outbox::world::{EventWorld, ModelBroker, NumberSet, ROWS};
 
@@ -11,18 +11,18 @@ use crate::outbox::world::{EventWorld, ModelBroker, NumberSet, ROWS};
 const MANY: u8 = 2;
 
 impl EventWorld {
-    pub(crate) fn collect_broker_actions(&self, space: &OutboxSpace, actions: &mut Vec<OutboxAction>) {
+    pub(crate) fn collect_broker_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
         if !self.broker.known.is_empty() {
-            actions.push(OutboxAction::ForgetIds);
+            actions.push(EventAction::ForgetIds);
         }
         if self.broker.unread != [0; ROWS] {
-            actions.push(OutboxAction::Consume);
+            actions.push(EventAction::Consume);
         }
         if self.faults_left.losses > 0 && self.broker.unread != [0; ROWS] {
-            actions.push(OutboxAction::LoseAll);
+            actions.push(EventAction::LoseAll);
         }
         if space.0.faults.losses > 0 {
-            actions.push(OutboxAction::Keep);
+            actions.push(EventAction::Keep);
         }
     }
 

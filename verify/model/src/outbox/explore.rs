@@ -6,7 +6,7 @@ use hapax_core::outbox::RowState;
 use stateright::{Model, Property};
 
 use crate::invariant::Invariant;
-use crate::outbox::action::OutboxAction;
+use crate::outbox::action::EventAction;
 use crate::outbox::setting::OutboxSpace;
 use crate::outbox::world::{EventWorld, NumberSet};
 use crate::reach::Explored;
@@ -24,13 +24,13 @@ const ALWAYS: &[(Invariant, OutboxCheck)] = &[
 
 impl Model for OutboxSpace {
     type State = EventWorld;
-    type Action = OutboxAction;
+    type Action = EventAction;
 
     fn init_states(&self) -> Vec<EventWorld> {
         vec![EventWorld::new(self)]
     }
 
-    fn actions(&self, world: &EventWorld, actions: &mut Vec<OutboxAction>) {
+    fn actions(&self, world: &EventWorld, actions: &mut Vec<EventAction>) {
         // A broken invariant ends the exploration of this way.
         if world.broken.is_some() {
             return;
@@ -43,7 +43,7 @@ impl Model for OutboxSpace {
         world.collect_broker_actions(self, actions);
     }
 
-    fn next_state(&self, world: &EventWorld, action: OutboxAction) -> Option<EventWorld> {
+    fn next_state(&self, world: &EventWorld, action: EventAction) -> Option<EventWorld> {
         let mut next = world.clone();
         next.apply(self, action);
         (next != *world).then_some(next)
@@ -78,7 +78,7 @@ impl Explored for OutboxSpace {
         })
     }
 
-    fn describe(&self, way: &[OutboxAction]) -> String {
+    fn describe(&self, way: &[EventAction]) -> String {
         let (mut world, mut text) = (EventWorld::new(self), String::new());
         for (step, action) in (1..).zip(way) {
             world.apply(self, *action);
@@ -99,8 +99,8 @@ fn describe_rows(space: &OutboxSpace, world: &EventWorld) -> String {
 }
 
 impl EventWorld {
-    fn apply(&mut self, space: &OutboxSpace, action: OutboxAction) {
-        use OutboxAction as A;
+    fn apply(&mut self, space: &OutboxSpace, action: EventAction) {
+        use EventAction as A;
         match action {
             A::Begin(row) => self.begin(row),
             A::Draw(row) => self.draw(row),

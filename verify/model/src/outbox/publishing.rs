@@ -3,16 +3,16 @@
 use hapax_core::outbox::RowState;
 
 use crate::invariant::Invariant;
-use crate::outbox::action::OutboxAction;
+use crate::outbox::action::EventAction;
 use crate::outbox::setting::{OutboxRule, OutboxSpace};
 use crate::outbox::world::{EventWorld, HeldPhase, ModelParking, NumberSet};
 
 impl EventWorld {
-    pub(crate) fn collect_publish_actions(&self, space: &OutboxSpace, actions: &mut Vec<OutboxAction>) {
+    pub(crate) fn collect_publish_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
         for relay in space.relays() {
             for row in space.rows() {
                 if self.may_start(space, relay, row) {
-                    actions.push(OutboxAction::Start(relay, row));
+                    actions.push(EventAction::Start(relay, row));
                 }
                 if self.relays[relay].is_in_flight(row) {
                     self.collect_fates(relay, row, actions);
@@ -21,10 +21,10 @@ impl EventWorld {
             self.collect_writes(space, relay, actions);
         }
         for row in space.rows().filter(|row| self.late_publications.has(*row)) {
-            actions.extend([OutboxAction::ArriveLate(row), OutboxAction::LoseLate(row)]);
+            actions.extend([EventAction::ArriveLate(row), EventAction::LoseLate(row)]);
         }
         if !self.late_marks.is_empty() {
-            actions.push(OutboxAction::MarkLate);
+            actions.push(EventAction::MarkLate);
         }
     }
 
@@ -41,38 +41,38 @@ impl EventWorld {
         seen.holds && seen.held[row] == HeldPhase::Waiting && is_first
     }
 
-    fn collect_fates(&self, relay: usize, row: usize, actions: &mut Vec<OutboxAction>) {
-        actions.push(OutboxAction::Publish(relay, row));
+    fn collect_fates(&self, relay: usize, row: usize, actions: &mut Vec<EventAction>) {
+        actions.push(EventAction::Publish(relay, row));
         if self.faults_left.refusals > 0 {
-            actions.push(OutboxAction::Refuse(relay, row));
+            actions.push(EventAction::Refuse(relay, row));
         }
         if self.faults_left.network > 0 {
-            actions.push(OutboxAction::LosePublication(relay, row));
-            actions.push(OutboxAction::LoseConfirmation(relay, row));
+            actions.push(EventAction::LosePublication(relay, row));
+            actions.push(EventAction::LoseConfirmation(relay, row));
             if !self.late_publications.has(row) {
-                actions.push(OutboxAction::DelayPublication(relay, row));
+                actions.push(EventAction::DelayPublication(relay, row));
             }
         }
     }
 
-    fn collect_writes(&self, space: &OutboxSpace, relay: usize, actions: &mut Vec<OutboxAction>) {
+    fn collect_writes(&self, space: &OutboxSpace, relay: usize, actions: &mut Vec<EventAction>) {
         let (seen, may_fail) = (&self.relays[relay], self.faults_left.network > 0);
         if !seen.marking.is_empty() {
-            actions.push(OutboxAction::Mark(relay));
+            actions.push(EventAction::Mark(relay));
             if may_fail {
-                actions.extend([OutboxAction::LoseMark(relay), OutboxAction::LoseMarkReply(relay)]);
+                actions.extend([EventAction::LoseMark(relay), EventAction::LoseMarkReply(relay)]);
             }
         } else if !seen.unmarked.is_empty() {
-            actions.push(OutboxAction::StartMark(relay));
+            actions.push(EventAction::StartMark(relay));
         }
         for row in space.rows().filter(|row| seen.refused.has(*row)) {
-            actions.push(OutboxAction::Park(relay, row));
+            actions.push(EventAction::Park(relay, row));
             if may_fail {
-                actions.push(OutboxAction::LoseParkReply(relay, row));
+                actions.push(EventAction::LoseParkReply(relay, row));
             }
         }
         if !seen.aside.is_empty() {
-            actions.push(OutboxAction::SetAside(relay));
+            actions.push(EventAction::SetAside(relay));
         }
     }
 

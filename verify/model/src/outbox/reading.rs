@@ -2,37 +2,37 @@
 
 use hapax_core::outbox::{Horizon, RowId, RowState};
 
-use crate::outbox::action::OutboxAction;
+use crate::outbox::action::EventAction;
 use crate::outbox::setting::{HorizonKind, OutboxRule, OutboxSpace};
 use crate::outbox::world::{
     BucketClaim, EventWorld, HeldPhase, ModelRelay, NOBODY, NumberSet, OutboxSnapshot, ReadPhase,
 };
 
 impl EventWorld {
-    pub(crate) fn collect_claim_actions(&self, space: &OutboxSpace, actions: &mut Vec<OutboxAction>) {
+    pub(crate) fn collect_claim_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
         let BucketClaim { holder, has_lapsed, was_claimed } = self.claim;
         for relay in space.relays() {
             let seen = &self.relays[relay];
             if !seen.holds && (holder.is_none() || has_lapsed) && (was_claimed || relay == 0) {
-                actions.push(OutboxAction::Claim(relay));
+                actions.push(EventAction::Claim(relay));
             }
             let is_lost = holder != Some(relay) || has_lapsed;
             if seen.holds && is_lost {
-                actions.push(OutboxAction::NoticeLoss(relay));
+                actions.push(EventAction::NoticeLoss(relay));
                 if holder == Some(relay) {
-                    actions.push(OutboxAction::Renew(relay));
+                    actions.push(EventAction::Renew(relay));
                 }
             }
             let is_settled = seen.held.iter().all(|row| matches!(row, HeldPhase::NotHeld | HeldPhase::Waiting));
             if self.faults_left.moves > 0 && seen.holds && !is_lost && is_settled {
-                actions.push(OutboxAction::GiveBack(relay));
+                actions.push(EventAction::GiveBack(relay));
             }
             if self.faults_left.crashes > 0 && *seen != ModelRelay::default() {
-                actions.push(OutboxAction::Crash(relay));
+                actions.push(EventAction::Crash(relay));
             }
         }
         if holder.is_some() && !has_lapsed && (self.faults_left.lapses > 0 || holder == Some(NOBODY)) {
-            actions.push(OutboxAction::Lapse);
+            actions.push(EventAction::Lapse);
         }
     }
 
@@ -67,22 +67,22 @@ impl EventWorld {
         }
     }
 
-    pub(crate) fn collect_read_actions(&self, space: &OutboxSpace, actions: &mut Vec<OutboxAction>) {
+    pub(crate) fn collect_read_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
         for relay in space.relays() {
             let seen = &self.relays[relay];
             match seen.reading {
                 ReadPhase::Idle if seen.holds => {
-                    actions.push(OutboxAction::Read(relay));
+                    actions.push(EventAction::Read(relay));
                     if space.0.horizon == HorizonKind::InSteps {
-                        actions.push(OutboxAction::ReadDrawn(relay));
+                        actions.push(EventAction::ReadDrawn(relay));
                     }
                     if space.violates(OutboxRule::CursorRunsAhead) {
-                        actions.push(OutboxAction::GoBack(relay));
+                        actions.push(EventAction::GoBack(relay));
                     }
                 }
                 ReadPhase::Idle => {}
-                ReadPhase::Drawn(_) | ReadPhase::Stamped(..) => actions.push(OutboxAction::ReadStamps(relay)),
-                ReadPhase::Seen(_) => actions.push(OutboxAction::TakeRead(relay)),
+                ReadPhase::Drawn(_) | ReadPhase::Stamped(..) => actions.push(EventAction::ReadStamps(relay)),
+                ReadPhase::Seen(_) => actions.push(EventAction::TakeRead(relay)),
             }
         }
     }

@@ -2,12 +2,12 @@
 
 use hapax_core::outbox::RowState;
 
-use crate::outbox::action::OutboxAction;
+use crate::outbox::action::EventAction;
 use crate::outbox::setting::{OutboxRule, OutboxSpace};
 use crate::outbox::world::{EventWorld, ModelRelay, ModelTransaction};
 
 impl EventWorld {
-    pub(crate) fn collect_writer_actions(&self, space: &OutboxSpace, actions: &mut Vec<OutboxAction>) {
+    pub(crate) fn collect_writer_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
         for row in space.rows() {
             let transaction = self.transactions[row];
             let is_late = space.violates(OutboxRule::IdBeforeXid);
@@ -16,13 +16,13 @@ impl EventWorld {
                 true => (transaction.id > 0 && transaction.stamp == 0, true),
             };
             if may_begin {
-                actions.push(OutboxAction::Begin(row));
+                actions.push(EventAction::Begin(row));
             }
             if may_draw && transaction.id == 0 && transaction.committed.is_none() && !self.is_locked(space, row) {
-                actions.push(OutboxAction::Draw(row));
+                actions.push(EventAction::Draw(row));
             }
             if transaction.id > 0 && transaction.stamp > 0 && transaction.committed.is_none() {
-                actions.extend([OutboxAction::Commit(row), OutboxAction::RollBack(row)]);
+                actions.extend([EventAction::Commit(row), EventAction::RollBack(row)]);
             }
         }
     }
@@ -48,27 +48,27 @@ impl EventWorld {
         self.rows[row] = is_committed.then_some(RowState::Open);
     }
 
-    pub(crate) fn collect_operator_actions(&self, space: &OutboxSpace, actions: &mut Vec<OutboxAction>) {
+    pub(crate) fn collect_operator_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
         for (key, parked) in self.parked.iter().enumerate() {
             let Some(parked) = parked else { continue };
             match parked.is_being_resumed {
-                true if self.first_aside(space, key).is_some() => actions.push(OutboxAction::Reopen(key)),
-                true => actions.push(OutboxAction::EndResume(key)),
-                false if self.faults_left.resumes > 0 => actions.push(OutboxAction::BeginResume(key)),
+                true if self.first_aside(space, key).is_some() => actions.push(EventAction::Reopen(key)),
+                true => actions.push(EventAction::EndResume(key)),
+                false if self.faults_left.resumes > 0 => actions.push(EventAction::BeginResume(key)),
                 false => {}
             }
             let is_closed = matches!(self.rows[usize::from(parked.row)], Some(RowState::Open | RowState::Aside));
             if self.faults_left.drops > 0 && is_closed {
-                actions.push(OutboxAction::Drop(key));
+                actions.push(EventAction::Drop(key));
             }
         }
         if self.broker.has_lost && (self.is_quiet() || space.violates(OutboxRule::RepublishesEarly)) {
-            actions.push(OutboxAction::Republish);
+            actions.push(EventAction::Republish);
         }
         if space.0.faults.losses > 0 {
             let is_old = |row: &usize| self.broker.kept.has(*row) || space.violates(OutboxRule::SweepsEarly);
             let published = space.rows().filter(|row| self.rows[*row] == Some(RowState::Published));
-            actions.extend(published.filter(is_old).map(OutboxAction::Sweep));
+            actions.extend(published.filter(is_old).map(EventAction::Sweep));
         }
     }
 

@@ -1,0 +1,57 @@
+//! A short run on real servers, and the same run without the inbox, which must fail.
+//!
+//! A test of this package alone builds the relay, too.
+
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
+
+use std::process::ExitCode;
+
+use hapax_relay_torture::{RelayFault, RelayTortureOptions, RelayTortureResult};
+use hapax_testkit::servers;
+
+fn main() -> ExitCode {
+    // A run needs both servers.
+    let service = if servers::required("nats").is_ok() { "postgres" } else { "nats" };
+    servers::main([
+        servers::test("no_fault_loses_an_event_or_its_place_or_repeats_its_effect", service, with_the_inbox),
+        servers::test("the_audit_finds_second_effects_without_the_inbox", service, without_the_inbox),
+        #[cfg(feature = "chaos")]
+        servers::test("the_audit_finds_events_that_were_marked_and_not_published", service, with_a_known_bug),
+    ])
+}
+
+/// A run with all faults.
+fn options(events: u32) -> RelayTortureOptions {
+    let faults = RelayFault::ALL.to_vec();
+    RelayTortureOptions { events, keys: events / 10, seed: 1, faults, has_inbox: true, mutant: None }
+}
+
+async fn run(options: RelayTortureOptions) -> RelayTortureResult {
+    let folder = tempfile::tempdir().unwrap();
+    let result = hapax_relay_torture::run(&options, folder.path()).await.unwrap();
+    println!("{result:?}");
+    if options.has_inbox && options.mutant.is_none() && !result.damages.is_empty() {
+        println!("the log of the relays is in {}", folder.keep().display());
+    }
+    result
+}
+
+async fn with_the_inbox() {
+    let result = run(options(5000)).await;
+    assert_eq!(result.damages, Vec::<String>::new());
+    assert!(result.committed > 4000, "{result:?}");
+}
+
+async fn without_the_inbox() {
+    let faults = vec![RelayFault::KillUnconfirmed, RelayFault::CutFromBroker];
+    let result = run(RelayTortureOptions { faults, has_inbox: false, ..options(1000) }).await;
+    assert!(result.duplicates > 0, "{result:?}");
+}
+
+#[cfg(feature = "chaos")]
+async fn with_a_known_bug() {
+    let mutant = Some("mark_before_publish".to_owned());
+    let faults = vec![RelayFault::KillUnsent];
+    let result = run(RelayTortureOptions { faults, mutant, ..options(1000) }).await;
+    assert!(result.damages.iter().any(|damage| damage.ends_with("never arrived")), "{result:?}");
+}
