@@ -3,9 +3,9 @@
 //!
 //! | feature | |
 //! |---|---|
-//! | `kafka` | [`KafkaSource`]: topics of Kafka for a consumer group; builds a C library, which takes a minute or two |
+//! | `kafka` | [`KafkaSource`]: topics of Kafka for a consumer group; [`KafkaSink`]; builds a C library, which takes a minute or two |
 //! | `kafka-tls` | TLS and SCRAM for `kafka`, with the OpenSSL of the system |
-//! | `nats` | [`NatsSource`]: a durable consumer of NATS JetStream |
+//! | `nats` | [`NatsSource`]: a durable consumer of NATS JetStream; [`NatsSink`] |
 //! | `webhook` | [`WebhookSink`]: signed POSTs to endpoints |
 
 #[cfg(feature = "kafka")]

@@ -57,8 +57,8 @@ pub(crate) fn limit_finding(whose: &str, limit: usize, remedy: &str) -> Option<F
     let is_small = max_len(limit) < Event::MAX_LEN;
     is_small.then(|| {
         warning(format!(
-            "{whose} takes at most {limit} bytes, and an event may have 1,000,000: a larger one is refused, and its key \
-             is parked; {remedy}"
+            "{whose} takes at most {limit} bytes, and an event may have 1,000,000: a larger one is refused, and its \
+             key is parked; {remedy}"
         ))
     })
 }

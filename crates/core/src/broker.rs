@@ -12,6 +12,7 @@
 //! message.rs   a message: payload, headers, ordering key, coordinates, time
 //! process.rs   trait Process: jobs in, verdicts out
 //! dead.rs      trait DeadLetters: where messages go that nobody can process
+//! dead_sink.rs   dead letters for a sink
 //! dead_store.rs  trait DeadLetterStore: list, mark for a redrive, take the marked; dead_memory.rs keeps them for tests
 //! ```
 //!
@@ -53,6 +54,7 @@
 
 mod dead;
 mod dead_memory;
+mod dead_sink;
 mod dead_store;
 mod message;
 mod process;
@@ -61,6 +63,7 @@ mod source;
 
 pub use dead::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
 pub use dead_memory::MemoryDeadLetterStore;
+pub use dead_sink::SinkDeadLetters;
 pub use dead_store::{DeadCursor, DeadLetterStore, KeptLetter, ListedLetter, MarkedLetter};
 pub use message::{Coordinates, Headers, Message, Position};
 pub use process::{Job, Process, Verdict};

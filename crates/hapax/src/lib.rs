@@ -29,8 +29,8 @@
 //! | `json` | `gate::Json`: answers of any type that serde can write and read |
 //! | `http` | `http`: the tower layer for `Idempotency-Key` |
 //! | `axum` | `http::axum`: extractors and responses for handlers of axum |
-//! | `kafka` | `brokers::KafkaSource`: messages from Kafka; `kafka-tls` adds TLS and SCRAM |
-//! | `nats` | `brokers::NatsSource`: messages from NATS JetStream |
+//! | `kafka` | `brokers::KafkaSource`: messages from Kafka; `KafkaSink`: events to Kafka; `kafka-tls` adds TLS and SCRAM |
+//! | `nats` | `brokers::NatsSource`: messages from NATS JetStream; `NatsSink`: events to it |
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
 //! | `sqlite` | `stores::Sqlite`: records in one file |

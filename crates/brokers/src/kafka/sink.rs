@@ -5,12 +5,15 @@
 //! producer.rs  the thread with the producer of the driver
 //! limits.rs    what the brokers say of themselves
 //! outcome.rs   what an error of Kafka says of an event
+//! tests.rs     errors of brokers, from the driver's own mock of them
 //! ```
 
 mod config;
 mod limits;
 mod outcome;
 mod producer;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ pub use self::config::NatsSinkConfig;
 use self::streams::KnownStreams;
 use super::connect::{self, PATIENCE};
 use crate::sinks::{InFlight, limit_finding, max_len, not_published, too_large};
-use crate::url::{not_applied, unknown, unusable};
+use crate::url::{not_applied, unknown};
 
 /// How long to wait after an event that only an operator can help.
 const OPERATOR_PAUSE: Duration = Duration::from_secs(1);
@@ -113,8 +113,8 @@ impl NatsSink {
 /// The error of a publication without a reply.
 fn silent(subject: &str) -> Error {
     unknown(format!(
-        "the NATS server did not confirm an event for {subject} in time; nor does it reply to a user who may not publish \
-         there"
+        "the NATS server did not confirm an event for {subject} in time; to a user who may not publish there it does \
+         not reply either"
     ))
 }
 
@@ -165,21 +165,13 @@ impl Sink for NatsSink {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let account = timeout(&*self.runtime, PATIENCE, self.context.query_account()).await;
-        let account = account.ok_or_else(|| not_applied("JetStream does not reply in time"))?;
-        account.map_err(|error| {
-            let is_up = self.client.connection_state() == State::Connected;
-            let told = if is_up {
-                unusable("the NATS server serves no JetStream")
-            } else {
-                not_applied("the NATS server cannot be reached")
-            };
-            told.caused_by(error)
-        })?;
+        if self.client.connection_state() != State::Connected {
+            return Err(not_applied("the NATS server cannot be reached"));
+        }
         let limit = self.client.server_info().max_payload;
         let small = limit_finding("the NATS server", limit, "set its max_payload to 1048576");
         let streams = timeout(&*self.runtime, PATIENCE, self.streams.read(&self.context, &self.config.topic)).await;
-        let streams = streams.ok_or_else(|| not_applied("JetStream does not list its streams in time"))??;
+        let streams = streams.ok_or_else(|| not_applied("JetStream does not reply in time"))??;
         Ok(small.into_iter().chain(streams).collect())
     }
 

@@ -50,14 +50,26 @@ impl OutgoingEvent {
 
     /// Whether a sink writes a header of this name itself.
     fn replaces(&self, name: &str) -> bool {
-        let is = |other: &str| name.eq_ignore_ascii_case(other);
-        let is_attribute = |prefix: &str| ATTRIBUTES.iter().any(|attribute| is(&format!("{prefix}{attribute}")));
-        is(KEY) || is("content-type") && self.content_type.is_some() || PREFIXES.into_iter().any(is_attribute)
+        is_attribute_or_key(name) || name.eq_ignore_ascii_case("content-type") && self.content_type.is_some()
     }
 }
 
+fn is_attribute_or_key(name: &str) -> bool {
+    let is = |other: &str| name.eq_ignore_ascii_case(other);
+    let is_attribute = |prefix: &str| ATTRIBUTES.iter().any(|attribute| is(&format!("{prefix}{attribute}")));
+    is(KEY) || PREFIXES.into_iter().any(is_attribute)
+}
+
+/// Whether a header of this name has a meaning for a sink or its broker, so that a message that is passed on keeps it
+/// under another name.
+pub(crate) fn is_reserved_header(name: &str) -> bool {
+    let is_command = name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-"));
+    let is_letter = name.get(..11).is_some_and(|start| start.eq_ignore_ascii_case("hapax-dead-"));
+    is_attribute_or_key(name) || is_command || is_letter
+}
+
 /// A value as CloudEvents writes it in a header: blanks, `"`, `%` and what is no printable ASCII are percent-encoded.
-fn percent_encoded(value: &[u8]) -> Bytes {
+pub(crate) fn percent_encoded(value: &[u8]) -> Bytes {
     if value.iter().all(is_plain) {
         return Bytes::copy_from_slice(value);
     }
@@ -66,7 +78,7 @@ fn percent_encoded(value: &[u8]) -> Bytes {
 }
 
 /// The time as RFC 3339 writes it, in UTC.
-fn rfc3339(time: Timestamp) -> String {
+pub(crate) fn rfc3339(time: Timestamp) -> String {
     let (seconds, micros) = (time.0 / 1_000_000, time.0 % 1_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Counts years from 1 March of the year 0, so that a leap day is the last day of its year.

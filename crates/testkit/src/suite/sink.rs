@@ -73,6 +73,7 @@ pub fn sink_cases() -> Vec<SinkCase> {
             broken_connections_lose_nothing needs Network,
             a_broker_that_is_away_confirms_nothing_and_loses_nothing needs Restart;
         inbox:
+            a_dead_letter_is_repeated_under_one_id,
             an_event_that_is_published_twice_is_handled_once needs Source;
     }
 }

@@ -15,6 +15,10 @@ pub(super) fn of(event: &OutgoingEvent, topic: &TopicTemplate) -> Result<(String
         if name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("nats-")) {
             return Err(format!("the header {name:?} is a command to the NATS server"));
         }
+        // The server looks for the first place of these words, and then deduplicates nothing.
+        if name.ends_with("Nats-Msg-Id") {
+            return Err(format!("the header {name:?} hides the id of the event from the NATS server"));
+        }
         let parsed = name.parse::<HeaderName>().map_err(|_| format!("NATS takes no header with the name {name:?}"))?;
         let value = std::str::from_utf8(value).ok().and_then(|value| value.parse::<HeaderValue>().ok());
         let value = value.ok_or_else(|| format!("NATS takes no header {name:?} with a line break or without UTF-8"))?;
@@ -48,13 +52,13 @@ mod tests {
 
     #[test]
     fn what_nats_can_never_take_is_told() {
-        let of = |topic: &str, header: (&str, &str)| {
+        let message = |topic: &str, header: (&str, &str)| {
             let mut event = OutgoingEvent::new(EventId::from_random([1; 16]), topic, "");
             event.headers = [header].map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-            super::of(&event, &TopicTemplate::default())
+            of(&event, &TopicTemplate::default())
         };
         let plain = ("a", "b");
-        let (subject, headers) = of("orders.paid", plain).unwrap();
+        let (subject, headers) = message("orders.paid", plain).unwrap();
         assert_eq!((subject.as_str(), headers.get("a").map(HeaderValue::as_str)), ("orders.paid", Some("b")));
         for (topic, header, word) in [
             ("a b", plain, "blank"),
@@ -63,10 +67,11 @@ mod tests {
             ("a.*", plain, "subscriptions"),
             ("$JS.API", plain, "server"),
             ("a", ("Nats-Rollup", "all"), "command"),
+            ("a", ("X-Nats-Msg-Id", "1"), "hides"),
             ("a", ("x y", "1"), "name"),
             ("a", ("x", "1\r\n2"), "line break"),
         ] {
-            let reason = of(topic, header).unwrap_err();
+            let reason = message(topic, header).unwrap_err();
             assert!(reason.contains(word), "{topic} {header:?}: {reason}");
         }
     }

@@ -30,7 +30,8 @@ const MAX_PUT: usize = 1_000;
 /// use std::time::Duration;
 /// use hapax::stores::SqliteSinkConfig;
 ///
-/// let config = SqliteSinkConfig::new("payments.db").topic("orders-{topic}".parse()?).window(Duration::from_secs(3600));
+/// let config = SqliteSinkConfig::new("payments.db").topic("orders-{topic}".parse()?);
+/// let config = config.window(Duration::from_secs(3600));
 /// # Ok::<(), hapax::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

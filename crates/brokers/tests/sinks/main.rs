@@ -1,0 +1,19 @@
+//! The sink suite on real servers of Kafka and NATS.
+
+#![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
+#![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
+
+mod kafka;
+mod nats;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hapax_testkit::sink_main;
+
+/// A test that takes longer has failed, even on a slow machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn main() -> ExitCode {
+    sink_main(&[kafka::backend(), nats::backend()])
+}

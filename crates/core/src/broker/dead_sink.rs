@@ -1,0 +1,126 @@
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::broker::{Coordinates, DeadLetter, DeadLetters, Headers, Position};
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::EventId;
+use crate::outbox::{OutgoingEvent, Published, Sink, is_reserved_header, percent_encoded, rfc3339};
+
+/// The topic of dead letters, under a template with `{topic}`.
+const TOPIC: &str = "dead-letters";
+
+/// Publishes dead letters to a sink, for services that read them from a topic. They are not kept: neither `hapax dead`
+/// nor a redrive of the worker knows them.
+///
+/// A letter is published under its own id, which is derived from its message: after a crash the same letter comes
+/// again under the same id. Its topic is `dead-letters`, its ordering key, payload and headers are those of the
+/// message. A header that the sink writes itself, such as `Idempotency-Key`, is called `Original-Idempotency-Key`, and
+/// one of the broker, such as `Nats-Msg-Id`, `Original-Msg-Id`.
+/// These headers are added: `Hapax-Dead-Reason`, `Hapax-Dead-Attempts`, `Hapax-Dead-Source`, `Hapax-Dead-At`, and
+/// where the message has them, `Hapax-Dead-Operation` and `Hapax-Dead-Place`.
+pub struct SinkDeadLetters {
+    sink: Arc<dyn Sink>,
+}
+
+impl SinkDeadLetters {
+    /// Dead letters for this sink.
+    pub fn new(sink: Arc<dyn Sink>) -> Self {
+        Self { sink }
+    }
+
+    async fn publish(&self, letter: &DeadLetter) -> Result<()> {
+        match self.sink.publish(&Arc::new(event_of(letter))).await {
+            Published::Yes => Ok(()),
+            Published::NotPublished { cause, .. } => {
+                Err(Error::new(ErrorKind::NotApplied, "a dead letter was not published").caused_by(cause))
+            }
+            Published::Unknown(error) => {
+                Err(Error::new(ErrorKind::Unknown, "a dead letter may be published").caused_by(error))
+            }
+            Published::Refused(reason) => {
+                tracing::error!(
+                    letter = %letter.id,
+                    sink = &**self.sink.name(),
+                    reason,
+                    "The sink will never take a dead letter. Its message waits: change the sink or its limits."
+                );
+                Err(Error::new(ErrorKind::NotApplied, format!("the sink takes no such dead letter: {reason}")))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl DeadLetters for SinkDeadLetters {
+    /// One after the other, so that those of one ordering key keep their order. After one that fails, the rest waits.
+    async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>> {
+        let (mut results, mut has_failed) = (Vec::new(), false);
+        for letter in &letters {
+            results.push(match has_failed {
+                true => Err(Error::new(ErrorKind::NotApplied, "a dead letter waits for an earlier one")),
+                false => self.publish(letter).await,
+            });
+            has_failed |= results.last().is_some_and(Result::is_err);
+        }
+        results
+    }
+}
+
+impl fmt::Debug for SinkDeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SinkDeadLetters").field("sink", &self.sink.name()).finish()
+    }
+}
+
+fn event_of(letter: &DeadLetter) -> OutgoingEvent {
+    let message = &letter.message;
+    let mut headers = Headers::default();
+    for (name, value) in message.headers.iter() {
+        let name = if is_reserved_header(name) { format!("Original-{}", bare_name(name)) } else { name.to_owned() };
+        let is_text = std::str::from_utf8(value).is_ok_and(|text| !text.contains(char::is_control));
+        headers.push(plain_name(&name), if is_text { value.clone() } else { percent_encoded(value) });
+    }
+    headers.push("Hapax-Dead-Reason", letter.reason.as_str());
+    headers.push("Hapax-Dead-Attempts", letter.attempts.to_string());
+    headers.push("Hapax-Dead-Source", letter.source.to_string());
+    headers.push("Hapax-Dead-At", rfc3339(letter.at));
+    if let Some(operation) = letter.operation {
+        headers.push("Hapax-Dead-Operation", operation.to_string());
+    }
+    if let Some(place) = &message.coordinates {
+        headers.push("Hapax-Dead-Place", place_of(place));
+    }
+    OutgoingEvent {
+        namespace: letter.namespace.to_string(),
+        ordering_key: message.ordering_key.clone(),
+        kind: Some("hapax.dead-letter".into()),
+        source: Some(letter.source.to_string()),
+        headers,
+        created_at: letter.at,
+        ..OutgoingEvent::new(EventId::from_bytes(*letter.id.as_bytes()), TOPIC, message.payload.clone())
+    }
+}
+
+/// A name without the mark of the headers of NATS, which its server finds also inside of another name.
+fn bare_name(name: &str) -> &str {
+    match name.split_at_checked(5) {
+        Some((mark, rest)) if mark.eq_ignore_ascii_case("nats-") => rest,
+        Some(_) | None => name,
+    }
+}
+
+/// A name that every broker takes.
+fn plain_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '-' };
+    if name.is_empty() { "Original".into() } else { name.chars().map(plain).collect() }
+}
+
+fn place_of(place: &Coordinates) -> String {
+    let position = match &place.position {
+        Position::Number(number) => number.to_string(),
+        Position::Id(id) => String::from_utf8_lossy(&percent_encoded(id)).into_owned(),
+    };
+    format!("{}/{}/{position}", place.origin, place.partition)
+}
