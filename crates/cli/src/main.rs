@@ -7,6 +7,7 @@ mod files;
 mod gateway;
 mod logs;
 mod ops;
+mod relay;
 mod store;
 mod tls;
 mod upstream;
@@ -38,6 +39,8 @@ enum Command {
     Gateway(Box<commands::gateway::GatewayArgs>),
     /// Take messages from a broker, hand each to an HTTP service once, and acknowledge it afterwards.
     Worker(Box<commands::worker::WorkerArgs>),
+    /// Publish the events of an outbox to a broker, a queue or webhooks, in the order of each key.
+    Relay(Box<commands::relay::RelayArgs>),
     /// Run a hostile client, crashes and retries against a service with the gateway and without it, and audit the
     /// result.
     Demo(commands::demo::DemoArgs),
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Gateway(args) => commands::gateway::run(*args).await,
             Command::Worker(args) => commands::worker::run(*args).await,
+            Command::Relay(args) => commands::relay::run(*args).await,
             Command::Migrate(args) => commands::migrate::run(args).await,
             Command::Dead(args) => commands::dead::run(args).await,
             Command::Outbox(args) => commands::outbox::run(args).await,

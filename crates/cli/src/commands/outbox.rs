@@ -25,11 +25,11 @@ use republish::RepublishArgs;
 #[derive(Debug, clap::Args)]
 pub(crate) struct OutboxArgs {
     #[command(subcommand)]
-    action: OutboxAction,
+    action: OutboxCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum OutboxAction {
+enum OutboxCommand {
     /// List the parked keys, the one that was parked first at the front, and count the rows that wait
     ///
     /// The sink refused an event of each of these keys for good. The events of the key wait, and other keys go on. A
@@ -124,11 +124,11 @@ const MAX_COUNTED: u64 = 1_000_000;
 
 pub(crate) async fn run(args: OutboxArgs) -> Result<ExitCode, CommandError> {
     match args.action {
-        OutboxAction::List(args) => list(&args).await,
-        OutboxAction::Show(args) => show(&args).await,
-        OutboxAction::Resume(args) => resume(args).await,
-        OutboxAction::Drop(args) => drop_refused(&args).await,
-        OutboxAction::Republish(args) => republish::run(&args).await,
+        OutboxCommand::List(args) => list(&args).await,
+        OutboxCommand::Show(args) => show(&args).await,
+        OutboxCommand::Resume(args) => resume(args).await,
+        OutboxCommand::Drop(args) => drop_refused(&args).await,
+        OutboxCommand::Republish(args) => republish::run(&args).await,
     }
 }
 

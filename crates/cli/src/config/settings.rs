@@ -1,15 +1,16 @@
 //! Every setting, in the order in which the help and `--check` list them.
 
 use crate::config::reader::setting::SettingSpec;
-use crate::config::{gateway, log, policy, secrets, store, worker};
+use crate::config::{gateway, log, policy, relay, secrets, store, worker};
 
 /// The tables of the file that hold settings, and the headings above their flags in the help.
-pub(crate) const TABLES: [(&str, &str); 6] = [
+pub(crate) const TABLES: [(&str, &str); 7] = [
     (gateway::TABLE, "[gateway] of the file"),
     (worker::TABLE, "[worker] of the file"),
     (store::TABLE, "[store] of the file"),
     (policy::TABLE, "[policy] of the file; a [[route]] may override it, with `protect` in place of `key`"),
     (secrets::TABLE, "[secrets] of the file"),
+    (relay::TABLE, "[relay] of the file; endpoints of webhooks are its tables [relay.endpoints.NAME]"),
     (log::TABLE, "[log] of the file"),
 ];
 
@@ -21,6 +22,7 @@ pub(crate) const PER_ROUTE: &str = policy::TABLE;
 pub(crate) enum Configured {
     Gateway,
     Worker,
+    Relay,
 }
 
 impl Configured {
@@ -32,21 +34,22 @@ impl Configured {
     /// Whether this command has the setting. A setting in the table of one command may have the flag of another one.
     pub(crate) fn has(self, setting: &SettingSpec) -> bool {
         match self {
-            Self::Gateway => setting.table != worker::TABLE,
+            Self::Gateway => ![worker::TABLE, relay::TABLE].contains(&setting.table),
             Self::Worker => match setting.table {
-                gateway::TABLE => false,
+                gateway::TABLE | relay::TABLE => false,
                 policy::TABLE | store::TABLE => worker::SHARED.contains(&setting.flag),
                 _ => true,
             },
+            Self::Relay => [relay::TABLE, log::TABLE].contains(&setting.table),
         }
     }
 }
 
 /// Returns every setting.
 pub(crate) fn all() -> impl Iterator<Item = &'static SettingSpec> {
-    let tables =
-        [gateway::SETTINGS, worker::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS, log::SETTINGS];
-    tables.into_iter().flatten()
+    // A key in the wrong table is guessed to belong into the first table that has it: a lease into [policy].
+    let tables = [gateway::SETTINGS, worker::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS];
+    tables.into_iter().chain([relay::SETTINGS, log::SETTINGS]).flatten()
 }
 
 /// Returns the settings of one table.
@@ -74,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_command_has_each_flag_once() {
-        for command in [Configured::Gateway, Configured::Worker] {
+        for command in [Configured::Gateway, Configured::Worker, Configured::Relay] {
             for setting in command.settings() {
                 let same = command.settings().filter(|other| other.flag == setting.flag).count();
                 assert_eq!(same, 1, "{command:?} --{}", setting.flag);

@@ -4,9 +4,11 @@ mod access;
 mod answering;
 mod connections;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use hapax::Inspect;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
@@ -18,7 +20,6 @@ use tokio::net::TcpListener;
 
 use crate::ops::admin::connections::{AdminConnections, ConnectionLimits};
 use crate::ops::shutdown::Shutdown;
-use crate::store::health::StoreHealth;
 
 pub(crate) use access::AdminAccess;
 
@@ -30,10 +31,20 @@ const SWEEP_STEP: usize = 200;
 const METRICS_TYPE: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
+/// Whether a process can do its work.
+#[async_trait]
+pub(crate) trait ReportReadiness: fmt::Debug + Send + Sync {
+    /// Whether requests should be sent to this process now.
+    ///
+    /// # Errors
+    /// The reason why not, for `/readyz`.
+    async fn readiness(&self) -> Result<(), String>;
+}
+
 /// The data that the pages of this listener show, and who may read them.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminState {
-    pub(crate) health: Arc<StoreHealth>,
+    pub(crate) health: Arc<dyn ReportReadiness>,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) access: AdminAccess,
     pub(crate) shutdown: Arc<Shutdown>,
@@ -43,7 +54,7 @@ impl AdminState {
     /// Whether requests should be sent to this process now, or the reason why not.
     async fn readiness(&self) -> Result<(), String> {
         if self.shutdown.has_begun() {
-            return Err("the gateway is stopping".into());
+            return Err("the process is stopping".into());
         }
         self.health.readiness().await
     }

@@ -111,6 +111,31 @@ pub(crate) fn describe_worker() {
     describe_gauge!(core::WORKER_PARKED, "Ordering keys whose messages wait for the end of a dead letter");
 }
 
+/// Describes what only a relay measures.
+#[rustfmt::skip]
+pub(crate) fn describe_relay() {
+    describe_counter!(core::RELAY_EVENTS, "Events that the relay tried to publish, by sink and result");
+    describe_counter!(core::RELAY_BEYOND_WINDOW, "Events published later than their sink recognises a repetition");
+    describe_gauge!(core::RELAY_BUCKETS, "Buckets of the outbox that this relay has, of 64");
+    describe_gauge!(core::OUTBOX_OPEN, "Rows that are not published, up to 100000");
+    describe_gauge!(core::OUTBOX_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest row to be published, or 0");
+    describe_gauge!(core::OUTBOX_PARKED_KEYS, "Ordering keys that wait for an operator");
+}
+
+/// Registers the metrics of a relay with zero, because an alert on an increase needs a sample before it.
+pub(crate) fn register_relay(sink: &str) {
+    for result in RELAY_RESULTS {
+        counter!(core::RELAY_EVENTS, "sink" => sink.to_owned(), "result" => result).absolute(0);
+    }
+    counter!(core::RELAY_BEYOND_WINDOW, "sink" => sink.to_owned()).absolute(0);
+    for name in [core::RELAY_BUCKETS, core::OUTBOX_OPEN, core::OUTBOX_OLDEST_SECONDS, core::OUTBOX_PARKED_KEYS] {
+        gauge!(name).set(0.0);
+    }
+}
+
+/// What publishing an event may result in.
+const RELAY_RESULTS: [&str; 4] = ["yes", "not-published", "unknown", "refused"];
+
 /// The outcomes of gate calls that returned an answer. [`Reason::ALL`] has the others.
 const ANSWERED: [&str; 3] = ["fresh", "replayed", "canonical"];
 

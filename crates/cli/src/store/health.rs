@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use hapax::store::{Finding, Severity};
 use hapax::{Error, Gate, OnLapse, OnStoreDown, Policy, Repeatable};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
+use crate::ops::admin::ReportReadiness;
 use crate::ops::metrics::{set_findings, set_records_unknown};
 use crate::store::checks::{CheckFailure, StoreChecks, TRIAL_RETENTION, trial_call};
 use crate::store::unverified::UnverifiedStore;
@@ -61,26 +63,6 @@ impl StoreHealth {
         trial.on_lapse = OnLapse::Retry(Repeatable::declared("a trial call has no effect"));
         trial.on_store_down = OnStoreDown::Reject;
         Self { checks, unverified, gate, trial, last: Mutex::default() }
-    }
-
-    /// Whether requests should be sent to this process now.
-    ///
-    /// # Errors
-    /// The reason why not, for `/readyz`.
-    pub(crate) async fn readiness(&self) -> Result<(), String> {
-        if !self.is_verified() {
-            return Err(self.last.lock().failure.clone());
-        }
-        let findings = self.checks.findings().await.map_err(|error| error.to_string())?;
-        // A store reports an event to only one check, so a finding of this one is kept until the next periodic check.
-        self.add_findings(&findings);
-        if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
-            return Err(refusal.message);
-        }
-        if self.gate.is_store_down() {
-            return Err("the store does not take records; a trial call tests it every second".into());
-        }
-        Ok(())
     }
 
     fn is_verified(&self) -> bool {
@@ -195,6 +177,25 @@ impl StoreHealth {
             last.findings.push(finding.clone());
         }
         set_findings(&last.findings);
+    }
+}
+
+#[async_trait]
+impl ReportReadiness for StoreHealth {
+    async fn readiness(&self) -> Result<(), String> {
+        if !self.is_verified() {
+            return Err(self.last.lock().failure.clone());
+        }
+        let findings = self.checks.findings().await.map_err(|error| error.to_string())?;
+        // A store reports an event to only one check, so a finding of this one is kept until the next periodic check.
+        self.add_findings(&findings);
+        if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
+            return Err(refusal.message);
+        }
+        if self.gate.is_store_down() {
+            return Err("the store does not take records; a trial call tests it every second".into());
+        }
+        Ok(())
     }
 }
 

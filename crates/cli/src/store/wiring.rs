@@ -3,6 +3,7 @@
 
 pub(crate) mod dead;
 pub(crate) mod outbox;
+pub(crate) mod sinks;
 pub(crate) mod sources;
 pub(crate) mod tables;
 

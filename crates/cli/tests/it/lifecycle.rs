@@ -211,7 +211,7 @@ async fn during_the_drain_delay_the_gateway_is_not_ready_and_still_accepts() {
     gateway.terminate();
     until("the gateway is not ready", async || {
         let got = gateway.get(gateway.admin, "/readyz").await.unwrap();
-        got.status == 503 && got.body == "not ready: the gateway is stopping\n"
+        got.status == 503 && got.body == "not ready: the process is stopping\n"
     })
     .await;
     // A new client opens a new connection.

@@ -40,6 +40,7 @@ mod migrate;
 mod outbox;
 mod outbox_commands;
 mod raw_http;
+mod relay;
 mod response_summary;
 mod routes;
 mod secrets;

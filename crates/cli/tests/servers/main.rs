@@ -21,6 +21,7 @@ mod postgres;
 #[allow(dead_code, reason = "shared with the tests that need no server")]
 mod raw_http;
 mod redis;
+mod relay;
 #[path = "../it/torture.rs"]
 mod torture;
 mod worker;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         dead::tests(),
         outbox::tests(),
         worker::tests(),
+        relay::tests(),
         any_language::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),

@@ -40,7 +40,6 @@ async fn stream() {
 /// A worker process, killed when dropped.
 pub(crate) struct RunningWorker {
     child: Child,
-    #[cfg_attr(not(feature = "kafka"), expect(dead_code, reason = "only the tests on Kafka look at it"))]
     log: Option<JoinHandle<String>>,
 }
 
@@ -58,7 +57,6 @@ impl RunningWorker {
     }
 
     /// Ends it by SIGTERM. Returns its exit code and its log.
-    #[cfg(feature = "kafka")]
     pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -75,10 +73,10 @@ impl Drop for RunningWorker {
 }
 
 /// As much of the protocol of NATS as a request needs.
-struct NatsClient(BufReader<TcpStream>);
+pub(crate) struct NatsClient(BufReader<TcpStream>);
 
 impl NatsClient {
-    fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut client = Self(BufReader::new(stream));
@@ -88,7 +86,7 @@ impl NatsClient {
     }
 
     /// Sends a request with these headers, which may be empty, and returns the reply.
-    fn request(&mut self, subject: &str, headers: &str, body: &str) -> String {
+    pub(crate) fn request(&mut self, subject: &str, headers: &str, body: &str) -> String {
         let (head, all) = (headers.len(), headers.len() + body.len());
         self.send(&match head {
             0 => format!("PUB {subject} _INBOX.cli {all}\r\n{body}\r\n"),

@@ -18,7 +18,32 @@ pub(crate) struct ConfigFile {
     pub(crate) given: ByFlag,
     /// In the order of the file.
     pub(crate) routes: Vec<RouteTable>,
+    /// In the order of their names.
+    pub(crate) endpoints: Vec<EndpointTable>,
 }
+
+/// One `[relay.endpoints.NAME]`.
+#[derive(Clone, Debug)]
+pub(crate) struct EndpointTable {
+    pub(crate) name: String,
+    pub(crate) line: FileLine,
+    pub(crate) fields: BTreeMap<&'static str, GivenValue>,
+}
+
+/// The fields of an endpoint, and whether they are lists.
+pub(crate) const ENDPOINT_FIELDS: [(&str, bool); 8] = [
+    ("url", false),
+    ("secret-file", false),
+    ("timeout", false),
+    ("max-in-flight", false),
+    ("forward-header", true),
+    ("allow-http", false),
+    ("allow-network", true),
+    ("ca", false),
+];
+
+/// The key of `[relay]` that holds the endpoints.
+const ENDPOINTS: &str = "endpoints";
 
 /// One `[[route]]`.
 #[derive(Clone, Debug)]
@@ -57,6 +82,10 @@ impl ConfigFile {
                 return Err(reader.unknown(table, &format!("table [{table}]"), "in this file", &tables()));
             }
             for (key, value) in reader.table(value, table)? {
+                if table.name == "relay" && key.name == ENDPOINTS {
+                    file.endpoints = reader.endpoints(value, key)?;
+                    continue;
+                }
                 let setting = reader.setting(table, key)?;
                 let given = reader.given(key, value, setting.is_list)?;
                 if command.has(setting) {
@@ -129,6 +158,27 @@ impl FileReader<'_> {
             }
         }
         Ok(route)
+    }
+
+    fn endpoints(&self, value: &Value<'_>, key: &Key<'_>) -> Result<Vec<EndpointTable>, anyhow::Error> {
+        let Some(endpoints) = value.as_table() else {
+            bail!("{}: every endpoint is a table of its own; write [relay.endpoints.NAME]", self.line(key.span.start));
+        };
+        endpoints.iter().map(|(name, value)| self.endpoint(name, value)).collect()
+    }
+
+    fn endpoint(&self, name: &Key<'_>, value: &Value<'_>) -> Result<EndpointTable, anyhow::Error> {
+        let line = self.line(name.span.start);
+        let Some(table) = value.as_table() else { bail!("{line}: write [relay.endpoints.{name}]") };
+        let mut endpoint = EndpointTable { name: name.name.to_string(), line, fields: BTreeMap::new() };
+        for (key, value) in table {
+            let Some((field, is_list)) = ENDPOINT_FIELDS.into_iter().find(|(field, _)| *field == key.name) else {
+                let known = ENDPOINT_FIELDS.map(|(field, _)| field);
+                return Err(self.unknown(key, &format!("key {key}"), &format!("in [relay.endpoints.{name}]"), &known));
+            };
+            endpoint.fields.insert(field, self.given(key, value, is_list)?);
+        }
+        Ok(endpoint)
     }
 
     fn given(&self, key: &Key<'_>, value: &Value<'_>, is_list: bool) -> Result<GivenValue, anyhow::Error> {

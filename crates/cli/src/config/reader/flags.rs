@@ -12,11 +12,15 @@ use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::ByFlag;
 use crate::config::settings::{Configured, TABLES, all};
 use crate::store::wiring::schemes;
+use crate::store::wiring::sinks::sink_schemes;
 use crate::store::wiring::sources::source_schemes;
 
 /// A command whose flags are its settings.
 pub(crate) trait HasFlags {
     const COMMAND: Configured;
+    /// What `--check` does.
+    const CHECK_HELP: &str =
+        "Check the configuration, print every value with its origin, and exit without opening anything";
     /// The end of the help.
     const AFTER_HELP: &str;
 }
@@ -58,10 +62,7 @@ impl<C: HasFlags> clap::Args for Flags<C> {
                 "TOML file with settings, and with routes that override them\n\n\
                  A flag wins over a variable, and a variable over the file.",
             );
-        let check = Arg::new(CHECK)
-            .long(CHECK)
-            .action(ArgAction::SetTrue)
-            .help("Check the configuration, print every value with its origin, and exit without opening anything");
+        let check = Arg::new(CHECK).long(CHECK).action(ArgAction::SetTrue).help(C::CHECK_HELP);
         command.args([config, check]).args(C::COMMAND.settings().map(flag)).after_help(C::AFTER_HELP)
     }
 
@@ -91,6 +92,7 @@ fn flag(setting: &'static SettingSpec) -> Arg {
 
 fn help(setting: &SettingSpec) -> String {
     let help = setting.help.replace("{schemes}", &schemes()).replace("{sources}", &source_schemes());
+    let help = help.replace("{sinks}", &sink_schemes());
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }
 }
 

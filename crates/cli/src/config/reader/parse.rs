@@ -54,6 +54,11 @@ pub(crate) fn nonzero_duration(text: &str) -> Result<Duration, anyhow::Error> {
     }
 }
 
+/// How long something is kept. None: for ever.
+pub(crate) fn retention(text: &str) -> Result<Option<Duration>, anyhow::Error> {
+    if text == "forever" { Ok(None) } else { duration(text).map(Some) }
+}
+
 pub(crate) fn count(text: &str) -> Result<usize, anyhow::Error> {
     text.parse().context("write a whole number")
 }

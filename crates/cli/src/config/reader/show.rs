@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::config::reader::file::ROUTE_FIELDS;
+use crate::config::reader::file::{EndpointTable, ROUTE_FIELDS};
 use crate::config::reader::origin::GivenValue;
 use crate::config::reader::parse::Protect;
 use crate::config::reader::setting::SettingSpec;
@@ -33,6 +33,18 @@ pub(crate) fn show(values: &Values, derived: &Derived, routes: &[ConfiguredRoute
     let others = if routes.is_empty() { "POST and PATCH" } else { "POST and PATCH without a route" };
     shown += &format!("\n{others}: protected, key {protect}. Every other request is forwarded unprotected.\n");
     shown + &absent_files(values) + "ok\n"
+}
+
+/// Lists the endpoints of a relay.
+pub(in crate::config) fn endpoints(endpoints: &[EndpointTable]) -> String {
+    let rows = |endpoint: &EndpointTable| {
+        let row = |(name, given): (&&'static str, &GivenValue)| {
+            (*name, without_credentials(&given.texts.join(",")), origin(given))
+        };
+        let title = escaped_line(&format!("ENDPOINT {}  ({})", endpoint.name, endpoint.line));
+        title + &table("", endpoint.fields.iter().map(row))
+    };
+    endpoints.iter().map(rows).collect()
 }
 
 /// The settings whose files are first opened at a start.

@@ -127,7 +127,8 @@ impl Values {
         self.by_flag.get(flag).map_or(flag, |value| value.setting.key)
     }
 
-    fn missing(&self, flag: &str) -> anyhow::Error {
+    /// Returns the error for a setting that must be given and is not.
+    pub(crate) fn missing(&self, flag: &str) -> anyhow::Error {
         let Some(SettingValue { setting, .. }) = self.by_flag.get(flag) else { return anyhow!("{flag} is missing") };
         let SettingSpec { flag, variable, table, key, value, .. } = setting;
         anyhow!("{flag} is missing: give --{flag} {value}, {variable}, or `{key}` in [{table}] of the --config file")

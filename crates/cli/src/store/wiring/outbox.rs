@@ -10,7 +10,6 @@ use crate::commands::{CommandError, request};
 
 /// The outbox in a database, for relays and for operators.
 #[derive(Clone, Debug)]
-#[expect(dead_code, reason = "only a relay reads rows")]
 pub(crate) struct OpenedOutbox {
     pub(crate) outbox: Arc<dyn Outbox>,
     pub(crate) upkeep: Arc<dyn OutboxUpkeep>,
@@ -39,16 +38,21 @@ pub(crate) async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Op
         let message = "the database has no outbox, or an old one; run `hapax migrate --database URL` as the owner";
         return Err(CommandError::cannot_start(anyhow!(message)));
     }
-    create(url, runtime)
+    create(url, runtime, true)
 }
 
-/// Opens the outbox. Its first use creates tables that are missing, if the role may.
-pub(crate) fn create(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedOutbox, CommandError> {
+/// Opens the outbox. Its first use creates tables that are missing, if the role may. `has_notifications` says whether
+/// PostgreSQL tells of new rows.
+pub(crate) fn create(
+    url: &StoreUrl,
+    runtime: Arc<dyn Runtime>,
+    has_notifications: bool,
+) -> Result<OpenedOutbox, CommandError> {
     match url {
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres(url) => {
-            let opened = hapax::stores::PostgresOutbox::with(url, runtime);
-            opened.map(OpenedOutbox::new).map_err(CommandError::cannot_start)
+            let opened = hapax::stores::PostgresOutbox::with(url, runtime).map_err(CommandError::cannot_start)?;
+            Ok(OpenedOutbox::new(if has_notifications { opened } else { opened.without_notifications() }))
         }
         #[cfg(feature = "sqlite")]
         StoreUrl::Sqlite(path) => {

@@ -1,0 +1,217 @@
+//! `hapax relay`: publishes the events of an outbox after their transactions have committed.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use hapax::Store;
+use hapax::ledger::Event;
+use hapax::outbox::Sink;
+use hapax::relay::{Relay, RelayEnd};
+use hapax::runtime::{Runtime, Tokio};
+use tokio::task::spawn_blocking;
+
+use crate::commands::gateway::bind;
+use crate::commands::{CommandError, request};
+use crate::config::{self, Configured, Flags, HasFlags, RelayConfig};
+use crate::logs::{self, Log};
+use crate::ops::admin::{self, AdminAccess, AdminState};
+use crate::ops::metrics::{self, describe_relay, register_relay};
+use crate::ops::shutdown::Shutdown;
+use crate::ops::signals::{self, Reloads, StopSignals};
+use crate::relay::health::RelayHealth;
+use crate::store::checks::{CheckFailure, StoreChecks};
+use crate::store::wiring::outbox::{self, OpenedOutbox};
+use crate::store::wiring::{self, OpenedStore};
+
+/// The arguments of `hapax relay`.
+pub(crate) type RelayArgs = Flags<RelayFlags>;
+
+#[derive(Debug)]
+pub(crate) struct RelayFlags;
+
+impl HasFlags for RelayFlags {
+    const COMMAND: Configured = Configured::Relay;
+    const CHECK_HELP: &str = "Check the configuration, the database and the sink, print what they are, and exit";
+    const AFTER_HELP: &str = "\
+Examples:
+  hapax relay --database postgres://relay@db.example/shop --sink nats://nats.example
+  hapax relay --database postgres://relay@db.example/shop --sink kafka://kafka.example --topic-template 'shop.{topic}'
+  hapax relay --database sqlite://shop.db --sink 'sqlite://orders.db?queue=orders'
+  hapax relay --database sqlite://shop.db --sink https://shop.example/hooks --webhook-secret-file secret
+
+Events of one ordering key are published one after the other, in the order of their rows. An event that the sink refuses
+for good parks its key: see `hapax outbox`. After a crash an event is published again under the same id; the log says at
+the start for how long the sink recognises that. A consumer with a ledger always does.";
+}
+
+/// Runs the relay until a stop signal.
+pub(crate) async fn run(args: RelayArgs) -> Result<ExitCode, CommandError> {
+    // First of all, because an unhandled SIGHUP ends the process.
+    let hangups = signals::hangups().map_err(CommandError::cannot_start)?;
+    let config = RelayConfig::load(&args).map_err(CommandError::usage)?;
+    if args.check {
+        return check(&config).await;
+    }
+    let stop = StopSignals::listen(config.relay.drain).map_err(CommandError::cannot_start)?;
+    let settings = config.log.clone();
+    let log = spawn_blocking(move || Log::start(&settings)).await.map_err(CommandError::cannot_start)?;
+    let log = log.map_err(CommandError::cannot_start)?;
+    for (name, guess) in config::mistyped(std::env::vars_os()) {
+        tracing::warn!("{name} is not a setting and is ignored; did you mean {guess}?");
+    }
+    let log = config.log.file.is_some().then_some(move || log.reopen());
+    tokio::spawn(signals::at_each(hangups, Reloads { log, certificate: None::<fn()> }));
+    tokio::select! {
+        ended = publish(&config, &stop) => ended,
+        () = stop.second.cancelled() => {
+            logs::end_with(Duration::ZERO, logs::report_missing);
+            std::process::exit(1)
+        }
+        () = drained(&stop, config.relay.drain) => {
+            tracing::warn!("stopped at the end of --drain; what is not confirmed is published again under its ids");
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Waits for the end of the drain.
+async fn drained(stop: &StopSignals, drain: Duration) {
+    stop.first.cancelled().await;
+    tokio::time::sleep(drain).await;
+}
+
+/// What a relay opens at its start.
+struct OpenedRelay {
+    outbox: OpenedOutbox,
+    store: OpenedStore,
+    sink: Arc<dyn Sink>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl OpenedRelay {
+    /// Opens the database, and creates its tables if they are missing and the role may.
+    async fn create(config: &RelayConfig) -> Result<Self, CommandError> {
+        let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+        let outbox = outbox::create(&config.database, Arc::clone(&runtime), config.has_notifications)?;
+        Self::with(config, outbox, runtime).await
+    }
+
+    /// Opens the database. Refuses one without an outbox.
+    async fn open(config: &RelayConfig) -> Result<Self, CommandError> {
+        let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+        let outbox = outbox::open(&config.database, Arc::clone(&runtime)).await?;
+        Self::with(config, outbox, runtime).await
+    }
+
+    async fn with(config: &RelayConfig, outbox: OpenedOutbox, runtime: Arc<dyn Runtime>) -> Result<Self, CommandError> {
+        let store = wiring::open(&config.database, Arc::clone(&runtime))?;
+        let sink = request(config.sink.open(Arc::clone(&runtime))).await?;
+        if let Some((kept, window)) = config.relay.retention.zip(sink.window()).filter(|(kept, window)| kept < window) {
+            let (kept, window) = (humantime::format_duration(kept), humantime::format_duration(window));
+            let message = anyhow!(
+                "retention {kept} is shorter than the {window} in which the sink recognises a repeated event; lengthen \
+                 retention: from these rows a broker that lost events is filled again"
+            );
+            return Err(CommandError::usage(message));
+        }
+        Ok(Self { outbox, store, sink, runtime })
+    }
+
+    fn health(&self) -> RelayHealth {
+        let checks = StoreChecks {
+            store: Arc::clone(&self.store.store),
+            inspect: Arc::clone(&self.store.inspect),
+            runtime: Arc::clone(&self.runtime),
+            namespace: NAMESPACE.to_owned(),
+            secret: None,
+            timeout: DATABASE_TIMEOUT,
+        };
+        RelayHealth { checks, sink: Arc::clone(&self.sink) }
+    }
+
+    fn relay(self, config: &RelayConfig) -> Result<Relay, CommandError> {
+        let store: Arc<dyn Store> = self.store.store;
+        let relay = Relay::builder(self.outbox.outbox, store, self.sink).upkeep(self.outbox.upkeep);
+        relay.settings(config.relay).runtime(self.runtime).build().map_err(CommandError::usage)
+    }
+}
+
+/// The namespace of the records in which relays claim their shares.
+const NAMESPACE: &str = "hapax/relay";
+
+/// How long the database may take for one call of a check.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Publishes events until a stop signal.
+async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, CommandError> {
+    let metrics = metrics::install().map_err(CommandError::cannot_start)?;
+    describe_relay();
+    let private = bind(config.admin).await?;
+    let opened = OpenedRelay::create(config).await?;
+    register_relay(opened.sink.name());
+    let health = Arc::new(opened.health());
+    health.check_start().await.map_err(CommandError::cannot_start)?;
+    let shutdown = Arc::new(Shutdown::new(Duration::ZERO, config.relay.drain));
+    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
+    tokio::spawn(admin::serve(private, AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) }));
+    tokio::spawn(admin::sweep(Arc::clone(&opened.store.inspect)));
+    log_start(config, &*opened.sink);
+    match opened.relay(config)?.run(shutdown.wait(stop.first.cancelled())).await {
+        Ok(RelayEnd { unconfirmed: 0 }) => Ok(ExitCode::SUCCESS),
+        Ok(RelayEnd { unconfirmed }) => {
+            tracing::warn!(unconfirmed, "stopped with events that are not confirmed; they are published again");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => Err(CommandError::failed(error.into())),
+    }
+}
+
+/// Prints the configuration, and checks the database and the sink.
+async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError> {
+    let mut text = config.show();
+    // An error means that the reader has closed the pipe.
+    let _ = io::stdout().write_all(text.as_bytes());
+    text.clear();
+    let opened = OpenedRelay::open(config).await?;
+    let health = opened.health();
+    for (what, checked) in
+        [("database", health.checks.findings().await.map_err(CheckFailure::from)), ("sink", health.check_sink().await)]
+    {
+        let cannot_start = |failure: CheckFailure| CommandError::cannot_start(failure.into_error().context(what));
+        for finding in checked.map_err(cannot_start)? {
+            text += &format!("Note: the {what}: {}\n", finding.message);
+        }
+    }
+    text += &format!("\nsink {}: {}\n", opened.sink.name(), promise(&*opened.sink));
+    let retention = config.relay.retention.map_or("for ever".into(), |kept| format!("for {}", in_words(kept)));
+    text += &format!("published rows are kept {retention}\nok\n");
+    let _ = io::stdout().write_all(text.as_bytes());
+    opened.sink.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the sink takes, and what it recognises.
+fn promise(sink: &dyn Sink) -> String {
+    let window = match sink.window() {
+        Some(window) => format!("recognises a repeated event for {}", in_words(window)),
+        None => "recognises no repeated event; its consumers need a ledger".to_owned(),
+    };
+    format!("takes events up to {} bytes; {window}", sink.max_len())
+}
+
+fn in_words(duration: Duration) -> humantime::FormattedDuration {
+    humantime::format_duration(duration)
+}
+
+/// Logs what the relay and the sink promise.
+fn log_start(config: &RelayConfig, sink: &dyn Sink) {
+    let (name, lease) = (&**sink.name(), in_words(config.relay.lease.into()));
+    tracing::info!(sink = name, %lease, admin = %config.admin, "events are published; the sink {}", promise(sink));
+    if sink.max_len() < Event::MAX_LEN {
+        let (takes, most) = (sink.max_len(), Event::MAX_LEN);
+        tracing::warn!(takes, most, "the sink takes smaller events than the outbox: a larger one parks its key");
+    }
+}

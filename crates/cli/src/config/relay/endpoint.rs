@@ -1,0 +1,57 @@
+//! `[relay.endpoints.NAME]`: where webhooks go.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{anyhow, bail};
+
+use crate::config::reader::file::EndpointTable;
+use crate::config::reader::parse;
+use crate::config::reader::values::{Parse, quote};
+use crate::files;
+use crate::store::wiring::sinks::EndpointSettings;
+
+/// Reads all endpoints.
+pub(super) fn endpoints(tables: &[EndpointTable]) -> Result<BTreeMap<String, EndpointSettings>, anyhow::Error> {
+    tables.iter().map(|table| Ok((table.name.clone(), endpoint(table)?))).collect()
+}
+
+fn endpoint(table: &EndpointTable) -> Result<EndpointSettings, anyhow::Error> {
+    let (name, line) = (&table.name, &table.line);
+    let Some(url) = one(table, "url", |url| Ok(url.to_owned()))? else {
+        bail!("{line}: the endpoint {name} has no url; add one, for instance url = \"https://shop.example/hooks\"");
+    };
+    let Some(secrets) = one(table, "secret-file", |path| secrets(path.as_ref()))? else {
+        bail!("{line}: the endpoint {name} has no secret-file; webhooks are always signed");
+    };
+    let default = EndpointSettings::new(&url);
+    Ok(EndpointSettings {
+        secrets,
+        timeout: one(table, "timeout", parse::nonzero_duration)?.unwrap_or(default.timeout),
+        max_in_flight: one(table, "max-in-flight", parse::count)?.unwrap_or(default.max_in_flight),
+        forwarded: list(table, "forward-header", |name| parse::header(name).map(|name| name.to_string()))?,
+        allows_http: one(table, "allow-http", parse::is_on)?.unwrap_or(false),
+        networks: list(table, "allow-network", |text| parse::network(text).map(|network| network.to_string()))?,
+        ca: one(table, "ca", parse::path)?,
+        ..default
+    })
+}
+
+/// Reads a file with one secret a line.
+pub(super) fn secrets(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
+    let secrets = files::read_secret(path)?;
+    if secrets.trim_ascii().is_empty() || std::str::from_utf8(&secrets).is_err() {
+        bail!("the file holds no secret; write one a line: whsec_ and base64, from `openssl rand -base64 32`");
+    }
+    Ok(secrets)
+}
+
+fn one<T>(table: &EndpointTable, field: &str, parse: Parse<T>) -> Result<Option<T>, anyhow::Error> {
+    Ok(list(table, field, parse)?.into_iter().next())
+}
+
+fn list<T>(table: &EndpointTable, field: &str, parse: Parse<T>) -> Result<Vec<T>, anyhow::Error> {
+    let Some(given) = table.fields.get(field) else { return Ok(Vec::new()) };
+    let wrong = |text: &str, error| anyhow!("{}: {field}: {}", given.origin, quote(text, &error));
+    given.texts.iter().map(|text| parse(text).map_err(|error| wrong(text, error))).collect()
+}

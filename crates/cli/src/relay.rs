@@ -1,0 +1,3 @@
+//! The relay between an outbox and a sink.
+
+pub(crate) mod health;

@@ -1,0 +1,65 @@
+//! Whether a relay can work: its database and its sink.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use async_trait::async_trait;
+use hapax::ErrorKind;
+use hapax::outbox::Sink;
+use hapax::store::{Finding, Severity};
+use tokio::time::timeout;
+
+use crate::ops::admin::ReportReadiness;
+use crate::store::checks::{CheckFailure, StoreChecks};
+
+/// How long a check of the sink may take.
+const SINK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The checks of a relay, at its start and for `/readyz`.
+#[derive(Debug)]
+pub(crate) struct RelayHealth {
+    pub(crate) checks: StoreChecks,
+    pub(crate) sink: Arc<dyn Sink>,
+}
+
+impl RelayHealth {
+    /// Checks the database and the sink, and logs what an operator should know.
+    ///
+    /// # Errors
+    /// If one of them must not be used, or cannot be used until an operator changes something. What cannot be reached
+    /// is no error: the relay tries again.
+    pub(crate) async fn check_start(&self) -> Result<(), anyhow::Error> {
+        for (what, checked) in [("database", self.checks.run().await), ("sink", self.check_sink().await)] {
+            match checked {
+                Ok(findings) => findings.iter().for_each(|finding| tracing::warn!("the {what}: {}", finding.message)),
+                Err(CheckFailure::Refused(error)) => return Err(error),
+                Err(CheckFailure::Unreachable(error)) => {
+                    tracing::warn!("the {what} cannot be used yet; the relay tries again: {error:#}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The findings of the sink.
+    pub(crate) async fn check_sink(&self) -> Result<Vec<Finding>, CheckFailure> {
+        let no_reply = |_| Err(hapax::Error::new(ErrorKind::NotApplied, "the sink does not reply"));
+        let findings = timeout(SINK_TIMEOUT, self.sink.check()).await.unwrap_or_else(no_reply)?;
+        match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
+            Some(refusal) => Err(CheckFailure::Refused(anyhow!("{}", refusal.message))),
+            None => Ok(findings),
+        }
+    }
+}
+
+#[async_trait]
+impl ReportReadiness for RelayHealth {
+    async fn readiness(&self) -> Result<(), String> {
+        let findings = self.checks.findings().await.map_err(|error| format!("the database: {error}"))?;
+        if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
+            return Err(format!("the database: {}", refusal.message));
+        }
+        self.check_sink().await.map(drop).map_err(|failure| format!("the sink: {:#}", failure.into_error()))
+    }
+}

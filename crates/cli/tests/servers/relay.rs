@@ -1,0 +1,118 @@
+//! `hapax relay` between PostgreSQL and NATS JetStream.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use hapax::stores::PostgresTables;
+use hapax_testkit::servers::{self, NatsServer, PostgresSchema, PostgresServer, Trial};
+
+use crate::harness::{free_address, hapax, until};
+use crate::worker::{NatsClient, RunningWorker};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        servers::test("every_event_arrives_although_one_of_two_relays_is_killed", "nats", one_of_two_is_killed),
+        servers::test("events_are_published_again_after_the_broker_has_lost_them", "nats", lost_by_the_broker),
+    ]
+}
+
+/// A database with an outbox, and a stream of the same name as its schema.
+struct Shop {
+    schema: PostgresSchema,
+    server: std::sync::Arc<NatsServer>,
+}
+
+impl Shop {
+    async fn create() -> Self {
+        let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+        PostgresTables::connect(&schema.url().parse().unwrap()).unwrap().create().await.unwrap();
+        let shop = Self { schema, server: NatsServer::shared().await.unwrap() };
+        let name = shop.schema.name();
+        let stream = format!(r#"{{"name":"{name}","subjects":["{name}.>"],"allow_direct":true}}"#);
+        shop.nats().request(&format!("$JS.API.STREAM.CREATE.{name}"), "", &stream);
+        shop
+    }
+
+    fn nats(&self) -> NatsClient {
+        NatsClient::connect(self.server.address())
+    }
+
+    /// Emits an event for each of these numbers, under twenty keys.
+    async fn emit(&self, numbers: std::ops::RangeInclusive<i32>) {
+        let sql = format!(
+            "select {}.hapax_emit('accounts', null, null, 'paid', convert_to(n::text, 'UTF8'), \
+             okey => convert_to((n % 20)::text, 'UTF8')) from generate_series($1::integer, $2::integer) n",
+            self.schema.name()
+        );
+        self.schema.admin().query(&sql, &[numbers.start(), numbers.end()]).await.unwrap();
+    }
+
+    async fn published(&self) -> i64 {
+        let sql = format!("select count(*) from {}.hapax_outbox where state = 1", self.schema.name());
+        self.schema.admin().query_one(&sql, &[]).await.unwrap().get(0)
+    }
+
+    fn relay(&self) -> RunningWorker {
+        let mut relay: Command = hapax();
+        relay.args(["relay", "--database", &self.schema.url(), "--lease", "1s"]);
+        relay.args(["--sink", &format!("nats://{}", self.server.address()), "--admin", &free_address().to_string()]);
+        relay.args(["--topic-template", &format!("{}.{{topic}}", self.schema.name())]);
+        RunningWorker::start(relay)
+    }
+
+    /// The payloads in the stream, in its order.
+    fn arrived(&self) -> Vec<i32> {
+        let (name, mut nats) = (self.schema.name(), self.nats());
+        let info: serde_json::Value =
+            serde_json::from_str(nats.request(&format!("$JS.API.STREAM.INFO.{name}"), "", "").trim()).unwrap();
+        let number = |field: &str| info["state"][field].as_u64().unwrap();
+        let payload = |sequence: u64| {
+            let message = nats.request(&format!("$JS.API.DIRECT.GET.{name}"), "", &format!(r#"{{"seq":{sequence}}}"#));
+            message.rsplit("\r\n\r\n").next().unwrap().trim().parse().unwrap()
+        };
+        (number("first_seq")..=number("last_seq")).map(payload).collect()
+    }
+}
+
+async fn one_of_two_is_killed() {
+    let shop = Shop::create().await;
+    shop.emit(1..=200).await;
+    let (first, second) = (shop.relay(), shop.relay());
+    until("both may have published", async || shop.published().await > 0).await;
+    shop.emit(201..=400).await;
+    // Dropped, a process gets SIGKILL.
+    drop(first);
+    shop.emit(401..=600).await;
+    until("all rows are published", async || shop.published().await == 600).await;
+    let (code, log) = second.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let mut keys: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for payload in shop.arrived() {
+        keys.entry(payload % 20).or_default().push(payload);
+    }
+    for (key, arrived) in keys {
+        let all: Vec<i32> = (1..=600).filter(|number| number % 20 == key).collect();
+        assert_eq!(arrived, all, "in order, and each once: the server recognises a repetition");
+    }
+}
+
+async fn lost_by_the_broker() {
+    let shop = Shop::create().await;
+    let relay = shop.relay();
+    shop.emit(1..=40).await;
+    until("all rows are published", async || shop.published().await == 40).await;
+    let name = shop.schema.name();
+    let mut nats = shop.nats();
+    nats.request(&format!("$JS.API.STREAM.DELETE.{name}"), "", "");
+    let stream = format!(r#"{{"name":"{name}","subjects":["{name}.>"],"allow_direct":true}}"#);
+    nats.request(&format!("$JS.API.STREAM.CREATE.{name}"), "", &stream);
+    let republish = ["outbox", "republish", "--since", "1h", "--database", &shop.schema.url()];
+    let output = hapax().args(republish).output().unwrap();
+    assert_eq!(output.stdout, b"40 rows to be published again\n", "{output:?}");
+    until("all rows are published again", async || shop.published().await == 40).await;
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let mut arrived = shop.arrived();
+    arrived.sort_unstable();
+    assert_eq!(arrived, (1..=40).collect::<Vec<_>>());
+}
