@@ -38,8 +38,8 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .value("TEMPLATE")
         .help("The topic, subject, queue or endpoint of an event, for instance shop.{topic} [default: {topic}]")
         .details(
-            "{topic} stands for the topic of the row, and {namespace} for its namespace. This setting wins over the path of \
-             --sink. With an https:// sink, all events go to its one endpoint.",
+            "{topic} stands for the topic of the row, and {namespace} for its namespace. This setting wins over the \
+             path of --sink. With an https:// sink, all events go to its one endpoint.",
         ),
     SettingSpec::new(TABLE, "webhook-secret-file", "HAPAX_WEBHOOK_SECRET_FILE")
         .value("FILE")
