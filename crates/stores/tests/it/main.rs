@@ -11,6 +11,7 @@ mod ledger_sweep;
 mod outbox;
 mod queue;
 mod redrive;
+mod sink;
 mod sqlite;
 mod turns;
 mod worker;

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use hapax_core::broker::Message;
 use hapax_core::ledger::Event;
 use hapax_core::outbox::{OutgoingEvent, Published, Sink, TopicTemplate};
-use hapax_core::runtime::Runtime;
+use hapax_core::runtime::{Runtime, timeout};
 use hapax_core::store::Finding;
 use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 
 use super::SqliteQueue;
@@ -23,6 +23,9 @@ const MAX_NAME: usize = 255;
 
 /// The most events that one transaction puts in.
 const MAX_PUT: usize = 1_000;
+
+/// How long a publication may take.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where and how a [`SqliteSink`] publishes.
 ///
@@ -93,6 +96,7 @@ pub struct SqliteSink {
     window: Duration,
     thread: FileThread,
     waiting: Arc<Mutex<WaitingEvents>>,
+    runtime: Arc<dyn Runtime>,
 }
 
 /// The events that the next transaction puts in.
@@ -120,7 +124,7 @@ impl SqliteSink {
         SqliteQueue::migrate(&mut connection)?;
         let thread = FileThread::start(&*runtime, "hapax-sqlite-sink", connection)?;
         let name = format!("sqlite/{}", path.display()).into();
-        Ok(Self { name, topic, window, thread, waiting: Arc::default() })
+        Ok(Self { name, topic, window, thread, waiting: Arc::default(), runtime })
     }
 
     /// Lets the thread put in what waits.
@@ -143,25 +147,46 @@ impl SqliteSink {
 }
 
 fn put_all(connection: &mut Connection, events: Vec<WaitingEvent>, window: Duration) {
-    let result = in_transaction(connection, |transaction| {
-        events.iter().try_for_each(|event| statements::put_event(transaction, &event.put))?;
+    let put = in_transaction(connection, |transaction| {
+        let put = |event: &WaitingEvent| match statements::put_event(transaction, &event.put) {
+            // It fails again, and not for the other events.
+            Err(error) if is_refused(&error) => Ok(Some(format!("SQLite refuses the row: {error}"))),
+            result => result.map(|()| None),
+        };
+        let refusals = events.iter().map(put).collect::<rusqlite::Result<Vec<_>>>()?;
         // Faster than they come in, so that the table does not grow.
-        statements::forget_events(transaction, window, 2 * events.len() + 16)
+        statements::forget_events(transaction, window, 2 * events.len() + 16)?;
+        Ok(refusals)
     });
-    let shared = result.map_err(Arc::new);
-    for event in events {
+    let published: Vec<Published> = match put {
+        Ok(refusals) => {
+            refusals.into_iter().map(|refusal| refusal.map_or(Published::Yes, Published::Refused)).collect()
+        }
+        Err(error) => {
+            let shared = Arc::new(error);
+            events.iter().map(|_| failed(copy(&shared))).collect()
+        }
+    };
+    for (event, published) in events.into_iter().zip(published) {
         // A failed send means that the publication was dropped.
-        let _ = event.reply.send(published(&shared));
+        let _ = event.reply.send(published);
     }
 }
 
-fn published(result: &Result<(), Arc<Error>>) -> Published {
-    let Err(error) = result else { return Published::Yes };
-    let copy = Error::new(error.kind(), "SQLite does not take an event").caused_by(Arc::clone(error));
+fn is_refused(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig))
+}
+
+/// The error of a transaction, for one of its events.
+fn copy(error: &Arc<Error>) -> Error {
+    Error::new(error.kind(), "SQLite does not take an event").caused_by(Arc::clone(error))
+}
+
+fn failed(error: Error) -> Published {
     if error.kind() == ErrorKind::Unknown {
-        return Published::Unknown(copy);
+        return Published::Unknown(error);
     }
-    Published::NotPublished { after: Duration::ZERO, cause: copy }
+    Published::NotPublished { after: Duration::ZERO, cause: error }
 }
 
 fn check_name(name: &str) -> Result<(), &'static str> {
@@ -206,19 +231,21 @@ impl Sink for SqliteSink {
             ordering_key: event.ordering_key.clone(),
             ..Message::default()
         };
-        let closed = || Error::new(ErrorKind::NotApplied, "the sink is closed");
         let (reply, told) = oneshot::channel();
         {
             let mut waiting = self.waiting.lock();
             if waiting.is_closed {
-                return Published::NotPublished { after: Duration::ZERO, cause: closed() };
+                return failed(Error::new(ErrorKind::NotApplied, "the sink is closed"));
             }
             waiting.events.push(WaitingEvent { put: EventToPut { queue, id: event.id, message }, reply });
         }
-        // If the thread has ended, so has the receiver of the event.
-        let _ = self.put_waiting().await;
-        let ended = |_| Published::Unknown(Error::new(ErrorKind::Unknown, "the thread of the SQLite file has ended"));
-        told.await.unwrap_or_else(ended)
+        let put = async {
+            let ended = || Error::new(ErrorKind::Unknown, "the thread of the SQLite file has ended");
+            self.put_waiting().await.map_err(|error| ended().caused_by(error))?;
+            told.await.map_err(|_| ended())
+        };
+        let late = || Err(Error::new(ErrorKind::Unknown, "the SQLite file did not take an event in time"));
+        timeout(&*self.runtime, TIME_LIMIT, put).await.unwrap_or_else(late).unwrap_or_else(failed)
     }
 
     async fn close(&self) {

@@ -50,7 +50,13 @@ pub(super) fn put_event(connection: &Connection, event: &EventToPut) -> rusqlite
     if note.execute(params![event.queue, event.id.as_bytes()])? == 0 {
         return Ok(());
     }
-    enqueue(connection, &event.queue, &event.message, Duration::ZERO).map(drop)
+    let enqueued = enqueue(connection, &event.queue, &event.message, Duration::ZERO);
+    if enqueued.is_err() {
+        // The transaction may go on without this event, which must not count as put in.
+        let mut remove = connection.prepare_cached(include_str!("remove_event.sql"))?;
+        remove.execute(params![event.queue, event.id.as_bytes()])?;
+    }
+    enqueued.map(drop)
 }
 
 /// Forgets events that were put in longer ago than this, the oldest ones first.
