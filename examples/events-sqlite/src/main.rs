@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::bail;
-use hapax::broker::Job;
+use hapax::broker::{DeadLetterStore, Job};
 use hapax::ledger::{Call, Entry, Event, HandlerFailure, Terms};
 use hapax::runtime::Tokio;
 use hapax::stores::{SqliteDeadLetters, SqliteLedger, SqliteQueue};
@@ -52,9 +52,9 @@ fn warehouse(post: &Path, parcels: &Path) -> anyhow::Result<Worker> {
     SqliteLedger::migrate(&mut connection)?;
     connection.execute_batch("create table if not exists parcel (content text not null) strict")?;
 
-    let dead = Arc::new(SqliteDeadLetters::open(parcels)?);
+    let dead: Arc<dyn DeadLetterStore> = Arc::new(SqliteDeadLetters::open(parcels)?);
     let orders = Box::new(SqliteQueue::new("orders")?.source(post)?);
-    let source = RedriveSource::new(orders, dead.clone(), Arc::new(Tokio::current()));
+    let source = RedriveSource::new(orders, Arc::clone(&dead), Arc::new(Tokio::current()));
     let ledger = SqliteLedger::new(Terms::new("warehouse")?);
     let worker = Worker::builder(Box::new(source), Arc::new(ledger.process(connection, pack)), dead);
     Ok(worker.identity(MessageIdentity::new("warehouse")?).build()?)

@@ -18,9 +18,9 @@ fn count(file: &Path, rows: &str) -> u32 {
 
 /// Runs a relay until everything is published.
 async fn publish(shop: &Path, post: &Path) {
-    let outbox = Arc::new(SqliteOutbox::open(shop).unwrap());
+    let outbox: Arc<SqliteOutbox> = Arc::new(SqliteOutbox::open(shop).unwrap());
     let sink = Arc::new(SqliteSink::open(SqliteSinkConfig::new(post), Arc::new(Tokio::current())).unwrap());
-    let relay = Relay::builder(outbox.clone(), Arc::new(Sqlite::open(shop).unwrap()), sink).build().unwrap();
+    let relay = Relay::builder(Arc::clone(&outbox) as _, Arc::new(Sqlite::open(shop).unwrap()), sink).build().unwrap();
     let all_published = async {
         while outbox.counts(1).await.unwrap().open > 0 {
             tokio::time::sleep(LOOK).await;
