@@ -129,7 +129,7 @@ impl OpenedRelay {
             secret: None,
             timeout: DATABASE_TIMEOUT,
         };
-        RelayHealth { checks, sink: Arc::clone(&self.sink) }
+        RelayHealth { checks, outbox: Arc::clone(&self.outbox.outbox), sink: Arc::clone(&self.sink) }
     }
 
     fn relay(self, config: &RelayConfig) -> Result<Relay, CommandError> {
@@ -177,9 +177,12 @@ async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError> {
     text.clear();
     let opened = OpenedRelay::open(config).await?;
     let health = opened.health();
-    for (what, checked) in
-        [("database", health.checks.findings().await.map_err(CheckFailure::from)), ("sink", health.check_sink().await)]
-    {
+    let records = health.checks.findings().await.map_err(CheckFailure::from);
+    for (what, checked) in [
+        ("outbox", health.check_outbox().await),
+        ("records in its database", records),
+        ("sink", health.check_sink().await),
+    ] {
         let cannot_start = |failure: CheckFailure| CommandError::cannot_start(failure.into_error().context(what));
         for finding in checked.map_err(cannot_start)? {
             text += &format!("Note: the {what}: {}\n", finding.message);

@@ -6,20 +6,21 @@ use std::time::Duration;
 use anyhow::anyhow;
 use async_trait::async_trait;
 use hapax::ErrorKind;
-use hapax::outbox::Sink;
+use hapax::outbox::{Outbox, Sink};
 use hapax::store::{Finding, Severity};
 use tokio::time::timeout;
 
 use crate::ops::admin::ReportReadiness;
 use crate::store::checks::{CheckFailure, StoreChecks};
 
-/// How long a check of the sink may take.
-const SINK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a check of the outbox or of the sink may take.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The checks of a relay, at its start and for `/readyz`.
 #[derive(Debug)]
 pub(crate) struct RelayHealth {
     pub(crate) checks: StoreChecks,
+    pub(crate) outbox: Arc<dyn Outbox>,
     pub(crate) sink: Arc<dyn Sink>,
 }
 
@@ -30,7 +31,12 @@ impl RelayHealth {
     /// If one of them must not be used, or cannot be used until an operator changes something. What cannot be reached
     /// is no error: the relay tries again.
     pub(crate) async fn check_start(&self) -> Result<(), anyhow::Error> {
-        for (what, checked) in [("database", self.checks.run().await), ("sink", self.check_sink().await)] {
+        let checked = [
+            ("outbox", self.check_outbox().await),
+            ("records in its database", self.checks.run().await),
+            ("sink", self.check_sink().await),
+        ];
+        for (what, checked) in checked {
             match checked {
                 Ok(findings) => findings.iter().for_each(|finding| tracing::warn!("the {what}: {}", finding.message)),
                 Err(CheckFailure::Refused(error)) => return Err(error),
@@ -42,14 +48,24 @@ impl RelayHealth {
         Ok(())
     }
 
+    /// The findings of the outbox: its tables, and the rights of the relay.
+    pub(crate) async fn check_outbox(&self) -> Result<Vec<Finding>, CheckFailure> {
+        usable(self.outbox.check()).await
+    }
+
     /// The findings of the sink.
     pub(crate) async fn check_sink(&self) -> Result<Vec<Finding>, CheckFailure> {
-        let no_reply = |_| Err(hapax::Error::new(ErrorKind::NotApplied, "the sink does not reply"));
-        let findings = timeout(SINK_TIMEOUT, self.sink.check()).await.unwrap_or_else(no_reply)?;
-        match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
-            Some(refusal) => Err(CheckFailure::Refused(anyhow!("{}", refusal.message))),
-            None => Ok(findings),
-        }
+        usable(self.sink.check()).await
+    }
+}
+
+/// Waits for a check. Returns its warnings if nothing in it refuses the use.
+async fn usable(check: impl Future<Output = hapax::Result<Vec<Finding>>>) -> Result<Vec<Finding>, CheckFailure> {
+    let no_reply = |_| Err(hapax::Error::new(ErrorKind::NotApplied, "it does not reply"));
+    let findings = timeout(TIME_LIMIT, check).await.unwrap_or_else(no_reply)?;
+    match findings.iter().find(|finding| finding.severity == Severity::Refuse) {
+        Some(refusal) => Err(CheckFailure::Refused(anyhow!("{}", refusal.message))),
+        None => Ok(findings),
     }
 }
 
