@@ -16,7 +16,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("renew_unfenced", "a renewal extends the lease of whichever attempt holds the key: a plain EXPIRE"),
     ("renew_revives_abandoned", "a late renewal revives an abandoned grant"),
     ("lease_is_life", "the record lives only as long as its lease: a key whose TTL is the lock timeout"),
-    ("mine_is_busy", "an attempt does not recognise its own begin whose reply was lost: a lock without an owner"),
+    ("mine_is_busy", "an attempt does not recognize its own begin whose reply was lost: a lock without an owner"),
     ("mine_when_abandoned", "an attempt that abandoned its grant gets the same grant again"),
     ("payload_ignored", "the same key with another payload gets the first payload's answer"),
     ("mismatch_after_replay", "the payload is compared only while the first attempt runs"),

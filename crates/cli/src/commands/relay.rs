@@ -44,7 +44,7 @@ Examples:
 
 Events of one ordering key are published one after the other, in the order of their rows. An event that the sink refuses
 for good parks its key: see `hapax outbox`. After a crash an event is published again under the same id; the log says at
-the start for how long the sink recognises that. A consumer with a ledger always does.";
+the start for how long the sink recognizes that. A consumer with a ledger always does.";
 }
 
 /// Runs the relay until a stop signal.
@@ -112,7 +112,7 @@ impl OpenedRelay {
         if let Some((kept, window)) = config.relay.retention.zip(sink.window()).filter(|(kept, window)| kept < window) {
             let (kept, window) = (humantime::format_duration(kept), humantime::format_duration(window));
             let message = anyhow!(
-                "retention {kept} is shorter than the {window} in which the sink recognises a repeated event; lengthen \
+                "retention {kept} is shorter than the {window} in which the sink recognizes a repeated event; lengthen \
                  retention: from these rows a broker that lost events is filled again"
             );
             return Err(CommandError::usage(message));
@@ -196,11 +196,11 @@ async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the sink takes, and what it recognises.
+/// What the sink takes, and what it recognizes.
 fn promise(sink: &dyn Sink) -> String {
     let window = match sink.window() {
-        Some(window) => format!("recognises a repeated event for {}", in_words(window)),
-        None => "recognises no repeated event; its consumers need a ledger".to_owned(),
+        Some(window) => format!("recognizes a repeated event for {}", in_words(window)),
+        None => "recognizes no repeated event; its consumers need a ledger".to_owned(),
     };
     format!("takes events up to {} bytes; {window}", sink.max_len())
 }

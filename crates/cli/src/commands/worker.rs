@@ -180,7 +180,7 @@ fn log_start(config: &WorkerConfig, source: &str) {
     let (service, namespace) = (&config.target.upstream.authority, &config.namespace);
     let window = humantime::format_duration(config.gate.policy.retention);
     tracing::info!(source, %service, namespace, admin = %config.admin, "messages are processed");
-    tracing::info!(%window, "a copy of a message is recognised within this time");
+    tracing::info!(%window, "a copy of a message is recognized within this time");
     tracing::info!(
         "the target has no ledger: a record in --store keeps copies apart, and does not commit with the effect. \
          An unknown outcome follows --on-lapse"

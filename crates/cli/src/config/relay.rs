@@ -52,7 +52,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .value("DURATION")
         .default("30days")
         .help("How long published rows are kept for `hapax outbox republish`, or forever")
-        .details("At least as long as the sink recognises a repeated event."),
+        .details("At least as long as the sink recognizes a repeated event."),
     SettingSpec::new(TABLE, "max-in-flight", "HAPAX_MAX_IN_FLIGHT")
         .value("N")
         .default("1024")

@@ -130,7 +130,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("After how many attempts that were not applied a message becomes a dead letter"),
     SettingSpec::new(TABLE, "retention", "HAPAX_RETENTION")
         .value("DURATION")
-        .help("How long a copy of a message is recognised; at least --horizon [default: as --horizon]"),
+        .help("How long a copy of a message is recognized; at least --horizon [default: as --horizon]"),
     SettingSpec::new(TABLE, "horizon", "HAPAX_HORIZON")
         .value("DURATION")
         .default("14days")

@@ -115,7 +115,7 @@ pub(crate) fn describe_worker() {
 #[rustfmt::skip]
 pub(crate) fn describe_relay() {
     describe_counter!(core::RELAY_EVENTS, "Events that the relay tried to publish, by sink and result");
-    describe_counter!(core::RELAY_BEYOND_WINDOW, "Events published later than their sink recognises a repetition");
+    describe_counter!(core::RELAY_BEYOND_WINDOW, "Events published later than their sink recognizes a repetition");
     describe_gauge!(core::RELAY_BUCKETS, "Buckets of the outbox that this relay has, of 64");
     describe_gauge!(core::OUTBOX_OPEN, "Rows that are not published, up to 100000");
     describe_gauge!(core::OUTBOX_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest row to be published, or 0");

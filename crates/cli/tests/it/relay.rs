@@ -183,7 +183,7 @@ async fn an_event_reaches_a_service_once_through_a_queue_and_a_worker_without_an
     until("all rows are published", async || shop.count(1) == 2).await;
     let worker = RunningRelay(worker.spawn().unwrap());
     api.wait_for_requests(2).await;
-    // The queue has lost nothing, and recognises what it had.
+    // The queue has lost nothing, and recognizes what it had.
     shop.outbox(&["republish", "--since", "1h"]);
     shop.emit([event("orders", "acme", "three")]);
     api.wait_for_requests(3).await;

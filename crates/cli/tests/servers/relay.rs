@@ -92,7 +92,7 @@ async fn one_of_two_is_killed() {
     }
     for (key, arrived) in keys {
         let all: Vec<i32> = (1..=600).filter(|number| number % 20 == key).collect();
-        assert_eq!(arrived, all, "in order, and each once: the server recognises a repetition");
+        assert_eq!(arrived, all, "in order, and each once: the server recognizes a repetition");
     }
 }
 

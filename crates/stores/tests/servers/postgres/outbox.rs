@@ -149,7 +149,7 @@ async fn index_plans() {
 /// While a snapshot is old, nothing removes the entries of published rows from the index. A read from the beginning
 /// passes all of them; one from a cursor does not.
 async fn idle_transaction() {
-    const ROWS: u32 = 100_000;
+    const ROWS: u32 = 300_000;
     let (schema, outbox) = with_tables().await;
     let admin = schema.admin();
     fill(admin, 0, ROWS, 0).await;
