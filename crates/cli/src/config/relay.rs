@@ -145,7 +145,7 @@ fn sink(values: &Values, endpoints: &[EndpointTable]) -> Result<EventSink, anyho
             let signed = |(name, endpoint)| (name, EndpointSettings { secrets: secrets.clone(), ..endpoint });
             SinkPlace::Webhooks(endpoints.into_iter().map(signed).collect())
         }
-        (Some(SinkPlace::Webhooks(_)), None) => {
+        (Some(place), None) if place.is_signed() => {
             return Err(values.wrong("sink", "webhooks are always signed; add --webhook-secret-file FILE"));
         }
         (Some(place), None) => place,

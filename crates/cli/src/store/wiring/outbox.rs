@@ -43,6 +43,7 @@ pub(crate) async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Op
 
 /// Opens the outbox. Its first use creates tables that are missing, if the role may. `has_notifications` says whether
 /// PostgreSQL tells of new rows.
+#[cfg_attr(not(feature = "postgres"), expect(unused_variables, reason = "only PostgreSQL tells of new rows"))]
 pub(crate) fn create(
     url: &StoreUrl,
     runtime: Arc<dyn Runtime>,

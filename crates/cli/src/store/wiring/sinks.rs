@@ -81,6 +81,13 @@ impl EventSink {
     }
 }
 
+impl SinkPlace {
+    /// Whether what it publishes is signed with a secret.
+    pub(crate) fn is_signed(&self) -> bool {
+        matches!(self, Self::Webhooks(_))
+    }
+}
+
 impl FromStr for SinkPlace {
     type Err = anyhow::Error;
 

@@ -55,6 +55,10 @@ impl SourceUrl {
     ///
     /// # Errors
     /// If the source has ordering keys of its own.
+    #[cfg_attr(
+        not(any(feature = "nats", feature = "sqlite")),
+        expect(unused_variables, reason = "no source has headers")
+    )]
     pub(crate) fn ordered_by_header(self, name: &str) -> Result<Self, anyhow::Error> {
         match self {
             #[cfg(feature = "kafka")]

@@ -54,14 +54,13 @@ impl Tables {
 
     /// Whether the tables of the outbox are missing, or are not those of this release.
     pub(crate) async fn lack_outbox(&self) -> hapax::Result<bool> {
-        let missing = self.missing().await?;
-        Ok(match self {
+        match *self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(_) => !missing.is_empty(),
+            Self::Postgres(ref tables) => Ok(!tables.missing().await?.is_empty()),
             // Each version of a file has tables of its own, and a service that needs no records has no table for them.
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(_) => missing.iter().any(|version| SQLITE_OUTBOX.contains(version)),
-        })
+            Self::Sqlite(ref tables) => Ok(tables.missing()?.iter().any(|version| SQLITE_OUTBOX.contains(version))),
+        }
     }
 
     pub(crate) async fn create(&self) -> hapax::Result<Vec<i32>> {
