@@ -20,6 +20,9 @@ const CLOUD_EVENT: &str = "ce-";
 /// Headers of an event that pass to every receiver, beside CloudEvents attributes.
 const KNOWN: [&str; 4] = ["content-type", "idempotency-key", "traceparent", "tracestate"];
 
+/// How the headers begin that say why a message is dead. They pass to every receiver.
+const DEAD_LETTER: &str = "hapax-dead-";
+
 /// Further header fields that only this sink or the connection sets: these, and all that begin like this.
 const RESERVED: [&str; 10] = [
     "connection",
@@ -85,7 +88,7 @@ impl RequestTemplate {
             if let Some(attribute) = name.strip_prefix("ce_") {
                 name = format!("{CLOUD_EVENT}{attribute}");
             }
-            let is_known = name.starts_with(CLOUD_EVENT) || KNOWN.contains(&&*name);
+            let is_known = name.starts_with(CLOUD_EVENT) || name.starts_with(DEAD_LETTER) || KNOWN.contains(&&*name);
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value))
                 && (is_known || self.forwarded.contains(&name))
             {

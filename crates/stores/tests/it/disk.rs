@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use hapax_core::machine::{Claim, Complete, Completed, Grant};
+use hapax_core::runtime::{Tokio, timeout};
 use hapax_core::store::{Inserted, Inspect};
 use hapax_core::{Error, ErrorKind, Seconds, Store, Timestamp};
 use hapax_stores::Sqlite;
@@ -117,11 +118,14 @@ async fn a_read_only_disk_is_refused_with_a_remedy() {
 /// Waits until the store's threads have closed the file: the last one deletes the log.
 pub(crate) async fn wait_until_closed(path: &Path) {
     let log = path.with_file_name("hapax.db-wal");
-    for _ in 0..10_000_000 {
-        if !log.exists() {
-            return;
+    let closed = async {
+        while log.exists() {
+            // Two that close at the same time may both leave it. Then this connection is the last one.
+            let connection = rusqlite::Connection::open(path).unwrap();
+            let _: Result<i64, _> = connection.query_row("select count(*) from sqlite_schema", [], |row| row.get(0));
+            drop(connection);
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
-    }
-    panic!("the file was not closed");
+    };
+    timeout(&Tokio::current(), Duration::from_secs(60), closed).await.expect("the file is closed");
 }

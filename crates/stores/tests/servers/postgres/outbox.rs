@@ -104,7 +104,7 @@ async fn index_plans() {
         include_str!("../../../src/postgres/outbox/reopen.sql"),
         ";prepare drop_refused (bytea) as ",
         include_str!("../../../src/postgres/outbox/drop.sql"),
-        ";prepare republish (bigint, bigint, bigint) as ",
+        ";prepare republish (bigint, bigint, bigint, bigint) as ",
         include_str!("../../../src/postgres/outbox/republish.sql"),
         ";prepare sweep (text, text, double precision, bigint) as ",
         include_str!("../../../src/postgres/outbox/sweep.sql"),
@@ -122,7 +122,7 @@ async fn index_plans() {
         "find ('00000000-0000-8000-8000-000000000000')".into(),
         "reopen ('key', 1000)".into(),
         "drop_refused ('key')".into(),
-        "republish (0, 0, 1000)".into(),
+        "republish (0, 4000000000000000, 0, 1000)".into(),
         "sweep ('(0,0)', '(64,0)', 1, 1000)".into(),
     ];
     let mut rows = 0;
