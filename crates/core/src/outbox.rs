@@ -58,9 +58,12 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     /// Makes these rows published where they are open. A row in another state stays as it is, and so does one with
     /// another event. It waits for no other transaction.
     ///
+    /// `rewinds`: the [`OpenRows::rewinds`] of a read that ended before the rows were published. If they have grown
+    /// since, nothing is marked: an operator publishes rows again because the broker may have lost them.
+    ///
     /// # Errors
     /// As [`read`](Self::read), and `Unknown`.
-    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows>;
+    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows>;
 
     /// Parks the key of a row that is open or set aside, and sets it aside. A key that is parked already keeps its
     /// first reason. Returns false if there is no such row, and the key is not parked because of it.

@@ -35,6 +35,7 @@ use crate::outbox::{Outbox, OutboxUpkeep, Sink};
 use crate::record::Millis;
 use crate::runtime::Runtime;
 use crate::store::Store;
+pub use claims::{bucket_records, member_records};
 pub use decided::DecidedRows;
 use engine::RelayEngine;
 

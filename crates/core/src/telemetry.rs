@@ -33,7 +33,8 @@ pub const AUDIT: &str = "hapax::audit";
 pub mod names {
     /// Calls that have ended, by label `outcome`.
     pub const CALLS: &str = "hapax_calls_total";
-    /// Copies that did not run a second time, by label `layer`: `gate` or `ledger`.
+    /// Copies that had no second effect, by label `layer`: `gate`, `ledger`, or `relay` for events that the broker of a
+    /// relay recognized.
     pub const CAUGHT: &str = "hapax_caught_total";
     /// Claimed entries of a ledger that were dropped without being finished. Their transactions cannot commit.
     pub const UNFINISHED: &str = "hapax_ledger_unfinished_total";

@@ -5,7 +5,7 @@
 //! ```text
 //! sale.rs     the transactions, drawn from a seed
 //! writers.rs  carries them out: slow ones, and some that roll back
-//! relays.rs   the relay processes, each behind proxies of its own
+//! relays.rs   processes of `hapax relay`, each behind proxies of its own
 //! faults.rs   what happens to them and to the servers
 //! broker.rs   the broker, and what it has, read without the relay
 //! audit.rs    the inbox, and whether the broker agrees with the database

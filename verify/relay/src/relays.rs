@@ -44,14 +44,18 @@ impl Relays {
         folder: &Path,
         mutant: Option<String>,
     ) -> Result<Self> {
-        let (program, log) = (built("hapax-relay-torture-relay")?, folder.join("relays.log"));
+        let (program, log) = (built("hapax")?, folder.join("relays.log"));
         let mut relays = Self { program, log, running: Vec::new(), mutant, ended: 0 };
         for _ in 0..RELAYS {
             let to_database = Proxy::start(database).await?;
             let to_broker = Proxy::start(broker.address()).await?;
             [&to_database, &to_broker].into_iter().for_each(slow_down);
             let database = format!("postgres://postgres@{}/postgres", to_database.address());
-            let arguments = vec![database, format!("nats://{}", to_broker.address())];
+            let sink = format!("nats://{}", to_broker.address());
+            let lease = format!("{}s", LEASE.as_secs());
+            let arguments = ["relay", "--database", &database, "--sink", &sink, "--lease", &lease];
+            let arguments: Vec<String> =
+                arguments.into_iter().chain(["--admin", "127.0.0.1:0"]).map(str::to_owned).collect();
             let child = relays.spawn(&arguments)?;
             relays.running.push(TorturedRelay { child, to_database, to_broker, arguments });
         }

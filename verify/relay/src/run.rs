@@ -69,7 +69,7 @@ pub(crate) struct RelayWorld {
 /// Runs the options, with the log of the relays in a folder.
 ///
 /// # Errors
-/// If a process or a server does not start, or if nothing is published for two minutes.
+/// If a process or a server does not start, or if nothing is published for a minute.
 pub async fn run(options: &RelayTortureOptions, folder: &Path) -> Result<RelayTortureResult> {
     let begun = Instant::now();
     let sales: Vec<Sale> = (0..options.events).map(|number| Sale::draw(options, number)).collect();

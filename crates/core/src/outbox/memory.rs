@@ -237,16 +237,19 @@ impl Outbox for MemoryOutbox {
         Ok(OpenRows { is_cut: rows.len() < count, rows, rewinds: tables.rewinds })
     }
 
-    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
+    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
+        if tables.rewinds != rewinds {
+            return Ok(MarkedRows { is_rewound: true, ..MarkedRows::default() });
+        }
         let from: &[RowState] = match chaos::on("mark_any_state") {
             true => &[RowState::Open, RowState::Aside, RowState::Dropped],
             false => &[RowState::Open],
         };
         let mut mark =
             |row: &EventRow| tables.order(row).is_some() && tables.change(row.id, from, RowState::Published, now);
-        Ok(MarkedRows { marked: rows.iter().filter(|row| mark(row)).count(), locked: Vec::new() })
+        Ok(MarkedRows { marked: rows.iter().filter(|row| mark(row)).count(), ..MarkedRows::default() })
     }
 
     async fn park(&self, row: &ParkedRow) -> Result<bool> {
@@ -362,7 +365,8 @@ impl OutboxUpkeep for MemoryOutbox {
         let looked_at: Vec<(RowId, bool)> = behind.take(limit).map(|(id, row)| (*id, is_meant(row))).collect();
         let meant = looked_at.iter().filter(|(_, is_meant)| *is_meant);
         let opened = meant.filter(|(id, _)| tables.change(*id, &[RowState::Published], RowState::Open, now)).count();
-        tables.rewinds += u64::from(opened > 0);
+        // Also without such rows: those that were published and are not marked yet must be published again.
+        tables.rewinds += u64::from(opened > 0 || after == RowId(0));
         Ok(looked_at.last().map(|(last, _)| Reopened { last: *last, rows: opened }))
     }
 

@@ -21,11 +21,13 @@ pub struct EventRow {
     pub event: EventId,
 }
 
-/// What became of rows that were to be marked.
+/// The result of marking rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MarkedRows {
     /// The number of rows that are published now.
     pub marked: usize,
+    /// Rows were opened again since the given rewinds, so nothing was marked: read the rows again.
+    pub is_rewound: bool,
     /// Open rows on which another transaction has a lock. They are as before: mark them again later.
     pub locked: Vec<EventRow>,
 }

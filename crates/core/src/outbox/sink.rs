@@ -42,8 +42,11 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
 /// What happened to an event.
 #[derive(Debug)]
 pub enum Published {
-    /// The broker has confirmed it.
-    Yes,
+    /// The broker has it.
+    Yes {
+        /// Whether the broker had it before, and recognized this copy by its id.
+        caught: bool,
+    },
     /// The broker does not have it. The relay tries again, not before this time.
     NotPublished {
         /// How long to wait at least. Zero leaves it to the relay.

@@ -12,8 +12,11 @@ use crate::relay::deferred::{DeferredRow, DeferredRows};
 /// room from other keys.
 const MAX_HELD_OF_KEY: usize = 64;
 
+/// How long after its time a deferred row waits for reads of other rows, at most.
+const LATEST_RETRY: Duration = Duration::from_secs(30);
+
 /// How many rows are deferred at most, for each row that has failed and is held.
-const DEFERRED_FOR_HELD: usize = 8;
+const DEFERRED_FOR_HELD: usize = 32;
 
 /// The rows of one bucket that a relay holds, and which of them may be published now. Pure: it never waits, reads no
 /// clock and calls nobody.
@@ -39,10 +42,27 @@ pub(super) struct BucketRows {
     just_marked: HashSet<RowId>,
     /// Every row up to here was decided before it was read, so none can appear there, unless rows become open again.
     cursor: RowId,
+    /// How far the cursor was.
+    front: RowId,
+    /// Whether the last read began there.
+    reads_front: bool,
+    /// How often reading has begun anew.
+    restarts: u64,
     bytes: usize,
     in_flight: usize,
-    /// The number of held rows that have failed.
+    /// The number of held rows that have failed, and their bytes.
     failing: usize,
+    failing_bytes: usize,
+}
+
+/// Which rows that have failed one bucket holds. The others are deferred, so that they leave room to rows of other
+/// keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FailingRoom {
+    pub(super) rows: usize,
+    pub(super) bytes: usize,
+    /// A row that may be published again only after this time is not held.
+    pub(super) until: Duration,
 }
 
 #[derive(Debug)]
@@ -130,12 +150,22 @@ impl BucketRows {
 
     /// Notes that a read begins: it sees every mark and every parking so far. Rows that were deferred until now are
     /// read, while fewer than `most` rows that have failed are held.
+    ///
+    /// That sets the cursor back. The next such rows come only after a read from where it was, so that many rows that
+    /// fail do not keep later rows from being read, or if they have waited for long.
     pub(super) fn begin_read(&mut self, now: Duration, most: usize) {
         self.just_marked.clear();
         self.parked.retain(|_, is_confirmed| !*is_confirmed);
+        let was_at_front = std::mem::replace(&mut self.reads_front, self.cursor >= self.front);
+        let is_late = self.deferred.first_due().is_some_and(|due| due.saturating_add(LATEST_RETRY) <= now);
+        let may_wake = was_at_front && self.reads_front || is_late;
+        if !may_wake {
+            return;
+        }
         let free = most.saturating_sub(self.failing);
         if let Some(RowId(first)) = self.deferred.wake(now, free, self.cursor) {
             self.cursor = self.cursor.min(RowId(first - 1));
+            self.reads_front = false;
         }
     }
 
@@ -148,12 +178,19 @@ impl BucketRows {
         let end = end.unwrap_or(decided);
         let before = self.cursor;
         self.cursor = before.max(end.min(decided));
+        self.front = self.front.max(self.cursor);
         self.cursor > before
     }
 
     /// Reads everything again, and keeps what is held.
     pub(super) fn restart(&mut self) {
         self.cursor = RowId(0);
+        self.restarts += 1;
+    }
+
+    /// How often reading has begun anew. A read that began before does not move the cursor.
+    pub(super) fn restarts(&self) -> u64 {
+        self.restarts
     }
 
     /// Takes a row that was read behind the row `after`.
@@ -183,7 +220,10 @@ impl BucketRows {
         key.rows.insert(row.id);
         self.bytes += row.event.size();
         let deferred = self.deferred.take(row.id);
-        self.failing += usize::from(deferred.is_some());
+        if deferred.is_some() {
+            self.failing += 1;
+            self.failing_bytes += row.event.size();
+        }
         let DeferredRow { failures, due } = deferred.unwrap_or(DeferredRow { failures: 0, due: Duration::ZERO });
         let (event, damage) = (row.event, row.damage);
         let held = HeldRow { event, damage, order: order.clone(), phase: RowPhase::Waiting, failures, due };
@@ -222,26 +262,31 @@ impl BucketRows {
     /// The sink has the row. The next row of its key may be published. Returns whether rows are to be read again.
     pub(super) fn publish(&mut self, id: RowId) -> bool {
         let Some(order) = self.land(id, RowPhase::Published) else { return false };
-        if let Some(row) = self.rows.get_mut(&id) {
-            self.failing -= usize::from(row.failures > 0);
+        if let Some(row) = self.rows.get_mut(&id).filter(|row| row.failures > 0) {
+            self.failing -= 1;
+            self.failing_bytes -= row.event.size();
             row.failures = 0;
         }
         self.end_in_key(id, &order)
     }
 
     /// The sink may not have the row. It may be published again at the time that the closure gives for the number of
-    /// failures so far. The rows behind it are not held any more, and if `most` others that have failed are held, or
-    /// wait for that, it is not held either.
-    pub(super) fn fail(&mut self, id: RowId, most: usize, again_at: impl FnOnce(u32) -> Duration) {
+    /// failures so far. The rows behind it are not held any more, and if there is no room for it, or others wait for
+    /// that, it is not held either.
+    pub(super) fn fail(&mut self, id: RowId, room: FailingRoom, again_at: impl FnOnce(u32) -> Duration) {
         let Some(order) = self.land(id, RowPhase::Waiting) else { return };
         let Some(row) = self.rows.get_mut(&id) else { return };
-        self.failing += usize::from(row.failures == 0);
+        if row.failures == 0 {
+            self.failing += 1;
+            self.failing_bytes += row.event.size();
+        }
         row.failures = row.failures.saturating_add(1);
         row.due = again_at(row.failures);
         let deferred = DeferredRow { failures: row.failures, due: row.due };
-        let is_over = self.failing > most || self.failing == most && self.deferred.len() > 0;
+        let is_full = self.failing >= room.rows && self.deferred.len() > 0;
+        let is_over = is_full || self.failing > room.rows || self.failing_bytes > room.bytes || row.due > room.until;
         let is_first = self.keys.get(&order).is_some_and(|key| key.rows.first() == Some(&id));
-        if is_first && is_over && self.deferred.len() < most.saturating_mul(DEFERRED_FOR_HELD) {
+        if is_first && is_over && self.deferred.len() < room.rows.saturating_mul(DEFERRED_FOR_HELD) {
             for row in self.keys.remove(&order).map(|key| key.rows).unwrap_or_default() {
                 self.forget(row);
             }
@@ -302,7 +347,8 @@ impl BucketRows {
         self.parked.clear();
         self.deferred = DeferredRows::default();
         self.just_marked.clear();
-        self.cursor = RowId(0);
+        self.front = RowId(0);
+        self.restart();
     }
 
     /// Notes that a row is no longer in flight. Returns its key, or None if it was not in flight.
@@ -367,7 +413,10 @@ impl BucketRows {
     fn forget(&mut self, id: RowId) {
         if let Some(row) = self.rows.remove(&id) {
             self.bytes -= row.event.size();
-            self.failing -= usize::from(row.failures > 0);
+            if row.failures > 0 {
+                self.failing -= 1;
+                self.failing_bytes -= row.event.size();
+            }
             self.ready.remove(&id);
             self.retries.remove(&(row.due, id));
         }

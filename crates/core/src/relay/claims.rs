@@ -136,6 +136,22 @@ impl BucketClaims {
     }
 }
 
+/// The records of the buckets, in their order: who publishes which one. They are in the store of the outbox's database.
+///
+/// # Errors
+/// None in practice: the keys are valid.
+pub fn bucket_records() -> Result<Vec<RecordKey>> {
+    (0..BUCKETS).map(|bucket| Ok(bucket_call(bucket)?.record_key())).collect()
+}
+
+/// The records of the relays that live. They are in the store of the outbox's database.
+///
+/// # Errors
+/// None in practice: the keys are valid.
+pub fn member_records() -> Result<Vec<RecordKey>> {
+    (0..MEMBERS).map(|place| Ok(place_call(place)?.record_key())).collect()
+}
+
 fn bucket_call(bucket: u8) -> Result<Call> {
     call_of("bucket", bucket)
 }

@@ -25,6 +25,11 @@ impl DeferredRows {
         self.waiting.len()
     }
 
+    /// When the first of them may be published again.
+    pub(super) fn first_due(&self) -> Option<Duration> {
+        self.waiting.first().map(|(due, _)| *due)
+    }
+
     /// Whether this row waits.
     pub(super) fn is_waiting(&self, id: RowId) -> bool {
         self.rows.get(&id).is_some_and(|row| self.waiting.contains(&(row.due, id)))

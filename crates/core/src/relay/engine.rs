@@ -95,6 +95,8 @@ struct OwnedBucket {
 #[derive(Clone, Copy, Debug)]
 struct BucketRead {
     ownership: u64,
+    /// How often reading had begun anew.
+    restarts: u64,
     cursor: BucketCursor,
 }
 
@@ -104,6 +106,8 @@ struct SentRow {
     bucket: u8,
     ownership: u64,
     row: EventRow,
+    /// The rewinds that the last read had seen.
+    rewinds: u64,
     /// Whether it had failed before.
     is_retry: bool,
 }
@@ -278,6 +282,7 @@ impl RelayEngine {
     /// Notes that the database refused a call. Stops if calling it again does not help.
     fn note_failure(&mut self, error: Error) {
         telemetry::outbox_failed(&error);
+        self.reading.distrust();
         match error.kind() {
             ErrorKind::Invalid | ErrorKind::Unusable => self.stop(Some(error)),
             ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full | ErrorKind::Damaged => {}

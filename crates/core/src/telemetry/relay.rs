@@ -59,7 +59,7 @@ pub(crate) fn outbox_restored() {
 
 pub(crate) fn published(sink: &str, published: &Published) {
     let result = match published {
-        Published::Yes => "yes",
+        Published::Yes { .. } => "yes",
         Published::NotPublished { cause, .. } => {
             tracing::warn!(sink, error = ?cause, "an event was not published; the relay tries again");
             "not-published"
@@ -71,6 +71,9 @@ pub(crate) fn published(sink: &str, published: &Published) {
         Published::Refused(_) => "refused",
     };
     counter!(names::RELAY_EVENTS, "sink" => sink.to_owned(), "result" => result).increment(1);
+    if let Published::Yes { caught: true } = published {
+        counter!(names::CAUGHT, "layer" => "relay").increment(1);
+    }
 }
 
 pub(crate) fn published_beyond_window(sink: &str) {

@@ -133,18 +133,20 @@ impl Outbox for PostgresOutbox {
         Ok(OpenRows { is_cut: rows.len() < found, rows, rewinds })
     }
 
-    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
-        let (ids, events) = names(rows);
-        let parameters: [Parameter<'_>; 2] = [(&ids, Type::INT8_ARRAY), (&events, Type::UUID_ARRAY)];
+    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
+        let ((ids, events), rewinds) = (names(rows), i64::try_from(rewinds).unwrap_or(i64::MAX));
+        let parameters: [Parameter<'_>; 3] =
+            [(&ids, Type::INT8_ARRAY), (&events, Type::UUID_ARRAY), (&rewinds, Type::INT8)];
         self.create_tables().await?;
         let marked = match self.pool.query(&self.sql.mark, &parameters).await {
             Err(error) if error.is_lock_timeout() => self.pool.query(&self.sql.mark_unlocked, &parameters).await?,
             marked => marked?,
         };
         let row = marked.first().ok_or_else(|| Error::new(ErrorKind::Unknown, "the server returned no row"))?;
-        let locked = if row.len() == 3 { column::<Vec<i64>>(row, "locked")? } else { Vec::new() };
+        let locked = if row.len() == 4 { column::<Vec<i64>>(row, "locked")? } else { Vec::new() };
         Ok(MarkedRows {
             marked: usize::try_from(column::<i64>(row, "marked")?).unwrap_or_default(),
+            is_rewound: column(row, "is_rewound")?,
             locked: rows.iter().filter(|row| locked.contains(&stored(row.id))).copied().collect(),
         })
     }

@@ -18,11 +18,10 @@ use hapax_core::outbox::{
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, Timestamp};
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, params};
 
-use super::SqliteLedger;
 use super::file_thread::{self, FileThread, in_transaction, not_applied};
-use super::turn::Turn;
+use super::{SqliteLedger, connection};
 
 /// How many ids one step of a sweep covers, so that no writer waits for long.
 const SWEPT_IDS: i64 = 4_096;
@@ -71,15 +70,16 @@ impl SqliteOutbox {
     }
 
     /// Opens the file on this runtime. Creates the file and the tables if they are missing. Blocks for a few
-    /// milliseconds, or up to ten seconds while another process writes.
+    /// milliseconds, or up to 30 seconds while another process writes.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
     /// database, and if the system cannot start a thread.
     pub fn with(path: &Path, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let mut connection = file_thread::open(path)?;
-        SqliteLedger::migrate(&mut connection)?;
-        Self::migrate(&mut connection)?;
+        let connection = file_thread::open(path, |connection| {
+            SqliteLedger::migrate(connection)?;
+            Self::migrate(connection)
+        })?;
         let thread = FileThread::start(&*runtime, "hapax-sqlite-outbox", connection)?;
         Ok(Self { thread, runtime, horizons: AtomicU64::new(0), swept_to: Arc::default() })
     }
@@ -87,15 +87,15 @@ impl SqliteOutbox {
     /// Creates the tables of the relay that are missing. [`SqliteLedger::migrate`] creates the outbox itself; call it
     /// first.
     ///
+    /// If another connection writes, it waits as long as the busy timeout of this connection says, but only where a
+    /// table is missing.
+    ///
     /// # Errors
     /// `Unusable` if the tables cannot be created.
     pub fn migrate(connection: &mut Connection) -> Result<()> {
         let unusable =
             |error| Error::new(ErrorKind::Unusable, "the tables of the relay cannot be created").caused_by(error);
-        let _turn = Turn::take(connection);
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unusable)?;
-        transaction.execute_batch(include_str!("outbox/tables.sql")).map_err(unusable)?;
-        transaction.commit().map_err(unusable)
+        connection::create(connection, include_str!("outbox/tables.sql")).map_err(unusable)
     }
 
     /// Writes an event in a transaction of the caller's own, without a ledger. It leaves after the commit. With an
@@ -157,17 +157,18 @@ impl Outbox for SqliteOutbox {
         self.read(move |connection| statements::read(connection, &cursors, bytes)).await
     }
 
-    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
+    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
         let (rows, runtime) = (rows.to_vec(), Arc::clone(&self.runtime));
         let mark = move |connection: &mut Connection| {
             // A loss of power may forget it: then they are published again, under the same ids.
             connection.pragma_update(None, "synchronous", "normal").map_err(not_applied)?;
-            let marked =
-                in_transaction(connection, |transaction| statements::mark(transaction, &rows, runtime.wall_now()));
+            let marked = in_transaction(connection, |transaction| {
+                statements::mark(transaction, &rows, rewinds, runtime.wall_now())
+            });
             connection.pragma_update(None, "synchronous", "full").map_err(not_applied)?;
             marked
         };
-        Ok(MarkedRows { marked: self.thread.run(mark).await?, locked: Vec::new() })
+        self.thread.run(mark).await
     }
 
     async fn park(&self, row: &ParkedRow) -> Result<bool> {

@@ -78,6 +78,7 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             set_aside_leaves_rows_of_a_key_that_is_resumed,
             a_dropped_row_is_never_read,
             republish_opens_what_was_published_since,
+            a_mark_from_before_a_republication_changes_nothing,
             sweep_spares_open_aside_and_young_rows,
             parked_keys_are_listed_from_the_oldest,
             counts_are_those_of_the_open_rows;

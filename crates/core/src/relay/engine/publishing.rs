@@ -58,7 +58,13 @@ impl RelayEngine {
         let Some(started) = bucket.rows.start(now, may_retry) else { return false };
         let StartedRow { id, event, damage, is_retry } = started;
         let row = EventRow { id, event: event.id };
-        let sent = SentRow { bucket: number, ownership: bucket.ownership, row, is_retry };
+        let sent = SentRow {
+            bucket: number,
+            ownership: bucket.ownership,
+            row,
+            rewinds: self.rewinds.unwrap_or_default(),
+            is_retry,
+        };
         self.in_flight += 1;
         self.retrying += usize::from(is_retry);
         if chaos::on("mark_before_publish") {
@@ -71,7 +77,7 @@ impl RelayEngine {
                 Some(damage) => Published::Refused(damage),
                 None => publish(&*sink, &event).await,
             };
-            if let (Published::Yes, Some(window)) = (&published, sink.window())
+            if let (Published::Yes { .. }, Some(window)) = (&published, sink.window())
                 && wall.since(event.created_at) > window
             {
                 telemetry::published_beyond_window(sink.name());
@@ -86,23 +92,23 @@ impl RelayEngine {
         self.retrying -= usize::from(sent.is_retry);
         telemetry::published(self.sink.name(), &published);
         let now = self.runtime.boottime_now();
-        let most = self.most_failing();
+        let room = self.failing_room(now.saturating_add(LONGEST_PAUSE));
         let again_at = |after: Duration| {
             move |failures| now.saturating_add(backoff(failures).min(LONGEST_PAUSE).max(after.min(LONGEST_AFTER)))
         };
         let bucket = self.buckets.get_mut(&sent.bucket).filter(|bucket| bucket.ownership == sent.ownership);
         match (published, bucket) {
             // Marked even if another relay has the bucket now: the sink has the event.
-            (Published::Yes, bucket) => {
+            (Published::Yes { .. }, bucket) => {
                 self.unmarked.push(sent);
                 if bucket.is_some_and(|bucket| bucket.rows.publish(sent.row.id)) {
                     self.reading.hurry();
                 }
             }
             (Published::NotPublished { after, .. }, Some(bucket)) => {
-                bucket.rows.fail(sent.row.id, most, again_at(after));
+                bucket.rows.fail(sent.row.id, room, again_at(after));
             }
-            (Published::Unknown(_), Some(bucket)) => bucket.rows.fail(sent.row.id, most, again_at(Duration::ZERO)),
+            (Published::Unknown(_), Some(bucket)) => bucket.rows.fail(sent.row.id, room, again_at(Duration::ZERO)),
             (Published::Refused(reason), Some(bucket)) => {
                 let refused = bucket.rows.park(sent.row.id, sent.bucket, reason);
                 self.refused.extend(refused);
@@ -129,12 +135,15 @@ impl RelayEngine {
         if now < self.writes_due {
             return;
         }
-        if !self.is_marking && !self.unmarked.is_empty() {
+        if !self.is_marking
+            && let Some(SentRow { rewinds, .. }) = self.unmarked.first().copied()
+        {
             self.is_marking = true;
-            let sent: Vec<SentRow> = self.unmarked.drain(..self.unmarked.len().min(MAX_MARKED)).collect();
+            let sent: Vec<SentRow> =
+                self.unmarked.extract_if(.., |row| row.rewinds == rewinds).take(MAX_MARKED).collect();
             let outbox = Arc::clone(&self.outbox);
             let rows: Vec<EventRow> = sent.iter().map(|sent| sent.row).collect();
-            let mark = async move { outbox.mark(&rows).await };
+            let mark = async move { outbox.mark(&rows, rewinds).await };
             self.call_outbox(mark, |result| RelayReport::Marked(sent, result));
         }
         if !self.is_parking
@@ -155,8 +164,8 @@ impl RelayEngine {
 
     pub(super) fn take_marked(&mut self, sent: Vec<SentRow>, result: Result<MarkedRows>) {
         self.is_marking = false;
-        let locked = match result {
-            Ok(marked) => marked.locked,
+        let MarkedRows { locked, is_rewound, .. } = match result {
+            Ok(marked) => marked,
             Err(error) => {
                 self.unmarked.extend(sent);
                 return self.postpone_writes(error);
@@ -171,7 +180,14 @@ impl RelayEngine {
                 self.locked.push(row);
             } else if let Some(bucket) = bucket {
                 bucket.rows.mark(row.row.id);
+                if is_rewound {
+                    // The row is open, and published once more.
+                    bucket.rows.restart();
+                }
             }
+        }
+        if is_rewound {
+            self.reading.hurry();
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::chaos;
 use crate::error::{Error, Result};
 use crate::outbox::{BucketCursor, EventRow, Horizon, OpenRow, OpenRows, RowId};
-use crate::relay::bucket::TakenRow;
+use crate::relay::bucket::{FailingRoom, TakenRow};
 use crate::relay::engine::{BucketRead, OwnedBucket, RelayEngine, RelayReport};
 use crate::telemetry;
 
@@ -30,6 +30,10 @@ const HORIZON_EVERY: Duration = Duration::from_millis(250);
 /// How often it is read while all rows are decided: it also shows that the database was restored.
 const IDLE_HORIZON: Duration = Duration::from_secs(10);
 
+/// How often all open rows are read again, and not only those behind the cursors: a database that crashes, or is
+/// replaced by a standby, may lose marks, whose rows are then open again.
+const WHOLE_EVERY: Duration = Duration::from_secs(30);
+
 /// The number of rows that are read from one bucket at most, beyond those that are held.
 const MAX_ROWS: usize = 1024;
 const MIN_ROWS: usize = 16;
@@ -50,6 +54,8 @@ pub(super) struct ReadPlan {
     not_before: Duration,
     pause: Duration,
     horizon_due: Duration,
+    /// When all open rows are read again.
+    whole_due: Duration,
     /// Whether the last read has shown rows that are not decided.
     has_undecided: bool,
     /// Whether a read has failed since the horizon was read: another server may answer now.
@@ -90,7 +96,14 @@ impl OwnedBucket {
     /// A read that was full, and brought nothing new, has the rows of keys that wait, for instance because their first
     /// row fails. The next one is larger, so that it gets to the rows of other keys behind them: the cursor cannot pass
     /// rows that are not decided.
-    fn take(&mut self, after: RowId, rows: Vec<OpenRow>, end: ReadEnd, aside: &mut BTreeSet<EventRow>) -> ReadGain {
+    fn take(
+        &mut self,
+        read: &BucketRead,
+        rows: Vec<OpenRow>,
+        end: ReadEnd,
+        aside: &mut BTreeSet<EventRow>,
+    ) -> ReadGain {
+        let after = read.cursor.after;
         let last = rows.last().map_or(after, |row| row.id);
         let mut has_new = false;
         for row in rows {
@@ -107,12 +120,12 @@ impl OwnedBucket {
             false => ((is_full || is_cut).then_some(last), decided),
         };
         // The cursor went back meanwhile: the next read begins there.
-        let went_back = self.rows.cursor() < after;
+        let went_back = self.rows.cursor() < after || self.rows.restarts() != read.restarts;
         let has_moved = !went_back && self.rows.end_read(end, decided);
-        let may_grow = is_full && !has_new && self.growth < MAX_GROWTH;
+        let may_grow = is_full && !has_new && !has_moved && self.growth < MAX_GROWTH;
         if may_grow {
             self.growth *= 2;
-        } else if has_moved && !is_full {
+        } else if has_moved {
             self.growth = 1;
         }
         ReadGain { has_new, has_more: is_full && has_new, goes_on: went_back || is_full && has_moved || may_grow }
@@ -127,6 +140,7 @@ impl Default for ReadPlan {
             not_before: Duration::ZERO,
             pause: BUSY_PAUSE,
             horizon_due: Duration::ZERO,
+            whole_due: Duration::ZERO,
             has_undecided: false,
             has_failed: false,
             bytes_growth: 1,
@@ -139,6 +153,11 @@ impl ReadPlan {
     pub(super) fn hurry(&mut self) {
         self.due = self.not_before;
         self.pause = BUSY_PAUSE;
+    }
+
+    /// A call of the database has failed: it may have crashed, so the next read shows all open rows.
+    pub(super) fn distrust(&mut self) {
+        self.whole_due = Duration::ZERO;
     }
 
     fn needs_horizon(&self, now: Duration) -> bool {
@@ -193,23 +212,32 @@ impl RelayEngine {
         held.fold(refused, |(rows, bytes), (more_rows, more_bytes)| (rows + more_rows, bytes + more_bytes))
     }
 
-    /// How many rows of one bucket that have failed are held at most: together half of the room.
-    pub(super) fn most_failing(&self) -> usize {
-        (self.settings.max_held / 2 / self.buckets.len().max(1)).max(MIN_ROWS / 2)
+    /// The room of one bucket for rows that have failed: together half of the room.
+    pub(super) fn failing_room(&self, until: Duration) -> FailingRoom {
+        let share = 2 * self.buckets.len().max(1);
+        let rows = (self.settings.max_held / share).max(MIN_ROWS / 2);
+        FailingRoom { rows, bytes: self.settings.max_held_bytes / share, until }
     }
 
     fn read(&mut self, now: Duration) {
         let (rows, _) = self.held();
         let room = self.settings.max_held.saturating_sub(rows) / self.buckets.len().max(1);
-        let most_failing = self.most_failing();
+        let most_failing = self.failing_room(now).rows;
+        let is_whole = now >= self.reading.whole_due;
+        if is_whole {
+            self.reading.whole_due = now + WHOLE_EVERY;
+        }
         let mut asked = Vec::with_capacity(self.buckets.len());
         for (number, bucket) in &mut self.buckets {
+            if is_whole {
+                bucket.rows.restart();
+            }
             bucket.rows.begin_read(now, most_failing);
             // Rows that are held and not decided are read again.
             let limit = bucket.rows.len().saturating_add(room.clamp(MIN_ROWS, MAX_ROWS) * bucket.growth);
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             let cursor = BucketCursor { bucket: *number, after: bucket.rows.cursor(), limit };
-            asked.push(BucketRead { ownership: bucket.ownership, cursor });
+            asked.push(BucketRead { ownership: bucket.ownership, restarts: bucket.rows.restarts(), cursor });
         }
         let bytes = self.settings.max_held_bytes.saturating_mul(self.reading.bytes_growth);
         let began = ReadBegun { at: now, decided: self.decided.up_to() };
@@ -257,7 +285,7 @@ impl RelayEngine {
             let Some(bucket) = bucket.filter(|bucket| bucket.ownership == read.ownership) else { continue };
             let limit = usize::try_from(read.cursor.limit).unwrap_or(usize::MAX);
             let end = ReadEnd { is_full: rows.len() >= limit, is_cut, decided };
-            let of_bucket = bucket.take(read.cursor.after, rows, end, &mut self.aside);
+            let of_bucket = bucket.take(read, rows, end, &mut self.aside);
             gain.has_new |= of_bucket.has_new;
             gain.has_more |= of_bucket.has_more;
             gain.goes_on |= of_bucket.goes_on;

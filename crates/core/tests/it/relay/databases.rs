@@ -25,6 +25,22 @@ fn a_relay_goes_on_after_its_outbox_was_restored() {
 }
 
 #[test]
+fn a_row_whose_mark_the_database_lost_is_published_and_marked_again() {
+    let world = RelayWorld::new(1);
+    world.faults.lock().loses_marks = true;
+    world.start_relay();
+    world.emit(Some(1), Duration::ZERO, true);
+    // By now the relay reads only behind the row.
+    world.time.run_for(5 * SECOND);
+    let id = world.committed.lock()[&vec![1]][0];
+    assert_eq!(world.state(id), Some(RowState::Open));
+    world.faults.lock().loses_marks = false;
+    world.time.run_for(40 * SECOND);
+    assert_eq!(world.state(id), Some(RowState::Published));
+    world.check("lost marks");
+}
+
+#[test]
 fn a_call_that_never_ends_stops_the_relay_for_a_minute_at_most() {
     let world = RelayWorld::new(1);
     for kind in ["read", "horizon", "mark", "park", "set_aside"] {
@@ -127,7 +143,7 @@ fn a_read_that_began_before_a_bucket_was_lost_is_not_used_when_it_is_back() {
     world.time.run_for(LEASE + SECOND);
     let id = world.committed.lock()[&vec![1]][0];
     let (outbox, row) = (world.outbox.clone(), EventRow { id: world.row(id), event: id });
-    world.server.start(async move { outbox.mark(&[row]).await.unwrap() });
+    world.server.start(async move { outbox.mark(&[row], 0).await.unwrap() });
     relay.resume(ProcessPart::Threads);
     world.time.run_for(30 * SECOND);
     assert_eq!(world.log.lock().arrived, [], "an event was published that is published already");

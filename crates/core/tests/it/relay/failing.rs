@@ -51,6 +51,61 @@ fn keys_that_fail_leave_room_to_others_and_arrive_in_the_end() {
 }
 
 #[test]
+fn large_rows_that_fail_leave_room_to_others() {
+    let world = RelayWorld::new(1);
+    world.log.lock().fails.insert(None);
+    for _ in 0..600 {
+        world.emit(None, Duration::ZERO, true);
+    }
+    world.start_relay_with(|settings| settings.max_held_bytes = 2000);
+    world.time.run_for(30 * SECOND);
+    for key in 0..100 {
+        world.emit(Some(key), Duration::ZERO, true);
+    }
+    world.time.run_for(30 * SECOND);
+    assert_eq!(world.log.lock().arrived.len(), 100, "events of other keys wait");
+    world.log.lock().fails.clear();
+    world.finish();
+    world.check("all keys");
+}
+
+#[test]
+fn the_retries_of_many_rows_do_not_keep_later_rows_from_being_read() {
+    let world = RelayWorld::new(1);
+    world.log.lock().fails.insert(None);
+    world.faults.lock().read_takes = Duration::from_millis(100);
+    for _ in 0..16_000 {
+        world.emit(None, Duration::ZERO, true);
+    }
+    world.start_relay_with(|settings| settings.max_held = 1024);
+    world.time.run_for(60 * SECOND);
+    for key in 0..100 {
+        world.emit(Some(key), Duration::ZERO, true);
+    }
+    world.time.run_for(60 * SECOND);
+    assert_eq!(world.log.lock().arrived.len(), 100, "events of other keys wait");
+}
+
+#[test]
+fn rows_that_wait_for_an_hour_do_not_delay_the_retry_of_others() {
+    let world = RelayWorld::new(1);
+    world.log.lock().fails.insert(None);
+    world.log.lock().again_after = Duration::from_secs(3600);
+    for _ in 0..1500 {
+        world.emit(None, Duration::ZERO, true);
+    }
+    world.start_relay();
+    world.time.run_for(30 * SECOND);
+    world.log.lock().again_after = Duration::ZERO;
+    world.log.lock().fails.insert(Some(vec![1]));
+    world.emit(Some(1), Duration::ZERO, true);
+    world.time.run_for(SECOND);
+    world.log.lock().fails.remove(&Some(vec![1]));
+    world.time.run_for(30 * SECOND);
+    assert_eq!(world.log.lock().arrived.len(), 1, "an event that failed once waits for others");
+}
+
+#[test]
 fn rows_of_a_key_that_fails_arrive_in_order_in_the_end() {
     let world = RelayWorld::new(1);
     for key in 0..100 {
@@ -132,7 +187,7 @@ fn a_key_whose_refused_row_was_published_goes_on() {
     world.start_relay();
     world.time.run_for(10 * SECOND);
     let (outbox, row) = (world.outbox.clone(), EventRow { id: world.row(id), event: id });
-    world.server.start(async move { outbox.mark(&[row]).await.unwrap() });
+    world.server.start(async move { outbox.mark(&[row], 0).await.unwrap() });
     world.emit(Some(1), Duration::ZERO, true);
     world.time.run_for(90 * SECOND);
     let next = world.committed.lock()[&vec![1]][1];

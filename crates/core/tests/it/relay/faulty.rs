@@ -25,6 +25,8 @@ pub(super) struct OutboxFaults {
     pub(super) sweep_takes: Duration,
     /// Rows on which another transaction has a lock.
     pub(super) locked: BTreeSet<EventId>,
+    /// Marks are confirmed and lost, as in a crash of the database.
+    pub(super) loses_marks: bool,
     /// Rows become open again all the time.
     pub(super) rewinds_all_the_time: bool,
     pub(super) reads: usize,
@@ -69,11 +71,17 @@ impl Outbox for FaultyOutbox {
         Ok(rows)
     }
 
-    async fn mark(&self, rows: &[EventRow]) -> Result<MarkedRows> {
+    async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
         self.call("mark").await;
+        if self.faults.lock().loses_marks {
+            return Ok(MarkedRows::default());
+        }
         let locked = self.faults.lock().locked.clone();
         let (locked, free): (Vec<_>, Vec<_>) = rows.iter().partition(|row| locked.contains(&row.event));
-        let marked = self.outbox.mark(&free).await?;
+        // The reads have shown invented ones.
+        let is_invented = self.faults.lock().rewinds_all_the_time;
+        let rewinds = if is_invented { self.outbox.read(&[], 0).await?.rewinds } else { rewinds };
+        let marked = self.outbox.mark(&free, rewinds).await?;
         Ok(MarkedRows { locked, ..marked })
     }
 

@@ -92,3 +92,23 @@ fn republished_events_arrive_again_under_their_ids() {
     world.check("after a republication");
     assert_eq!(world.log.lock().arrived.len(), 14);
 }
+
+/// The relay does not know whether its mark was written, and repeats it. Meanwhile the broker has lost the event.
+#[test]
+fn a_mark_that_ends_after_a_republication_is_not_the_last_word() {
+    let world = RelayWorld::new(1);
+    let begun = world.server.wall_now();
+    world.emit(Some(1), Duration::ZERO, true);
+    world.faults.lock().hanging.insert("mark");
+    world.start_relay();
+    let arrived = world.time.run_until(Duration::from_secs(10), || (world.log.lock().arrived.len() == 1).then_some(()));
+    assert!(arrived.is_some());
+    let outbox = world.outbox.clone();
+    world.server.start(async move {
+        let published = begun..Timestamp(u64::MAX);
+        outbox.republish(&published, RowId(0), 3).await.unwrap();
+    });
+    world.time.run_for(Duration::from_secs(120));
+    assert_eq!(world.log.lock().arrived.len(), 2, "the event was marked and not published again");
+    world.check("after the mark");
+}

@@ -86,7 +86,7 @@ impl Sink for LogSink {
         }
         self.log.lock().arrived.push(event.id);
         self.runtime.sleep(Duration::from_millis(1 + random(&*self.runtime) % 40)).await;
-        if dice < 3 * failures { Published::Unknown(lost()) } else { Published::Yes }
+        if dice < 3 * failures { Published::Unknown(lost()) } else { Published::Yes { caught: false } }
     }
 
     async fn close(&self) {}
@@ -123,10 +123,16 @@ impl RelayWorld {
 
     /// Starts a relay in a process of its own.
     pub(super) fn start_relay(&self) -> Arc<Process> {
+        self.start_relay_with(|_| ())
+    }
+
+    /// Starts a relay with other settings.
+    pub(super) fn start_relay_with(&self, change: impl FnOnce(&mut RelaySettings)) -> Arc<Process> {
         let process = self.time.process();
         let mut settings = RelaySettings::default();
         settings.lease = Millis(u32::try_from(LEASE.as_millis()).unwrap());
         (settings.max_in_flight, settings.max_held) = (64, 512);
+        change(&mut settings);
         let relay = self.build_relay(&process, settings, None).unwrap();
         process.start(async move { relay.run(pending()).await });
         process

@@ -1,5 +1,6 @@
 -- Looks at the $4 rows behind $3, and opens those that were published from $1 microseconds after the epoch on, and
--- before $2. The state hides in a select, as in mark.sql.
+-- before $2. The state hides in a select, as in mark.sql. The first call rewinds in any case: a row that was published
+-- and is not marked yet must be published again, too.
 with looked_at as materialized (
     select id, state = 1 and published_at >= timestamptz 'epoch' + $1 * interval '1 microsecond'
                          and published_at < timestamptz 'epoch' + $2 * interval '1 microsecond' as is_meant
@@ -13,6 +14,6 @@ with looked_at as materialized (
      where o.id = any (array (select id from looked_at where is_meant)) and o.state = (select 1::smallint)
     returning o.id
 ), rewound as (
-    update hapax_relay set rewinds = rewinds + 1 where exists (select from opened)
+    update hapax_relay set rewinds = rewinds + 1 where $3 = 0 or exists (select from opened)
 )
 select (select max(id) from looked_at) as last, (select count(*) from opened) as opened

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::outbox::{
-    BucketCursor, EventRow, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId,
-    RowState, bucket_of,
+    BucketCursor, EventRow, MarkedRows, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened,
+    RowId, RowState, bucket_of,
 };
 use hapax_core::{EventId, Timestamp};
 use rusqlite::types::Type;
@@ -14,7 +14,7 @@ use crate::event::{self, StoredEventColumns};
 
 /// Reads in one snapshot, if the connection is in a transaction.
 pub(super) fn read(connection: &Connection, cursors: &[BucketCursor], bytes: usize) -> rusqlite::Result<OpenRows> {
-    let rewinds: i64 = connection.query_row(include_str!("rewinds.sql"), [], |row| row.get(0))?;
+    let rewinds = read_rewinds(connection)?;
     let mut found: Vec<(usize, i64, usize)> = Vec::new();
     let mut statement = connection.prepare_cached(include_str!("open.sql"))?;
     for cursor in cursors {
@@ -37,7 +37,12 @@ pub(super) fn read(connection: &Connection, cursors: &[BucketCursor], bytes: usi
         rows.push(row(connection, id, open_row)?);
     }
     rows.sort_unstable_by_key(|row| row.id);
-    Ok(OpenRows { is_cut: rows.len() < count, rows, rewinds: rewinds.unsigned_abs() })
+    Ok(OpenRows { is_cut: rows.len() < count, rows, rewinds })
+}
+
+fn read_rewinds(connection: &Connection) -> rusqlite::Result<u64> {
+    let rewinds: i64 = connection.prepare_cached(include_str!("rewinds.sql"))?.query_row([], |row| row.get(0))?;
+    Ok(rewinds.unsigned_abs())
 }
 
 fn row<T>(connection: &Connection, id: i64, read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
@@ -98,10 +103,18 @@ pub(super) fn execute(connection: &Connection, sql: &str, parameters: impl Param
     connection.prepare_cached(sql)?.execute(parameters)
 }
 
-pub(super) fn mark(connection: &Connection, rows: &[EventRow], now: Timestamp) -> rusqlite::Result<usize> {
+pub(super) fn mark(
+    connection: &Connection,
+    rows: &[EventRow],
+    rewinds: u64,
+    now: Timestamp,
+) -> rusqlite::Result<MarkedRows> {
+    if read_rewinds(connection)? != rewinds {
+        return Ok(MarkedRows { is_rewound: true, ..MarkedRows::default() });
+    }
     let sql = include_str!("mark.sql");
     let mark = |row: &EventRow| execute(connection, sql, params![stored(row.id), row.event.as_bytes(), millis(now)]);
-    rows.iter().map(mark).sum()
+    Ok(MarkedRows { marked: rows.iter().map(mark).sum::<rusqlite::Result<_>>()?, ..MarkedRows::default() })
 }
 
 /// Returns false if the row is published, dropped or gone.
@@ -195,7 +208,8 @@ pub(super) fn republish(
     // The time of a row is rounded down. So is the start, and the end is rounded up: no row is left out.
     let (since, until) = (millis(published.start), millis(Timestamp(published.end.0.saturating_add(999))));
     let rows = execute(connection, include_str!("republish.sql"), params![stored(after), last, since, until])?;
-    if rows > 0 {
+    // Also without such rows: those that were published and are not marked yet must be published again.
+    if rows > 0 || after == RowId(0) {
         execute(connection, include_str!("rewind.sql"), [])?;
     }
     Ok(Some(Reopened { last: row_id(last), rows }))

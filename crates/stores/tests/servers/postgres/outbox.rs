@@ -88,9 +88,9 @@ async fn index_plans() {
         "alter table hapax_outbox set (autovacuum_enabled = off); set plan_cache_mode = force_custom_plan;",
         "prepare read (smallint[], bigint[], bigint[], bigint) as ",
         include_str!("../../../src/postgres/outbox/read.sql"),
-        ";prepare mark (bigint[], uuid[]) as ",
+        ";prepare mark (bigint[], uuid[], bigint) as ",
         include_str!("../../../src/postgres/outbox/mark.sql"),
-        ";prepare mark_unlocked (bigint[], uuid[]) as ",
+        ";prepare mark_unlocked (bigint[], uuid[], bigint) as ",
         include_str!("../../../src/postgres/outbox/mark_unlocked.sql"),
         ";prepare park (bigint, uuid, text) as ",
         include_str!("../../../src/postgres/outbox/park.sql"),
@@ -114,8 +114,8 @@ async fn index_plans() {
     let events = format!("'{{{}}}'", vec!["00000000-0000-8000-8000-000000000000"; 64].join(","));
     let statements = [
         format!("read ({buckets}, {zeros}, {limits}, 1000000)"),
-        format!("mark ({buckets}, {events})"),
-        format!("mark_unlocked ({buckets}, {events})"),
+        format!("mark ({buckets}, {events}, 0)"),
+        format!("mark_unlocked ({buckets}, {events}, 0)"),
         "park (7, '00000000-0000-8000-8000-000000000000', 'reason')".into(),
         format!("set_aside ({buckets}, {events})"),
         "counts (10000)".into(),
@@ -202,7 +202,7 @@ async fn few_rights() {
     assert_eq!(rows.len(), 2);
     relaying.horizon().await.unwrap();
     relaying.counts(10).await.unwrap();
-    assert_eq!(relaying.mark(&[rows[0].named()]).await.unwrap().marked, 1);
+    assert_eq!(relaying.mark(&[rows[0].named()], 0).await.unwrap().marked, 1);
     let (id, bucket, key) = (rows[1].id, rows[1].bucket, rows[1].event.order());
     relaying.park(&ParkedRow { id, event: rows[1].event.id, bucket, key, reason: "no".into() }).await.unwrap();
     relaying.set_aside(&[rows[1].named()]).await.unwrap();
@@ -355,12 +355,12 @@ async fn locked_row() {
     let holder = connect(&schema, schema.name()).await;
     let lock = format!("begin; select from {}.hapax_outbox where id = {} for update", schema.name(), rows[1].id.0);
     holder.batch_execute(&lock).await.unwrap();
-    let marked = with_timeout(Duration::from_secs(60), outbox.mark(&rows)).await.expect("it does not wait").unwrap();
-    assert_eq!(marked, MarkedRows { marked: 2, locked: vec![rows[1]] });
-    let again = with_timeout(Duration::from_secs(60), outbox.mark(&rows)).await.expect("it does not wait").unwrap();
-    assert_eq!(again, MarkedRows { marked: 0, locked: vec![rows[1]] });
+    let marked = with_timeout(Duration::from_secs(60), outbox.mark(&rows, 0)).await.expect("it does not wait").unwrap();
+    assert_eq!(marked, MarkedRows { marked: 2, locked: vec![rows[1]], is_rewound: false });
+    let again = with_timeout(Duration::from_secs(60), outbox.mark(&rows, 0)).await.expect("it does not wait").unwrap();
+    assert_eq!(again, MarkedRows { marked: 0, locked: vec![rows[1]], is_rewound: false });
     holder.batch_execute("commit").await.unwrap();
-    assert_eq!(outbox.mark(&rows).await.unwrap(), MarkedRows { marked: 1, locked: vec![] });
+    assert_eq!(outbox.mark(&rows, 0).await.unwrap(), MarkedRows { marked: 1, ..MarkedRows::default() });
 }
 
 /// Old rows at the end of the table, behind more pages than one statement reads.

@@ -45,7 +45,7 @@ impl Sink for ArrivalSink {
         yield_now().await;
         self.arrived.lock().push(Arc::clone(event));
         yield_now().await;
-        Published::Yes
+        Published::Yes { caught: false }
     }
 
     async fn close(&self) {}

@@ -80,8 +80,9 @@ impl<'s> OutboxWorld<'s> {
 
     /// Marks rows, none of which is locked. Returns how many were open.
     pub(super) async fn mark(&self, rows: &[EventRow]) -> usize {
-        let marked = self.outbox.mark(rows).await.expect("the rows can be marked");
-        assert_eq!(marked.locked, []);
+        let rewinds = self.read().await.rewinds;
+        let marked = self.outbox.mark(rows, rewinds).await.expect("the rows can be marked");
+        assert!(marked.locked.is_empty() && !marked.is_rewound, "{marked:?}");
         marked.marked
     }
 
