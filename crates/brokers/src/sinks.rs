@@ -13,6 +13,9 @@ use crate::url::{BrokerUrl, invalid, not_applied};
 /// How much of a broker's limit is kept for what a sink writes beside the event: the id, the attributes, the key.
 const RESERVE: usize = 4096;
 
+/// How much of that the attributes of an event may take, unencoded. What they take beyond counts as its size.
+const ATTRIBUTES: usize = 1024;
+
 /// As many publications as one sink runs at once.
 const MAX_IN_FLIGHT: u32 = 16_384;
 
@@ -41,15 +44,26 @@ impl InFlight {
     }
 }
 
-/// The largest event for a broker with this limit.
+/// The largest event of an outbox for a broker with this limit.
 pub(crate) fn max_len(limit: usize) -> usize {
-    limit.saturating_sub(RESERVE).min(Event::MAX_LEN)
+    room(limit).min(Event::MAX_LEN)
 }
 
-/// The reason to refuse an event that is larger than the largest.
-pub(crate) fn too_large(event: &OutgoingEvent, max_len: usize) -> Option<Published> {
-    let size = event.size();
-    (size > max_len).then(|| Published::Refused(format!("the event has {size} bytes, and the sink takes {max_len}")))
+/// The reason to refuse an event that a broker with this limit does not take. A dead letter may be larger than what an
+/// outbox takes.
+pub(crate) fn too_large(event: &OutgoingEvent, limit: usize) -> Option<Published> {
+    let (size, room) = (size_with_attributes(event), room(limit));
+    (size > room).then(|| Published::Refused(format!("the event has {size} bytes, and the sink takes {room}")))
+}
+
+fn room(limit: usize) -> usize {
+    limit.saturating_sub(RESERVE)
+}
+
+fn size_with_attributes(event: &OutgoingEvent) -> usize {
+    let attributes = [&event.kind, &event.source, &event.content_type];
+    let attributes: usize = attributes.into_iter().flatten().map(String::len).sum();
+    event.size() + attributes.saturating_sub(ATTRIBUTES)
 }
 
 /// What is wrong with a limit under which events of the largest size are refused.

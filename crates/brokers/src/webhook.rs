@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
+use hapax_core::ledger::Event;
 use hapax_core::outbox::{OutgoingEvent, Published, Sink, TopicTemplate};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::Finding;
@@ -92,7 +94,7 @@ impl Sink for WebhookSink {
     }
 
     fn max_len(&self) -> usize {
-        self.max_len
+        self.max_len.min(Event::MAX_LEN)
     }
 
     /// None: whether a receiver recognizes a repeated `webhook-id`, and for how long, is its own matter.
@@ -103,11 +105,7 @@ impl Sink for WebhookSink {
     /// Resolves the host of each endpoint, and checks its addresses. Sends nothing: a receiver would take a request
     /// for an event.
     async fn check(&self) -> Result<Vec<Finding>> {
-        let mut findings = Vec::new();
-        for endpoint in self.endpoints.values() {
-            findings.extend(endpoint.check().await);
-        }
-        Ok(findings)
+        Ok(join_all(self.endpoints.values().map(Endpoint::check)).await.into_iter().flatten().collect())
     }
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
@@ -123,9 +121,7 @@ impl Sink for WebhookSink {
     }
 
     async fn close(&self) {
-        for endpoint in self.endpoints.values() {
-            endpoint.close().await;
-        }
+        join_all(self.endpoints.values().map(Endpoint::close)).await;
     }
 }
 

@@ -64,7 +64,7 @@ mod source;
 pub use dead::{DeadLetter, DeadLetterId, DeadLetters, DeadReason};
 pub use dead_memory::MemoryDeadLetterStore;
 pub use dead_sink::SinkDeadLetters;
-pub use dead_store::{DeadCursor, DeadLetterStore, KeptLetter, ListedLetter, MarkedLetter};
+pub use dead_store::{DeadCursor, DeadLetterStore, KeptLetter, ListedLetter, ListedReason, MarkedLetter};
 pub use message::{Coordinates, Headers, Message, Position};
 pub use process::{Job, Process, Verdict};
 pub use settle::{Settle, Settlement};

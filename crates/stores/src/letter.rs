@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::broker::{
-    Coordinates, DeadLetter, DeadLetterId, DeadReason, KeptLetter, MarkedLetter, Message, Position,
+    Coordinates, DeadLetter, DeadLetterId, DeadReason, KeptLetter, ListedReason, MarkedLetter, Message, Position,
 };
 use hapax_core::{Error, ErrorKind, Fingerprint, OperationId, Result, Rule, Timestamp};
 
@@ -81,7 +81,7 @@ impl LetterColumns {
         Ok(DeadLetter {
             id: DeadLetterId::from_bytes(self.id),
             reason: reason(&self.reason)?,
-            attempts: attempts(self.attempts)?,
+            attempts: number(self.attempts)?,
             namespace: self.namespace.into(),
             source: self.source.into(),
             operation: self.operation.map(OperationId::from_bytes),
@@ -105,7 +105,7 @@ impl LetterColumns {
 
 /// # Errors
 /// `Unusable` if a newer release has written the reason.
-pub(crate) fn reason(name: &str) -> Result<DeadReason> {
+fn reason(name: &str) -> Result<DeadReason> {
     let unknown = || {
         let message = format!("a dead letter has the unknown reason {name:?}; use the release that wrote it");
         Error::new(ErrorKind::Unusable, message)
@@ -113,8 +113,9 @@ pub(crate) fn reason(name: &str) -> Result<DeadReason> {
     DeadReason::from_name(name).ok_or_else(unknown)
 }
 
-pub(crate) fn attempts(stored: i64) -> Result<u32> {
-    number(stored)
+/// The reason and the attempts of a letter in a list.
+pub(crate) fn listed(reason: String, attempts: i64) -> (ListedReason, u32) {
+    u32::try_from(attempts).map_or((ListedReason::Damaged, 0), |attempts| (ListedReason::from_name(reason), attempts))
 }
 
 pub(crate) fn time(stored: i64) -> Timestamp {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::broker::{
-    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, MemoryDeadLetterStore, Message,
-    Position, Process, Verdict,
+    Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, ListedReason,
+    MemoryDeadLetterStore, Message, Position, Process, Verdict,
 };
 use hapax_core::gate::{Failure, Reason};
 use hapax_core::ledger::{Call, Terms};
@@ -65,6 +65,11 @@ fn main() -> ExitCode {
         servers::test("a_marked_letter_that_cannot_be_decoded_is_left_out", "postgres", postgres_damaged),
         servers::test("a_marked_letter_that_cannot_be_decoded_is_left_out", "redis", redis_damaged),
     ];
+    let unknown = [
+        plain("sqlite::a_letter_with_an_unknown_reason_is_listed_with_the_others", sqlite_unknown),
+        servers::test("a_letter_with_an_unknown_reason_is_listed_with_the_others", "postgres", postgres_unknown),
+        servers::test("a_letter_with_an_unknown_reason_is_listed_with_the_others", "redis", redis_unknown),
+    ];
     let ledgers = [
         plain("sqlite::a_mark_opens_the_operation_of_the_ledger_again", sqlite_reopens),
         servers::test("a_mark_opens_the_operation_of_the_ledger_again", "postgres", postgres_reopens),
@@ -80,7 +85,7 @@ fn main() -> ExitCode {
             served("valkey", name, move || async move { case(redis_like(RedisKind::Valkey).await).await })
         }),
     ];
-    servers::main(stores.into_iter().flatten().chain(ledgers).chain(damaged).chain([refused]))
+    servers::main(stores.into_iter().flatten().chain(ledgers).chain(damaged).chain(unknown).chain([refused]))
 }
 
 type Case = fn(World) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -227,7 +232,8 @@ async fn pages(World { letters, _resources }: World) {
     assert_eq!(listed.len(), 7);
     assert_eq!([listed[0].id, listed[1].id], [id(5), id(3)]);
     let first = &listed[0];
-    assert_eq!((first.reason, first.attempts, first.size), (DeadReason::AttemptsExhausted, 8, 3));
+    let reason = ListedReason::Known(DeadReason::AttemptsExhausted);
+    assert_eq!((&first.reason, first.attempts, first.size), (&reason, 8, 3));
     assert_eq!((&*first.namespace, &*first.source), ("billing", SOURCE));
     assert_eq!((first.at, first.operation), (letter(5).at, letter(5).operation));
     assert_eq!((first.marked_at, listed[1].marked_at.is_some()), (None, true));
@@ -293,8 +299,9 @@ async fn reason_changes(World { letters, _resources }: World) {
     assert!(letters.mark_as(id(1), OutcomeUnknown, NotDone).await.unwrap());
     let listed = letters.list(None, 10).await.unwrap();
     assert_eq!(listed, first, "a repeated word changes nothing");
-    let reasons: Vec<_> = listed.iter().map(|letter| (letter.id, letter.reason)).collect();
-    assert_eq!(reasons, [(id(1), NotDone), (id(2), AttemptsExhausted), (id(3), NotDone)]);
+    let reasons: Vec<_> = listed.iter().map(|letter| (letter.id, letter.reason.clone())).collect();
+    let known = [(1, NotDone), (2, AttemptsExhausted), (3, NotDone)];
+    assert_eq!(reasons, known.map(|(n, reason)| (id(n), ListedReason::Known(reason))));
 
     let taken = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
     let shown_as = |n| DeadLetter { reason: NotDone, ..letter(n) };
@@ -363,6 +370,11 @@ async fn leave_damaged_out(letters: &dyn DeadLetterStore, damage: impl Future<Ou
         assert!(letters.mark(id(n)).await.unwrap());
     }
     damage.await;
+    let mut listed: Vec<_> = letters.list(None, 10).await.unwrap().iter().map(|letter| letter.id).collect();
+    listed.sort();
+    // The damaged letter may be a second entry with the id of the first.
+    listed.dedup();
+    assert_eq!(listed, [id(1), id(2), id(3)]);
     let taken = letters.take_marked(SOURCE, 10, HOUR).await.unwrap();
     let mut taken: Vec<_> = taken.into_iter().map(|marked| marked.letter.id).collect();
     taken.sort();
@@ -402,6 +414,55 @@ async fn redis_damaged() {
                       'source', ARGV[2], 'letter', '{}', 'okey', '', 'position_id', '', 'payload', ''))";
         let id = id(2);
         let words = [&b"EVAL"[..], script.as_bytes(), b"0", id.as_bytes(), SOURCE.as_bytes()];
+        server.command(&words).await.unwrap();
+    })
+    .await;
+}
+
+/// Puts three letters, and lets another release write the reason of the second one.
+async fn list_unknown(letters: &dyn DeadLetterStore, change: impl Future<Output = ()>) {
+    put(letters, (1..4).map(letter)).await;
+    change.await;
+    let known = ListedReason::Known(DeadReason::AttemptsExhausted);
+    let listed = letters.list(None, 10).await.unwrap();
+    let reasons: Vec<_> = listed.iter().map(|letter| (letter.id, letter.reason.clone())).collect();
+    let unknown = ListedReason::Unknown("melted".into());
+    assert_eq!(reasons, [(id(1), known.clone()), (id(2), unknown), (id(3), known)]);
+    let (other, first) = (&listed[1], &listed[0]);
+    assert_eq!((&other.source, &other.namespace, other.attempts), (&first.source, &first.namespace, 8));
+    assert_eq!((other.at, other.size, other.operation), (letter(2).at, 3, letter(2).operation));
+    let behind = letters.list(Some(&other.cursor), 10).await.unwrap();
+    assert_eq!(behind.iter().map(|letter| letter.id).collect::<Vec<_>>(), [id(3)]);
+    assert_eq!(letters.find(id(2)).await.unwrap_err().kind(), ErrorKind::Unusable);
+}
+
+async fn sqlite_unknown() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dead.db");
+    let letters = SqliteDeadLetters::open(&path).unwrap();
+    list_unknown(&letters, async {
+        let file = rusqlite::Connection::open(&path).unwrap();
+        file.execute("update hapax_dead set reason = 'melted' where id = ?1", [id(2).as_bytes()]).unwrap();
+    })
+    .await;
+}
+
+async fn postgres_unknown() {
+    let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
+    let letters = PostgresDeadLetters::connect(&schema.url().parse().unwrap()).unwrap();
+    list_unknown(&letters, async {
+        let change = "update hapax_dead set reason = 'melted' where id = '02020202-0202-0202-0202-020202020202'";
+        assert_eq!(schema.admin().execute(change, &[]).await.unwrap(), 1);
+    })
+    .await;
+}
+
+async fn redis_unknown() {
+    let server = RedisServer::start(RedisServerOptions::new(RedisKind::Redis)).await.unwrap();
+    let letters = RedisDeadLetters::connect(&server.url().parse().unwrap()).unwrap();
+    list_unknown(&letters, async {
+        let id = id(2);
+        let words = [&b"HSET"[..], b"hx:dead:reasons", id.as_bytes(), b"melted"];
         server.command(&words).await.unwrap();
     })
     .await;

@@ -15,10 +15,10 @@ mod producer;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use std::{fmt, mem};
 
 use async_trait::async_trait;
 use hapax_core::Result;
@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 
 pub use self::config::KafkaSinkConfig;
 use self::limits::{BrokerFacts, DEFAULT_LIMIT};
-use self::producer::{BATCH, RecordToSend, SharedProducer};
+use self::producer::{BatchLimit, RecordToSend, Report, SharedProducer};
 use crate::sinks::{InFlight, limit_finding, max_len, not_published, too_large, warning};
 use crate::url::{not_applied, unknown};
 
@@ -58,10 +58,14 @@ pub struct KafkaSink {
     config: KafkaSinkConfig,
     facts: BrokerFacts,
     producer: Arc<SharedProducer>,
-    ended: Mutex<Option<oneshot::Receiver<()>>>,
+    /// For records that were in a batch that was too large.
+    alone: OnceLock<Arc<SharedProducer>>,
+    /// The ends of the producers.
+    ended: Mutex<Vec<oneshot::Receiver<()>>>,
     /// The largest record of the brokers, in bytes.
     limit: AtomicUsize,
     in_flight: InFlight,
+    runtime: Arc<dyn Runtime>,
 }
 
 impl KafkaSink {
@@ -76,12 +80,12 @@ impl KafkaSink {
     /// Safe to drop.
     pub async fn open(config: KafkaSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let facts = BrokerFacts::new(&config, Arc::clone(&runtime))?;
-        let found = facts.find(&any_topic(&config)).await?;
+        let found = facts.find(config.topic.constant()).await?;
         let limit = facts.limit_of_broker(&found).await.unwrap_or(DEFAULT_LIMIT);
-        let (producer, ended) = SharedProducer::start(&config, limit, &*runtime)?;
+        let (producer, ended) = SharedProducer::start(&config, BatchLimit::Bytes(limit), &runtime)?;
         let name = format!("kafka/{}", config.url.hosts.join(",")).into();
-        let (ended, limit) = (Mutex::new(Some(ended)), AtomicUsize::new(limit));
-        Ok(Self { name, config, facts, producer, ended, limit, in_flight: InFlight::new() })
+        let (alone, ended, limit) = (OnceLock::new(), Mutex::new(vec![ended]), AtomicUsize::new(limit));
+        Ok(Self { name, config, facts, producer, alone, ended, limit, in_flight: InFlight::new(), runtime })
     }
 
     async fn send(&self, event: &OutgoingEvent) -> Published {
@@ -96,39 +100,56 @@ impl KafkaSink {
             }
             headers = headers.insert(Header { key, value: Some(&value[..]) });
         }
-        let (key, payload) = (event.ordering_key.as_deref(), &event.payload[..]);
-        let told = match self.producer.send(RecordToSend { topic: &topic, key, headers, payload }) {
-            Err(code) => Err(code),
-            Ok(report) => match report.await {
-                Ok(told) => told,
-                Err(_) => return Published::Unknown(unknown("the producer of Kafka ended before a confirmation")),
+        let (topic, key, payload) = (&*topic, event.ordering_key.as_deref(), &event.payload[..]);
+        let record = || RecordToSend { topic, key, headers: headers.clone(), payload };
+        let told = match told_by(&self.producer, record()).await {
+            // Its batch may have been too large.
+            Ok(Err(RDKafkaErrorCode::MessageSizeTooLarge)) => match self.alone() {
+                Ok(producer) => told_by(producer, record()).await,
+                Err(error) => return not_published(error),
             },
+            told => told,
         };
         match told {
-            Ok(()) => Published::Yes,
-            Err(RDKafkaErrorCode::MessageSizeTooLarge) => self.judge_size(event, &topic).await,
-            Err(code) => outcome::of(code, &topic),
+            Ok(Ok(())) => Published::Yes { caught: false },
+            Ok(Err(RDKafkaErrorCode::MessageSizeTooLarge)) => Published::Refused(format!(
+                "the event has {} bytes, and the topic `{topic}` takes fewer: see its max.message.bytes",
+                event.size()
+            )),
+            Ok(Err(code)) => outcome::of(code, topic),
+            Err(error) => Published::Unknown(error),
         }
     }
 
-    /// Tells an event that is too large from one that was in a batch with others that is too large.
-    async fn judge_size(&self, event: &OutgoingEvent, topic: &str) -> Published {
-        let size = event.size();
-        // Such an event is alone in its batch.
-        let is_alone = size > BATCH.min(self.limit.load(Ordering::Relaxed));
-        let limit = if is_alone { None } else { self.facts.limit_of_topic(topic).await };
-        if is_alone || limit.is_some_and(|limit| max_len(limit) < size) {
-            return Published::Refused(format!(
-                "the event has {size} bytes, and the topic `{topic}` takes fewer: see its max.message.bytes"
-            ));
+    fn close_producers(&self) {
+        self.producer.close();
+        if let Some(alone) = self.alone.get() {
+            alone.close();
         }
-        not_published(not_applied(format!("a batch of events is larger than the topic `{topic}` takes")))
+    }
+
+    /// The producer that sends each record in a batch of its own. It starts when it is needed.
+    fn alone(&self) -> Result<&SharedProducer> {
+        let mut ended = self.ended.lock();
+        if let Some(producer) = self.alone.get() {
+            return Ok(producer);
+        }
+        let started = SharedProducer::start(&self.config, BatchLimit::OneRecord, &self.runtime);
+        let (producer, end) = started.map_err(|error| not_applied("a producer does not start").caused_by(error))?;
+        ended.push(end);
+        Ok(self.alone.get_or_init(|| producer))
     }
 }
 
-/// The only topic of the template, or any name: every reply names the brokers.
-fn any_topic(config: &KafkaSinkConfig) -> String {
-    config.topic.constant().unwrap_or_else(|| "hapax".to_owned())
+/// What the brokers say of a record.
+///
+/// # Errors
+/// If the producer has ended before they said anything.
+async fn told_by(producer: &SharedProducer, record: RecordToSend<'_>) -> Result<Report> {
+    match producer.send(record) {
+        Err(code) => Ok(Err(code)),
+        Ok(report) => report.await.map_err(|_| unknown("the producer of Kafka ended before a confirmation")),
+    }
 }
 
 fn check_topic(topic: &str) -> Result<(), &'static str> {
@@ -157,10 +178,10 @@ impl Sink for KafkaSink {
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {
-        let topic = any_topic(&self.config);
-        let found = self.facts.find(&topic).await?;
+        let topic = self.config.topic.constant();
+        let found = self.facts.find(topic.clone()).await?;
         let mut findings = Vec::new();
-        if self.config.topic.constant().is_some() && !found.has_topic {
+        if let Some(topic) = topic.filter(|_| !found.has_topic) {
             findings.push(warning(format!("the Kafka broker has no topic `{topic}`: events wait until there is one")));
         }
         if let Some(limit) = self.facts.limit_of_broker(&found).await {
@@ -172,7 +193,7 @@ impl Sink for KafkaSink {
     }
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
-        if let Some(refused) = too_large(event, self.max_len()) {
+        if let Some(refused) = too_large(event, self.limit.load(Ordering::Relaxed)) {
             return refused;
         }
         match self.in_flight.enter().await {
@@ -183,9 +204,9 @@ impl Sink for KafkaSink {
 
     async fn close(&self) {
         self.in_flight.close().await;
-        self.producer.close();
-        let ended = self.ended.lock().take();
-        if let Some(ended) = ended {
+        self.close_producers();
+        let ended = mem::take(&mut *self.ended.lock());
+        for ended in ended {
             // An error means that it has ended early.
             let _ = ended.await;
         }
@@ -194,7 +215,7 @@ impl Sink for KafkaSink {
 
 impl Drop for KafkaSink {
     fn drop(&mut self) {
-        self.producer.close();
+        self.close_producers();
     }
 }
 

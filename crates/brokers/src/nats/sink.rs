@@ -57,7 +57,7 @@ pub struct NatsSink {
     config: NatsSinkConfig,
     client: Client,
     context: Context,
-    streams: KnownStreams,
+    streams: Arc<KnownStreams>,
     in_flight: InFlight,
     runtime: Arc<dyn Runtime>,
 }
@@ -75,7 +75,7 @@ impl NatsSink {
         let client = connect::connect_client(&config.url).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(config.timeout);
-        let streams = KnownStreams::default();
+        let streams = Arc::new(KnownStreams::default());
         // What is missing or denied, `check` reports.
         let _ = timeout(&*runtime, PATIENCE, streams.read(&context, &config.topic)).await;
         let name = format!("nats/{}", config.url.hosts.join(",")).into();
@@ -100,13 +100,26 @@ impl NatsSink {
         };
         match timeout(&*self.runtime, self.config.timeout, sent).await {
             Some(Ok(confirmed)) => {
-                let meets = self.streams.meet(&self.context, &confirmed.stream);
-                let _ = timeout(&*self.runtime, PATIENCE, meets).await;
-                Published::Yes
+                let caught = confirmed.duplicate;
+                self.meet(confirmed.stream);
+                Published::Yes { caught }
             }
             Some(Err(error)) => failed(error, &subject),
             None => Published::Unknown(silent(&subject)),
         }
+    }
+}
+
+impl NatsSink {
+    /// Reads a stream that is new, meanwhile: the server does not answer a user who may not read it.
+    fn meet(&self, stream: String) {
+        if !self.streams.note(&stream) {
+            return;
+        }
+        let (streams, context, runtime) = (Arc::clone(&self.streams), self.context.clone(), Arc::clone(&self.runtime));
+        self.runtime.spawn(Box::pin(async move {
+            let _ = timeout(&*runtime, PATIENCE, streams.meet(&context, stream)).await;
+        }));
     }
 }
 
@@ -176,7 +189,7 @@ impl Sink for NatsSink {
     }
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
-        if let Some(refused) = too_large(event, self.max_len()) {
+        if let Some(refused) = too_large(event, self.client.server_info().max_payload) {
             return refused;
         }
         match self.in_flight.enter().await {

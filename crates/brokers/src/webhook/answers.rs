@@ -59,7 +59,7 @@ pub(super) fn judge(end: &RequestEnd, now: Timestamp) -> Meaning {
     };
     let (event, endpoint) = match status {
         200..=299 => (Taken, Works),                                                        // A1
-        410 => (NeverTaken, Works),                                                         // A2
+        410 => (NeverTaken, DislikesEvent),                                                 // A2
         401 | 403 | 404 | 405 | 407 | 421 | 426 => (NotTaken, Fails),                       // A5
         409 if wait.is_some() => (NotTaken, Silent),                                        // A6
         423 | 425 => (NotTaken, Silent),                                                    // A6
@@ -141,7 +141,7 @@ mod tests {
         use EndpointSign::{Busy, DislikesEvent, Fails, Silent, Works};
         use EventFate::{NeverTaken, NotTaken, Taken, Unknown};
         assert_eq!(verdicts(200..=299, None), [(Taken, Works)], "A1");
-        assert_eq!(verdicts([410], None), [(NeverTaken, Works)], "A2");
+        assert_eq!(verdicts([410], None), [(NeverTaken, DislikesEvent)], "A2");
         let about_the_event = [400, 402, 406, 409, 411, 412, 413, 414, 415, 416, 417, 422, 424, 428, 431, 451, 499];
         assert_eq!(verdicts(about_the_event, None), [(NeverTaken, DislikesEvent)], "A3");
         let about_the_endpoint = [401, 403, 404, 405, 407, 421, 426];

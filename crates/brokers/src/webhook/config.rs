@@ -1,11 +1,11 @@
 //! The endpoints as the user gives them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::ledger::Event;
 use hapax_core::outbox::TopicTemplate;
 
 use crate::webhook::{ResolveHost, SystemResolver, WebhookSecret};
@@ -18,7 +18,7 @@ pub struct WebhookSinkConfig {
     pub endpoints: BTreeMap<String, WebhookEndpoint>,
     /// Maps an event to the name of its endpoint. Default: its topic.
     pub template: TopicTemplate,
-    /// The largest event that is sent, in bytes of payload and headers. Default: 1,000,000, the limit of the outbox.
+    /// The largest event that is sent, in bytes of payload and headers. Default: 16 MiB, more than an outbox takes.
     pub max_len: usize,
     /// Resolves the names of hosts. Default: the system.
     pub resolver: Arc<dyn ResolveHost>,
@@ -29,14 +29,14 @@ impl Default for WebhookSinkConfig {
         Self {
             endpoints: BTreeMap::new(),
             template: TopicTemplate::default(),
-            max_len: Event::MAX_LEN,
+            max_len: 16 * 1024 * 1024,
             resolver: Arc::new(SystemResolver),
         }
     }
 }
 
-/// Where the events of one name go.
-#[derive(Clone, Debug)]
+/// Where the events of one name go. `Debug` hides the values of the headers.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct WebhookEndpoint {
     /// An `https` URL without user and password. Redirects are not followed, so it names the final place.
@@ -61,6 +61,18 @@ pub struct WebhookEndpoint {
     pub authorities: Option<PathBuf>,
 }
 
+impl fmt::Debug for WebhookEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("WebhookEndpoint")
+            .field("url", &self.url)
+            .field("headers", &headers)
+            .field("time_limit", &self.time_limit)
+            .field("max_in_flight", &self.max_in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
 impl WebhookEndpoint {
     /// An endpoint with this URL, without secrets.
     pub fn new(url: impl Into<String>) -> Self {
@@ -75,5 +87,18 @@ impl WebhookEndpoint {
             allowed_networks: Vec::new(),
             authorities: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_the_name_of_a_header_and_not_its_value() {
+        let mut endpoint = WebhookEndpoint::new("https://shop.example/hooks");
+        endpoint.headers.push(("authorization".into(), "Bearer hidden".into()));
+        let shown = format!("{endpoint:?}");
+        assert!(shown.contains("authorization") && !shown.contains("hidden"), "{shown}");
     }
 }

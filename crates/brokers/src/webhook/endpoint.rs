@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hapax_core::outbox::{OutgoingEvent, Published};
@@ -25,6 +25,9 @@ use crate::webhook::{ResolveHost, WebhookEndpoint};
 
 /// So many events wait for the room of their endpoints at most. A relay publishes about as many at once.
 const MAX_WAITING: usize = 1024;
+
+/// How long the name of a host may take in a check, which a probe of health waits for.
+const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// When an event is tried again that found no room.
 const WHILE_FULL: Duration = Duration::from_millis(100);
@@ -50,6 +53,7 @@ pub(super) struct Endpoint {
     permits: Semaphore,
     max_in_flight: u32,
     waiting: AtomicUsize,
+    is_closed: AtomicBool,
     /// The share of this endpoint of [`MAX_WAITING`]. One that does not answer leaves the rest to the others.
     max_waiting: usize,
     time_limit: Duration,
@@ -85,6 +89,7 @@ impl Endpoint {
             permits: Semaphore::new(config.max_in_flight),
             max_in_flight,
             waiting: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
             max_waiting: MAX_WAITING / around.count.max(1),
             time_limit: config.time_limit,
             runtime: Arc::clone(&around.runtime),
@@ -96,6 +101,9 @@ impl Endpoint {
     /// # Cancel safety
     /// If dropped, the receiver may have the event.
     pub(super) async fn publish(&self, event: &OutgoingEvent) -> Published {
+        if self.is_closed.load(Ordering::Acquire) {
+            return closed();
+        }
         let wait = self.health.lock().wait(self.runtime.boottime_now());
         if !wait.is_zero() {
             return self.left_alone(wait);
@@ -104,6 +112,9 @@ impl Endpoint {
             let cause = not_applied(format!("the endpoint `{}` has no room for another request", self.name));
             return Published::NotPublished { after: WHILE_FULL, cause };
         };
+        if self.is_closed.load(Ordering::Acquire) {
+            return closed();
+        }
         // Others may have found out meanwhile that it fails.
         let admission = self.health.lock().admit(self.runtime.boottime_now(), self.time_limit);
         let ticket = match admission {
@@ -142,7 +153,7 @@ impl Endpoint {
             HealthChange::Closed => tracing::info!(endpoint = self.name, "a webhook endpoint works again"),
         }
         match fate {
-            EventFate::Taken => Published::Yes,
+            EventFate::Taken => Published::Yes { caught: false },
             EventFate::NotTaken => {
                 Published::NotPublished { after: meaning.after, cause: caused(ErrorKind::NotApplied, message, end) }
             }
@@ -155,10 +166,11 @@ impl Endpoint {
     pub(super) async fn check(&self) -> Option<Finding> {
         let name = &self.name;
         if let Host::Domain(host) = &self.host {
-            let found = timeout(&*self.runtime, self.time_limit, self.resolver.addresses(host)).await;
+            let found = timeout(&*self.runtime, RESOLVED_WITHIN, self.resolver.addresses(host)).await;
             let problem = match found {
                 Some(Ok(_)) => None,
-                Some(Err(error)) if error.is::<NoAllowedAddress>() => Some((Severity::Refuse, error.to_string())),
+                // The events of this endpoint wait. Those of the others go on.
+                Some(Err(error)) if error.is::<NoAllowedAddress>() => Some((Severity::Warn, error.to_string())),
                 Some(Err(error)) => Some((Severity::Warn, format!("{host} cannot be resolved now: {error}"))),
                 None => Some((Severity::Warn, format!("{host} cannot be resolved now: no answer in time"))),
             };
@@ -173,6 +185,8 @@ impl Endpoint {
 
     /// Waits for the requests that run, and starts no other one.
     pub(super) async fn close(&self) {
+        // Those that wait for room get it before, and then do not start.
+        self.is_closed.store(true, Ordering::Release);
         let _all = timeout(&*self.runtime, self.time_limit, self.permits.acquire_many(self.max_in_flight)).await;
         self.permits.close();
     }
@@ -223,6 +237,10 @@ fn parse_url(config: &WebhookEndpoint, allowed: &AllowedAddresses) -> Result<(Ho
     }
     let uri = url.as_str().parse().map_err(|_| "its URL cannot be used in a request")?;
     Ok((host, uri))
+}
+
+fn closed() -> Published {
+    Published::NotPublished { after: Duration::ZERO, cause: not_applied("the sink is closed".into()) }
 }
 
 fn not_applied(message: String) -> Error {

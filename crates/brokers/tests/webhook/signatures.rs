@@ -18,7 +18,7 @@ async fn another_implementation_verifies_the_signature_of_every_secret() {
     let sink = sink([("e", endpoint)]);
     let json = "{\"größe\": \"5 €\"}\n";
     let event = Arc::new(OutgoingEvent::new(EventId::from_bytes([9; 16]), "e", json));
-    assert!(matches!(in_time(sink.publish(&event)).await, Published::Yes));
+    assert!(matches!(in_time(sink.publish(&event)).await, Published::Yes { .. }));
     let got = receiver.got().remove(0);
     for secret in [SECRET, NEXT_SECRET] {
         Webhook::new(secret).unwrap().verify(&got.body, &got.headers).unwrap();
@@ -37,7 +37,7 @@ async fn a_receiver_gets_one_post_with_the_id_as_its_key() {
     let receiver = Receiver::answering(200).await;
     let sink = sink([("e", local(receiver.url()))]);
     for _ in 0..2 {
-        assert!(matches!(publish(&sink, 7).await, Published::Yes));
+        assert!(matches!(publish(&sink, 7).await, Published::Yes { .. }));
     }
     let got = receiver.got();
     assert_eq!(got.len(), 2);
@@ -57,7 +57,7 @@ async fn an_event_without_a_body_arrives() {
     let receiver = Receiver::answering(200).await;
     let sink = sink([("e", local(receiver.url()))]);
     let empty = Arc::new(OutgoingEvent::new(EventId::from_bytes([9; 16]), "e", ""));
-    assert!(matches!(in_time(sink.publish(&empty)).await, Published::Yes));
+    assert!(matches!(in_time(sink.publish(&empty)).await, Published::Yes { .. }));
     let got = receiver.got().remove(0);
     Webhook::new(SECRET).unwrap().verify(&got.body, &got.headers).unwrap();
 }

@@ -70,7 +70,7 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) async fn publish_at_last(sink: &WebhookSink, number: u32) {
     let mut tries = interval(Duration::from_millis(20));
     in_time(async {
-        while !matches!(sink.publish(&event(number, "e")).await, Published::Yes) {
+        while !matches!(sink.publish(&event(number, "e")).await, Published::Yes { .. }) {
             tries.tick().await;
         }
     })
@@ -80,7 +80,7 @@ pub(crate) async fn publish_at_last(sink: &WebhookSink, number: u32) {
 /// The result in one word, with what the reason says.
 pub(crate) fn word(published: &Published) -> (&'static str, String) {
     match published {
-        Published::Yes => ("yes", String::new()),
+        Published::Yes { .. } => ("yes", String::new()),
         Published::NotPublished { cause, .. } => ("not-published", format!("{cause:?}")),
         Published::Unknown(cause) => ("unknown", format!("{cause:?}")),
         Published::Refused(reason) => ("refused", reason.clone()),

@@ -50,7 +50,7 @@ impl SinkSetup for ReceiverSetup {
         let mut endpoint = WebhookEndpoint::new(format!("http://{address}/orders"));
         endpoint.secrets = vec![WebhookSecret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")];
         (endpoint.allow_http, endpoint.allowed_networks) = (true, vec!["127.0.0.1".into()]);
-        let forwarded = ["x-own", "original-idempotency-key", "original-msg-id"];
+        let forwarded = ["x-own", "original-idempotency-key", "original-msg-id", "x-msg-id"];
         (endpoint.time_limit, endpoint.forwarded) = (options.timeout, forwarded.map(String::from).to_vec());
         let mut config = WebhookSinkConfig::default();
         config.endpoints.insert("orders".into(), endpoint);

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use hapax::broker::{DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter};
+use hapax::broker::{DeadCursor, DeadLetterId, DeadLetterStore, DeadReason, ListedLetter, ListedReason};
 use hapax::runtime::{Runtime, Tokio};
 
 use super::print::line;
 use super::{CommandError, request};
 use crate::store::wiring::StoreUrl;
-use crate::store::wiring::dead::{SCHEMES, open};
+use crate::store::wiring::dead::{SCHEMES, is_at_broker, open};
 
 /// The arguments of `hapax dead`.
 #[derive(Debug, clap::Args)]
@@ -174,6 +174,11 @@ impl Place {
                 return Err(CommandError::usage(anyhow!(message)));
             }
         };
+        if is_at_broker(url) {
+            let message = "a broker has dead letters for its consumers: read them there with the broker's own tools, \
+                           and send a message again to repeat it";
+            return Err(CommandError::usage(anyhow!("{flag} takes {SCHEMES}: {message}")));
+        }
         let wrong = |error: anyhow::Error| CommandError::usage(error.context(format!("{flag} takes {SCHEMES}")));
         let url: StoreUrl = url.parse().map_err(wrong)?;
         open(&url, Arc::new(Tokio::current()))
@@ -182,7 +187,7 @@ impl Place {
 
 impl Filter {
     fn allows(&self, letter: &ListedLetter) -> bool {
-        self.reason.is_none_or(|reason| reason == letter.reason)
+        self.reason.is_none_or(|reason| letter.reason == ListedReason::Known(reason))
             && self.source.as_ref().is_none_or(|source| *source == letter.source)
             && self.older_than.is_none_or(|age| Tokio::current().wall_now().since(letter.at) > age)
     }
@@ -223,7 +228,17 @@ async fn show(args: &ShowArgs) -> Result<ExitCode, CommandError> {
 
 async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
     let letters = args.place.open()?;
-    let ids = if args.all { find_all(&*letters, &args.filter).await? } else { args.ids };
+    let (ids, unreadable) = if args.all {
+        let found = find_all(&*letters, &args.filter).await?;
+        let is_known = |letter: &FoundLetter| matches!(letter.reason, ListedReason::Known(_));
+        let (known, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_known);
+        (known.into_iter().map(|letter| letter.id).collect(), others)
+    } else {
+        (args.ids, Vec::new())
+    };
+    for letter in &unreadable {
+        line(&print::passed_over(letter, args.place.json))?;
+    }
     let mut missing = 0_usize;
     for id in &ids {
         let is_marked = match args.not_done {
@@ -234,12 +249,20 @@ async fn redrive(args: RedriveArgs) -> Result<ExitCode, CommandError> {
         // The others are marked also if nobody reads what is printed.
         line(&print::marked(*id, is_marked, args.place.json))?;
     }
+    if !unreadable.is_empty() {
+        let (passed, of) = (unreadable.len(), unreadable.len() + ids.len());
+        let message = "this release cannot read them; use the one that wrote them, or drop them";
+        return Err(CommandError::failed(anyhow!("{passed} of {of} dead letters are passed over: {message}")));
+    }
     all_existed(missing, ids.len())
 }
 
 async fn drop_letters(args: DropArgs) -> Result<ExitCode, CommandError> {
     let letters = args.place.open()?;
-    let ids = if args.all { find_all(&*letters, &args.filter).await? } else { args.ids };
+    let ids = match args.all {
+        true => find_all(&*letters, &args.filter).await?.into_iter().map(|letter| letter.id).collect(),
+        false => args.ids,
+    };
     let mut missing = 0_usize;
     for id in &ids {
         let is_dropped = request(letters.remove(*id)).await?;
@@ -256,14 +279,22 @@ fn all_existed(missing: usize, of: usize) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The ids of all letters that the filter allows. They are collected first: a letter that a worker takes and writes
+/// What a command on all letters has to know of each.
+#[derive(Debug)]
+struct FoundLetter {
+    id: DeadLetterId,
+    reason: ListedReason,
+}
+
+/// All letters that the filter allows. They are collected first: a letter that a worker takes and writes
 /// again goes to the end of the list, so that the list might never end.
-async fn find_all(letters: &dyn DeadLetterStore, filter: &Filter) -> Result<Vec<DeadLetterId>, CommandError> {
-    let (mut ids, mut cursor) = (Vec::new(), None);
+async fn find_all(letters: &dyn DeadLetterStore, filter: &Filter) -> Result<Vec<FoundLetter>, CommandError> {
+    let (mut found, mut cursor) = (Vec::new(), None);
     loop {
         let page = request(letters.list(cursor.as_ref(), PAGE)).await?;
-        let Some(last) = page.last() else { return Ok(ids) };
+        let Some(last) = page.last() else { return Ok(found) };
         cursor = Some(last.cursor.clone());
-        ids.extend(page.iter().filter(|letter| filter.allows(letter)).map(|letter| letter.id));
+        let allowed = page.into_iter().filter(|letter| filter.allows(letter));
+        found.extend(allowed.map(|letter| FoundLetter { id: letter.id, reason: letter.reason }));
     }
 }

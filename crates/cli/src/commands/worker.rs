@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use hapax::broker::{DeadLetterStore, Source};
 use hapax::runtime::{Runtime, Tokio};
-use hapax::worker::{RecordReopener, RedriveSource, Worker, WorkerEnd};
+use hapax::worker::{RecordReopener, Worker, WorkerEnd};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use crate::commands::CommandError;
@@ -25,6 +25,7 @@ use crate::store::wiring::{self, OpenedStore};
 use crate::tls;
 use crate::upstream::client::UpstreamClient;
 use crate::upstream::forward::CONNECT;
+use crate::worker::dead::WorkerDeadLetters;
 use crate::worker::target::{HttpTarget, Service, ServiceHealth};
 
 /// The arguments of `hapax worker`.
@@ -75,7 +76,7 @@ pub(crate) async fn run(args: WorkerArgs) -> Result<ExitCode, CommandError> {
 struct OpenedWorker {
     log: Log,
     store: OpenedStore,
-    dead: Arc<dyn DeadLetterStore>,
+    dead: WorkerDeadLetters,
 }
 
 impl OpenedWorker {
@@ -87,7 +88,7 @@ impl OpenedWorker {
         }
         let runtime = || Arc::new(Tokio::current()) as Arc<dyn Runtime>;
         let store = wiring::open(&config.store, runtime())?;
-        let dead = wiring::dead::create(&config.dead_letter, runtime())?;
+        let dead = Handle::current().block_on(WorkerDeadLetters::open(&config.dead_letter, runtime()))?;
         Ok(Self { log, store, dead })
     }
 }
@@ -95,7 +96,7 @@ impl OpenedWorker {
 /// What a worker uses beside its configuration.
 struct Resources {
     store: OpenedStore,
-    dead: Arc<dyn DeadLetterStore>,
+    dead: WorkerDeadLetters,
     private: TcpListener,
     metrics: PrometheusHandle,
 }
@@ -118,19 +119,20 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
     let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
     let state = AdminState { health, metrics: resources.metrics, access, shutdown: Arc::clone(&shutdown) };
     tokio::spawn(admin::serve(resources.private, state));
+    let dead = resources.dead;
+    dead.check_start().await?;
     let source = config.source.open(Arc::clone(&runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
     let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy);
-    let dead = Arc::clone(&resources.dead);
-    let source = RedriveSource::reopening(source, Arc::clone(&dead), Arc::clone(&runtime), Arc::new(reopen));
+    let source = dead.redriven(source, Arc::clone(&runtime), reopen);
     let target = HttpTarget::new(service(config, gate.clone()).map_err(CommandError::cannot_start)?);
     log_start(config, source.name());
-    let mut worker = Worker::builder(Box::new(source), Arc::new(target), Arc::clone(&dead) as _)
+    let mut worker = Worker::builder(source, Arc::new(target), dead.letters(Arc::clone(&runtime)))
         .identity(config.identity.clone())
         .settings(config.worker)
         .runtime(runtime);
-    if config.parks {
-        worker = worker.park(dead);
+    if let Some(letters) = dead.kept().filter(|_| config.parks) {
+        worker = worker.park(letters);
     }
     let worker = worker.build().map_err(CommandError::usage)?;
     let ended = tokio::select! {
@@ -146,6 +148,11 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
     {
         tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
     }
+    let _ = tokio::time::timeout(shutdown.left(), dead.close()).await;
+    exit_code(ended)
+}
+
+fn exit_code(ended: hapax::Result<WorkerEnd>) -> Result<ExitCode, CommandError> {
     match ended {
         Ok(WorkerEnd { unfinished: 0 }) => Ok(ExitCode::SUCCESS),
         Ok(WorkerEnd { unfinished }) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hapax::http::StatusOutcomes;
+use hapax::outbox::TopicTemplate;
 use hapax::worker::{KeyRule, MessageIdentity, TenantRule, WorkerSettings};
 use hapax::{OnBusy, OnLapse, Policy, Repeatable, Settings};
 use http::HeaderName;
@@ -21,7 +22,7 @@ use crate::config::settings::Configured;
 use crate::config::{log, store};
 use crate::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
-use crate::store::wiring::dead::can_park;
+use crate::store::wiring::dead::DeadLetterPlace;
 use crate::store::wiring::sources::SourceUrl;
 use crate::upstream::client::Upstream;
 use crate::worker::target::LONGEST_RETRY_AFTER;
@@ -73,7 +74,18 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("Further status of the target that means: outcome unknown"),
     SettingSpec::new(TABLE, "dead-letter", "HAPAX_DEAD_LETTER")
         .value("URL")
-        .help("Where dead letters go: a store or a database [default: as --store]"),
+        .help("Where dead letters go: a store, a database, or a broker [default: as --store]")
+        .details(
+            "kafka://HOST[/TOPIC] or nats://HOST[/SUBJECT] publishes them to the topic dead-letters, or to the one of \
+             the path, for consumers of your own: `hapax dead` cannot list or redrive them.",
+        ),
+    SettingSpec::new(TABLE, "dead-letter-topic", "HAPAX_DEAD_LETTER_TOPIC")
+        .value("TEMPLATE")
+        .help("The topic or subject of dead letters at a broker, for instance {namespace}.{topic} [default: {topic}]")
+        .details(
+            "{topic} stands for dead-letters, and {namespace} for that of the worker. This setting wins over the path \
+             of --dead-letter.",
+        ),
     SettingSpec::new(TABLE, "on-dead", "HAPAX_ON_DEAD")
         .value("POLICY")
         .default("continue")
@@ -175,7 +187,7 @@ pub(crate) struct WorkerConfig {
     pub(crate) source: SourceUrl,
     pub(crate) target: Target,
     /// Where dead letters go, as a URL that may have a password.
-    pub(crate) dead_letter: StoreUrl,
+    pub(crate) dead_letter: DeadLetterPlace,
     /// Whether an ordering key waits after a dead letter.
     pub(crate) parks: bool,
     pub(crate) identity: MessageIdentity,
@@ -216,13 +228,9 @@ impl WorkerConfig {
         let store: StoreUrl = values.one("store", str::parse)?;
         let namespace = values.maybe("namespace", parse::namespace)?.unwrap_or_else(|| source.group().to_owned());
         let secret = values.maybe("secrets", |path| secrets::identity(path.as_ref()))?;
-        let dead_letter: Option<StoreUrl> = values.maybe("dead-letter", str::parse)?;
-        if dead_letter.is_none() && store.ends_with_process() {
-            bail!("memory: would lose the dead letters; add --dead-letter URL, or choose another --store");
-        }
-        let dead_letter = dead_letter.unwrap_or_else(|| store.clone());
+        let dead_letter = dead_letter(&values, &store)?;
         let parks = values.one("on-dead", parse::is_park)?;
-        if parks && !can_park(&dead_letter) {
+        if parks && !dead_letter.can_park() {
             return Err(values.wrong("on-dead", "park needs dead letters in PostgreSQL or SQLite: see --dead-letter"));
         }
         let target = target(&values)?;
@@ -263,6 +271,21 @@ fn source(values: &Values) -> Result<SourceUrl, anyhow::Error> {
         Some(header) => source.ordered_by_header(&header).map_err(|error| values.wrong("order", format!("{error:#}"))),
         None => Ok(source),
     }
+}
+
+fn dead_letter(values: &Values, store: &StoreUrl) -> Result<DeadLetterPlace, anyhow::Error> {
+    let place = match values.maybe("dead-letter", str::parse)? {
+        Some(place) => place,
+        None if store.ends_with_process() => {
+            bail!("memory: would lose the dead letters; add --dead-letter URL, or choose another --store")
+        }
+        None => DeadLetterPlace::Kept(store.clone()),
+    };
+    let Some(template) = values.maybe("dead-letter-topic", |text| Ok(text.parse::<TopicTemplate>()?))? else {
+        return Ok(place);
+    };
+    let unused = || values.wrong("dead-letter-topic", "only a broker has topics: see --dead-letter, or remove it");
+    place.with_topic(template).ok_or_else(unused)
 }
 
 fn target(values: &Values) -> Result<Target, anyhow::Error> {

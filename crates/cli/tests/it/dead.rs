@@ -114,6 +114,29 @@ async fn a_redrive_with_the_word_of_an_operator_may_be_repeated() {
 }
 
 #[tokio::test]
+async fn a_letter_that_this_release_does_not_know_is_listed_and_a_redrive_of_all_passes_over_it() {
+    let (_directory, path) = file([DeadReason::Rejected; 3]).await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute("update hapax_dead set reason = 'melted' where number = 2", []).unwrap();
+    let text = printed(&dead(&path, &["list"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[1].contains(&id(2)) && lines[1].contains("melted") && lines[1].contains("8 attempts"), "{text}");
+    assert!(!printed(&dead(&path, &["list", "--reason", "rejected"])).contains("melted"));
+    let all = dead(&path, &["redrive", "--all", "--json"]);
+    assert_eq!(all.status.code(), Some(1), "{all:?}");
+    assert!(String::from_utf8_lossy(&all.stderr).contains("1 of 3 dead letters are passed over"), "{all:?}");
+    let lines = objects(&String::from_utf8(all.stdout).unwrap());
+    let (first, third) = (json!({ "id": id(1), "marked": true }), json!({ "id": id(3), "marked": true }));
+    assert_eq!(lines, [json!({ "id": id(2), "marked": false, "reason": "melted" }), first, third]);
+    let marked = printed(&dead(&path, &["list"]));
+    let is_marked: Vec<_> = marked.lines().map(|line| line.ends_with("marked for a redrive")).collect();
+    assert_eq!(is_marked, [true, false, true], "{marked}");
+    assert_eq!(dead(&path, &["show", &id(2)]).status.code(), Some(3), "it cannot be decoded");
+    assert_eq!(printed(&dead(&path, &["drop", &id(2)])), format!("dropped: {}\n", id(2)));
+}
+
+#[tokio::test]
 async fn old_letters_are_dropped_and_young_ones_stay() {
     let (_directory, path) = file([DeadReason::Rejected, DeadReason::KeyMissing]).await;
     let letters = SqliteDeadLetters::open(&path).unwrap();
@@ -150,6 +173,8 @@ async fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
         (&["list", "--store", &url, "--database", &url], 2, "name one"),
         (&["list", "--store", "memory:"], 2, "memory:"),
         (&["list", "--store", "mysql://localhost"], 2, "--store takes sqlite://PATH"),
+        (&["list", "--store", "nats://127.0.0.1:1/dead"], 2, "the broker's own tools"),
+        (&["redrive", "--all", "--store", "kafka://me:hush-hush@127.0.0.1:1/dead"], 2, "the broker's own tools"),
         (&["list", "--database", &url, "--reason", "sad"], 2, "the reasons are key-missing"),
         (&["list", "--database", &url, "--after", "yesterday"], 2, "cursor"),
         (&["show", "7", "--database", &url], 2, "UUID"),

@@ -301,6 +301,11 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
         (&["--target", "ftp://host"], "--target"),
         (&["--namespace", "hapax/x"], "--namespace"),
         (&["--on-dead", "park", "--dead-letter", "redis://127.0.0.1"], "PostgreSQL or SQLite"),
+        (&["--on-dead", "park", "--dead-letter", "nats://127.0.0.1/dead"], "PostgreSQL or SQLite"),
+        (&["--dead-letter", "amqp://127.0.0.1"], "kafka://HOST[/TOPIC] or nats://HOST[/SUBJECT]"),
+        (&["--dead-letter", "nats://127.0.0.1/{other}"], "--dead-letter"),
+        (&["--dead-letter", "nats://127.0.0.1", "--dead-letter-topic", "{other}"], "--dead-letter-topic"),
+        (&["--dead-letter-topic", "dead"], "only a broker has topics"),
     ] {
         let output = shop.command("http://127.0.0.1:9/", flags).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -10,7 +10,10 @@ use hapax_testkit::servers::{self, NatsServer, Trial};
 use crate::harness::{Api, DEADLINE, free_address, hapax, until};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![servers::test("each_message_of_a_stream_reaches_the_service_once", "nats", stream)]
+    vec![
+        servers::test("each_message_of_a_stream_reaches_the_service_once", "nats", stream),
+        servers::test("dead_letters_are_published_to_a_subject", "nats", published_dead_letters),
+    ]
 }
 
 async fn stream() {
@@ -35,6 +38,45 @@ async fn stream() {
     .await;
     drop(worker);
     assert_eq!(api.count(), 2);
+}
+
+async fn published_dead_letters() {
+    let (server, api) = (NatsServer::shared().await.unwrap(), Api::start().await);
+    let directory = tempfile::tempdir().unwrap();
+    let mut nats = NatsClient::connect(server.address());
+    for (stream, more) in [("cli-lost", ""), ("cli-dead", r#","allow_direct":true"#)] {
+        let config = format!(r#"{{"name":"{stream}","subjects":["{stream}.>"]{more}}}"#);
+        nats.request(&format!("$JS.API.STREAM.CREATE.{stream}"), "", &config);
+    }
+    nats.request("cli-lost.new", "NATS/1.0\r\nColour: red\r\n\r\n", "five");
+    nats.request("cli-lost.new", "NATS/1.0\r\nIdempotency-Key: order-1\r\n\r\n", "six");
+    let mut command = hapax();
+    let file = directory.path().join("records.db").display().to_string();
+    command.args(["worker", "--source", &format!("nats://{}/cli-lost?durable=billing", server.address())]);
+    command.args(["--target", &format!("http://{}/status/422", api.address), "--store", &format!("sqlite://{file}")]);
+    command.args(["--dead-letter", &format!("nats://{}", server.address()), "--admin", &free_address().to_string()]);
+    command.args(["--dead-letter-topic", "cli-dead.{namespace}.{topic}"]);
+    let worker = RunningWorker::start(command);
+    until("every message is acknowledged", async || {
+        let info = nats.request("$JS.API.CONSUMER.INFO.cli-lost.billing", "", "");
+        let info: serde_json::Value = serde_json::from_str(info.trim()).unwrap();
+        info["ack_floor"]["stream_seq"] == 2
+    })
+    .await;
+    let (code, log) = worker.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("nothing redrives them"), "{log}");
+    let mut letters = [1, 2].map(|sequence| {
+        let letter = nats.request("$JS.API.DIRECT.GET.cli-dead", "", &format!(r#"{{"seq":{sequence}}}"#));
+        assert!(letter.contains("Nats-Subject: cli-dead.billing.dead-letters\r\n"), "{letter}");
+        let reason = letter.lines().find_map(|line| line.strip_prefix("Hapax-Dead-Reason: ")).unwrap().to_owned();
+        (reason, letter)
+    });
+    letters.sort();
+    let [(missing, keyless), (rejected, keyed)] = &letters;
+    assert_eq!([missing, rejected], ["key-missing", "rejected"]);
+    assert!(keyless.contains("Colour: red\r\n") && keyless.trim().ends_with("five"), "{keyless}");
+    assert!(keyed.contains("Original-Idempotency-Key: order-1\r\n") && keyed.trim().ends_with("six"), "{keyed}");
 }
 
 /// A worker process, killed when dropped.

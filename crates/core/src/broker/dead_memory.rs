@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::broker::{
     DeadCursor, DeadLetter, DeadLetterId, DeadLetterStore, DeadLetters, DeadReason, KeptLetter, ListedLetter,
-    MarkedLetter,
+    ListedReason, MarkedLetter,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::Timestamp;
@@ -159,7 +159,7 @@ fn listed(number: u64, slot: &Slot) -> ListedLetter {
     let letter = &slot.letter;
     ListedLetter {
         id: letter.id,
-        reason: letter.reason,
+        reason: ListedReason::Known(letter.reason),
         attempts: letter.attempts,
         namespace: letter.namespace.to_string(),
         source: letter.source.to_string(),

@@ -1,15 +1,27 @@
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use crate::broker::{Coordinates, DeadLetter, DeadLetters, Headers, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::EventId;
 use crate::outbox::{OutgoingEvent, Published, Sink, is_reserved_header, percent_encoded, rfc3339};
+use crate::runtime::{Runtime, timeout};
 
 /// The topic of dead letters, under a template with `{topic}`.
 const TOPIC: &str = "dead-letters";
+
+/// How long one call may take: less than the worker waits for it, so that the worker learns what was published.
+const CALL_WITHIN: Duration = Duration::from_secs(25);
+
+/// The words by which the server of NATS finds the id of a message, also inside of a name or a value.
+const NATS_ID: &str = "nats-msg-id";
 
 /// Publishes dead letters to a sink, for services that read them from a topic. They are not kept: neither `hapax dead`
 /// nor a redrive of the worker knows them.
@@ -22,17 +34,33 @@ const TOPIC: &str = "dead-letters";
 /// where the message has them, `Hapax-Dead-Operation` and `Hapax-Dead-Place`.
 pub struct SinkDeadLetters {
     sink: Arc<dyn Sink>,
+    runtime: Arc<dyn Runtime>,
 }
 
 impl SinkDeadLetters {
     /// Dead letters for this sink.
-    pub fn new(sink: Arc<dyn Sink>) -> Self {
-        Self { sink }
+    pub fn new(sink: Arc<dyn Sink>, runtime: Arc<dyn Runtime>) -> Self {
+        Self { sink, runtime }
+    }
+
+    async fn publish_in_order(&self, letters: &[DeadLetter], places: Vec<usize>, results: &Mutex<Vec<Result<()>>>) {
+        for place in places {
+            let (Some(letter), late) = (letters.get(place), Error::new(ErrorKind::Unknown, "the sink is late")) else {
+                return;
+            };
+            set(results, place, Err(late));
+            let result = self.publish(letter).await;
+            let has_failed = result.is_err();
+            set(results, place, result);
+            if has_failed {
+                return;
+            }
+        }
     }
 
     async fn publish(&self, letter: &DeadLetter) -> Result<()> {
         match self.sink.publish(&Arc::new(event_of(letter))).await {
-            Published::Yes => Ok(()),
+            Published::Yes { .. } => Ok(()),
             Published::NotPublished { cause, .. } => {
                 Err(Error::new(ErrorKind::NotApplied, "a dead letter was not published").caused_by(cause))
             }
@@ -54,18 +82,37 @@ impl SinkDeadLetters {
 
 #[async_trait]
 impl DeadLetters for SinkDeadLetters {
-    /// One after the other, so that those of one ordering key keep their order. After one that fails, the rest waits.
+    /// Those of one ordering key one after the other, so that they keep their order: after one that fails, the rest of
+    /// its key waits. Other keys go on.
     async fn put(&self, letters: Vec<DeadLetter>) -> Vec<Result<()>> {
-        let (mut results, mut has_failed) = (Vec::new(), false);
-        for letter in &letters {
-            results.push(match has_failed {
-                true => Err(Error::new(ErrorKind::NotApplied, "a dead letter waits for an earlier one")),
-                false => self.publish(letter).await,
-            });
-            has_failed |= results.last().is_some_and(Result::is_err);
-        }
-        results
+        let waits = || Err(Error::new(ErrorKind::NotApplied, "a dead letter waits for an earlier one"));
+        let results = Mutex::new(letters.iter().map(|_| waits()).collect::<Vec<_>>());
+        let groups = grouped(&letters).into_iter().map(|group| self.publish_in_order(&letters, group, &results));
+        // What has not ended by then has its result of before.
+        let _ = timeout(&*self.runtime, CALL_WITHIN, join_all(groups)).await;
+        results.into_inner()
     }
+}
+
+fn set(results: &Mutex<Vec<Result<()>>>, place: usize, result: Result<()>) {
+    if let Some(slot) = results.lock().get_mut(place) {
+        *slot = result;
+    }
+}
+
+/// The places of the letters, those of one ordering key together. A letter without a key is alone.
+fn grouped(letters: &[DeadLetter]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut group_of: BTreeMap<&[u8], usize> = BTreeMap::new();
+    for (place, letter) in letters.iter().enumerate() {
+        let key = letter.message.ordering_key.as_deref();
+        let group = key.map_or(groups.len(), |key| *group_of.entry(key).or_insert(groups.len()));
+        match groups.get_mut(group) {
+            Some(group) => group.push(place),
+            None => groups.push(vec![place]),
+        }
+    }
+    groups
 }
 
 impl fmt::Debug for SinkDeadLetters {
@@ -80,7 +127,8 @@ fn event_of(letter: &DeadLetter) -> OutgoingEvent {
     for (name, value) in message.headers.iter() {
         let name = if is_reserved_header(name) { format!("Original-{}", bare_name(name)) } else { name.to_owned() };
         let is_text = std::str::from_utf8(value).is_ok_and(|text| !text.contains(char::is_control));
-        headers.push(plain_name(&name), if is_text { value.clone() } else { percent_encoded(value) });
+        let value = if is_text { value.clone() } else { percent_encoded(value) };
+        headers.push(without_id(plain_name(&name)), without_id_field(value));
     }
     headers.push("Hapax-Dead-Reason", letter.reason.as_str());
     headers.push("Hapax-Dead-Attempts", letter.attempts.to_string());
@@ -108,6 +156,23 @@ fn bare_name(name: &str) -> &str {
     match name.split_at_checked(5) {
         Some((mark, rest)) if mark.eq_ignore_ascii_case("nats-") => rest,
         Some(_) | None => name,
+    }
+}
+
+/// A name without the words for the id of a message.
+fn without_id(mut name: String) -> String {
+    while let Some(place) = name.to_ascii_lowercase().find(NATS_ID) {
+        // Leaves `msg-id`.
+        name.replace_range(place..place + 5, "");
+    }
+    name
+}
+
+/// A value without the words for the id of a message and their colon, which is percent-encoded.
+fn without_id_field(value: Bytes) -> Bytes {
+    match std::str::from_utf8(&value) {
+        Ok(text) if text.contains("Nats-Msg-Id:") => text.replace("Nats-Msg-Id:", "Nats-Msg-Id%3A").into(),
+        Ok(_) | Err(_) => value,
     }
 }
 

@@ -13,8 +13,9 @@ use crate::record::Timestamp;
 /// the marked ones.
 #[async_trait]
 pub trait DeadLetterStore: DeadLetters {
-    /// Returns at most `limit` letters behind the cursor, without their payloads. The letter that was written last is
-    /// the last one. A letter that is written again while a caller pages may appear twice.
+    /// Returns at most `limit` letters behind the cursor, without their payloads, also those that cannot be decoded.
+    /// The letter that was written last is the last one. A letter that is written again while a caller pages may
+    /// appear twice.
     ///
     /// # Errors
     /// - `Invalid` if another kind of store has returned the cursor.
@@ -81,13 +82,13 @@ pub trait DeadLetterStore: DeadLetters {
     async fn finish(&self, redriven: &[(DeadLetterId, Timestamp)]) -> Result<()>;
 }
 
-/// A dead letter in a list: without its message.
+/// A dead letter in a list: without its message. What cannot be read of a damaged letter is empty or 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedLetter {
     /// The id.
     pub id: DeadLetterId,
     /// Why the message is dead.
-    pub reason: DeadReason,
+    pub reason: ListedReason,
     /// How many attempts failed.
     pub attempts: u32,
     /// The namespace of the worker.
@@ -104,6 +105,40 @@ pub struct ListedLetter {
     pub size: u64,
     /// Where the list continues.
     pub cursor: DeadCursor,
+}
+
+/// The reason of a dead letter in a list, which also shows letters that this release cannot process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListedReason {
+    /// A reason of this release.
+    Known(DeadReason),
+    /// Another release has written a reason with this name. Use that release.
+    Unknown(String),
+    /// The letter cannot be decoded.
+    Damaged,
+}
+
+impl ListedReason {
+    /// The reason with this name.
+    pub fn from_name(name: String) -> Self {
+        DeadReason::from_name(&name).map_or(Self::Unknown(name), Self::Known)
+    }
+
+    /// The name that operators see.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Known(reason) => reason.as_str(),
+            Self::Unknown(name) => name,
+            Self::Damaged => "damaged",
+        }
+    }
+}
+
+/// Whether it is this reason.
+impl PartialEq<DeadReason> for ListedReason {
+    fn eq(&self, reason: &DeadReason) -> bool {
+        matches!(self, Self::Known(known) if known == reason)
+    }
 }
 
 /// A dead letter as it is kept.

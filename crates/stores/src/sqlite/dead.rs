@@ -15,11 +15,10 @@ use hapax_core::broker::{
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result, Timestamp};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 
-use super::SqliteLedger;
 use super::file_thread::{self, FileThread, in_transaction, not_applied};
-use super::turn::Turn;
+use super::{SqliteLedger, connection};
 use crate::letter::readable;
 
 /// Dead letters in an SQLite file, on a thread and a connection of its own. The wall clock of the runtime is the clock
@@ -46,7 +45,7 @@ pub struct SqliteDeadLetters {
 
 impl SqliteDeadLetters {
     /// Opens the file on the current tokio runtime. Creates the file, so that only its owner can read it, and the
-    /// tables if they are missing. Blocks for a few milliseconds, or up to ten seconds while another process writes.
+    /// tables if they are missing. Blocks for a few milliseconds, or up to 30 seconds while another process writes.
     ///
     /// # Errors
     /// As [`with`](Self::with).
@@ -64,25 +63,26 @@ impl SqliteDeadLetters {
     /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
     /// database, and if the system cannot start a thread.
     pub fn with(path: &Path, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let mut connection = file_thread::open(path)?;
-        // A redrive opens the operations of the ledger again.
-        SqliteLedger::migrate(&mut connection)?;
-        Self::migrate(&mut connection)?;
+        let connection = file_thread::open(path, |connection| {
+            // A redrive opens the operations of the ledger again.
+            SqliteLedger::migrate(connection)?;
+            Self::migrate(connection)
+        })?;
         let thread = FileThread::start(&*runtime, "hapax-sqlite-dead", connection)?;
         Ok(Self { thread, runtime })
     }
 
     /// Creates the table if it is missing.
     ///
+    /// If another connection writes, it waits as long as the busy timeout of this connection says, but only where a
+    /// table is missing.
+    ///
     /// # Errors
     /// `Unusable` if the table cannot be created.
     pub fn migrate(connection: &mut Connection) -> Result<()> {
         let unusable =
             |error| Error::new(ErrorKind::Unusable, "the table of dead letters cannot be created").caused_by(error);
-        let _turn = Turn::take(connection);
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unusable)?;
-        transaction.execute_batch(include_str!("dead/tables.sql")).map_err(unusable)?;
-        transaction.commit().map_err(unusable)
+        connection::create(connection, include_str!("dead/tables.sql")).map_err(unusable)
     }
 
     async fn mark_changing(&self, id: DeadLetterId, change: Option<(DeadReason, DeadReason)>) -> Result<bool> {
@@ -125,8 +125,7 @@ impl DeadLetterStore for SqliteDeadLetters {
     async fn list(&self, after: Option<&DeadCursor>, limit: usize) -> Result<Vec<ListedLetter>> {
         let unreadable = |error| Error::new(ErrorKind::Invalid, "this is no cursor of a list").caused_by(error);
         let after: i64 = after.map_or(Ok(0), |cursor| cursor.as_str().parse()).map_err(unreadable)?;
-        let rows = self.thread.run(move |connection| statements::list(connection, after, limit).map_err(not_applied));
-        rows.await?.into_iter().collect()
+        self.thread.run(move |connection| statements::list(connection, after, limit).map_err(not_applied)).await
     }
 
     async fn find(&self, id: DeadLetterId) -> Result<Option<KeptLetter>> {

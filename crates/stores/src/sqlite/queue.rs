@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use hapax_core::broker::Message;
 use hapax_core::{Error, ErrorKind, Result};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 
-use super::file_thread;
-use super::turn::Turn;
+use super::{connection, file_thread};
 pub use sink::{SqliteSink, SqliteSinkConfig};
 pub use source::{SqliteSource, SqliteSourceSettings};
 
@@ -68,15 +67,15 @@ impl SqliteQueue {
 
     /// Creates the tables that are missing.
     ///
+    /// If another connection writes, it waits as long as the busy timeout of this connection says, but only where a
+    /// table is missing.
+    ///
     /// # Errors
     /// `Unusable` if the tables cannot be created.
     pub fn migrate(connection: &mut Connection) -> Result<()> {
         let unusable =
             |error| Error::new(ErrorKind::Unusable, "the tables of the queue cannot be created").caused_by(error);
-        let _turn = Turn::take(connection);
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unusable)?;
-        transaction.execute_batch(include_str!("queue/tables.sql")).map_err(unusable)?;
-        transaction.commit().map_err(unusable)
+        connection::create(connection, include_str!("queue/tables.sql")).map_err(unusable)
     }
 
     /// Puts a message in, in the caller's own transaction: it can be delivered after the commit. Returns the id of the
@@ -99,7 +98,7 @@ impl SqliteQueue {
     }
 
     /// Opens the queue for a worker, on the current tokio runtime. Creates the file and the tables if they are missing.
-    /// Blocks for a few milliseconds, or up to ten seconds while another process writes.
+    /// Blocks for a few milliseconds, or up to 30 seconds while another process writes.
     ///
     /// # Errors
     /// As [`SqliteSource::open`].

@@ -81,7 +81,7 @@ impl Shop {
             if let [letter] = &listed[..]
                 && letter.marked_at.is_none()
             {
-                assert_eq!((letter.reason, letter.attempts), (DeadReason::AttemptsExhausted, 2));
+                assert!(letter.reason == DeadReason::AttemptsExhausted && letter.attempts == 2, "{letter:?}");
                 return letter.id;
             }
             assert!(begun.elapsed() < DEADLINE, "no dead letter: {listed:?}");

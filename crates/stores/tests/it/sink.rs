@@ -36,7 +36,7 @@ async fn a_row_that_the_file_refuses_keeps_no_other_event_back() {
     let published = join_all(events.iter().map(|event| sink.publish(event))).await;
     for (event, published) in events.iter().zip(published) {
         match published {
-            Published::Yes => assert_eq!(event.topic, "good"),
+            Published::Yes { .. } => assert_eq!(event.topic, "good"),
             Published::Refused(reason) => assert!(event.topic == "bad" && reason.contains("no bad ones"), "{reason}"),
             Published::NotPublished { .. } | Published::Unknown(_) => panic!("{published:?}"),
         }
@@ -44,7 +44,7 @@ async fn a_row_that_the_file_refuses_keeps_no_other_event_back() {
     assert_eq!(count(&file), 6);
     file.execute_batch("drop trigger refuse").unwrap();
     let published = sink.publish(&events[0]).await;
-    assert!(matches!(published, Published::Yes), "{published:?}");
+    assert!(matches!(published, Published::Yes { .. }), "{published:?}");
     assert_eq!(count(&file), 7, "the file did not note the id of what it refused");
 }
 
@@ -57,9 +57,22 @@ async fn a_file_that_another_process_keeps_locked_takes_the_event_later() {
     assert!(matches!(published, Published::NotPublished { .. }), "{published:?}");
     file.execute_batch("rollback").unwrap();
     let published = sink.publish(&event).await;
-    assert!(matches!(published, Published::Yes), "{published:?}");
+    assert!(matches!(published, Published::Yes { .. }), "{published:?}");
     assert_eq!(count(&file), 1);
     sink.close().await;
     assert!(matches!(sink.publish(&event).await, Published::NotPublished { .. }));
     assert_eq!(count(&file), 1);
+}
+
+#[tokio::test]
+async fn an_event_that_comes_again_after_the_window_is_put_in_again() {
+    let (_folder, file, sink) = open();
+    for (count_then, age) in [(1, None), (1, None), (2, Some("put_at - 601000")), (2, None)] {
+        if let Some(age) = age {
+            file.execute(&format!("update hapax_queue_event set put_at = {age}"), []).unwrap();
+        }
+        let published = sink.publish(&event(1, "orders")).await;
+        assert!(matches!(published, Published::Yes { .. }), "{published:?}");
+        assert_eq!(count(&file), count_then);
+    }
 }

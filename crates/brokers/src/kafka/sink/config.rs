@@ -68,10 +68,10 @@ impl KafkaSinkConfig {
         self
     }
 
-    /// How long a publication waits for its confirmation.
+    /// How long a publication waits for its confirmation: 1 ms to 300 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = timeout.clamp(Duration::from_millis(1), Duration::from_secs(300));
         self
     }
 }

@@ -19,6 +19,9 @@ use crate::url::{not_applied, unusable};
 /// The limit of a broker whose operator has set none, with the frame of a batch.
 pub(super) const DEFAULT_LIMIT: usize = 1_048_588;
 
+/// A name to ask for where no topic is known: each reply names the brokers. The driver asks for all topics otherwise.
+const ANY_TOPIC: &str = "hapax";
+
 /// A broker that was found, and whether the topic is there.
 #[derive(Debug)]
 pub(super) struct FoundBroker {
@@ -36,20 +39,22 @@ impl BrokerFacts {
     pub(super) fn new(config: &KafkaSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let mut settings = ClientConfig::new();
         settings.set("bootstrap.servers", config.url.hosts.join(",")).set("client.id", "hapax");
+        // A question must not create a topic.
+        settings.set("allow.auto.create.topics", "false");
         config::log_in(&config.url, &mut settings)?;
         let admin = settings.create().map_err(|error| config::refused(&error))?;
         Ok(Self { admin: Arc::new(admin), runtime })
     }
 
-    /// Asks a broker for a topic.
-    pub(super) async fn find(&self, topic: &str) -> Result<FoundBroker> {
-        let (admin, topic) = (Arc::clone(&self.admin), topic.to_owned());
+    /// Asks a broker for a topic, or only for itself.
+    pub(super) async fn find(&self, topic: Option<String>) -> Result<FoundBroker> {
+        let admin = Arc::clone(&self.admin);
         let (reply, found) = oneshot::channel();
         let body = move || {
-            let metadata = admin.inner().fetch_metadata(Some(&topic), PATIENCE);
+            let metadata = admin.inner().fetch_metadata(Some(topic.as_deref().unwrap_or(ANY_TOPIC)), PATIENCE);
             let metadata = metadata.map_err(|error| not_applied("no Kafka broker can be reached").caused_by(error));
             // The caller may be gone.
-            let _ = reply.send(metadata.and_then(|metadata| found_broker(&metadata, &topic)));
+            let _ = reply.send(metadata.and_then(|metadata| found_broker(&metadata, topic.as_deref())));
         };
         let started = self.runtime.blocking("hapax-kafka-look", Box::new(body));
         started.map_err(|error| unusable("cannot start a thread for Kafka").caused_by(error))?;
@@ -61,11 +66,6 @@ impl BrokerFacts {
         self.read(ResourceSpecifier::Broker(found.id), "message.max.bytes").await
     }
 
-    /// The limit for one record of a topic. None if the broker does not tell.
-    pub(super) async fn limit_of_topic(&self, topic: &str) -> Option<usize> {
-        self.read(ResourceSpecifier::Topic(topic), "max.message.bytes").await
-    }
-
     async fn read(&self, resource: ResourceSpecifier<'_>, name: &str) -> Option<usize> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let described = timeout(&*self.runtime, PATIENCE, self.admin.describe_configs([&resource], &options)).await?;
@@ -74,8 +74,10 @@ impl BrokerFacts {
     }
 }
 
-fn found_broker(metadata: &Metadata, topic: &str) -> Result<FoundBroker> {
+fn found_broker(metadata: &Metadata, topic: Option<&str>) -> Result<FoundBroker> {
     let broker = metadata.brokers().first().ok_or_else(|| not_applied("Kafka names no broker"))?;
+    // What it says of the other name does not matter, not even that it denies access.
+    let Some(topic) = topic else { return Ok(FoundBroker { id: broker.id(), has_topic: true }) };
     let listed = metadata.topics().iter().find(|listed| listed.name() == topic);
     Ok(FoundBroker { id: broker.id(), has_topic: is_there(listed, topic)? })
 }

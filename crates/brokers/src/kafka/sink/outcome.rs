@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn only_what_kafka_never_takes_is_refused_and_what_it_may_have_is_unknown() {
         let outcome = |code| match of(code, "t") {
-            Published::Yes => "yes",
+            Published::Yes { .. } => "yes",
             Published::NotPublished { .. } => "not published",
             Published::Unknown(_) => "unknown",
             Published::Refused(_) => "refused",

@@ -20,13 +20,24 @@ use crate::kafka::config;
 use crate::url::unusable;
 
 /// The largest batch of several events, in bytes. A larger one has one event.
-pub(super) const BATCH: usize = 64 * 1024;
+const BATCH: usize = 64 * 1024;
+
+/// How long a producer that was just created is given, although it cannot go on either.
+const REPLACED_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a poll waits for a confirmation.
 const POLL: Duration = Duration::from_millis(100);
 
 /// How long the brokers may take at the start.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What fits into a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BatchLimit {
+    /// Records up to so many bytes, and up to the driver's own limit.
+    Bytes(usize),
+    OneRecord,
+}
 
 /// What the brokers said of an event.
 pub(super) type Report = Result<(), RDKafkaErrorCode>;
@@ -64,10 +75,11 @@ pub(super) struct SharedProducer {
     settings: ClientConfig,
     current: RwLock<Option<Arc<SinkProducer>>>,
     is_closed: AtomicBool,
+    runtime: Arc<dyn Runtime>,
 }
 
 impl SharedProducer {
-    fn settings(config: &KafkaSinkConfig, limit: usize) -> Result<ClientConfig> {
+    fn settings(config: &KafkaSinkConfig, batch: BatchLimit) -> Result<ClientConfig> {
         let mut settings = ClientConfig::new();
         settings
             .set("bootstrap.servers", config.url.hosts.join(","))
@@ -80,26 +92,30 @@ impl SharedProducer {
             .set("linger.ms", "1")
             // The brokers decide what is too large, and they judge whole batches: no event is refused for its
             // neighbours.
-            .set("message.max.bytes", "2000000")
-            .set("batch.size", limit.clamp(1024, BATCH).to_string())
+            .set("message.max.bytes", "1000000000")
             // A missing topic is an operator's to create, with the right number of partitions.
             .set("allow.auto.create.topics", "false")
             .set("topic.metadata.propagation.max.ms", "1000")
             .set("topic.metadata.refresh.interval.ms", "10000")
             .set("reconnect.backoff.max.ms", "2000");
+        match batch {
+            BatchLimit::Bytes(limit) => settings.set("batch.size", limit.clamp(1024, BATCH).to_string()),
+            BatchLimit::OneRecord => settings.set("batch.num.messages", "1"),
+        };
         config::log_in(&config.url, &mut settings)?;
         Ok(settings)
     }
 
-    /// Starts the thread, for brokers whose limit for one record is `limit` bytes. The receiver gets its end.
+    /// Starts the thread. The receiver gets its end.
     pub(super) fn start(
         config: &KafkaSinkConfig,
-        limit: usize,
-        runtime: &dyn Runtime,
+        batch: BatchLimit,
+        runtime: &Arc<dyn Runtime>,
     ) -> Result<(Arc<Self>, oneshot::Receiver<()>)> {
-        let settings = Self::settings(config, limit)?;
+        let settings = Self::settings(config, batch)?;
         let producer = create(&settings)?;
-        let shared = Self { settings, current: RwLock::new(Some(producer)), is_closed: AtomicBool::new(false) };
+        let (current, is_closed) = (RwLock::new(Some(producer)), AtomicBool::new(false));
+        let shared = Self { settings, current, is_closed, runtime: Arc::clone(runtime) };
         let (shared, (end, ended)) = (Arc::new(shared), oneshot::channel());
         let thread = Arc::clone(&shared);
         let body = move || {
@@ -135,6 +151,7 @@ impl SharedProducer {
     }
 
     fn run(&self) {
+        let mut replace_at = Duration::ZERO;
         loop {
             let Some(producer) = self.current.read().clone() else { return };
             producer.poll(POLL);
@@ -144,8 +161,11 @@ impl SharedProducer {
                 if let Err(error) = producer.flush(PATIENCE) {
                     warn!(%error, "the sink of Kafka is closed before all events are confirmed; their rows stay open");
                 }
-            } else if let Some((code, why)) = producer.client().fatal_error() {
+            } else if let Some((code, why)) = producer.client().fatal_error()
+                && self.runtime.boottime_now() >= replace_at
+            {
                 self.replace(code, &why);
+                replace_at = self.runtime.boottime_now() + REPLACED_EVERY;
             }
         }
     }

@@ -21,6 +21,10 @@ pub(super) fn of(event: &OutgoingEvent, topic: &TopicTemplate) -> Result<(String
         }
         let parsed = name.parse::<HeaderName>().map_err(|_| format!("NATS takes no header with the name {name:?}"))?;
         let value = std::str::from_utf8(value).ok().and_then(|value| value.parse::<HeaderValue>().ok());
+        // The server takes these words for the header also inside of a value, and then deduplicates nothing.
+        if value.as_ref().is_some_and(|value| value.as_str().contains("Nats-Msg-Id:")) {
+            return Err(format!("the value of the header {name:?} hides the id of the event from the NATS server"));
+        }
         let value = value.ok_or_else(|| format!("NATS takes no header {name:?} with a line break or without UTF-8"))?;
         headers.append(parsed, value);
     }
@@ -68,6 +72,7 @@ mod tests {
             ("$JS.API", plain, "server"),
             ("a", ("Nats-Rollup", "all"), "command"),
             ("a", ("X-Nats-Msg-Id", "1"), "hides"),
+            ("a", ("note", "was Nats-Msg-Id:1"), "hides"),
             ("a", ("x y", "1"), "name"),
             ("a", ("x", "1\r\n2"), "line break"),
         ] {

@@ -44,14 +44,21 @@ impl KnownStreams {
         Ok(findings)
     }
 
-    /// Reads the stream that has confirmed an event, if it is new.
-    pub(super) async fn meet(&self, context: &Context, name: &str) {
-        if self.0.lock().contains_key(name) {
-            return;
+    /// Notes that the stream has confirmed an event. Returns whether it is new.
+    pub(super) fn note(&self, name: &str) -> bool {
+        let mut streams = self.0.lock();
+        let is_new = !streams.contains_key(name);
+        if is_new {
+            streams.insert(name.to_owned(), None);
         }
-        let found = context.get_stream(name).await.ok();
-        let window = found.map(|stream| stream.cached_info().config.duplicate_window);
-        self.0.lock().insert(name.to_owned(), window);
+        is_new
+    }
+
+    /// Reads the stream.
+    pub(super) async fn meet(&self, context: &Context, name: String) {
+        if let Ok(stream) = context.get_stream(&name).await {
+            self.0.lock().insert(name, Some(stream.cached_info().config.duplicate_window));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-use hapax::broker::{DeadLetter, DeadLetterId, KeptLetter, ListedLetter, Position};
+use hapax::broker::{DeadLetter, DeadLetterId, KeptLetter, ListedLetter, ListedReason, Position};
 use serde_json::{Map, Value, json};
 
+use crate::commands::dead::FoundLetter;
 use crate::commands::print::{object, text_or_hexadecimal, time};
 use crate::logs::escape_controls;
 
@@ -22,8 +23,8 @@ pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
     }
     let marked = letter.marked_at.map_or("", |_| "  marked for a redrive");
     let attempts = if letter.attempts == 1 { "1 attempt".into() } else { format!("{} attempts", letter.attempts) };
-    let source = escape_controls(&letter.source);
-    format!("{}  {}  {:<18}  {attempts:<11}  {source}{marked}", time(letter.at), letter.id, letter.reason.as_str())
+    let (source, reason) = (escape_controls(&letter.source), escape_controls(letter.reason.as_str()));
+    format!("{}  {}  {reason:<18}  {attempts:<11}  {source}{marked}", time(letter.at), letter.id)
 }
 
 pub(super) fn marked(id: DeadLetterId, is_marked: bool, as_json: bool) -> String {
@@ -31,6 +32,20 @@ pub(super) fn marked(id: DeadLetterId, is_marked: bool, as_json: bool) -> String
         return json!({ "id": id.to_string(), "marked": is_marked }).to_string();
     }
     if is_marked { format!("marked: {id}") } else { format!("does not exist: {id}") }
+}
+
+/// A letter that a redrive of all letters leaves alone.
+pub(super) fn passed_over(letter: &FoundLetter, as_json: bool) -> String {
+    let (id, reason) = (letter.id, letter.reason.as_str());
+    if as_json {
+        return json!({ "id": id.to_string(), "marked": false, "reason": reason }).to_string();
+    }
+    match letter.reason {
+        ListedReason::Known(_) | ListedReason::Unknown(_) => {
+            format!("passed over, its reason {:?} is unknown: {id}", escape_controls(reason))
+        }
+        ListedReason::Damaged => format!("passed over, it is damaged: {id}"),
+    }
 }
 
 pub(super) fn dropped(id: DeadLetterId, is_dropped: bool, as_json: bool) -> String {

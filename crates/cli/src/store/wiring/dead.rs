@@ -1,26 +1,66 @@
+use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use hapax::broker::DeadLetterStore;
+use hapax::outbox::TopicTemplate;
 use hapax::runtime::Runtime;
 
 use super::StoreUrl;
+use super::sinks::{EventSink, SinkPlace};
 use crate::commands::CommandError;
 
 /// The URLs that `hapax dead` accepts, for help and errors.
 pub(crate) const SCHEMES: &str = "sqlite://PATH, postgres://HOST/DATABASE or redis://HOST";
 
-/// Whether the dead letters at a URL tell which ordering keys they belong to.
-pub(crate) fn can_park(url: &StoreUrl) -> bool {
-    match url {
-        StoreUrl::Memory => false,
-        #[cfg(feature = "postgres")]
-        StoreUrl::Postgres(_) => true,
-        #[cfg(feature = "redis")]
-        StoreUrl::Redis(_) => false,
-        #[cfg(feature = "sqlite")]
-        StoreUrl::Sqlite(_) => true,
+/// Where a worker writes its dead letters.
+#[derive(Clone, Debug)]
+pub(crate) enum DeadLetterPlace {
+    /// A store or a database. They come back from there by a redrive.
+    Kept(StoreUrl),
+    /// A broker, whose consumers read them.
+    Published(EventSink),
+}
+
+impl DeadLetterPlace {
+    /// Whether the letters tell which ordering keys they belong to.
+    pub(crate) fn can_park(&self) -> bool {
+        match self {
+            Self::Published(_) | Self::Kept(StoreUrl::Memory) => false,
+            #[cfg(feature = "postgres")]
+            Self::Kept(StoreUrl::Postgres(_)) => true,
+            #[cfg(feature = "redis")]
+            Self::Kept(StoreUrl::Redis(_)) => false,
+            #[cfg(feature = "sqlite")]
+            Self::Kept(StoreUrl::Sqlite(_)) => true,
+        }
     }
+
+    /// The same place with another template for the topic. None if the place has no topics.
+    pub(crate) fn with_topic(self, template: TopicTemplate) -> Option<Self> {
+        match self {
+            Self::Kept(_) => None,
+            Self::Published(sink) => Some(Self::Published(EventSink { template: Some(template), ..sink })),
+        }
+    }
+}
+
+impl FromStr for DeadLetterPlace {
+    type Err = anyhow::Error;
+
+    fn from_str(url: &str) -> Result<Self, anyhow::Error> {
+        if !is_at_broker(url) {
+            let context =
+                || format!("dead letters go to {SCHEMES}, or to kafka://HOST[/TOPIC] or nats://HOST[/SUBJECT]");
+            return url.parse().map(Self::Kept).with_context(context);
+        }
+        Ok(Self::Published(EventSink { place: url.parse::<SinkPlace>()?, template: None }))
+    }
+}
+
+/// Whether the URL is that of a broker to which dead letters are published. It has them only for its own consumers.
+pub(crate) fn is_at_broker(url: &str) -> bool {
+    url.split_once(':').is_some_and(|(scheme, _)| ["kafka", "nats"].contains(&scheme))
 }
 
 /// Opens the dead letters in the store or the database that a URL names, for commands that read them.

@@ -210,7 +210,7 @@ fn a_message_without_a_usable_key_waits_for_an_earlier_one_of_its_ordering_key()
         }
         bench.wait_for("there is a dead letter", || !bench.listed().is_empty());
         bench.time.run_for(Duration::from_secs(120));
-        let reasons = || bench.listed().iter().map(|letter| letter.reason).collect::<Vec<_>>();
+        let reasons = || bench.listed().iter().map(|letter| letter.reason.clone()).collect::<Vec<_>>();
         assert_eq!(reasons(), [DeadReason::AttemptsExhausted]);
         assert!(bench.letters.remove(bench.listed()[0].id).now_or_never().unwrap().unwrap());
         bench.wait_for("its own letter is written", || reasons() == [DeadReason::KeyMissing]);

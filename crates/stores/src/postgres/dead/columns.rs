@@ -74,10 +74,11 @@ pub(super) struct LetterBytes<'l> {
 }
 
 pub(super) fn listed(row: &Row) -> Result<ListedLetter> {
+    let (reason, attempts) = letter::listed(column(row, "reason")?, column(row, "attempts")?);
     Ok(ListedLetter {
         id: DeadLetterId::from_bytes(column::<Uuid>(row, "id")?.into_bytes()),
-        reason: letter::reason(column(row, "reason")?)?,
-        attempts: letter::attempts(column(row, "attempts")?)?,
+        reason,
+        attempts,
         namespace: column(row, "namespace")?,
         source: column(row, "source")?,
         operation: operation(row)?,

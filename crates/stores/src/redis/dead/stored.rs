@@ -1,7 +1,7 @@
 //! The letter in an entry of the stream: its fields as JSON, beside the fields that may have any bytes.
 
 use bytes::Bytes;
-use hapax_core::broker::{DeadCursor, DeadLetterId, KeptLetter, ListedLetter};
+use hapax_core::broker::{DeadCursor, DeadLetterId, KeptLetter, ListedLetter, ListedReason};
 use hapax_core::{Error, ErrorKind, OperationId, Result, Timestamp};
 use redis::Value;
 use serde_json::{Value as Json, json};
@@ -41,20 +41,35 @@ pub(super) fn entry(after: Option<&DeadCursor>) -> Result<String> {
 }
 
 pub(super) fn listed(reply: Value) -> Result<ListedLetter> {
-    let [entry, letter, size, mark, reason] = parts(reply)?;
-    let columns = columns(&letter, &reason)?;
-    Ok(ListedLetter {
-        id: DeadLetterId::from_bytes(columns.id),
-        reason: letter::reason(&columns.reason)?,
-        attempts: letter::attempts(columns.attempts)?,
-        namespace: columns.namespace,
-        source: columns.source,
-        operation: columns.operation.map(OperationId::from_bytes),
-        at: letter::time(columns.at),
+    let [entry, id, source, letter, size, mark, reason] = parts(reply)?;
+    let known = ListedLetter {
+        id: DeadLetterId::from_bytes(id[..].try_into().map_err(|error| damaged().caused_by(error))?),
+        reason: ListedReason::Damaged,
+        attempts: 0,
+        namespace: String::new(),
+        source: text(&source)?.to_owned(),
+        operation: None,
+        at: written_at(&entry)?,
         marked_at: marked_at(&mark)?,
         size: number(&size)?,
         cursor: DeadCursor::new(text(&entry)?),
+    };
+    let Ok(columns) = columns(&letter, &reason) else { return Ok(known) };
+    let (reason, attempts) = letter::listed(columns.reason, columns.attempts);
+    Ok(ListedLetter {
+        reason,
+        attempts,
+        namespace: columns.namespace,
+        operation: columns.operation.map(OperationId::from_bytes),
+        at: letter::time(columns.at),
+        ..known
     })
+}
+
+/// When the entry was added, by the clock of the server.
+fn written_at(entry: &Bytes) -> Result<Timestamp> {
+    let millis = text(entry)?.split_once('-').and_then(|(millis, _)| millis.parse::<u64>().ok());
+    millis.map(|millis| Timestamp(millis.saturating_mul(1_000))).ok_or_else(damaged)
 }
 
 pub(super) fn kept(reply: Value) -> Result<KeptLetter> {

@@ -32,19 +32,15 @@ pub(super) fn put(connection: &Connection, letter: &DeadLetter) -> rusqlite::Res
     Ok(())
 }
 
-pub(super) fn list(connection: &Connection, after: i64, limit: usize) -> rusqlite::Result<Vec<Result<ListedLetter>>> {
+pub(super) fn list(connection: &Connection, after: i64, limit: usize) -> rusqlite::Result<Vec<ListedLetter>> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection.prepare_cached(include_str!("list.sql"))?;
     statement.query_map((after, limit), listed)?.collect()
 }
 
-fn listed(row: &Row<'_>) -> rusqlite::Result<Result<ListedLetter>> {
-    let (reason, attempts) = (letter::reason(&row.get::<_, String>(1)?), letter::attempts(row.get(2)?));
-    let (reason, attempts) = match (reason, attempts) {
-        (Ok(reason), Ok(attempts)) => (reason, attempts),
-        (Err(error), _) | (Ok(_), Err(error)) => return Ok(Err(error)),
-    };
-    Ok(Ok(ListedLetter {
+fn listed(row: &Row<'_>) -> rusqlite::Result<ListedLetter> {
+    let (reason, attempts) = letter::listed(row.get(1)?, row.get(2)?);
+    Ok(ListedLetter {
         id: DeadLetterId::from_bytes(row.get(0)?),
         reason,
         attempts,
@@ -55,7 +51,7 @@ fn listed(row: &Row<'_>) -> rusqlite::Result<Result<ListedLetter>> {
         marked_at: row.get::<_, Option<i64>>(7)?.map(letter::time),
         size: row.get::<_, i64>(8)?.unsigned_abs(),
         cursor: DeadCursor::new(row.get::<_, i64>(9)?.to_string()),
-    }))
+    })
 }
 
 pub(super) fn find(connection: &Connection, id: DeadLetterId) -> rusqlite::Result<Option<Result<KeptLetter>>> {

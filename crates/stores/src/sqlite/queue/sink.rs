@@ -21,6 +21,9 @@ use crate::sqlite::file_thread::{self, FileThread, in_transaction, not_applied};
 /// The longest name of a queue, in characters.
 const MAX_NAME: usize = 255;
 
+/// The largest event that a queue takes, in bytes. A dead letter may be larger than what an outbox takes.
+const MAX_SIZE: usize = 16 * 1024 * 1024;
+
 /// The most events that one transaction puts in.
 const MAX_PUT: usize = 1_000;
 
@@ -86,7 +89,7 @@ impl SqliteSinkConfig {
 /// let config = SqliteSinkConfig::new(directory.path().join("payments.db"));
 /// let sink = SqliteSink::open(config, Arc::new(Tokio::current()))?;
 /// let event = OutgoingEvent::new(EventId::from_random([7; 16]), "payments", "5");
-/// assert!(matches!(sink.publish(&Arc::new(event)).await, Published::Yes));
+/// assert!(matches!(sink.publish(&Arc::new(event)).await, Published::Yes { caught: false }));
 /// # Ok(())
 /// # }
 /// ```
@@ -113,15 +116,14 @@ struct WaitingEvent {
 
 impl SqliteSink {
     /// Opens the file. Creates it, so that only its owner can read it, and the tables if they are missing. Blocks for
-    /// a few milliseconds, or up to ten seconds while another process writes.
+    /// a few milliseconds, or up to 30 seconds while another process writes.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
     /// database, and if the system cannot start a thread.
     pub fn open(config: SqliteSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let SqliteSinkConfig { path, topic, window } = config;
-        let mut connection = file_thread::open(&path)?;
-        SqliteQueue::migrate(&mut connection)?;
+        let connection = file_thread::open(&path, SqliteQueue::migrate)?;
         let thread = FileThread::start(&*runtime, "hapax-sqlite-sink", connection)?;
         let name = format!("sqlite/{}", path.display()).into();
         Ok(Self { name, topic, window, thread, waiting: Arc::default(), runtime })
@@ -148,25 +150,20 @@ impl SqliteSink {
 
 fn put_all(connection: &mut Connection, events: Vec<WaitingEvent>, window: Duration) {
     let put = in_transaction(connection, |transaction| {
-        let put = |event: &WaitingEvent| match statements::put_event(transaction, &event.put) {
+        let put = |event: &WaitingEvent| match statements::put_event(transaction, &event.put, window) {
             // It fails again, and not for the other events.
-            Err(error) if is_refused(&error) => Ok(Some(format!("SQLite refuses the row: {error}"))),
-            result => result.map(|()| None),
+            Err(error) if is_refused(&error) => Ok(Published::Refused(format!("SQLite refuses the row: {error}"))),
+            result => result.map(|is_new| Published::Yes { caught: !is_new }),
         };
-        let refusals = events.iter().map(put).collect::<rusqlite::Result<Vec<_>>>()?;
+        let published = events.iter().map(put).collect::<rusqlite::Result<Vec<_>>>()?;
         // Faster than they come in, so that the table does not grow.
         statements::forget_events(transaction, window, 2 * events.len() + 16)?;
-        Ok(refusals)
+        Ok(published)
     });
-    let published: Vec<Published> = match put {
-        Ok(refusals) => {
-            refusals.into_iter().map(|refusal| refusal.map_or(Published::Yes, Published::Refused)).collect()
-        }
-        Err(error) => {
-            let shared = Arc::new(error);
-            events.iter().map(|_| failed(copy(&shared))).collect()
-        }
-    };
+    let published = put.unwrap_or_else(|error| {
+        let shared = Arc::new(error);
+        events.iter().map(|_| failed(copy(&shared))).collect()
+    });
     for (event, published) in events.into_iter().zip(published) {
         // A failed send means that the publication was dropped.
         let _ = event.reply.send(published);
@@ -218,8 +215,8 @@ impl Sink for SqliteSink {
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
         let size = event.size();
-        if size > Event::MAX_LEN {
-            return Published::Refused(format!("the event has {size} bytes, and a queue takes {}", Event::MAX_LEN));
+        if size > MAX_SIZE {
+            return Published::Refused(format!("the event has {size} bytes, and a queue takes {MAX_SIZE}"));
         }
         let queue = match self.topic.checked_name(event, check_name) {
             Ok(queue) => queue,

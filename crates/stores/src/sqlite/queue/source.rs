@@ -98,7 +98,7 @@ struct Leasing {
 
 impl SqliteSource {
     /// Opens the queue. Creates the file, so that only its owner can read it, and the tables if they are missing.
-    /// Blocks for a few milliseconds, or up to ten seconds while another process writes.
+    /// Blocks for a few milliseconds, or up to 30 seconds while another process writes.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
@@ -109,8 +109,7 @@ impl SqliteSource {
         runtime: Arc<dyn Runtime>,
         settings: SqliteSourceSettings,
     ) -> Result<Self> {
-        let mut connection = file_thread::open(path)?;
-        SqliteQueue::migrate(&mut connection)?;
+        let connection = file_thread::open(path, SqliteQueue::migrate)?;
         let file = statements::file(&connection).map_err(|error| connection::unusable(path, error))?;
         let mut owner = [0; 16];
         runtime.fill_random(&mut owner);

@@ -44,11 +44,11 @@ pub(super) struct EventToPut {
     pub(super) message: Message,
 }
 
-/// Puts an event in, unless the queue recognizes it.
-pub(super) fn put_event(connection: &Connection, event: &EventToPut) -> rusqlite::Result<()> {
+/// Puts an event in, unless the queue recognizes it. Returns whether it was put in.
+pub(super) fn put_event(connection: &Connection, event: &EventToPut, window: Duration) -> rusqlite::Result<bool> {
     let mut note = connection.prepare_cached(include_str!("note_event.sql"))?;
-    if note.execute(params![event.queue, event.id.as_bytes()])? == 0 {
-        return Ok(());
+    if note.execute(params![event.queue, event.id.as_bytes(), whole_millis(window)])? == 0 {
+        return Ok(false);
     }
     let enqueued = enqueue(connection, &event.queue, &event.message, Duration::ZERO);
     if enqueued.is_err() {
@@ -56,14 +56,13 @@ pub(super) fn put_event(connection: &Connection, event: &EventToPut) -> rusqlite
         let mut remove = connection.prepare_cached(include_str!("remove_event.sql"))?;
         remove.execute(params![event.queue, event.id.as_bytes()])?;
     }
-    enqueued.map(drop)
+    enqueued.map(|_| true)
 }
 
 /// Forgets events that were put in longer ago than this, the oldest ones first.
 pub(super) fn forget_events(connection: &Connection, window: Duration, limit: usize) -> rusqlite::Result<()> {
-    let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 4);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    connection.prepare_cached(include_str!("forget_events.sql"))?.execute([window, limit]).map(drop)
+    connection.prepare_cached(include_str!("forget_events.sql"))?.execute([whole_millis(window), limit]).map(drop)
 }
 
 pub(super) fn enqueue(
@@ -154,6 +153,10 @@ pub(super) fn file(connection: &Connection) -> rusqlite::Result<u64> {
 pub(super) fn count(connection: &Connection, queue: &str) -> rusqlite::Result<u64> {
     let mut statement = connection.prepare_cached(include_str!("count.sql"))?;
     statement.query_row([queue], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+}
+
+fn whole_millis(window: Duration) -> i64 {
+    i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
 }
 
 /// Rounded up: a message is delivered late rather than early.

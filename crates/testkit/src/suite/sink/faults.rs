@@ -27,6 +27,11 @@ pub(super) async fn a_small_limit_is_reported_and_holds(world: &SinkWorld) {
     assert!(is_told && sink.max_len() < Event::MAX_LEN, "{} bytes: {findings:?}", sink.max_len());
     let mut event = world.event(1);
     event.payload = vec![b'x'; sink.max_len() + 1].into();
+    let mut largest = world.event(3);
+    largest.payload = vec![b'x'; sink.max_len()].into();
+    largest.kind = Some("k".repeat(500));
+    largest.source = Some("s".repeat(500));
+    world.deliver(&*sink, &ordered(largest, &"o".repeat(500))).await;
     let published = world.publish(&*sink, &Arc::new(event)).await;
     assert!(matches!(published, Published::Refused(_)), "{published:?}");
     world.deliver(&*sink, &Arc::new(world.event(2))).await;

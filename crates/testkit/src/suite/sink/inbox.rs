@@ -95,8 +95,9 @@ pub(super) async fn an_event_that_is_published_twice_is_handled_once(world: &Sin
 /// As after a crash between the confirmation of a letter and the acknowledgement of its message.
 pub(super) async fn a_dead_letter_is_repeated_under_one_id(world: &SinkWorld) {
     let sink = world.setup.open(SinkOptions { topic: constant(&world.setup.topic()), ..patient() }).await;
-    let letters = SinkDeadLetters::new(Arc::clone(&sink));
-    let headers = [("Idempotency-Key", &b"order-7"[..]), ("Nats-Msg-Id", b"1"), ("x own", b"\xff\r\n")];
+    let letters = SinkDeadLetters::new(Arc::clone(&sink), world.setup.runtime());
+    let headers =
+        [("Idempotency-Key", &b"order-7"[..]), ("Nats-Msg-Id", b"1"), ("X-Nats-Msg-Id", b"2"), ("x own", b"\xff\r\n")];
     let message = Message {
         payload: "body".into(),
         headers: headers.map(|(name, value)| (name, value.to_vec())).into_iter().collect(),
@@ -125,6 +126,7 @@ pub(super) async fn a_dead_letter_is_repeated_under_one_id(world: &SinkWorld) {
     for (name, value) in [
         ("original-idempotency-key", "order-7"),
         ("original-msg-id", "1"),
+        ("x-msg-id", "2"),
         ("x-own", "%FF%0D%0A"),
         ("hapax-dead-reason", "attempts-exhausted"),
         ("hapax-dead-attempts", "8"),

@@ -40,13 +40,13 @@ impl SinkWorld {
         event
     }
 
-    /// Publishes until the sink confirms it, as a relay does.
-    pub(super) async fn deliver(&self, sink: &dyn Sink, event: &Arc<OutgoingEvent>) {
+    /// Publishes until the sink confirms it, as a relay does. Returns whether the broker recognized it as a copy.
+    pub(super) async fn deliver(&self, sink: &dyn Sink, event: &Arc<OutgoingEvent>) -> bool {
         let runtime = self.setup.runtime();
         let until = runtime.boottime_now() + LIMIT;
         loop {
             let why = match self.publish(sink, event).await {
-                Published::Yes => return,
+                Published::Yes { caught } => return caught,
                 Published::Refused(reason) => panic!("the event is refused: {reason}"),
                 Published::NotPublished { cause: error, .. } | Published::Unknown(error) => error,
             };
