@@ -19,6 +19,7 @@
 //! attempt.rs      one transaction of a runner: claim, savepoint, handler, finish, events
 //! batch.rs        which calls run in which transaction, until each has its result
 //! results.rs      what a call gets for its claim, and what of a failure its caller gets to know
+//! rows.rs         trait LedgerRows: what operators see of the rows of all namespaces
 //! verdicts.rs     what a result means for the message behind a call, with numbered rows
 //! ```
 
@@ -29,6 +30,7 @@ mod claims;
 mod entry;
 mod event;
 mod results;
+mod rows;
 pub mod rules;
 mod transaction;
 pub mod verdicts;
@@ -46,6 +48,7 @@ pub use call::Call;
 pub use claims::{Claimed, claim_one, finish_one};
 pub use entry::Entry;
 pub use event::{Event, OutboxRow};
+pub use rows::{CommittedRow, LedgerRows};
 pub use transaction::{Fault, FaultKind, Finished, FoundRow, LastStatement, Row, Transaction, Tried, TriedClaims};
 
 /// How an operation of the ledger ended.

@@ -23,6 +23,7 @@
 mod change;
 mod observed;
 mod pin;
+mod purge;
 mod reply;
 mod request;
 
@@ -37,8 +38,9 @@ use change::{abandoned, completed, grant_of, held, mint, moved, next_grant, rear
 pub use change::first_grant;
 pub use observed::{Change, Decision, Observed};
 pub use pin::{Pinned, pin_of_keyed, pin_of_plain};
-pub use reply::{Begun, Cancelled, Completed, Grant, Renewed, Resolved, Settled};
-pub use request::{Begin, Claim, Complete, Lapse, Verdict};
+pub use purge::purge;
+pub use reply::{Begun, Cancelled, Completed, Grant, Purged, Renewed, Resolved, Settled};
+pub use request::{Begin, Claim, Complete, Lapse, Purge, Verdict};
 
 /// Decides a begin: rows B1 to B11.
 ///

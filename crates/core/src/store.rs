@@ -6,6 +6,7 @@
 pub mod contract {
     #![doc = include_str!("store/contract.md")]
 }
+mod inspect;
 mod memory;
 mod protocol;
 
@@ -21,6 +22,7 @@ use crate::key::RecordKey;
 use crate::machine::{Begin, Change, Claim, Complete, Completed, Grant, Observed, Renewed};
 use crate::record::{Phase, Record, State, Timestamp, Token};
 
+pub use inspect::{Chunk, Finding, Inspect, RecordStatus, Scan, ScanPosition, Scanned, Severity};
 pub use memory::{Memory, MemorySettings};
 pub use protocol::Protocol;
 
@@ -102,68 +104,6 @@ pub enum Swapped {
     Yes,
     /// The record changed since it was read; nothing was written.
     Changed,
-}
-
-/// Maintenance of a store, apart from the operations of the protocol.
-///
-/// # Cancel safety
-/// A dropped sweep may have removed some expired records. A dropped check changed nothing.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// # use hapax::store::Memory;
-/// # let store = Memory::new();
-/// use hapax::Inspect;
-///
-/// for finding in store.check().await? {
-///     println!("{:?}: {}", finding.severity, finding.message);
-/// }
-/// // About once a minute, in small batches, so that no other call waits for long.
-/// while store.sweep(1000).await? > 0 {}
-/// # Ok(())
-/// # }
-/// ```
-#[async_trait]
-pub trait Inspect: fmt::Debug + Send + Sync + 'static {
-    /// Removes up to `limit` expired records and returns how many it removed. Zero means that the pass is finished.
-    ///
-    /// # Errors
-    /// `NotApplied` or `Unknown`; sweeping again is safe.
-    async fn sweep(&self, limit: usize) -> Result<usize>;
-
-    /// Checks whether the store can be used, and with which limits.
-    ///
-    /// # Errors
-    /// The reason why the store cannot be reached.
-    async fn check(&self) -> Result<Vec<Finding>>;
-
-    /// Counts the live records whose outcome is held as unknown. `None` if the store cannot count them without reading
-    /// every record.
-    ///
-    /// # Errors
-    /// `NotApplied` or `Unknown`; counting again is safe.
-    async fn count_unknown(&self) -> Result<Option<u64>> {
-        Ok(None)
-    }
-}
-
-/// A problem that a check found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Whether the store may be used despite it.
-    pub severity: Severity,
-    /// The problem and its remedy.
-    pub message: String,
-}
-
-/// The severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// The store must not be used in this state.
-    Refuse,
-    /// The store works, with less than the full guarantee.
-    Warn,
 }
 
 /// A record with the instants at which it was last written and at which it expires, for stores that keep instants.

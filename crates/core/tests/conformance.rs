@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
 use hapax_core::store::{
-    Finding, Inserted, Inspect, Memory, MemorySettings, StoredRecord, Swapped, is_unchanged, observe,
+    Chunk, Finding, Inserted, Inspect, Memory, MemorySettings, Scan, StoredRecord, Swapped, is_unchanged, observe,
 };
 use hapax_core::{Record, RecordKey, Result, Store, Timestamp, Token};
 use hapax_testkit::{Backend, Capability, ClockStep, ManualClock, Setup, StoredPart};
@@ -178,6 +178,29 @@ impl Inspect for Values {
         let before = records.values.len();
         records.values.retain(|_, value| value.expires_at > now);
         Ok(before - records.values.len())
+    }
+
+    async fn scan(&self, ask: &Scan) -> Result<Chunk> {
+        let now = self.clock.wall_now();
+        let records = self.records.lock();
+        let mut chunk = Chunk::default();
+        for rk in records.values.keys() {
+            match records.find(rk) {
+                Ok(stored) => chunk.records.extend(stored.and_then(|stored| ask.admit_stored(*rk, &stored, now))),
+                Err(_) => chunk.damaged.push(*rk),
+            }
+        }
+        Ok(chunk)
+    }
+
+    async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
+        let now = self.clock.wall_now();
+        let mut records = self.records.lock();
+        if seen.live().is_none() || !is_unchanged(records.find(rk)?.as_ref(), seen, now) {
+            return Ok(Swapped::Changed);
+        }
+        records.values.remove(rk);
+        Ok(Swapped::Yes)
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {

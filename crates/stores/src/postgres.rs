@@ -16,6 +16,7 @@ mod call_error;
 mod check;
 mod clock;
 mod dead;
+mod inspection;
 mod ledger;
 mod migrations;
 mod outbox;
@@ -35,7 +36,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::{Runtime, Tokio};
-use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
+use hapax_core::store::{Chunk, Finding, Inserted, Inspect, Scan, Severity, Store, Swapped};
 use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds};
 use tokio::sync::{OnceCell, oneshot};
 use tokio_postgres::Row;
@@ -332,6 +333,14 @@ impl Postgres {
 impl Inspect for Postgres {
     async fn sweep(&self, limit: usize) -> Result<usize> {
         sweep::sweep(self, &self.shared.swept_to, limit).await
+    }
+
+    async fn scan(&self, ask: &Scan) -> Result<Chunk> {
+        inspection::scan(self, ask).await
+    }
+
+    async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
+        inspection::purge(self, rk, seen).await
     }
 
     /// Checks the server's version, role and settings, and whether the tables are there.

@@ -15,6 +15,7 @@
 
 mod call_error;
 mod dead;
+mod inspection;
 mod link;
 mod script;
 mod server_info;
@@ -30,7 +31,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
+use hapax_core::store::{Chunk, Finding, Inserted, Inspect, Scan, Severity, Store, Swapped};
 use hapax_core::{Error, ErrorKind, Record, RecordKey, Result, Seconds, State, Timestamp};
 use redis::{cmd, pipe};
 
@@ -245,6 +246,15 @@ impl Inspect for Redis {
     /// Removes nothing: the server itself removes expired keys.
     async fn sweep(&self, _limit: usize) -> Result<usize> {
         Ok(0)
+    }
+
+    /// Goes through the keys of the server's database by `SCAN`; the user needs that permission.
+    async fn scan(&self, ask: &Scan) -> Result<Chunk> {
+        inspection::scan(self, ask).await
+    }
+
+    async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
+        inspection::purge(self, rk, seen).await
     }
 
     /// Checks the server's version, role and settings, its clock, and whether it was replaced or lost its data.

@@ -14,6 +14,7 @@ mod connection;
 mod dead;
 mod file_thread;
 mod group;
+mod inspection;
 mod ledger;
 mod outbox;
 mod queue;
@@ -32,7 +33,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hapax_core::machine::{self, Begin, Change, Claim, Complete, Completed, Observed, Renewed};
 use hapax_core::runtime::Runtime;
-use hapax_core::store::{Finding, Inserted, Inspect, Severity, Store, Swapped};
+use hapax_core::store::{Chunk, Finding, Inserted, Inspect, Scan, Severity, Store, Swapped};
 use hapax_core::{RecordKey, Result};
 
 use checkpoint::Checkpoints;
@@ -97,7 +98,7 @@ impl SqliteSettings {
 }
 
 impl Sqlite {
-    /// Opens the file, or creates it so that only its owner can read it. Blocks for a few milliseconds, or up to ten
+    /// Opens the file, or creates it so that only its owner can read it. Blocks for a few milliseconds, or up to 30
     /// seconds while another process writes. Uses the default settings and the current tokio runtime.
     ///
     /// # Errors
@@ -139,6 +140,7 @@ impl Threads {
     fn start(path: &Path, runtime: &Arc<dyn Runtime>) -> Result<Self> {
         let mut writer = connection::open(path)?;
         connection::prepare(&mut writer, path)?;
+        writer.busy_timeout(connection::BUSY_TIMEOUT).map_err(|error| connection::unusable(path, error))?;
         let reader = connection::open(path)?;
         let checkpoints = Checkpoints::start(connection::open(path)?, &**runtime)?;
         let write = group::write_groups(writer, checkpoints, Arc::clone(runtime));
@@ -189,6 +191,16 @@ impl Store for Sqlite {
 impl Inspect for Sqlite {
     async fn sweep(&self, limit: usize) -> Result<usize> {
         sweep::sweep(&self.threads, limit).await
+    }
+
+    async fn scan(&self, ask: &Scan) -> Result<Chunk> {
+        let ask = ask.clone();
+        self.threads.reader.run(move |step| step.scan(&ask)).await
+    }
+
+    async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
+        let (rk, seen) = (*rk, seen.clone());
+        self.threads.writer.run(move |step| step.purge(&rk, &seen)).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {

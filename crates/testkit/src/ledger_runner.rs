@@ -1,27 +1,26 @@
-use std::fmt;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use futures_util::future::LocalBoxFuture;
-use libtest_mimic::{Arguments, Completion, Trial};
 use tokio::runtime::Builder;
 
-use crate::servers::{end_shared, required};
 use crate::suite::ledger::{LedgerCapability, LedgerCase, LedgerSetup, Way, ledger_cases};
-
-type MakeLedger = Box<dyn Fn() -> LocalBoxFuture<'static, Box<dyn LedgerSetup>> + Send + Sync>;
+use crate::suite_runner::{AnyCase, SuiteBackend, run_suite};
 
 /// A database that the ledger suite runs against.
-pub struct LedgerBackend {
-    name: &'static str,
-    make: Arc<MakeLedger>,
-    lacks: &'static [(LedgerCapability, &'static str)],
-    service: Option<&'static str>,
-}
+pub type LedgerBackend = SuiteBackend<LedgerTrial>;
 
-impl fmt::Debug for LedgerBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LedgerBackend({})", self.name)
+/// A case of the ledger suite in one of its ways.
+#[derive(Clone, Copy, Debug)]
+pub struct LedgerTrial(LedgerCase, Way);
+
+impl AnyCase for LedgerTrial {
+    type Capability = LedgerCapability;
+
+    fn name(&self) -> String {
+        self.0.name_by(self.1)
+    }
+
+    fn needs(&self) -> Option<LedgerCapability> {
+        self.0.needs
     }
 }
 
@@ -32,55 +31,20 @@ impl LedgerBackend {
         F: Fn() -> T + Send + Sync + 'static,
         T: Future<Output = Box<dyn LedgerSetup>> + 'static,
     {
-        Self { name, make: Arc::new(Box::new(move || Box::pin(make()))), lacks: &[], service: None }
-    }
-
-    /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
-    #[must_use]
-    pub fn lacking(mut self, lacks: &'static [(LedgerCapability, &'static str)]) -> Self {
-        self.lacks = lacks;
-        self
-    }
-
-    /// Names the service that the database needs. If [`required`](crate::servers::required) does not find the service,
-    /// every case is ignored with the reason, or fails.
-    #[must_use]
-    pub fn requiring(mut self, service: &'static str) -> Self {
-        self.service = Some(service);
-        self
+        Self::running(name, move |LedgerTrial(case, way)| {
+            Builder::new_current_thread().enable_all().build()?.block_on(async {
+                let setup = make().await;
+                case.run(&*setup, way).await;
+            });
+            Ok(())
+        })
     }
 }
 
 /// Runs every case of the ledger suite in each of its ways against every database, each on a database of its own.
 /// Accepts the arguments of a standard test binary.
 pub fn ledger_main(backends: &[LedgerBackend]) -> ExitCode {
-    let arguments = Arguments::from_args();
-    let mut trials = Vec::new();
-    for backend in backends {
-        for case in ledger_cases() {
-            trials.extend(case.ways.iter().map(|&way| trial(backend, case, way)));
-        }
-    }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    end_shared();
-    conclusion.exit_code()
-}
-
-fn trial(backend: &LedgerBackend, case: LedgerCase, way: Way) -> Trial {
-    let lacking = backend.lacks.iter().find(|(capability, _)| Some(*capability) == case.needs);
-    let (make, lacking, service) = (Arc::clone(&backend.make), lacking.map(|(_, reason)| *reason), backend.service);
-    Trial::ignorable_test(format!("{}::{}", backend.name, case.name_by(way)), move || {
-        if let Some(Err(missing)) = service.map(required) {
-            return missing.outcome();
-        }
-        if let Some(reason) = lacking {
-            return Ok(Completion::ignored_with(reason));
-        }
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async move {
-            let setup = make().await;
-            case.run(&*setup, way).await;
-        });
-        Ok(Completion::Completed)
-    })
+    let in_all_ways = |case: LedgerCase| case.ways.iter().map(move |&way| LedgerTrial(case, way));
+    let trials: Vec<_> = ledger_cases().into_iter().flat_map(in_all_ways).collect();
+    run_suite(&trials, backends)
 }

@@ -33,13 +33,14 @@ mod sink_runner;
 mod source_process;
 mod source_runner;
 mod suite;
+mod suite_runner;
 mod virtual_time;
 
 pub use clock::ManualClock;
 pub use differential::differential;
 pub use faulty::{CopyDelay, Faulty, StoreFault, StoreMethod, yield_now};
 pub use faulty_transaction::{FaultyTransaction, StatementFault};
-pub use ledger_runner::{LedgerBackend, ledger_main};
+pub use ledger_runner::{LedgerBackend, LedgerTrial, ledger_main};
 pub use memory_broker::MemoryBroker;
 pub use memory_dead_letters::MemoryDeadLetters;
 pub use outbox_runner::{OutboxBackend, outbox_main};
@@ -56,4 +57,5 @@ pub use suite::outbox::{OutboxCapability, OutboxCase, OutboxSetup, OutboxWriter,
 pub use suite::sink::{ArrivedEvent, SinkCapability, SinkCase, SinkOptions, SinkSetup, sink_cases};
 pub use suite::source::{SourceCapability, SourceCase, SourceSetup, SourceTimes, WorkerHost, source_cases};
 pub use suite::store::{GOLDEN_ANSWER, cases, golden_call};
+pub use suite_runner::{AnyCase, SuiteBackend};
 pub use virtual_time::{ChooseTask, ClockOffsets, Process, ProcessPart, TaskHandle, VirtualTime};

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use hapax_core::runtime::BoxFuture;
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Builder;
 
 use crate::differential::differential;
-use crate::servers::{end_shared, required};
 use crate::setup::{Capability, Setup, SuiteCase};
 use crate::suite::store::cases;
+use crate::suite_runner::{Conditions, run_trials};
 
 type MakeSetup = Box<dyn Fn() -> BoxFuture<'static, Box<dyn Setup>> + Send + Sync>;
 
@@ -18,8 +18,7 @@ type MakeSetup = Box<dyn Fn() -> BoxFuture<'static, Box<dyn Setup>> + Send + Syn
 pub struct Backend {
     name: &'static str,
     make: Arc<MakeSetup>,
-    lacks: &'static [(Capability, &'static str)],
-    service: Option<&'static str>,
+    conditions: Conditions<Capability>,
     sequences: u64,
 }
 
@@ -39,8 +38,7 @@ impl Backend {
         Self {
             name,
             make: Arc::new(Box::new(move || Box::pin(make()))),
-            lacks: &[],
-            service: None,
+            conditions: Conditions { lacks: &[], service: None },
             sequences: SEQUENCES,
         }
     }
@@ -48,7 +46,7 @@ impl Backend {
     /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
     #[must_use]
     pub fn lacking(mut self, lacks: &'static [(Capability, &'static str)]) -> Self {
-        self.lacks = lacks;
+        self.conditions.lacks = lacks;
         self
     }
 
@@ -56,7 +54,7 @@ impl Backend {
     /// every case is ignored with the reason, or fails.
     #[must_use]
     pub fn requiring(mut self, service: &'static str) -> Self {
-        self.service = Some(service);
+        self.conditions.service = Some(service);
         self
     }
 
@@ -67,10 +65,6 @@ impl Backend {
         self.sequences = sequences;
         self
     }
-
-    fn lacking_reason(&self, needs: Option<Capability>) -> Option<&'static str> {
-        self.lacks.iter().find(|(capability, _)| Some(*capability) == needs).map(|(_, reason)| *reason)
-    }
 }
 
 /// The default number of random sequences. `HAPAX_SEQUENCES` replaces it for long runs.
@@ -79,13 +73,10 @@ const SEQUENCES: u64 = 2_000;
 /// Runs every case against every backend, each on a store of its own, and compares each with the store in memory
 /// ([`differential`]). Accepts the arguments of a standard test binary.
 pub fn main(backends: &[Backend]) -> ExitCode {
-    let arguments = Arguments::from_args();
     let case_trials = |backend| cases().into_iter().map(move |case| case_trial(backend, case));
     let trials =
         backends.iter().flat_map(|backend| case_trials(backend).chain([differential_trial(backend)])).collect();
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    end_shared();
-    conclusion.exit_code()
+    run_trials(Arguments::from_args(), trials)
 }
 
 fn case_trial(backend: &Backend, case: SuiteCase) -> Trial {
@@ -118,20 +109,13 @@ fn build_trial(
     plan: TrialPlan,
     body: impl for<'a> FnOnce(&'a dyn Setup) -> BoxFuture<'a, ()> + Send + 'static,
 ) -> Trial {
-    let (make, lacking, service) = (Arc::clone(&backend.make), backend.lacking_reason(plan.needs), backend.service);
-    Trial::ignorable_test(plan.name, move || {
-        if let Some(Err(missing)) = service.map(required) {
-            return missing.outcome();
-        }
-        if let Some(reason) = lacking {
-            return Ok(Completion::ignored_with(reason));
-        }
+    let make = Arc::clone(&backend.make);
+    backend.conditions.trial(plan.name, plan.needs, move || {
         let mut runtime = if plan.is_concurrent { Builder::new_multi_thread() } else { Builder::new_current_thread() };
-        let runtime = runtime.worker_threads(2).enable_all().build()?;
-        runtime.block_on(async move {
+        runtime.worker_threads(2).enable_all().build()?.block_on(async {
             let setup = make().await;
             body(&*setup).await;
         });
-        Ok(Completion::Completed)
+        Ok(())
     })
 }

@@ -1,56 +1,33 @@
-use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Completion, Trial};
+use tokio::runtime::Builder;
 
-use crate::servers::{end_shared, required};
 use crate::suite::source::{SourceCapability, SourceCase, SourceSetup, source_cases};
-
-type RunCase = dyn Fn(SourceCase) + Send + Sync;
+use crate::suite_runner::{AnyCase, SuiteBackend, run_suite};
 
 /// A source that the source suite runs against.
-#[derive(Clone)]
-pub struct SourceBackend {
-    name: &'static str,
-    run: Arc<RunCase>,
-    lacks: &'static [(SourceCapability, &'static str)],
-    service: Option<&'static str>,
-    at_once: usize,
-}
+pub type SourceBackend = SuiteBackend<SourceCase>;
 
-impl fmt::Debug for SourceBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SourceBackend({})", self.name)
+impl AnyCase for SourceCase {
+    type Capability = SourceCapability;
+
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn needs(&self) -> Option<SourceCapability> {
+        self.needs
     }
 }
 
 impl SourceBackend {
     /// A source, with a function that runs a case on an empty one of its kind.
     pub fn new(name: &'static str, run: impl Fn(SourceCase) + Send + Sync + 'static) -> Self {
-        Self { name, run: Arc::new(run), lacks: &[], service: None, at_once: 0 }
-    }
-
-    /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
-    #[must_use]
-    pub fn lacking(mut self, lacks: &'static [(SourceCapability, &'static str)]) -> Self {
-        self.lacks = lacks;
-        self
-    }
-
-    /// Runs this many cases at once, unless the arguments say otherwise: those of a real source mostly wait.
-    #[must_use]
-    pub fn at_once(mut self, cases: usize) -> Self {
-        self.at_once = cases;
-        self
-    }
-
-    /// Names the service that the source needs. If [`required`](crate::servers::required) does not find the service,
-    /// every case is ignored with the reason, or fails.
-    #[must_use]
-    pub fn requiring(mut self, service: &'static str) -> Self {
-        self.service = Some(service);
-        self
+        Self::running(name, move |case| {
+            run(case);
+            Ok(())
+        })
     }
 }
 
@@ -63,35 +40,11 @@ where
     S: SourceSetup + 'static,
     F: Future<Output = S>,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async { case.run(Arc::new(setup().await)).await });
 }
 
 /// Runs every case of the source suite against every source. Accepts the arguments of a standard test binary.
 pub fn source_main(backends: &[SourceBackend]) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    let at_once = backends.iter().map(|backend| backend.at_once).max().filter(|cases| *cases > 0);
-    arguments.test_threads = arguments.test_threads.or(at_once);
-    let mut trials = Vec::new();
-    for backend in backends {
-        trials.extend(source_cases().into_iter().map(|case| trial(backend.clone(), case)));
-    }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    end_shared();
-    conclusion.exit_code()
-}
-
-fn trial(backend: SourceBackend, case: SourceCase) -> Trial {
-    let lacking = backend.lacks.iter().find(|(capability, _)| Some(*capability) == case.needs);
-    let lacking = lacking.map(|(_, reason)| *reason);
-    Trial::ignorable_test(format!("{}::{}", backend.name, case.name), move || {
-        if let Some(Err(missing)) = backend.service.map(required) {
-            return missing.outcome();
-        }
-        if let Some(reason) = lacking {
-            return Ok(Completion::ignored_with(reason));
-        }
-        (backend.run)(case);
-        Ok(Completion::Completed)
-    })
+    run_suite(&source_cases(), backends)
 }

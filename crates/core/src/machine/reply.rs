@@ -116,3 +116,16 @@ pub enum Resolved {
     /// The record is not the expected one. Nothing was written; read the record again before the next try.
     Stale,
 }
+
+/// The reply to a purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purged {
+    /// The record is removed, and its key is free.
+    Yes,
+    /// The record is not the expected one, or is absent. Nothing was removed; read it again before the next try.
+    Stale,
+    /// An attempt holds the lease. Nothing was removed; wait until the lease has expired.
+    Running,
+    /// The outcome is unknown: without the record a retry may run the operation a second time. Nothing was removed.
+    Unknown,
+}

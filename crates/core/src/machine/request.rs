@@ -81,3 +81,12 @@ pub enum Verdict {
         lifetime: Seconds,
     },
 }
+
+/// What an operator wants to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Purge {
+    /// The token of the record that the operator saw.
+    pub expected: Token,
+    /// Whether to remove a record whose outcome is unknown, too. A retry then runs the operation again.
+    pub forget_unknown: bool,
+}

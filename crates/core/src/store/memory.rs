@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::chaos;
@@ -11,7 +12,10 @@ use crate::key::RecordKey;
 use crate::machine::{self, Begin, Change, Claim, Complete, Completed, Decision, Observed, Renewed};
 use crate::record::{Phase, State, Timestamp, Token};
 use crate::runtime::Runtime;
-use crate::store::{Finding, Inserted, Inspect, Severity, Store, StoredRecord, Swapped, is_unchanged, observe};
+use crate::store::{
+    Chunk, Finding, Inserted, Inspect, Scan, ScanPosition, Severity, Store, StoredRecord, Swapped, is_unchanged,
+    observe,
+};
 
 /// Settings of the [`Memory`] store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +92,7 @@ impl Memory {
     }
 
     fn shard(&self, rk: &RecordKey) -> MutexGuard<'_, Shard> {
-        self.shards[usize::from(rk.as_bytes()[15]) % SHARDS].lock()
+        self.shards[shard_number(rk)].lock()
     }
 
     fn token_high_water(&self) -> Token {
@@ -193,6 +197,41 @@ impl Inspect for Memory {
         Ok(swept)
     }
 
+    async fn scan(&self, ask: &Scan) -> Result<Chunk> {
+        let after = ask.position().map(read_position).transpose()?;
+        let first = after.map_or(0, |rk| shard_number(&rk));
+        let mut chunk = Chunk::default();
+        for (number, shard) in self.shards.iter().enumerate().skip(first) {
+            let shard = shard.lock();
+            let now = self.runtime.wall_now();
+            // In the order of the keys, so that the next chunk knows where to continue.
+            let is_next = |rk: &&RecordKey| number != first || after.is_none_or(|after| **rk > after);
+            let mut keys: Vec<_> = shard.slots.keys().filter(is_next).copied().collect();
+            keys.sort_unstable();
+            let has_more = keys.len() > ask.limit();
+            keys.truncate(ask.limit());
+            let records = keys.iter().filter_map(|rk| ask.admit_stored(*rk, shard.slots.get(rk)?, now));
+            chunk.records.extend(records);
+            if has_more || (!keys.is_empty() && number + 1 < SHARDS) {
+                chunk.next = keys.last().map(|rk| ScanPosition(Bytes::copy_from_slice(rk.as_bytes())));
+                break;
+            }
+        }
+        Ok(chunk)
+    }
+
+    async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
+        let mut shard = self.shard(rk);
+        let now = self.runtime.wall_now();
+        if seen.live().is_none() || !is_unchanged(shard.slots.get(rk), seen, now) {
+            return Ok(Swapped::Changed);
+        }
+        // The mark is as large as every token that was written.
+        let removed = shard.remove(rk);
+        self.used.fetch_sub(removed.as_ref().map_or(0, size), Ordering::Relaxed);
+        Ok(Swapped::Yes)
+    }
+
     async fn check(&self) -> Result<Vec<Finding>> {
         let message =
             "the memory store forgets every key when this process ends; name a durable store to keep them".into();
@@ -229,6 +268,12 @@ impl Shard {
         before
     }
 
+    fn remove(&mut self, rk: &RecordKey) -> Option<StoredRecord> {
+        let removed = self.slots.remove(rk)?;
+        self.expiries.remove(&(removed.expires_at, *rk));
+        Some(removed)
+    }
+
     fn remove_expired(&mut self, now: Timestamp) -> Option<StoredRecord> {
         let (expires, rk) = *self.expiries.first()?;
         if expires > now {
@@ -237,6 +282,16 @@ impl Shard {
         self.expiries.pop_first();
         self.slots.remove(&rk)
     }
+}
+
+fn shard_number(rk: &RecordKey) -> usize {
+    usize::from(rk.as_bytes()[15]) % SHARDS
+}
+
+/// The key after which a chunk begins.
+fn read_position(ScanPosition(bytes): &ScanPosition) -> Result<RecordKey> {
+    let bytes = <[u8; 16]>::try_from(&bytes[..]);
+    bytes.map(RecordKey::from_bytes).map_err(|_| Error::new(ErrorKind::Invalid, "this position is of another store"))
 }
 
 fn size(stored: &StoredRecord) -> usize {

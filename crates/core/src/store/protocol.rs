@@ -6,11 +6,11 @@ use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{Identity, RecordKey};
 use crate::machine::{
-    self, Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Decision, Lapse, Observed, Pinned, Renewed,
-    Resolved, Settled, Verdict,
+    self, Begin, Begun, Cancelled, Change, Claim, Complete, Completed, Decision, Lapse, Observed, Pinned, Purge,
+    Purged, Renewed, Resolved, Settled, Verdict,
 };
 use crate::record::{Millis, Owner, Phase, Seconds, State, Timestamp, Token};
-use crate::store::{Inserted, Store, Swapped};
+use crate::store::{Inserted, Inspect, Store, Swapped};
 
 /// How many times an operation reads, decides and swaps before it gives up on a record that keeps changing.
 const TRIES: usize = 8;
@@ -231,6 +231,21 @@ impl<'a> Protocol<'a> {
     /// See [`Protocol::complete`].
     pub async fn reopen(self, rk: &RecordKey, expected: Token, lifetime: Seconds) -> Result<Resolved> {
         self.change(rk, |seen| machine::reopen(seen, expected, lifetime)).await
+    }
+
+    /// Removes a record: [`machine::purge`](crate::machine::purge()). `inspect` is the same store.
+    ///
+    /// # Errors
+    /// See [`Protocol::complete`].
+    pub async fn purge(self, inspect: &dyn Inspect, rk: &RecordKey, ask: &Purge) -> Result<Purged> {
+        for _ in 0..TRIES {
+            let seen = self.store.read(rk).await?;
+            let purged = machine::purge(&seen, ask);
+            if purged != Purged::Yes || inspect.purge(rk, &seen).await? == Swapped::Yes {
+                return Ok(purged);
+            }
+        }
+        Err(contended())
     }
 
     async fn change<R>(self, rk: &RecordKey, decide: impl Fn(&Observed) -> Decision<R> + Send) -> Result<R> {

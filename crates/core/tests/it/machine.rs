@@ -7,6 +7,7 @@ mod cancel;
 mod complete;
 mod hold;
 mod pin;
+mod purge;
 mod recorded_answer;
 mod release;
 mod renew;

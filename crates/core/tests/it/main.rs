@@ -7,6 +7,7 @@ mod begin;
 mod coalesce;
 mod complete;
 mod damage;
+mod dead_sink;
 mod error_kinds;
 mod gate;
 mod handler;

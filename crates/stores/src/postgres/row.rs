@@ -106,7 +106,7 @@ pub(super) fn is_written(rows: &[Row]) -> Result<bool, Error> {
     rows.first().map_or(Ok(false), |row| column(row, "is_written"))
 }
 
-fn stored_record(row: &Row, rk: &RecordKey) -> Result<Option<StoredRecord>, Error> {
+pub(super) fn stored_record(row: &Row, rk: &RecordKey) -> Result<Option<StoredRecord>, Error> {
     let Some(state) = column::<Option<i16>>(row, "state")? else { return Ok(None) };
     let state = match Phase::from_stored(u8::try_from(state).unwrap_or_default())? {
         None => State::Completed(Completion {
@@ -146,11 +146,11 @@ fn number<'a, S: FromSql<'a>, T: TryFrom<S>>(row: &'a Row, name: &'static str) -
     T::try_from(column(row, name)?).map_err(|_| damaged("a record's columns do not fit its state"))
 }
 
-fn bytes<const N: usize>(row: &Row, name: &'static str) -> Result<[u8; N], Error> {
+pub(super) fn bytes<const N: usize>(row: &Row, name: &'static str) -> Result<[u8; N], Error> {
     column::<&[u8]>(row, name)?.try_into().map_err(|_| damaged("a record's columns do not fit its state"))
 }
 
-fn time(row: &Row, name: &'static str) -> Result<Timestamp, Error> {
+pub(super) fn time(row: &Row, name: &'static str) -> Result<Timestamp, Error> {
     let stored: SystemTime = column(row, name)?;
     let since = stored.duration_since(SystemTime::UNIX_EPOCH);
     since.map(|since| Timestamp(0).plus(since)).map_err(|_| damaged("a record has a timestamp before 1970"))

@@ -11,24 +11,28 @@ pub(super) struct Statements {
     pub(super) complete: String,
     pub(super) swap: String,
     pub(super) sweep: String,
+    pub(super) scan: String,
+    pub(super) purge: String,
     pub(super) count_unknown: String,
     pub(super) facts: String,
 }
 
 impl Statements {
     pub(super) fn new(schema: &Schema) -> Self {
-        let [begin, read, renew, complete, swap, sweep, count_unknown, facts] = [
+        let [begin, read, renew, complete, swap, sweep, scan, purge, count_unknown, facts] = [
             include_str!("records/begin.sql"),
             include_str!("records/read.sql"),
             include_str!("records/renew.sql"),
             include_str!("records/complete.sql"),
             include_str!("records/swap.sql"),
             include_str!("records/sweep.sql"),
+            include_str!("records/scan.sql"),
+            include_str!("records/purge.sql"),
             include_str!("records/count_unknown.sql"),
             include_str!("records/facts.sql"),
         ]
         .map(|sql| schema.qualify(sql));
-        Self { begin, read, renew, complete, swap, sweep, count_unknown, facts }
+        Self { begin, read, renew, complete, swap, sweep, scan, purge, count_unknown, facts }
     }
 }
 

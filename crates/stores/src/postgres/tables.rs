@@ -1,12 +1,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hapax_core::Result;
+use async_trait::async_trait;
+use hapax_core::ledger::{CommittedRow, LedgerRows, LedgerVerdict};
 use hapax_core::runtime::Runtime;
+use hapax_core::{Fingerprint, OperationId, Result, Rule};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use super::PostgresUrl;
+use super::call_error::PostgresCallError;
 use super::migrations;
 use super::pool::ConnectionPool;
+use super::row::damaged;
 
 /// The tables of Hapax in a PostgreSQL database: records, ledger, attempts, outbox and dead letters.
 ///
@@ -87,6 +94,30 @@ impl PostgresTables {
         let connection = self.pool.get().await?;
         Ok(migrations::script(&connection, &self.url.schema).await?)
     }
+}
+
+#[async_trait]
+impl LedgerRows for PostgresTables {
+    async fn rows_of(&self, operations: &[OperationId]) -> Result<Vec<CommittedRow>> {
+        let operations: Vec<Uuid> = operations.iter().map(|id| Uuid::from_bytes(*id.as_bytes())).collect();
+        let sql = self.url.schema.qualify(include_str!("ledger/rows_of.sql"));
+        let rows = self.pool.query(&sql, &[(&operations, Type::UUID_ARRAY)]).await?;
+        rows.iter().map(ledger_row).collect()
+    }
+}
+
+fn ledger_row(row: &Row) -> Result<CommittedRow> {
+    let column = |name| row.try_get::<_, i16>(name).map_err(PostgresCallError::Sent);
+    let operation: Uuid = row.try_get("operation").map_err(PostgresCallError::Sent)?;
+    let fingerprint: &[u8] = row.try_get("fingerprint").map_err(PostgresCallError::Sent)?;
+    let unreadable = || damaged("a row of the ledger cannot be read");
+    let rule = Rule(u8::try_from(column("rule")?).map_err(|_| unreadable())?);
+    Ok(CommittedRow {
+        operation: OperationId::from_bytes(operation.into_bytes()),
+        namespace: row.try_get("namespace").map_err(PostgresCallError::Sent)?,
+        fingerprint: Fingerprint::from_parts(rule, fingerprint.try_into().map_err(|_| unreadable())?),
+        verdict: if column("verdict")? == 2 { LedgerVerdict::Rejected } else { LedgerVerdict::Applied },
+    })
 }
 
 impl fmt::Debug for PostgresTables {

@@ -21,6 +21,8 @@ pub(super) static COMPLETE: RecordScript =
     RecordScript { text: include_str!("complete.lua"), digest: LazyLock::new(|| digest(include_str!("complete.lua"))) };
 pub(super) static SWAP: RecordScript =
     RecordScript { text: include_str!("swap.lua"), digest: LazyLock::new(|| digest(include_str!("swap.lua"))) };
+pub(super) static PURGE: RecordScript =
+    RecordScript { text: include_str!("purge.lua"), digest: LazyLock::new(|| digest(include_str!("purge.lua"))) };
 
 fn digest(text: &str) -> String {
     Script::new(text).get_hash().to_owned()

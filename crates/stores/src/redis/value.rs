@@ -14,6 +14,14 @@ use super::call_error::{self, RedisCallError};
 pub(super) struct RedisKey([u8; 19]);
 
 impl RedisKey {
+    /// Matches the keys of records, and hardly any other key.
+    pub(super) const PATTERN: &str = "hx:????????????????";
+
+    /// The record whose key this is; `None` for another key.
+    pub(super) fn record_key(name: &[u8]) -> Option<RecordKey> {
+        Some(RecordKey::from_bytes(name.strip_prefix(b"hx:")?.try_into().ok()?))
+    }
+
     pub(super) fn of(rk: &RecordKey) -> Self {
         let mut name = *b"hx:0123456789abcdef";
         name[3..].copy_from_slice(rk.as_bytes());

@@ -12,15 +12,15 @@ const SCHEMA_VERSION: i64 = 1;
 /// The smallest `pragma synchronous` under which a commit is on the disk when it returns.
 pub(super) const SYNCHRONOUS_FULL: i64 = 2;
 
-/// How long a group of steps waits for another process that writes.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a transaction waits for another connection that writes.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long an opening waits for the file's lock. SQLite's lock is not fair: a busy process may hold it most of the
-/// time.
-const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an opening waits for another connection that writes, if it must write itself: to create tables, or to
+/// switch to the write-ahead log. A transaction of the service may take long.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often an opening tries to switch to the write-ahead log while other processes do the same.
-const TRIES: u32 = 50;
+/// How often an opening tries to switch to the write-ahead log, until its time is over.
+const TRIES: u32 = 1_500;
 
 /// The time between two of these tries.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -108,11 +108,10 @@ fn journal_mode(connection: &Connection) -> rusqlite::Result<String> {
     }
 }
 
-/// Creates the tables if they are missing, and refuses a schema that is newer than this release.
+/// Creates the tables of records if they are missing, and refuses a schema that is newer than this release.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<()> {
     let version = migrate(connection).map_err(|error| unusable(path, error))?;
-    check_version(version, path)?;
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(|error| unusable(path, error))
+    check_version(version, path)
 }
 
 /// Refuses a schema that is newer than this release.
@@ -129,16 +128,40 @@ pub(super) fn check_version(version: i64, path: &Path) -> Result<()> {
 }
 
 fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
+    // A newer release may have changed the other tables; the version tells.
+    run_unless(connection, include_str!("schema.sql"), |connection| has(connection, "hapax_store"))?;
+    connection.query_row(include_str!("version.sql"), [], |row| row.get(0))
+}
+
+/// Runs a script that creates tables, indexes and triggers, unless the file has all of them: then the file is only
+/// read, and no other connection that writes is waited for.
+pub(super) fn create(connection: &mut Connection, script: &str) -> rusqlite::Result<()> {
+    let names = || script.split("if not exists ").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    run_unless(connection, script, |connection| {
+        names().try_fold(true, |has_all, name| Ok(has_all && has(connection, name)?))
+    })
+}
+
+fn run_unless(
+    connection: &mut Connection,
+    script: &str,
+    is_done: impl Fn(&Connection) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<()> {
+    if is_done(connection)? {
+        return Ok(());
+    }
     let _turn = Turn::take(connection);
     // Lock the file first: two processes that open a new file at the same time must not both create the tables.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let exists: bool = transaction.query_row(include_str!("has_schema.sql"), [], |row| row.get(0))?;
-    if !exists {
-        transaction.execute_batch(include_str!("schema.sql"))?;
+    if !is_done(&transaction)? {
+        transaction.execute_batch(script)?;
     }
-    let version = transaction.query_row(include_str!("version.sql"), [], |row| row.get(0))?;
-    transaction.commit()?;
-    Ok(version)
+    transaction.commit()
+}
+
+/// Whether there is a table, an index or a trigger with this name.
+fn has(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
+    connection.query_row(include_str!("has_object.sql"), [name], |row| row.get(0))
 }
 
 pub(super) fn unusable(path: &Path, error: rusqlite::Error) -> Error {

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, Result};
@@ -14,9 +13,6 @@ use super::turn::Turn;
 
 /// How many calls may wait for the thread. A caller that finds the queue full waits for a free place.
 const QUEUE: usize = 256;
-
-/// How long a transaction waits for another connection that writes.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After so many pages of the log, the commit that follows moves it into the file. Nobody else may have the file open.
 const CHECKPOINT_PAGES: i64 = 1_000;
@@ -84,12 +80,13 @@ pub(super) fn replied<T>(reply: Result<Result<T>, oneshot::error::RecvError>) ->
     reply.unwrap_or_else(|error| Err(ended(error)))
 }
 
-/// Opens a connection for a [`FileThread`], and creates the file if it does not exist.
-pub(super) fn open(path: &Path) -> Result<Connection> {
-    let connection = connection::open(path)?;
+/// Opens a connection for a [`FileThread`]. Creates the file if it does not exist, and its tables by `migrate`.
+pub(super) fn open(path: &Path, migrate: impl FnOnce(&mut Connection) -> Result<()>) -> Result<Connection> {
+    let mut connection = connection::open(path)?;
     let unusable = |error| connection::unusable(path, error);
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(unusable)?;
-    connection.busy_timeout(BUSY_TIMEOUT).map_err(unusable)?;
+    migrate(&mut connection)?;
+    connection.busy_timeout(connection::BUSY_TIMEOUT).map_err(unusable)?;
     Ok(connection)
 }
 

@@ -13,6 +13,7 @@ use hapax_core::ledger::{
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, telemetry};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
+use super::connection;
 use super::turn::Turn;
 use crate::{chaos, spread};
 use statements::{ConnectionStatements, fault};
@@ -69,6 +70,9 @@ impl SqliteLedger {
     /// Creates the tables that are missing, and turns on the foreign keys of this connection, which the ledger needs.
     /// Call it for every connection.
     ///
+    /// If another connection writes, it waits as long as the busy timeout of this connection says, but only where a
+    /// table is missing.
+    ///
     /// # Errors
     /// `Unusable` if the tables cannot be created.
     pub fn migrate(connection: &mut Connection) -> Result<()> {
@@ -76,10 +80,7 @@ impl SqliteLedger {
             Error::new(ErrorKind::Unusable, "the tables of the ledger cannot be created").caused_by(fault(error).source)
         };
         connection.pragma_update(None, "foreign_keys", true).map_err(unusable)?;
-        let _turn = Turn::take(connection);
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unusable)?;
-        transaction.execute_batch(include_str!("ledger/tables.sql")).map_err(unusable)?;
-        transaction.commit().map_err(unusable)
+        connection::create(connection, include_str!("ledger/tables.sql")).map_err(unusable)
     }
 
     /// The statements of the ledger on a connection that is inside a transaction, for tests that disturb them. None of

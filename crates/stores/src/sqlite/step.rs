@@ -83,7 +83,7 @@ impl StepContext<'_> {
     }
 
     /// The stored record, expired or not, and the mark.
-    fn find(&self, rk: &RecordKey) -> Result<(Option<StoredRecord>, Token), StepError> {
+    pub(super) fn find(&self, rk: &RecordKey) -> Result<(Option<StoredRecord>, Token), StepError> {
         let mut statement = self.connection.prepare_cached(include_str!("read.sql"))?;
         let mut rows = statement.query([rk.as_bytes()])?;
         let Some(row) = rows.next()? else {

@@ -1,6 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use hapax_core::Result;
+use async_trait::async_trait;
+use hapax_core::ledger::{CommittedRow, LedgerRows, LedgerVerdict};
+use hapax_core::{Fingerprint, OperationId, Result, Rule};
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use super::{SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue, connection};
@@ -94,5 +96,35 @@ impl SqliteTables {
         }
         let is_missing = |migration: &&TablesVersion| !found.iter().any(|table| table == migration.table);
         Ok(VERSIONS.iter().filter(is_missing).collect())
+    }
+}
+
+/// Each call opens the file to read it, and blocks its executor for some milliseconds.
+#[async_trait]
+impl LedgerRows for SqliteTables {
+    async fn rows_of(&self, operations: &[OperationId]) -> Result<Vec<CommittedRow>> {
+        let read = || -> rusqlite::Result<Vec<CommittedRow>> {
+            let connection = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            connection.busy_timeout(connection::BUSY_TIMEOUT)?;
+            let mut statement = connection.prepare(include_str!("ledger/rows_of.sql"))?;
+            let mut rows = Vec::new();
+            for operation in operations {
+                let found = statement.query_map([operation.as_bytes()], |row| {
+                    Ok(CommittedRow {
+                        operation: *operation,
+                        namespace: row.get(0)?,
+                        fingerprint: Fingerprint::from_parts(Rule(row.get(1)?), row.get(2)?),
+                        verdict: if row.get::<_, u8>(3)? == 2 {
+                            LedgerVerdict::Rejected
+                        } else {
+                            LedgerVerdict::Applied
+                        },
+                    })
+                })?;
+                rows.extend(found.collect::<rusqlite::Result<Vec<_>>>()?);
+            }
+            Ok(rows)
+        };
+        read().map_err(|error| connection::unusable(&self.path, error))
     }
 }

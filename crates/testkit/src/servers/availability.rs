@@ -10,6 +10,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use parking_lot::Mutex;
 
 use super::starter;
+use crate::suite_runner::run_trials;
 
 /// A comma-separated list of services. If one of them is missing, its tests fail instead of being ignored.
 const REQUIRE: &str = "HAPAX_REQUIRE";
@@ -107,9 +108,7 @@ where
 
 /// Runs the tests. Accepts the arguments of a standard test binary.
 pub fn main(tests: impl IntoIterator<Item = Trial>) -> ExitCode {
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), tests.into_iter().collect());
-    end_shared();
-    conclusion.exit_code()
+    run_trials(Arguments::from_args(), tests.into_iter().collect())
 }
 
 /// Ends the servers that the tests of this process share.

@@ -9,6 +9,7 @@ mod parallel;
 mod begin;
 mod complete;
 mod errors;
+mod inspect;
 mod keys;
 mod release;
 mod renew;
@@ -148,5 +149,16 @@ pub fn cases() -> Vec<SuiteCase> {
             21 corrupt_answer_is_error_not_replayed needs StoredForm,
             3 drop_future_leaks_nothing,
             10 golden_v1_readable needs StoredForm;
+        inspect:
+            23 scan_finds_every_record_of_every_status,
+            23 scan_finds_records_that_change_meanwhile,
+            23 scan_leaves_out_what_expired,
+            23 scan_filters_by_status_and_idle_time,
+            23 scan_names_a_damaged_record needs StoredForm,
+            24 purge_removes_only_what_was_seen,
+            24 purge_notices_renewal,
+            24 purge_spares_running_and_unknown,
+            25 purge_frees_the_key_and_keeps_tokens_growing,
+            25 purge_raises_the_mark needs HighWaterMark;
     }
 }

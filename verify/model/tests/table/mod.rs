@@ -54,8 +54,9 @@ const DOCUMENT: &str = include_str!("../../../../crates/core/src/machine/protoco
 /// Rows that these settings need not reach. Answers have no age in the model (C2). No attempt completes after it buried
 /// its record (C5), or with another payload than the record has (C8). The gate decides what a lost completion returns
 /// (G). No setting is required to cancel on an absent record (X3). The model starts no
-/// process (P).
-const OUTSIDE: &[&str] = &["C2", "C5", "C8", "G1", "G2", "G3", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "X3"];
+/// process (P), and no operator removes a record (U).
+const OUTSIDE: &[&str] =
+    &["C2", "C5", "C8", "G1", "G2", "G3", "P1", "P2", "P3", "P4", "P5", "P6", "P7", "U1", "U2", "U3", "U4", "X3"];
 
 /// Each row with its number in the document.
 #[rustfmt::skip] // One row a line, as in the table.

@@ -3,7 +3,11 @@
 use std::collections::BTreeSet;
 
 const TABLE: &str = include_str!("../../../src/machine/protocol.md");
-const CODE: &str = concat!(include_str!("../../../src/machine.rs"), include_str!("../../../src/machine/pin.rs"));
+const CODE: &str = concat!(
+    include_str!("../../../src/machine.rs"),
+    include_str!("../../../src/machine/pin.rs"),
+    include_str!("../../../src/machine/purge.rs"),
+);
 const TESTS: &str = concat!(
     include_str!("abandon.rs"),
     include_str!("begin.rs"),
@@ -12,6 +16,7 @@ const TESTS: &str = concat!(
     include_str!("complete.rs"),
     include_str!("hold.rs"),
     include_str!("pin.rs"),
+    include_str!("purge.rs"),
     include_str!("recorded_answer.rs"),
     include_str!("release.rs"),
     include_str!("renew.rs"),
@@ -74,7 +79,7 @@ pub(crate) fn defects(table: &str, code: &str, tests: &str) -> Vec<String> {
 
 #[test]
 fn every_row_has_an_arm_and_a_test_and_every_test_names_a_row() {
-    assert_eq!(rows_of_table(TABLE).len(), 59);
+    assert_eq!(rows_of_table(TABLE).len(), 63);
     assert_eq!(defects(TABLE, CODE, TESTS), Vec::<String>::new());
 }
 

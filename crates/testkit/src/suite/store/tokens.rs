@@ -116,7 +116,8 @@ pub(super) async fn token_mark_is_raised_by_every_write(setup: &dyn Setup) {
     }
 }
 
-fn in_progress_under(token: Token) -> Change {
+/// A change to a record in progress under this token.
+pub(super) fn in_progress_under(token: Token) -> Change {
     let holding = Holding { owner: FIRST, attempt: u16::MAX - 1, takeover: false, lease: LEASE, lifetime: UNKNOWN };
     let record = Record { token, fingerprint: payload("the payload"), state: State::Open(Phase::InProgress, holding) };
     Change { record, lifetime: UNKNOWN }

@@ -1,0 +1,34 @@
+use std::fmt;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::key::{Fingerprint, OperationId};
+use crate::ledger::LedgerVerdict;
+
+/// Reads the ledgers of a database, for operators.
+///
+/// # Cancel safety
+/// Safe to drop: nothing is written.
+#[async_trait]
+pub trait LedgerRows: fmt::Debug + Send + Sync + 'static {
+    /// Returns the committed rows of these operations, of every namespace, in any order. Each committed row has its
+    /// effect and its answer.
+    ///
+    /// # Errors
+    /// `NotApplied` if the database cannot be reached, `Unusable` if the table is missing or the role may not read it.
+    async fn rows_of(&self, operations: &[OperationId]) -> Result<Vec<CommittedRow>>;
+}
+
+/// A committed row, without its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommittedRow {
+    /// The operation.
+    pub operation: OperationId,
+    /// The namespace of the ledger that ran it.
+    pub namespace: String,
+    /// The fingerprint of the payload that ran. Rule 0: it was not compared.
+    pub fingerprint: Fingerprint,
+    /// How it ended.
+    pub verdict: LedgerVerdict,
+}

@@ -1,0 +1,2 @@
+-- The rows of the operations $1 in every namespace. A committed row is finished.
+select operation, namespace, rule, fingerprint, verdict from hapax_ledger where operation = any($1)

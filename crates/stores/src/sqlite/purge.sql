@@ -1,0 +1,1 @@
+delete from hapax_record where rk = ?1

@@ -1,0 +1,120 @@
+//! Runs the cases of a suite against every backend, as tests of one binary.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+
+use crate::servers::{end_shared, required};
+
+/// What the runner needs to know of a case.
+pub trait AnyCase: Copy + Send + Sync + 'static {
+    /// What a case may need of a backend.
+    type Capability: Copy + fmt::Debug + PartialEq + Send + Sync + 'static;
+
+    /// The name of its test, behind the name of the backend.
+    fn name(&self) -> String;
+
+    /// The capability that it needs.
+    fn needs(&self) -> Option<Self::Capability>;
+}
+
+/// What a suite with cases of the type `C` runs against.
+pub struct SuiteBackend<C: AnyCase> {
+    pub(crate) name: &'static str,
+    run: Arc<RunCase<C>>,
+    pub(crate) conditions: Conditions<C::Capability>,
+    at_once: usize,
+}
+
+type RunCase<C> = dyn Fn(C) -> io::Result<()> + Send + Sync;
+
+/// Without which a case is ignored.
+#[derive(Clone, Copy)]
+pub(crate) struct Conditions<K: 'static> {
+    pub(crate) lacks: &'static [(K, &'static str)],
+    pub(crate) service: Option<&'static str>,
+}
+
+impl<C: AnyCase> fmt::Debug for SuiteBackend<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SuiteBackend({})", self.name)
+    }
+}
+
+impl<C: AnyCase> SuiteBackend<C> {
+    /// A backend, with a function that runs a case on an empty one of its kind.
+    pub(crate) fn running(name: &'static str, run: impl Fn(C) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self { name, run: Arc::new(run), conditions: Conditions { lacks: &[], service: None }, at_once: 0 }
+    }
+
+    /// Declares lacking capabilities, each with the reason that is printed beside the ignored cases.
+    #[must_use]
+    pub fn lacking(mut self, lacks: &'static [(C::Capability, &'static str)]) -> Self {
+        self.conditions.lacks = lacks;
+        self
+    }
+
+    /// Names the service that the backend needs. If [`required`](crate::servers::required) does not find the service,
+    /// every case is ignored with the reason, or fails.
+    #[must_use]
+    pub fn requiring(mut self, service: &'static str) -> Self {
+        self.conditions.service = Some(service);
+        self
+    }
+
+    /// Runs this many cases at once, unless the arguments say otherwise: those of a real service mostly wait.
+    #[must_use]
+    pub fn at_once(mut self, cases: usize) -> Self {
+        self.at_once = cases;
+        self
+    }
+
+    fn trial(&self, case: C) -> Trial {
+        let run = Arc::clone(&self.run);
+        self.conditions.trial(format!("{}::{}", self.name, case.name()), case.needs(), move || run(case))
+    }
+}
+
+impl<K: Copy + PartialEq + Send> Conditions<K> {
+    /// A test that is ignored, or fails, without the service, and is ignored without the capability.
+    pub(crate) fn trial(
+        &self,
+        name: String,
+        needs: Option<K>,
+        body: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> Trial {
+        let lacking = self.lacks.iter().find(|(capability, _)| Some(*capability) == needs).map(|(_, reason)| *reason);
+        let service = self.service;
+        Trial::ignorable_test(name, move || {
+            if let Some(Err(missing)) = service.map(required) {
+                return missing.outcome();
+            }
+            if let Some(reason) = lacking {
+                return Ok(Completion::ignored_with(reason));
+            }
+            body()?;
+            Ok(Completion::Completed)
+        })
+    }
+}
+
+/// Runs every case against every backend. Accepts the arguments of a standard test binary.
+pub(crate) fn run_suite<C: AnyCase>(cases: &[C], backends: &[SuiteBackend<C>]) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let at_once = backends.iter().map(|backend| backend.at_once).max().filter(|cases| *cases > 0);
+    arguments.test_threads = arguments.test_threads.or(at_once);
+    let trials = backends.iter().flat_map(|backend| cases.iter().map(|case| backend.trial(*case))).collect();
+    run_trials(arguments, trials)
+}
+
+/// Runs tests, as many at once as the arguments say, or the variable of standard test binaries, or as there are cores.
+pub(crate) fn run_trials(mut arguments: Arguments, trials: Vec<Trial>) -> ExitCode {
+    let variable = || std::env::var("RUST_TEST_THREADS").ok()?.parse().ok();
+    arguments.test_threads = arguments.test_threads.or_else(variable);
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    end_shared();
+    conclusion.exit_code()
+}
