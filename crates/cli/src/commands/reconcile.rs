@@ -1,0 +1,113 @@
+//! `hapax reconcile`: compares the records of a store with the ledger and the outbox of a database, and repairs what is
+//! certain.
+
+mod discrepancy;
+mod outbox;
+mod probe;
+mod records;
+mod sample;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use hapax::Timestamp;
+use hapax::runtime::Tokio;
+
+use super::{CommandError, request};
+use crate::commands::outbox::instant;
+use crate::store::wiring::tables::{SCHEMES, Tables};
+use crate::store::wiring::{self, OpenedStore, StoreUrl, schemes};
+use discrepancy::ReconcileReport;
+use outbox::OutboxComparison;
+use probe::EffectProbe;
+use records::RecordComparison;
+
+/// The arguments of `hapax reconcile`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReconcileArgs {
+    /// The store with the records of the gateway: redis://HOST, postgres://HOST/DATABASE or sqlite://PATH
+    #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
+    store: String,
+
+    /// The database with the ledger and the outbox: postgres://HOST/DATABASE?schema=NAME, or sqlite://PATH
+    #[arg(long, value_name = "URL", env = "HAPAX_DATABASE", hide_env_values = true)]
+    database: String,
+
+    /// Ask the processor of the effect, too: http://HOST/PATH, or https://
+    ///
+    /// It is asked about each record whose outcome the ledger does not tell, and about a sample of the completed ones.
+    /// docs/reconcile.md describes the request.
+    #[arg(long, value_name = "URL")]
+    probe: Option<http::Uri>,
+
+    /// How many completed records the probe is asked about
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "probe")]
+    sample: usize,
+
+    /// Only records that were granted at this time or later: 2026-01-31T12:00:00Z, or 2h for two hours ago
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    since: Option<Timestamp>,
+
+    /// How long a transaction of the service may take, and a message in a queue before it
+    ///
+    /// Only records are looked at that were not touched for their lease and for this time.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = humantime::parse_duration)]
+    longest_transaction: Duration,
+
+    /// How long a row of the outbox may wait before it is reported
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = humantime::parse_duration)]
+    unpublished_after: Duration,
+
+    /// The namespace of a worker whose messages have the operation of the gateway as their key
+    ///
+    /// The ledger of such a worker has operations of its own, which follow from it. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    worker_namespace: Vec<String>,
+
+    /// Release records whose effect is in the ledger, so that the next retry gets the answer from there
+    #[arg(long)]
+    fix: bool,
+
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: ReconcileArgs) -> Result<ExitCode, CommandError> {
+    let database: StoreUrl = args
+        .database
+        .parse()
+        .map_err(|error: anyhow::Error| CommandError::usage(error.context(format!("--database takes {SCHEMES}"))))?;
+    let store: StoreUrl = args
+        .store
+        .parse()
+        .map_err(|error: anyhow::Error| CommandError::usage(error.context(format!("--store takes {}", schemes()))))?;
+    if store.ends_with_process() {
+        return Err(CommandError::usage(anyhow!("memory: has no records of another process; name its store")));
+    }
+    let probe = args.probe.as_ref().map(EffectProbe::new).transpose()?;
+    let outbox = wiring::outbox::open(&database, Arc::new(Tokio::current())).await?;
+    let claims = open_records(&database).await?;
+    let records = open_records(&store).await?.ok_or_else(|| {
+        CommandError::cannot_start(anyhow!("--store has no records; name the store that the gateway uses"))
+    })?;
+    let ledger = Tables::of(&database).map_err(CommandError::usage)?.into_ledger();
+    let mut report = ReconcileReport::new(args.json);
+    RecordComparison::new(records, ledger, probe, &args)?.run(&mut report).await?;
+    OutboxComparison { outbox, claims, unpublished_after: args.unpublished_after }.run(&mut report).await?;
+    report.finish()
+}
+
+/// Opens the records in a store. None if it has no table for them, which is not created.
+async fn open_records(url: &StoreUrl) -> Result<Option<OpenedStore>, CommandError> {
+    /// The version of the tables that has the records.
+    const RECORDS: i32 = 1;
+    if let Ok(tables) = Tables::of(url)
+        && request(tables.missing()).await?.contains(&RECORDS)
+    {
+        return Ok(None);
+    }
+    wiring::open(url, Arc::new(Tokio::current())).map(Some)
+}
