@@ -6,6 +6,7 @@ pub(crate) mod gateway;
 pub(crate) mod migrate;
 pub(crate) mod outbox;
 mod print;
+pub(crate) mod reconcile;
 pub(crate) mod relay;
 pub(crate) mod worker;
 

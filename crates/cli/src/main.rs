@@ -41,13 +41,18 @@ enum Command {
     Worker(Box<commands::worker::WorkerArgs>),
     /// Publish the events of an outbox to a broker, a queue or webhooks, in the order of each key.
     Relay(Box<commands::relay::RelayArgs>),
-    /// Run a hostile client, crashes and retries against a service with the gateway and without it, and audit the
-    /// result.
+    /// Run hostile clients, crashes and pauses against all three layers or without one of them, and audit the result.
     Demo(commands::demo::DemoArgs),
+    /// A service of the demo.
+    #[cfg(feature = "sqlite")]
+    #[command(hide = true)]
+    DemoService(commands::demo::DemoServiceArgs),
     /// Create the tables of Hapax in a database, or bring them to the newest version.
     Migrate(commands::migrate::MigrateArgs),
     /// List the keys of the outbox that wait for an operator, let them go on, and publish events again.
     Outbox(commands::outbox::OutboxArgs),
+    /// Compare records, ledger and outbox while the system runs, and repair what is certain.
+    Reconcile(commands::reconcile::ReconcileArgs),
     /// List the messages that nobody could process, show them, and mark them to be processed again.
     Dead(commands::dead::DeadArgs),
 }
@@ -66,9 +71,7 @@ const TIME_FOR_LOG: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     disable_huge_pages();
     let cli = Cli::parse();
-    if matches!(cli.command, Command::Gateway(_)) {
-        commands::demo::end_with_demo();
-    }
+    commands::demo::end_with_demo();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return CommandError::cannot_start(anyhow::Error::new(error)).report(),
@@ -81,10 +84,17 @@ fn main() -> ExitCode {
             Command::Migrate(args) => commands::migrate::run(args).await,
             Command::Dead(args) => commands::dead::run(args).await,
             Command::Outbox(args) => commands::outbox::run(args).await,
+            Command::Reconcile(args) => commands::reconcile::run(args).await,
             Command::Demo(args) => {
-                let log = LogSettings::from_variable().map_err(CommandError::usage)?;
-                Log::start(&log).map_err(CommandError::cannot_start)?;
+                if args.logs() {
+                    start_log()?;
+                }
                 commands::demo::run(args).await
+            }
+            #[cfg(feature = "sqlite")]
+            Command::DemoService(args) => {
+                start_log()?;
+                commands::demo::run_service(args).await
             }
         }
     });
@@ -93,6 +103,11 @@ fn main() -> ExitCode {
     // The command has waited for its requests. A task that hangs must not keep the process alive.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| error.report())
+}
+
+fn start_log() -> Result<(), CommandError> {
+    let log = LogSettings::from_variable().map_err(CommandError::usage)?;
+    Log::start(&log).map(drop).map_err(CommandError::cannot_start)
 }
 
 /// Huge pages keep freed connection memory resident, because a page of 2 MiB stays as long as any byte of it is used.

@@ -1,7 +1,9 @@
-//! Fourteen chapters. Every example is compiled, and run unless it needs a server.
+//! Sixteen chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
+//! | `the_three_layers` | everybody: gate, ledger and outbox, end to end | `sqlite`, `worker` |
+//! | `choosing` | everybody: which store, which policy, ledger or not, for six cases | – |
 //! | `your_first_route` | authors of a service with axum | `axum`, `sqlite` |
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
@@ -18,6 +20,15 @@
 //! | `from_a_pattern` | authors of a service with a hand-written lock in Redis | `tokio` |
 //!
 //! Complete programs are in the folder `examples/` of the repository.
+
+#[cfg(all(feature = "sqlite", feature = "worker"))]
+pub mod the_three_layers {
+    #![doc = include_str!("guide/the_three_layers.md")]
+}
+
+pub mod choosing {
+    #![doc = include_str!("guide/choosing.md")]
+}
 
 #[cfg(all(feature = "axum", feature = "sqlite"))]
 pub mod your_first_route {

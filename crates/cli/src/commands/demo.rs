@@ -1,44 +1,34 @@
-//! `hapax demo`: shows what the gateway prevents, on a payment service that does not deduplicate retries.
+//! `hapax demo`: shows what the three layers prevent, under hostile clients, crashes and pauses, and audits the result.
 //!
-//! ```text
-//! clients ──► gateway (own process and store) ──────► payment service ──► charges.log
-//!    │            ▲                                                          │
-//!    │            └── kill -9, restart                                   │
-//!    └── received responses ───────────────► audit ◄── charges ──────────────┘
-//! ```
+//! `pipeline` is the whole system. `gateway_only` is a shorter demo of the gateway in front of one service. Both have
+//! the same clients.
 
-mod audit;
 mod client;
 mod client_log;
 mod customer;
-mod gateway;
+mod gateway_only;
 mod number_format;
 mod parent_death;
+#[cfg(feature = "sqlite")]
+mod pipeline;
+mod process;
 mod progress;
 mod random;
-mod report;
 mod response;
-mod service;
+mod server;
 mod traffic;
 
-use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::env;
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
-use audit::Audit;
-use client::PaymentClient;
-use customer::{CustomerContext, Customers};
-use gateway::GatewayProcess;
-use progress::Progress;
-use service::PaymentService;
-
 pub(crate) use parent_death::end_with_demo;
+#[cfg(feature = "sqlite")]
+pub(crate) use pipeline::service::{DemoServiceArgs, run as run_service};
 
 use super::CommandError;
 use crate::store::wiring::StoreUrl;
@@ -50,13 +40,15 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     payments: u32,
 
-    /// Seed of the traffic; the same seed repeats the same traffic [default: random]
+    /// Seed of the traffic and the faults; the same seed repeats the same traffic [default: random]
     ///
     /// The demo prints its seed at the start.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 
-    /// Number of times to kill the gateway, at most --payments [default: one for every 100 payments]
+    /// How often each process is killed or paused, at most --payments [default: once for every 100 payments]
+    ///
+    /// With --gateway-only: how often the gateway is killed.
     #[arg(long, value_name = "N")]
     crashes: Option<u32>,
 
@@ -64,13 +56,61 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "URL", value_parser = store_url, conflicts_with = "direct")]
     store: Option<String>,
 
-    /// Send the same traffic without the gateway, to show the damage
+    /// Database of the service, its workers and the consumers, postgres://HOST/DATABASE, for a run on servers
+    ///
+    /// The run has a schema of its own there, and topics or streams of its own at the broker. It connects without TLS.
+    #[arg(long, value_name = "URL", requires_all = ["store", "broker"], conflicts_with = "gateway_only")]
+    database: Option<String>,
+
+    /// Broker of the messages and events, kafka://HOST or nats://HOST, for a run on servers
+    #[arg(long, value_name = "URL", requires_all = ["store", "database"])]
+    broker: Option<String>,
+
+    /// Leave one layer out, to show the damage that it prevents
+    #[arg(long, value_name = "LAYER", conflicts_with_all = ["gateway_only", "direct", "database"])]
+    without: Option<OmittedLayer>,
+
+    /// A shorter demo: only the gateway, in front of one service
+    #[arg(long)]
+    gateway_only: bool,
+
+    /// The demo of --gateway-only without the gateway: the same traffic goes directly to the service
     #[arg(long, conflicts_with = "crashes")]
     direct: bool,
 
-    /// Keep the files of the run and print their folder
+    /// Keep the files of the run and print their folder; on servers, keep its schema and its topics or streams, too
     #[arg(long)]
     keep: bool,
+}
+
+impl DemoArgs {
+    /// Whether the demo itself writes a log. Its drivers report each server that was killed, which hides the progress.
+    pub(crate) fn logs(&self) -> bool {
+        self.broker.is_none() || env::var_os("HAPAX_LOG").is_some()
+    }
+}
+
+/// A layer that a run leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum OmittedLayer {
+    /// Layer 1: the clients talk to the service, and each request is a message of its own
+    Gate,
+    /// Layer 2: the worker charges for every message that it gets
+    Ledger,
+    /// Layer 3: the worker publishes its events itself, after its transaction
+    Outbox,
+}
+
+#[cfg(feature = "sqlite")]
+impl OmittedLayer {
+    /// The name on the command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gate => "gate",
+            Self::Ledger => "ledger",
+            Self::Outbox => "outbox",
+        }
+    }
 }
 
 /// Checks a store URL. It returns the text, since the gateway process parses it again.
@@ -80,112 +120,54 @@ fn store_url(url: &str) -> Result<String> {
 
 /// Runs the demo. The exit code is 0 if the audit finds no damage.
 pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, CommandError> {
-    let keep = args.keep;
-    let scenario = Scenario::from(args);
-    scenario.check().map_err(CommandError::usage)?;
+    let plan = DemoPlan::new(&args).map_err(CommandError::usage)?;
     let folder = RunFolder::new().map_err(CommandError::cannot_start)?;
     let end = tokio::select! {
-        holds = play(&scenario, folder.path()) => holds.map(DemoEnd::Audited),
+        holds = plan.play(folder.path()) => holds.map(DemoEnd::Audited),
         interrupted = interrupted() => interrupted.map(|()| DemoEnd::Interrupted).map_err(CommandError::failed),
     };
-    // A failed audit of the gateway keeps its files, so that the failure can be analysed.
-    let is_evidence = !scenario.direct && matches!(end, Ok(DemoEnd::Audited(false)));
-    folder.keep_or_remove(keep || is_evidence).map_err(CommandError::failed)?;
+    // Files of a failure that nobody asked for are kept, so that it can be analysed.
+    let is_evidence = !plan.expects_damage() && matches!(end, Ok(DemoEnd::Audited(false)));
+    folder.keep_or_remove(args.keep || is_evidence).map_err(CommandError::failed)?;
     Ok(end?.exit_code())
 }
 
-/// Runs the scenario and returns whether the audit holds.
-async fn play(scenario: &Scenario, folder: &Path) -> Result<bool, CommandError> {
-    report::introduce(scenario);
-    let setup = DemoSetup::start(scenario, folder).await.map_err(CommandError::cannot_start)?;
-    perform(scenario, folder, setup).await.map_err(CommandError::failed)
-}
-
-/// The running service and gateway.
+/// What the demo shows.
 #[derive(Debug)]
-struct DemoSetup {
-    log: PathBuf,
-    service: Arc<PaymentService>,
-    /// None with `--direct`.
-    gateway: Option<GatewayProcess>,
+enum DemoPlan {
+    #[cfg(feature = "sqlite")]
+    Pipeline(pipeline::Scenario),
+    GatewayOnly(gateway_only::GatewayScenario),
 }
 
-impl DemoSetup {
-    async fn start(scenario: &Scenario, folder: &Path) -> Result<Self> {
-        let log = folder.join("charges.log");
-        let service = Arc::new(PaymentService::start(scenario.seed, &log).await?);
-        let gateway = match scenario.direct {
-            true => None,
-            false => Some(GatewayProcess::start(scenario, service.address(), folder).await?),
-        };
-        Ok(Self { log, service, gateway })
+impl DemoPlan {
+    fn new(args: &DemoArgs) -> Result<Self> {
+        if args.gateway_only || args.direct {
+            return gateway_only::GatewayScenario::new(args).map(Self::GatewayOnly);
+        }
+        #[cfg(feature = "sqlite")]
+        return pipeline::Scenario::new(args).map(Self::Pipeline);
+        #[cfg(not(feature = "sqlite"))]
+        anyhow::bail!("the whole demo needs the feature `sqlite`; add --gateway-only --store URL")
     }
-}
 
-async fn perform(scenario: &Scenario, folder: &Path, setup: DemoSetup) -> Result<bool> {
-    let DemoSetup { log, service, gateway } = setup;
-    let progress = Arc::new(Progress::new(scenario.payments, scenario.crashes));
-    let customers = match gateway {
-        None => pay_directly(scenario, &service, &progress).await?,
-        Some(gateway) => pay_through(gateway, scenario, &service, &progress).await?,
-    };
-    service.finish().await;
-
-    let log = fs::read_to_string(&log).context("cannot read the log of charges")?;
-    let client_logs = customers.logs();
-    client_log::save(&client_logs, &folder.join("answers.log"))?;
-    let audit = Audit::new(&log, &client_logs);
-    report::show(&audit, &progress);
-    // Without all crashes, a clean audit would prove less than the introduction promises.
-    let holds = audit.is_clean() && progress.crashes() >= scenario.crashes;
-    report::conclude(scenario, &audit, holds);
-    Ok(holds)
-}
-
-async fn pay_directly(
-    scenario: &Scenario,
-    service: &Arc<PaymentService>,
-    progress: &Arc<Progress>,
-) -> Result<Customers> {
-    let customers = customers(scenario, service.address(), service, progress);
-    tokio::select! {
-        sent = send_all(&customers, progress) => sent?,
-        never = progress.show() => match never {},
+    /// Runs it and returns whether the audit holds.
+    async fn play(&self, folder: &Path) -> Result<bool, CommandError> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Pipeline(scenario) => pipeline::play(scenario, folder).await,
+            Self::GatewayOnly(scenario) => gateway_only::play(scenario, folder).await,
+        }
     }
-    Ok(customers)
-}
 
-async fn pay_through(
-    mut gateway: GatewayProcess,
-    scenario: &Scenario,
-    service: &Arc<PaymentService>,
-    progress: &Arc<Progress>,
-) -> Result<Customers> {
-    let customers = customers(scenario, gateway.address(), service, progress);
-    tokio::select! {
-        sent = send_all(&customers, progress) => sent?,
-        error = gateway.crash_repeatedly(scenario, progress) => return Err(error),
-        never = progress.show() => match never {},
+    /// Whether a layer is left out.
+    fn expects_damage(&self) -> bool {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Pipeline(scenario) => scenario.without.is_some(),
+            Self::GatewayOnly(scenario) => scenario.direct,
+        }
     }
-    gateway.stop().await?;
-    Ok(customers)
-}
-
-fn customers(
-    scenario: &Scenario,
-    target: SocketAddr,
-    service: &Arc<PaymentService>,
-    progress: &Arc<Progress>,
-) -> Customers {
-    let context = CustomerContext::new(PaymentClient::new(target), Arc::clone(service), Arc::clone(progress));
-    Customers::new(scenario.seed, scenario.payments, &context)
-}
-
-/// Makes all payments and repeats them after the last crash, so that the audit can compare the responses.
-async fn send_all(customers: &Customers, progress: &Progress) -> Result<()> {
-    customers.pay().await?;
-    progress.wait_for_crashes().await;
-    customers.repeat().await
 }
 
 /// Waits for Ctrl-C or SIGTERM.
@@ -196,52 +178,6 @@ async fn interrupted() -> Result<()> {
         _ = terminate.recv() => {}
     }
     Ok(())
-}
-
-/// The arguments with their defaults.
-#[derive(Debug)]
-struct Scenario {
-    seed: u64,
-    payments: u32,
-    crashes: u32,
-    /// None for a SQLite file of the run.
-    store: Option<String>,
-    direct: bool,
-}
-
-impl From<DemoArgs> for Scenario {
-    fn from(args: DemoArgs) -> Self {
-        let crashes = args.crashes.unwrap_or(args.payments.div_ceil(100));
-        Self {
-            seed: args.seed.unwrap_or_else(random::fresh_seed),
-            payments: args.payments,
-            crashes: if args.direct { 0 } else { crashes },
-            store: args.store,
-            direct: args.direct,
-        }
-    }
-}
-
-impl Scenario {
-    /// Refuses more crashes than payments: each crash waits for a payment of its own.
-    fn check(&self) -> Result<()> {
-        if self.crashes > self.payments {
-            bail!("--crashes: {} is more than --payments {}; kill the gateway less often", self.crashes, self.payments);
-        }
-        Ok(())
-    }
-
-    /// Whether the store is empty after each crash.
-    fn forgets(&self) -> bool {
-        let store = self.store.as_ref().and_then(|url| url.parse::<StoreUrl>().ok());
-        self.crashes > 0 && store.is_some_and(|store| store.ends_with_process())
-    }
-
-    /// Returns how many payments are settled before this crash, counted from 1. Crashes are spread evenly over the run.
-    fn payments_before(&self, crash: u32) -> u32 {
-        let due = u64::from(self.payments) * u64::from(crash) / (u64::from(self.crashes) + 1);
-        u32::try_from(due).unwrap_or(self.payments)
-    }
 }
 
 /// How the demo ended.
@@ -284,30 +220,5 @@ impl RunFolder {
             return Ok(());
         }
         self.0.close().context("cannot remove the temporary folder")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scenario(payments: u32, crashes: Option<u32>, direct: bool) -> Scenario {
-        let seed = Some(1);
-        Scenario::from(DemoArgs { payments, seed, crashes, store: None, direct, keep: false })
-    }
-
-    #[test]
-    fn crashes_are_spread_over_the_payments() {
-        let scenario = scenario(2000, None, false);
-        assert_eq!(scenario.crashes, 20);
-        assert_eq!(
-            (scenario.payments_before(1), scenario.payments_before(10), scenario.payments_before(20)),
-            (95, 952, 1904)
-        );
-    }
-
-    #[test]
-    fn there_are_no_crashes_without_the_gateway() {
-        assert_eq!(scenario(2000, None, true).crashes, 0);
     }
 }

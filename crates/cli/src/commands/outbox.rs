@@ -18,8 +18,9 @@ use super::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::outbox;
 use crate::store::wiring::tables::SCHEMES;
-use key::OrderingKey;
+pub(super) use key::OrderingKey;
 use republish::RepublishArgs;
+pub(super) use republish::instant;
 
 /// The arguments of `hapax outbox`.
 #[derive(Debug, clap::Args)]

@@ -68,7 +68,7 @@ pub(crate) fn install() -> Result<PrometheusHandle, BuildError> {
 #[rustfmt::skip]
 fn describe() {
     describe_counter!(core::CALLS, "Calls of the gate, by outcome");
-    describe_counter!(core::CAUGHT, "Copies that did not run a second time, by the layer that caught them");
+    describe_counter!(core::CAUGHT, "Copies that had no second effect, by the layer that caught them");
     describe_histogram!(core::BEGIN_SECONDS, Unit::Seconds, "Duration of begins in the store");
     describe_histogram!(core::HANDLER_SECONDS, Unit::Seconds, "Duration of protected requests in the API");
     describe_histogram!(core::COMPLETE_SECONDS, Unit::Seconds, "Duration of completions in the store");
@@ -127,6 +127,7 @@ pub(crate) fn register_relay(sink: &str) {
     for result in RELAY_RESULTS {
         counter!(core::RELAY_EVENTS, "sink" => sink.to_owned(), "result" => result).absolute(0);
     }
+    counter!(core::CAUGHT, "layer" => "relay").absolute(0);
     counter!(core::RELAY_BEYOND_WINDOW, "sink" => sink.to_owned()).absolute(0);
     for name in [core::RELAY_BUCKETS, core::OUTBOX_OPEN, core::OUTBOX_OLDEST_SECONDS, core::OUTBOX_PARKED_KEYS] {
         gauge!(name).set(0.0);

@@ -60,7 +60,9 @@ impl RelayHealth {
 }
 
 /// Waits for a check. Returns its warnings if nothing in it refuses the use.
-async fn usable(check: impl Future<Output = hapax::Result<Vec<Finding>>>) -> Result<Vec<Finding>, CheckFailure> {
+pub(crate) async fn usable(
+    check: impl Future<Output = hapax::Result<Vec<Finding>>>,
+) -> Result<Vec<Finding>, CheckFailure> {
     let no_reply = |_| Err(hapax::Error::new(ErrorKind::NotApplied, "it does not reply"));
     let findings = timeout(TIME_LIMIT, check).await.unwrap_or_else(no_reply)?;
     match findings.iter().find(|finding| finding.severity == Severity::Refuse) {

@@ -8,9 +8,61 @@ fn demo(flags: &[&str]) -> (Output, String) {
     (output, text)
 }
 
+/// Every count of the audit below this name, and nothing but its remark.
+fn counted(text: &str, name: &str) -> u64 {
+    let line =
+        text.lines().find(|line| line.trim_start().starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+    let count = line.trim_start()[name.len()..].split_whitespace().next().unwrap();
+    count.replace(',', "").parse().unwrap_or_else(|_| panic!("{name}: {line}"))
+}
+
+const DAMAGES: [&str; 5] = ["duplicates", "lost", "wrong", "stuck", "out of order"];
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn the_audit_of_all_layers_holds_while_every_process_is_killed_and_paused() {
+    let (output, text) = demo(&["--payments", "300", "--crashes", "4", "--seed", "7"]);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for damage in DAMAGES {
+        assert_eq!(counted(&text, damage), 0, "{damage}: {text}");
+    }
+    assert!(counted(&text, "accepted") > 250 && text.contains("The audit holds"), "{text}");
+    assert_eq!(counted(&text, "charges"), counted(&text, "receipts"), "{text}");
+    for process in ["service", "gateway 1", "worker 2", "relay 1", "consumer 2"] {
+        assert_eq!(counted(&text, &format!("{process} killed")), 2, "{text}");
+    }
+    let [repeated, redelivered] = ["a client sends its request again", "the queue delivers a message twice"];
+    assert!(counted(&text, repeated) > 300 && counted(&text, redelivered) > 0, "{text}");
+}
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn without_the_gate_the_audit_finds_payments_that_were_charged_twice() {
+    let (output, text) = demo(&["--payments", "150", "--crashes", "2", "--seed", "7", "--without", "gate"]);
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(counted(&text, "duplicates") > 0 && text.contains("FAILS without the gate"), "{text}");
+}
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn without_the_ledger_the_audit_finds_messages_that_were_charged_twice() {
+    let (output, text) = demo(&["--payments", "150", "--crashes", "2", "--seed", "7", "--without", "ledger"]);
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(counted(&text, "duplicates") > 0 && text.contains("FAILS without the ledger"), "{text}");
+}
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn without_the_outbox_the_audit_finds_charges_whose_events_were_lost() {
+    let (output, text) = demo(&["--payments", "300", "--crashes", "6", "--seed", "7", "--without", "outbox"]);
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(counted(&text, "lost") > 0 && text.contains("FAILS without the outbox"), "{text}");
+    assert_eq!(counted(&text, "duplicates"), 0, "{text}");
+}
+
 #[test]
 fn the_audit_holds_with_the_gateway() {
-    let (output, text) = demo(&["--payments", "200", "--crashes", "3", "--seed", "7"]);
+    let (output, text) = demo(&["--gateway-only", "--payments", "200", "--crashes", "3", "--seed", "7"]);
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("The audit holds"), "{text}");
 }
@@ -27,7 +79,7 @@ fn an_unusable_store_exits_with_cannot_start() {
     let unreachable = cfg!(feature = "redis").then_some(("redis://127.0.0.1:1", "cannot use the store: "));
     let absent = ("sqlite:///no/such/folder/hapax.db", "exited by itself, exit status: 3");
     for (store, why) in unreachable.into_iter().chain([absent]) {
-        let (output, text) = demo(&["--payments", "200", "--seed", "7", "--store", store]);
+        let (output, text) = demo(&["--gateway-only", "--payments", "200", "--seed", "7", "--store", store]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{store}: {text}{errors}");
         assert!(errors.matches("Connection refused").count() <= 1, "the cause is printed twice: {errors}");
@@ -35,23 +87,48 @@ fn an_unusable_store_exits_with_cannot_start() {
     }
 }
 
+fn memory_demo(flags: &[&str]) -> (Output, String) {
+    demo(&[&["--gateway-only", "--seed", "7", "--store", "memory:"], flags].concat())
+}
+
 #[test]
 fn a_failed_audit_of_a_memory_store_has_its_reason() {
     let reason = "The store memory: loses its records whenever the gateway is killed.";
-    let (output, text) = demo(&["--payments", "200", "--crashes", "3", "--seed", "7", "--store", "memory:"]);
+    let (output, text) = memory_demo(&["--payments", "200", "--crashes", "3"]);
     assert_eq!(output.status.code(), Some(1), "{text}");
     let (_, verdict) = text.split_once("The audit FAILS").unwrap();
     assert!(verdict.contains(reason), "{text}");
-    let (output, text) = demo(&["--payments", "50", "--crashes", "0", "--seed", "7", "--store", "memory:"]);
+    let (output, text) = memory_demo(&["--payments", "50", "--crashes", "0"]);
     assert!(output.status.success() && !text.contains(reason), "{text}");
 }
 
 #[test]
 fn more_crashes_than_payments_are_refused() {
-    let (output, text) = demo(&["--payments", "5", "--crashes", "6"]);
+    for kind in [&[][..], &["--gateway-only"]] {
+        let (output, text) = demo(&[&["--payments", "5", "--crashes", "6"], kind].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.is_empty(), "{text}{errors}");
+        assert!(errors.contains("--crashes: 6 is more than --payments 5"), "{errors}");
+    }
+}
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn a_run_on_servers_needs_a_store_a_database_and_a_broker() {
+    let [store, database, broker] = ["redis://127.0.0.1:1", "postgres://127.0.0.1:1/x", "nats://127.0.0.1:1"];
+    for flags in [
+        &["--broker", broker][..],
+        &["--store", store, "--database", database],
+        &["--store", store, "--database", database, "--broker", broker, "--without", "gate"],
+        &["--store", store, "--database", database, "--broker", broker, "--gateway-only"],
+    ] {
+        let (output, text) = demo(flags);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {text}");
+    }
+    let with_a_parameter = "postgres://127.0.0.1:1/x?sslmode=require";
+    let (output, text) = demo(&["--store", store, "--database", with_a_parameter, "--broker", broker]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && text.is_empty(), "{text}{errors}");
-    assert!(errors.contains("--crashes: 6 is more than --payments 5"), "{errors}");
+    assert!(output.status.code() == Some(3) && errors.contains("connects without TLS"), "{text}{errors}");
 }
 
 /// Returns the processes with this parent.
@@ -68,23 +145,23 @@ fn is_running(process: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "sqlite"))]
 #[tokio::test]
-async fn a_killed_demo_takes_its_gateway_with_it() {
+async fn a_killed_demo_takes_its_processes_with_it() {
     // A killed demo leaves its files behind.
     let (mut command, temporary) = (hapax(), tempfile::tempdir().unwrap());
     command.env("TMPDIR", temporary.path());
     command.args(["demo", "--payments", "100000", "--crashes", "0"]).stdout(std::process::Stdio::null());
     let mut demo = command.spawn().unwrap();
-    let mut gateways = Vec::new();
-    until("the demo has a gateway", async || {
-        gateways = children(demo.id());
-        !gateways.is_empty()
+    let mut processes = Vec::new();
+    until("the demo has all its processes", async || {
+        processes = children(demo.id());
+        processes.len() == 9
     })
     .await;
     demo.kill().unwrap();
     demo.wait().unwrap();
-    until("the gateway has ended", async || gateways.iter().all(|gateway| !is_running(*gateway))).await;
+    until("the processes have ended", async || processes.iter().all(|process| !is_running(*process))).await;
 }
 
 /// The audit must also find bugs of the gateway.
@@ -95,7 +172,7 @@ fn a_gateway_with_a_published_bug_fails_the_audit() {
     assert!(String::from_utf8(version).unwrap().contains("chaos"), "the version of a chaos build must name chaos");
     for bug in ["takeover_under_hold", "tenant_ignored"] {
         let output = hapax()
-            .args(["demo", "--payments", "200", "--crashes", "3", "--seed", "7"])
+            .args(["demo", "--gateway-only", "--payments", "200", "--crashes", "3", "--seed", "7"])
             .env("HAPAX_CHAOS", bug)
             .output()
             .unwrap();

@@ -40,6 +40,8 @@ mod migrate;
 mod outbox;
 mod outbox_commands;
 mod raw_http;
+mod reconcile;
+mod reconciliation;
 mod relay;
 mod response_summary;
 mod routes;

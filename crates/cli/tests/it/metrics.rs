@@ -93,6 +93,23 @@ async fn every_metric_exists_from_the_start_and_counts() {
     assert!((1.0..=3.0).contains(&connections), "{connections}");
 }
 
+#[test]
+fn every_metric_is_explained() {
+    let page = include_str!("../../../../docs/metrics.md");
+    let sources = [include_str!("../../../core/src/telemetry.rs"), include_str!("../../src/ops/metrics.rs")];
+    let names = sources.iter().flat_map(|source| source.split(": &str = \"").skip(1));
+    let names = names.filter_map(|rest| rest.split('"').next());
+    let names: Vec<_> = names.filter(|name| name.starts_with("hapax_")).collect();
+    assert!(names.len() > 40, "the sources have {} names", names.len());
+    for name in &names {
+        assert!(page.contains(&format!("`{name}")), "docs/metrics.md does not explain {name}");
+    }
+    let explained = page.split("`hapax_").skip(1).filter_map(|rest| rest.split(['`', '{']).next());
+    for name in explained.map(|rest| format!("hapax_{rest}")) {
+        assert!(names.contains(&name.as_str()), "docs/metrics.md explains {name}, which no binary has");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_cannot_create_series() {
     let api = Api::start().await;

@@ -25,7 +25,7 @@ pub(crate) async fn operate(outbox: &dyn Outbox, database: &str) {
     let rows = open_rows(outbox).await;
     park(outbox, &rows[0], "it has more than 1 MiB").await;
     park(outbox, &rows[2], "the topic does not exist").await;
-    outbox.mark(&[rows[3].named()]).await.unwrap();
+    outbox.mark(&[rows[3].named()], 0).await.unwrap();
     let run =
         |arguments: &[&str]| hapax().arg("outbox").args(arguments).args(["--database", database]).output().unwrap();
     lists(&run, &rows);

@@ -188,6 +188,8 @@ async fn an_event_reaches_a_service_once_through_a_queue_and_a_worker_without_an
     shop.emit([event("orders", "acme", "three")]);
     api.wait_for_requests(3).await;
     until("all rows are published", async || shop.count(1) == 3).await;
+    let (_, page) = shop.page("/metrics").await;
+    assert!(page.contains("hapax_caught_total{layer=\"relay\"} 2\n"), "{page}");
     drop(worker);
     relay.terminate();
     let bodies: Vec<_> = api.seen().iter().map(|request| request.body.clone()).collect();

@@ -6,6 +6,7 @@ mod any_language;
 mod dead;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
+mod demo;
 #[path = "../it/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
 mod harness;
@@ -20,6 +21,9 @@ mod postgres;
 #[path = "../it/raw_http.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
 mod raw_http;
+mod reconcile;
+#[path = "../it/reconciliation.rs"]
+mod reconciliation;
 mod redis;
 mod relay;
 #[path = "../it/torture.rs"]
@@ -39,7 +43,9 @@ fn main() -> ExitCode {
         outbox::tests(),
         worker::tests(),
         relay::tests(),
+        reconcile::tests(),
         any_language::tests(),
+        demo::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),
     ];

@@ -68,7 +68,8 @@ impl Shop {
         let number = |field: &str| info["state"][field].as_u64().unwrap();
         let payload = |sequence: u64| {
             let message = nats.request(&format!("$JS.API.DIRECT.GET.{name}"), "", &format!(r#"{{"seq":{sequence}}}"#));
-            message.rsplit("\r\n\r\n").next().unwrap().trim().parse().unwrap()
+            let number = message.rsplit("\r\n\r\n").next().unwrap().trim().parse();
+            number.unwrap_or_else(|error| panic!("{error} in message {sequence}: {message:?}"))
         };
         (number("first_seq")..=number("last_seq")).map(payload).collect()
     }

@@ -1,6 +1,7 @@
 //! Sends payments over HTTP.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,10 +18,11 @@ use tokio::time::{sleep, timeout};
 use super::response::ReceivedResponse;
 use super::traffic::{HangUp, OrderVersion, Payment, SentPart};
 
-/// Sends requests to one address.
+/// Sends requests to some addresses in turn.
 #[derive(Debug)]
 pub(super) struct PaymentClient {
-    target: SocketAddr,
+    targets: Vec<SocketAddr>,
+    requests: AtomicUsize,
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
@@ -32,19 +34,30 @@ pub(super) struct RequestOutcome {
 }
 
 impl PaymentClient {
-    /// Creates a client of this address.
-    pub(super) fn new(target: SocketAddr) -> Self {
+    /// Creates a client of these addresses.
+    ///
+    /// # Panics
+    /// Without an address.
+    pub(super) fn new(targets: Vec<SocketAddr>) -> Self {
+        assert!(!targets.is_empty(), "a client needs an address");
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(Duration::from_secs(1)));
         // The demo counts retries, so the library must not retry by itself.
         let client = Client::builder(TokioExecutor::new()).retry_canceled_requests(false).build(connector);
-        Self { target, client }
+        Self { targets, requests: AtomicUsize::new(0), client }
+    }
+
+    /// The next request goes to the next address.
+    fn target(&self) -> SocketAddr {
+        self.targets[self.requests.fetch_add(1, Ordering::Relaxed) % self.targets.len()]
     }
 
     /// Sends one request and waits for its response. Concurrent requests use separate connections.
     pub(super) async fn send(&self, payment: &Payment, version: OrderVersion) -> RequestOutcome {
-        let request = Request::post(format!("http://{}/charges", self.target))
+        let request = Request::post(format!("http://{}/charges", self.target()))
+            // The host counts as a part of the request: it is the same at every address.
+            .header(header::HOST, HOST)
             .header(header::AUTHORIZATION, &payment.merchant)
             .header("Idempotency-Key", &payment.key)
             .header(header::CONTENT_TYPE, "application/json")
@@ -65,14 +78,15 @@ impl PaymentClient {
     /// Sends a request, or half of it, and closes the connection without waiting for the response. It writes the
     /// request by hand, because an HTTP library never sends half a body.
     pub(super) async fn hang_up(&self, payment: &Payment, how: HangUp) -> ReceivedResponse {
-        let Ok(mut stream) = TcpStream::connect(self.target).await else {
+        let target = self.target();
+        let Ok(mut stream) = TcpStream::connect(target).await else {
             return ReceivedResponse::NotSent;
         };
         let body = payment.order.body();
         let head = format!(
             "POST /charges HTTP/1.1\r\nHost: {}\r\nAuthorization: {}\r\nIdempotency-Key: {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            self.target,
+            HOST,
             payment.merchant,
             payment.key,
             body.len(),
@@ -89,6 +103,9 @@ impl PaymentClient {
         ReceivedResponse::HungUp
     }
 }
+
+/// The name under which clients know the service.
+const HOST: &str = "payments.example";
 
 /// How long a client waits for one response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);

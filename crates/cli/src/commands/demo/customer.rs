@@ -1,11 +1,13 @@
 //! The clients. Each makes one payment with the faults of its [`ClientBehavior`].
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use async_trait::async_trait;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -17,8 +19,14 @@ use super::client_log::{ClientLog, Exchange};
 use super::progress::Progress;
 use super::random::{RandomStream, RandomTopic};
 use super::response::ReceivedResponse;
-use super::service::PaymentService;
 use super::traffic::{ClientBehavior, HangUp, OrderVersion, Payment};
+
+/// What tells the clients that the service has received a request.
+#[async_trait]
+pub(super) trait Arrivals: fmt::Debug + Send + Sync {
+    /// Waits until a request for this payment has arrived.
+    async fn wait_for_request(&self, payment: u32);
+}
 
 /// All clients of a run.
 #[derive(Debug)]
@@ -27,15 +35,16 @@ pub(super) struct Customers(Vec<Arc<Customer>>);
 impl Customers {
     /// Creates a client for each payment.
     pub(super) fn new(seed: u64, payments: u32, context: &Arc<CustomerContext>) -> Self {
-        let customer = |number| {
-            Arc::new(Customer {
-                seed,
-                context: Arc::clone(context),
-                log: Mutex::new(ClientLog::new(Payment::new(seed, number))),
-                payment: Payment::new(seed, number),
-            })
+        Self::of((0..payments).map(|number| Payment::new(seed, number)), seed, context)
+    }
+
+    /// Creates a client for each of these payments.
+    pub(super) fn of(payments: impl Iterator<Item = Payment>, seed: u64, context: &Arc<CustomerContext>) -> Self {
+        let customer = |payment: Payment| {
+            let log = Mutex::new(ClientLog::new(payment.clone()));
+            Arc::new(Customer { seed, context: Arc::clone(context), log, payment })
         };
-        Self((0..payments).map(customer).collect())
+        Self(payments.map(customer).collect())
     }
 
     /// Lets every client pay.
@@ -79,15 +88,15 @@ const CONCURRENT_CLIENTS: usize = 32;
 #[derive(Debug)]
 pub(super) struct CustomerContext {
     client: PaymentClient,
-    service: Arc<PaymentService>,
+    arrivals: Arc<dyn Arrivals>,
     progress: Arc<Progress>,
     clock: AtomicU64,
 }
 
 impl CustomerContext {
-    /// Clients send requests by `client`. Some of them wait until `service` has received one.
-    pub(super) fn new(client: PaymentClient, service: Arc<PaymentService>, progress: Arc<Progress>) -> Arc<Self> {
-        Arc::new(Self { client, service, progress, clock: AtomicU64::new(0) })
+    /// Clients send requests by `client`. Some of them wait until one has arrived.
+    pub(super) fn new(client: PaymentClient, arrivals: Arc<dyn Arrivals>, progress: Arc<Progress>) -> Arc<Self> {
+        Arc::new(Self { client, arrivals, progress, clock: AtomicU64::new(0) })
     }
 
     /// Returns the time of a logical clock: a later call returns a larger number.
@@ -106,6 +115,12 @@ struct Customer {
 
 impl Customer {
     async fn pay(&self) {
+        self.context.progress.wait_for_turn(self.payment.number).await;
+        if let Some(how) = self.payment.leaves {
+            self.hang_up(how).await;
+            self.context.progress.count_settled();
+            return;
+        }
         match self.payment.behavior {
             ClientBehavior::Plain => self.settle(OrderVersion::Original).await,
             ClientBehavior::Again { times } => self.settle_and_repeat(times).await,
@@ -130,10 +145,11 @@ impl Customer {
     }
 
     async fn repeat(&self) {
-        for _ in 0..LATER_REQUESTS {
+        let requests = if self.payment.leaves.is_some() { 0 } else { LATER_REQUESTS };
+        for _ in 0..requests {
             self.settle(OrderVersion::Original).await;
         }
-        if self.payment.has_changed_order() {
+        if requests > 0 && self.payment.has_changed_order() {
             self.settle(OrderVersion::Changed).await;
         }
         self.context.progress.count_repeated();
@@ -155,7 +171,7 @@ impl Customer {
         };
         let changed = async {
             tokio::select! {
-                () = self.context.service.wait_for_request(self.payment.number) => {}
+                () = self.context.arrivals.wait_for_request(self.payment.number) => {}
                 () = settled.cancelled() => {}
             }
             self.settle(OrderVersion::Changed).await;

@@ -23,6 +23,8 @@ pub(super) struct Progress {
     requests: AtomicU64,
     interrupted: AtomicU64,
     repeated: AtomicU32,
+    /// Whether payments wait for crashes.
+    is_paced: bool,
 }
 
 impl Progress {
@@ -38,6 +40,22 @@ impl Progress {
             requests: AtomicU64::new(0),
             interrupted: AtomicU64::new(0),
             repeated: AtomicU32::new(0),
+            is_paced: false,
+        }
+    }
+
+    /// Spreads the payments over the crashes, so that every crash finds some running.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn paced(mut self) -> Self {
+        self.is_paced = true;
+        self
+    }
+
+    /// Waits until this payment may start. A payment may be ahead of the crashes by one crash.
+    pub(super) async fn wait_for_turn(&self, payment: u32) {
+        if self.is_paced {
+            let before = u64::from(payment) * u64::from(self.crashes_due) / u64::from(self.payments.max(1));
+            wait_until(&self.crashes, u32::try_from(before).unwrap_or(u32::MAX)).await;
         }
     }
 
@@ -101,13 +119,18 @@ impl Progress {
 
     /// Shows the counters until the future is dropped: in place on a terminal, else one line every 2 s.
     pub(super) async fn show(&self) -> Infallible {
+        self.show_with(String::new).await
+    }
+
+    /// Shows the counters, and more behind them, until the future is dropped.
+    pub(super) async fn show_with(&self, more: impl Fn() -> String) -> Infallible {
         let display = ProgressDisplay::of_this_process();
         let mut ticks = interval(display.pause());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            display.draw(self);
+            display.draw(&format!("{self}{}", more()));
         }
     }
 }
@@ -162,7 +185,7 @@ impl ProgressDisplay {
         }
     }
 
-    fn draw(&self, progress: &Progress) {
+    fn draw(&self, progress: &str) {
         let mut stderr = io::stderr().lock();
         // The run goes on if standard error is closed.
         let _ = match self {

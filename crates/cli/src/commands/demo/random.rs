@@ -17,8 +17,17 @@ pub(super) enum RandomTopic {
     ServiceDelay,
     /// How long a client waits before a retry.
     RetryDelay,
-    /// How long the gateway is down after a crash.
+    /// How long a process is down after a crash.
     Outage,
+    /// Which clients never ask again.
+    #[cfg(feature = "sqlite")]
+    Leaving,
+    /// Which faults a process has, and when.
+    #[cfg(feature = "sqlite")]
+    Faults,
+    /// Which messages are delivered again.
+    #[cfg(feature = "sqlite")]
+    Redelivery,
 }
 
 impl RandomStream {

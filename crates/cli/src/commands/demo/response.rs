@@ -118,7 +118,11 @@ impl fmt::Display for ReceivedResponse {
 
 impl fmt::Display for SettlingResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let result = if self.is_charged() { "charged" } else { "declined" };
+        let result = match self.status {
+            StatusCode::ACCEPTED => "accepted",
+            status if status.is_success() => "charged",
+            _ => "declined",
+        };
         write!(f, "{} {result}", self.status.as_u16())?;
         if self.is_replayed {
             f.write_str(" (replayed)")?;

@@ -22,6 +22,8 @@ pub(super) struct Payment {
     pub(super) changed: PaymentOrder,
     /// The behaviour of the client.
     pub(super) behavior: ClientBehavior,
+    /// Set for a client that closes its connection during its only request and never asks again.
+    pub(super) leaves: Option<HangUp>,
 }
 
 /// The order in the body of a request.
@@ -96,7 +98,16 @@ impl Payment {
             order: PaymentOrder::new(number, &mut random),
             changed: PaymentOrder::new(number, &mut random),
             behavior: ClientBehavior::new(&mut random),
+            leaves: None,
         }
+    }
+
+    /// As [`new`](Self::new), but every fortieth client leaves.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn with_leavers(seed: u64, number: u32) -> Self {
+        let mut random = RandomStream::new(seed, RandomTopic::Leaving, &[number.into()]);
+        let leaves = random.next_number().is_multiple_of(40).then(|| HangUp::new(&mut random));
+        Self { leaves, ..Self::new(seed, number) }
     }
 
     /// Returns the order that a request sends.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use hapax::machine::{Begin, Change, Claim, Complete, Completed, Observed, Renewed};
-use hapax::store::{Finding, Inserted, Memory, Severity, Swapped};
+use hapax::store::{Chunk, Finding, Inserted, Memory, Scan, Severity, Swapped};
 use hapax::{Error, ErrorKind, Identity, Inspect, RecordKey, Result, Store};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -95,6 +95,14 @@ impl Inspect for FailingStore {
     async fn sweep(&self, limit: usize) -> Result<usize> {
         self.fail_if_down().await?;
         self.memory.sweep(limit).await
+    }
+
+    async fn scan(&self, ask: &Scan) -> Result<Chunk> {
+        self.memory.scan(ask).await
+    }
+
+    async fn purge(&self, rk: &RecordKey, seen: &Observed) -> Result<Swapped> {
+        self.memory.purge(rk, seen).await
     }
 
     async fn check(&self) -> Result<Vec<Finding>> {

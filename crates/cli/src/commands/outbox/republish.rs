@@ -53,7 +53,7 @@ pub(super) async fn run(args: &RepublishArgs) -> Result<ExitCode, CommandError> 
 }
 
 /// Reads a time, or how long ago it is.
-fn instant(text: &str) -> Result<Timestamp, String> {
+pub(in crate::commands) fn instant(text: &str) -> Result<Timestamp, String> {
     if let Ok(at) = humantime::parse_rfc3339(text) {
         return Ok(timestamp(at));
     }

@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
+use hapax::ledger::LedgerRows;
 
 use super::StoreUrl;
 
@@ -40,6 +43,16 @@ impl Tables {
             StoreUrl::Memory => bail!("memory: has no tables; name {SCHEMES}"),
             #[cfg(feature = "redis")]
             StoreUrl::Redis(_) => bail!("Redis has no tables; name {SCHEMES}"),
+        }
+    }
+
+    /// The rows of the ledgers in this database.
+    pub(crate) fn into_ledger(self) -> Arc<dyn LedgerRows> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(tables) => Arc::new(tables),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(tables) => Arc::new(tables),
         }
     }
 

@@ -1,10 +1,10 @@
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::super::client_log::Exchange;
-use super::super::response::{OtherResponse, SettlingResponse};
-use super::super::traffic::{Payment, PaymentOrder};
 use super::*;
+use crate::commands::demo::client_log::Exchange;
+use crate::commands::demo::response::{OtherResponse, SettlingResponse};
+use crate::commands::demo::traffic::{Payment, PaymentOrder};
 
 /// The log of one client and the log of the service. By default they agree on one charge.
 struct Scene {
@@ -35,13 +35,13 @@ impl Scene {
         self.client.exchanges.push(Exchange { version, response, sent_at, received_at: sent_at + 1 });
     }
 
-    fn audit(&self) -> Audit {
+    fn audit(&self) -> GatewayAudit {
         let lines: Vec<String> = self.charges.iter().map(|charge| charge.line().to_string()).collect();
-        Audit::new(&lines.join("\n"), std::slice::from_ref(&self.client))
+        GatewayAudit::new(&lines.join("\n"), std::slice::from_ref(&self.client))
     }
 
     /// Returns the kinds of damage that the audit finds.
-    fn damage(&self) -> Vec<Damage> {
+    fn damage(&self) -> Vec<GatewayDamage> {
         let audit = self.audit();
         assert_eq!(audit.is_clean(), audit.findings.is_empty());
         audit.findings.iter().map(|finding| finding.damage).collect()
@@ -133,7 +133,7 @@ fn responses_that_settle_nothing_are_clean() {
 fn a_second_charge_is_found_without_a_second_response() {
     let mut scene = Scene::new();
     scene.charges.push(charge("ch_2", &scene.client.payment.order));
-    assert_eq!(scene.damage(), [Damage::Duplicate]);
+    assert_eq!(scene.damage(), [GatewayDamage::Duplicate]);
     assert_eq!(scene.audit().excess_cents, scene.client.payment.order.amount_cents);
 }
 
@@ -143,28 +143,28 @@ fn a_second_charge_after_an_unknown_outcome_is_found() {
     scene.receive(ReceivedResponse::Broken);
     scene.receive(ReceivedResponse::OutcomeUnknown);
     scene.charges.push(charge("ch_2", &scene.client.payment.order));
-    assert_eq!(scene.damage(), [Damage::Duplicate]);
+    assert_eq!(scene.damage(), [GatewayDamage::Duplicate]);
 }
 
 #[test]
 fn a_confirmed_charge_that_is_missing_is_found() {
     let mut scene = Scene::new();
     scene.charges.clear();
-    assert_eq!(scene.damage(), [Damage::Lost]);
+    assert_eq!(scene.damage(), [GatewayDamage::Lost]);
 }
 
 #[test]
 fn a_charge_id_that_is_not_in_the_log_is_found() {
     let mut scene = Scene::new();
     scene.charges[0].id = "ch_2".to_owned();
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
 fn another_amount_is_found_as_a_wrong_charge_and_a_wrong_response() {
     let mut scene = Scene::new();
     scene.charges[0].order.amount_cents += 1;
-    assert_eq!(scene.damage(), [Damage::Wrong, Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong, GatewayDamage::Wrong]);
 }
 
 #[test]
@@ -172,35 +172,35 @@ fn the_receipt_of_another_payment_is_found() {
     let mut scene = Scene::unconfirmed();
     let others = charge("ch_1", &Payment::new(1, 8).order);
     scene.receive(settling(201, &others));
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
 fn two_different_responses_are_found() {
     let mut scene = Scene::new();
     scene.receive(settling(201, &charge("ch_2", &scene.client.payment.order)));
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
 fn the_same_body_under_another_status_is_found() {
     let mut scene = Scene::new();
     scene.receive(settling(200, &scene.charges[0]));
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
 fn a_declined_card_that_was_charged_is_found() {
     let mut scene = Scene::unconfirmed();
     scene.receive(settling(402, &scene.charges[0]));
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
 fn an_unknown_outcome_after_a_settling_response_is_found() {
     let mut scene = Scene::new();
     scene.receive(ReceivedResponse::OutcomeUnknown);
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn the_outcome_may_be_unknown_while_the_record_is_pending() {
     let audit = scene.audit();
     assert!(audit.is_clean() && audit.charged_once == 1, "{audit:?}");
     scene.receive(ReceivedResponse::OutcomeUnknown);
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
@@ -229,9 +229,9 @@ fn a_pending_response_must_be_true_and_repeated() {
     let mut scene = Scene::unconfirmed();
     scene.receive(pending(settling(201, &scene.charges[0])));
     scene.receive(settling(201, &charge("ch_2", &scene.client.payment.order)));
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
     scene.charges.clear();
-    assert!(scene.damage().contains(&Damage::Lost));
+    assert!(scene.damage().contains(&GatewayDamage::Lost));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_refusal_of_the_original_order_is_found() {
     for response in [ReceivedResponse::KeyReused, other(400)] {
         let mut scene = Scene::new();
         scene.receive(response);
-        assert_eq!(scene.damage(), [Damage::Wrong]);
+        assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
     }
 }
 
@@ -247,14 +247,14 @@ fn a_refusal_of_the_original_order_is_found() {
 fn a_confirmed_changed_order_is_found() {
     let mut scene = Scene::new();
     scene.exchange(OrderVersion::Changed, settling(201, &scene.charges[0]));
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
 fn a_charged_changed_order_is_found() {
     let mut scene = Scene::new();
     scene.charges.push(charge("ch_2", &scene.client.payment.changed));
-    assert_eq!(scene.damage(), [Damage::Duplicate, Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Duplicate, GatewayDamage::Wrong]);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn an_unknown_outcome_without_a_reason_is_found() {
     let mut scene = Scene::unconfirmed();
     scene.receive(ReceivedResponse::InProgress);
     scene.receive(ReceivedResponse::OutcomeUnknown);
-    assert_eq!(scene.damage(), [Damage::Unexplained]);
+    assert_eq!(scene.damage(), [GatewayDamage::Unexplained]);
     for reason in [ReceivedResponse::Broken, ReceivedResponse::HungUp, other(500)] {
         let mut scene = Scene::unconfirmed();
         scene.receive(reason);
@@ -275,7 +275,7 @@ fn an_unknown_outcome_without_a_reason_is_found() {
 fn a_client_without_a_final_response_is_found() {
     let mut scene = Scene::unconfirmed();
     scene.receive(other(503));
-    assert_eq!(scene.damage(), [Damage::Stuck]);
+    assert_eq!(scene.damage(), [GatewayDamage::Stuck]);
 }
 
 #[test]
@@ -283,20 +283,20 @@ fn a_client_that_gave_up_is_found() {
     let mut scene = Scene::new();
     scene.receive(ReceivedResponse::InProgress);
     scene.client.gave_up = true;
-    assert_eq!(scene.damage(), [Damage::Stuck]);
+    assert_eq!(scene.damage(), [GatewayDamage::Stuck]);
 }
 
 #[test]
 fn a_charge_without_a_payment_is_found() {
     let mut scene = Scene::new();
     scene.charges.push(charge("ch_2", &Payment::new(1, 8).order));
-    assert_eq!(scene.damage(), [Damage::Wrong]);
+    assert_eq!(scene.damage(), [GatewayDamage::Wrong]);
 }
 
 #[test]
 fn a_malformed_log_is_found() {
     let client = Scene::new().client;
-    let audit = Audit::new("half a li", &[client]);
-    assert!(audit.findings_of(Damage::Wrong).next().is_some());
-    assert!(audit.findings_of(Damage::Lost).next().is_some());
+    let audit = GatewayAudit::new("half a li", &[client]);
+    assert!(audit.findings_of(GatewayDamage::Wrong).next().is_some());
+    assert!(audit.findings_of(GatewayDamage::Lost).next().is_some());
 }

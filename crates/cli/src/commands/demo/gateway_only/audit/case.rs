@@ -1,10 +1,10 @@
 //! The audit of one payment.
 
-use super::super::client_log::{ClientLog, Exchange};
-use super::super::response::{ReceivedResponse, SettlingResponse};
 use super::super::service::Charge;
-use super::super::traffic::OrderVersion;
-use super::Damage;
+use super::GatewayDamage;
+use crate::commands::demo::client_log::{ClientLog, Exchange};
+use crate::commands::demo::response::{ReceivedResponse, SettlingResponse};
+use crate::commands::demo::traffic::OrderVersion;
 
 /// A payment with the log of its client and its charges.
 #[derive(Debug)]
@@ -32,17 +32,17 @@ impl PaymentCase<'_> {
     }
 
     /// Returns the damage that a response to the original order shows, if it shows any.
-    pub(super) fn find_wrong(&self, exchange: &Exchange) -> Option<(Damage, String)> {
+    pub(super) fn find_wrong(&self, exchange: &Exchange) -> Option<(GatewayDamage, String)> {
         let response = &exchange.response;
         match response {
             ReceivedResponse::Settling(settling) if self.is_first(exchange) => self.contradict_log(settling),
-            ReceivedResponse::Settling(settling) => Some((Damage::Wrong, self.contradict_first(settling)?)),
+            ReceivedResponse::Settling(settling) => Some((GatewayDamage::Wrong, self.contradict_first(settling)?)),
             ReceivedResponse::OutcomeUnknown if self.is_settled_before(exchange) => {
                 let description = "outcome reported as unknown after a response that settled the payment";
-                Some((Damage::Wrong, description.to_owned()))
+                Some((GatewayDamage::Wrong, description.to_owned()))
             }
             ReceivedResponse::KeyReused | ReceivedResponse::Other(_) if response.is_final() => {
-                Some((Damage::Wrong, format!("unexpected response {response}")))
+                Some((GatewayDamage::Wrong, format!("unexpected response {response}")))
             }
             ReceivedResponse::OutcomeUnknown
             | ReceivedResponse::KeyReused
@@ -81,14 +81,15 @@ impl PaymentCase<'_> {
     }
 
     /// Compares the first response with the log of the service.
-    fn contradict_log(&self, first: &SettlingResponse) -> Option<(Damage, String)> {
+    fn contradict_log(&self, first: &SettlingResponse) -> Option<(GatewayDamage, String)> {
         let text = text(first);
-        let wrong = || (Damage::Wrong, format!("response {text}, but the charges are {}", charge_ids(&self.charges)));
+        let wrong =
+            || (GatewayDamage::Wrong, format!("response {text}, but the charges are {}", charge_ids(&self.charges)));
         if !first.is_charged() {
             return (!self.charges.is_empty()).then(wrong);
         }
         if self.charges.is_empty() {
-            return Some((Damage::Lost, format!("response {text}, but nothing was charged")));
+            return Some((GatewayDamage::Lost, format!("response {text}, but nothing was charged")));
         }
         let receipt = serde_json::from_slice(&first.body).ok();
         let is_true = |charge: &Charge| charge.order == self.log.payment.order && receipt == Some(charge.receipt());

@@ -11,23 +11,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::Full;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use super::random::{RandomStream, RandomTopic};
-use super::traffic::{PaymentOrder, ServiceBehavior};
+use crate::commands::demo::customer::Arrivals;
+use crate::commands::demo::random::{RandomStream, RandomTopic};
+use crate::commands::demo::server::{ChargeService, accept, busy, declined, failure, response, text};
+use crate::commands::demo::traffic::{PaymentOrder, ServiceBehavior};
 
 /// The running service. Dropping it stops it.
 #[derive(Debug)]
@@ -55,11 +54,6 @@ impl PaymentService {
         self.address
     }
 
-    /// Waits until a request for this payment has arrived.
-    pub(super) async fn wait_for_request(&self, payment: u32) {
-        self.state.wait_for_request(payment).await;
-    }
-
     /// Waits until all requests have ended, so that the log is complete.
     pub(super) async fn finish(&self) {
         self.state.tasks.close();
@@ -67,38 +61,11 @@ impl PaymentService {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<ServiceState>) -> Infallible {
-    let mut connections = JoinSet::new();
-    loop {
-        // A failed accept concerns one connection, or the process is out of file descriptors for a moment.
-        match listener.accept().await {
-            Ok((stream, _)) => drop(connections.spawn(serve(stream, Arc::clone(&state)))),
-            Err(_) => sleep(Duration::from_millis(10)).await,
-        }
-        while connections.try_join_next().is_some() {}
+#[async_trait]
+impl Arrivals for PaymentService {
+    async fn wait_for_request(&self, payment: u32) {
+        self.state.wait_for_request(payment).await;
     }
-}
-
-async fn serve(stream: TcpStream, state: Arc<ServiceState>) {
-    let service = service_fn(move |request| respond(request, Arc::clone(&state)));
-    // An error means that the client closed the connection, which some clients of the demo do.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-}
-
-async fn respond(request: Request<Incoming>, state: Arc<ServiceState>) -> Result<Response<Full<Bytes>>, hyper::Error> {
-    let (head, body) = request.into_parts();
-    if head.method != Method::POST || head.uri.path() != "/charges" {
-        return Ok(response(StatusCode::NOT_FOUND, &json!({})));
-    }
-    // An incomplete body fails here, and nothing is charged.
-    let body = body.collect().await?.to_bytes();
-    let Some(order) = serde_json::from_slice(&body).ok().and_then(|json| PaymentOrder::read(&json)) else {
-        return Ok(response(StatusCode::BAD_REQUEST, &json!({})));
-    };
-    // A task of its own finishes the charge even if the client closes the connection.
-    let state_of_task = Arc::clone(&state);
-    let charging = state.tasks.spawn(async move { state_of_task.charge(order, &head.headers).await });
-    Ok(charging.await.unwrap_or_else(|_| failure()))
 }
 
 #[derive(Debug)]
@@ -111,18 +78,8 @@ struct ServiceState {
     tasks: TaskTracker,
 }
 
-impl ServiceState {
-    fn new(seed: u64, log: File) -> Self {
-        Self {
-            seed,
-            log: Mutex::new(log),
-            numbers: AtomicU64::new(1),
-            arrivals: Mutex::default(),
-            arrived: Notify::new(),
-            tasks: TaskTracker::new(),
-        }
-    }
-
+#[async_trait]
+impl ChargeService for ServiceState {
     /// Handles one request, with a pause before and after the charge.
     async fn charge(&self, order: PaymentOrder, headers: &HeaderMap) -> Response<Full<Bytes>> {
         let arrival = self.count_arrival(order.payment);
@@ -146,6 +103,23 @@ impl ServiceState {
             return failure();
         }
         response(StatusCode::CREATED, &charge.receipt())
+    }
+
+    fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+}
+
+impl ServiceState {
+    fn new(seed: u64, log: File) -> Self {
+        Self {
+            seed,
+            log: Mutex::new(log),
+            numbers: AtomicU64::new(1),
+            arrivals: Mutex::default(),
+            arrived: Notify::new(),
+            tasks: TaskTracker::new(),
+        }
     }
 
     /// Counts a request for this payment and returns the number of earlier ones.
@@ -211,35 +185,4 @@ impl Charge {
             "nonce": self.order.nonce,
         })
     }
-}
-
-fn declined(number: &str, order: &PaymentOrder) -> Response<Full<Bytes>> {
-    // Every refusal has its own number, so that the audit notices a second one for the same payment.
-    let body = json!({ "declined": format!("no_{number}"), "payment": order.payment });
-    response(StatusCode::PAYMENT_REQUIRED, &body)
-}
-
-fn busy() -> Response<Full<Bytes>> {
-    let body = json!({ "error": "too busy, nothing was charged" });
-    let mut response = response(StatusCode::SERVICE_UNAVAILABLE, &body);
-    let in_a_second = header::HeaderValue::from_static("1");
-    response.headers_mut().insert(header::RETRY_AFTER, in_a_second);
-    response
-}
-
-fn failure() -> Response<Full<Bytes>> {
-    let body = json!({ "error": "internal error" });
-    response(StatusCode::INTERNAL_SERVER_ERROR, &body)
-}
-
-fn response(status: StatusCode, body: &Value) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body.to_string()));
-    *response.status_mut() = status;
-    let json = header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    response
-}
-
-fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    Some(headers.get(name)?.to_str().ok()?.to_owned())
 }

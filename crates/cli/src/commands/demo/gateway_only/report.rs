@@ -1,12 +1,12 @@
 //! The texts on standard output: the introduction and the result of the audit.
 
-use super::Scenario;
-use super::audit::{Audit, Damage};
-use super::number_format::{grouped, money};
-use super::progress::Progress;
+use super::GatewayScenario;
+use super::audit::{GatewayAudit, GatewayDamage};
+use crate::commands::demo::number_format::{grouped, money};
+use crate::commands::demo::progress::Progress;
 
 /// Prints the plan of the run.
-pub(super) fn introduce(scenario: &Scenario) {
+pub(super) fn introduce(scenario: &GatewayScenario) {
     let payments = grouped(scenario.payments);
     let path = if scenario.direct { "directly" } else { "through the gateway" };
     println!("A sample payment service charges a card for every request that it receives.");
@@ -24,7 +24,7 @@ pub(super) fn introduce(scenario: &Scenario) {
 }
 
 /// Prints the result of the audit.
-pub(super) fn show(audit: &Audit, progress: &Progress) {
+pub(super) fn show(audit: &GatewayAudit, progress: &Progress) {
     println!("Audit, after {} s", progress.elapsed().as_secs());
     show_requests(audit, progress);
     show_payments(audit);
@@ -32,9 +32,9 @@ pub(super) fn show(audit: &Audit, progress: &Progress) {
 }
 
 /// Prints the verdict.
-pub(super) fn conclude(scenario: &Scenario, audit: &Audit, holds: bool) {
+pub(super) fn conclude(scenario: &GatewayScenario, audit: &GatewayAudit, holds: bool) {
     if scenario.direct {
-        let (duplicates, payments) = (audit.findings_of(Damage::Duplicate).count(), audit.payments);
+        let (duplicates, payments) = (audit.findings_of(GatewayDamage::Duplicate).count(), audit.payments);
         println!(
             "\nWithout the gateway: {} of {} payments were charged more than once, {} too much in total.\n\
              The gateway prevents this. Run the demo without --direct to see it.",
@@ -56,7 +56,7 @@ const FORGETFUL: &str = "\
 The store memory: loses its records whenever the gateway is killed. A retry after that
 looks like a new payment and is charged again. Use another store, or --crashes 0.";
 
-fn show_requests(audit: &Audit, progress: &Progress) {
+fn show_requests(audit: &GatewayAudit, progress: &Progress) {
     row("requests sent", audit.requests, "");
     for (kind, count) in &audit.responses {
         row(&format!("  {kind}"), *count, "");
@@ -67,7 +67,7 @@ fn show_requests(audit: &Audit, progress: &Progress) {
     }
 }
 
-fn show_payments(audit: &Audit) {
+fn show_payments(audit: &GatewayAudit) {
     println!();
     row("payments", audit.payments, "");
     row("  charged once", audit.charged_once, "and confirmed");
@@ -83,7 +83,7 @@ fn show_payments(audit: &Audit) {
     row("charges made", audit.charges, "");
 }
 
-fn show_damage(audit: &Audit) {
+fn show_damage(audit: &GatewayAudit) {
     println!();
     for (damage, name, meaning) in DAMAGE_ROWS {
         row(name, audit.findings_of(damage).count() as u64, meaning);
@@ -93,12 +93,12 @@ fn show_damage(audit: &Audit) {
     }
 }
 
-const DAMAGE_ROWS: [(Damage, &str, &str); 5] = [
-    (Damage::Duplicate, "duplicates", "payments charged more than once"),
-    (Damage::Lost, "lost", "payments confirmed, but never charged"),
-    (Damage::Wrong, "wrong", "responses or charges of another payment or amount"),
-    (Damage::Unexplained, "unknown without a reason", "outcome unknown, although nothing was interrupted"),
-    (Damage::Stuck, "stuck", "clients without a final response"),
+const DAMAGE_ROWS: [(GatewayDamage, &str, &str); 5] = [
+    (GatewayDamage::Duplicate, "duplicates", "payments charged more than once"),
+    (GatewayDamage::Lost, "lost", "payments confirmed, but never charged"),
+    (GatewayDamage::Wrong, "wrong", "responses or charges of another payment or amount"),
+    (GatewayDamage::Unexplained, "unknown without a reason", "outcome unknown, although nothing was interrupted"),
+    (GatewayDamage::Stuck, "stuck", "clients without a final response"),
 ];
 
 /// The number of findings of each kind that are printed in full.

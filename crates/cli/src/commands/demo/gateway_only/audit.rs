@@ -6,15 +6,15 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::client_log::ClientLog;
-use super::response::ReceivedResponse;
 use super::service::Charge;
-use super::traffic::OrderVersion;
+use crate::commands::demo::client_log::ClientLog;
+use crate::commands::demo::response::ReceivedResponse;
+use crate::commands::demo::traffic::OrderVersion;
 use case::{PaymentCase, charge_ids};
 
 /// The result of comparing all payments.
 #[derive(Debug, Default)]
-pub(super) struct Audit {
+pub(super) struct GatewayAudit {
     /// The number of payments.
     pub(super) payments: u64,
     /// The number of requests that were sent.
@@ -38,13 +38,13 @@ pub(super) struct Audit {
     /// Payments with an unknown outcome that were settled by a later response.
     pub(super) settled_late: u64,
     /// The damage that was found.
-    pub(super) findings: Vec<AuditFinding>,
+    pub(super) findings: Vec<GatewayFinding>,
 }
 
 /// One damage to one payment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct AuditFinding {
-    pub(super) damage: Damage,
+pub(super) struct GatewayFinding {
+    pub(super) damage: GatewayDamage,
     /// The number of the payment.
     pub(super) payment: u32,
     pub(super) description: String,
@@ -52,7 +52,7 @@ pub(super) struct AuditFinding {
 
 /// The kinds of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Damage {
+pub(super) enum GatewayDamage {
     /// A payment charged more than once.
     Duplicate,
     /// A confirmed payment that was never charged.
@@ -65,7 +65,7 @@ pub(super) enum Damage {
     Stuck,
 }
 
-impl Audit {
+impl GatewayAudit {
     /// Compares the log of the payment service with the logs of the clients.
     pub(super) fn new(log: &str, client_logs: &[ClientLog]) -> Self {
         let mut audit = Self::default();
@@ -77,7 +77,7 @@ impl Audit {
         }
         for (payment, charges) in charges {
             let description = format!("{} charged for a payment that no client made", charge_ids(&charges));
-            audit.find(Damage::Wrong, payment, description);
+            audit.find(GatewayDamage::Wrong, payment, description);
         }
         audit.findings.sort_by_key(|finding| finding.payment);
         audit
@@ -99,7 +99,7 @@ impl Audit {
     }
 
     /// Returns the findings of one kind.
-    pub(super) fn findings_of(&self, damage: Damage) -> impl Iterator<Item = &AuditFinding> {
+    pub(super) fn findings_of(&self, damage: GatewayDamage) -> impl Iterator<Item = &GatewayFinding> {
         self.findings.iter().filter(move |finding| finding.damage == damage)
     }
 
@@ -110,7 +110,7 @@ impl Audit {
             self.charges += 1;
             match Charge::read(line) {
                 Some(charge) => charges.entry(charge.order.payment).or_default().push(charge),
-                None => self.find(Damage::Wrong, 0, format!("the log has a malformed line: {line}")),
+                None => self.find(GatewayDamage::Wrong, 0, format!("the log has a malformed line: {line}")),
             }
         }
         charges
@@ -159,7 +159,7 @@ impl Audit {
         };
         if !extra.is_empty() {
             let description = format!("charged {} times: {}", case.charges.len(), charge_ids(&case.charges));
-            self.find(Damage::Duplicate, case.number(), description);
+            self.find(GatewayDamage::Duplicate, case.number(), description);
         }
         self.excess_cents += extra.iter().map(|charge| charge.order.amount_cents).sum::<u64>();
     }
@@ -172,7 +172,7 @@ impl Audit {
             } else {
                 "an order that no client sent"
             };
-            self.find(Damage::Wrong, case.number(), format!("{} charged {which}", charge.id));
+            self.find(GatewayDamage::Wrong, case.number(), format!("{} charged {which}", charge.id));
         }
     }
 
@@ -186,7 +186,7 @@ impl Audit {
             let allowed = [ReceivedResponse::KeyReused, ReceivedResponse::OutcomeUnknown];
             if exchange.response.is_final() && !allowed.contains(&exchange.response) {
                 let description = format!("the response to the changed order was {}", exchange.response);
-                self.find(Damage::Wrong, case.number(), description);
+                self.find(GatewayDamage::Wrong, case.number(), description);
             }
         }
     }
@@ -206,7 +206,7 @@ impl Audit {
         let is_explained = case.log.exchanges.iter().any(|exchange| explains(&exchange.response));
         if case.settling().is_none() && case.has_unknown() && !is_explained {
             let description = "outcome reported as unknown, although no request was interrupted".into();
-            self.find(Damage::Unexplained, case.number(), description);
+            self.find(GatewayDamage::Unexplained, case.number(), description);
         }
     }
 
@@ -215,11 +215,11 @@ impl Audit {
         if case.log.gave_up || !is_settled {
             let requests = case.log.requests();
             let description = format!("{requests} requests without a final response");
-            self.find(Damage::Stuck, case.number(), description);
+            self.find(GatewayDamage::Stuck, case.number(), description);
         }
     }
 
-    fn find(&mut self, damage: Damage, payment: u32, description: String) {
-        self.findings.push(AuditFinding { damage, payment, description });
+    fn find(&mut self, damage: GatewayDamage, payment: u32, description: String) {
+        self.findings.push(GatewayFinding { damage, payment, description });
     }
 }

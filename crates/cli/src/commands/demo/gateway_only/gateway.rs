@@ -1,11 +1,8 @@
 //! The gateway process and its crashes.
 
-use std::fs::{self, OpenOptions};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
-use std::{env, process};
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
@@ -14,13 +11,13 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::{sleep, timeout};
 
-use super::Scenario;
-use super::parent_death::DEMO_PROCESS;
-use super::progress::Progress;
-use super::random::{RandomStream, RandomTopic, fresh_seed};
+use super::GatewayScenario;
+use crate::commands::demo::process;
+use crate::commands::demo::progress::Progress;
+use crate::commands::demo::random::{RandomStream, RandomTopic, fresh_seed};
 
 /// A running gateway. Dropping it kills it.
 #[derive(Debug)]
@@ -31,8 +28,8 @@ pub(super) struct GatewayProcess {
 
 impl GatewayProcess {
     /// Starts a gateway in front of `upstream` that keeps its files in `folder`.
-    pub(super) async fn start(scenario: &Scenario, upstream: SocketAddr, folder: &Path) -> Result<Self> {
-        let [listen, admin] = free_addresses()?;
+    pub(super) async fn start(scenario: &GatewayScenario, upstream: SocketAddr, folder: &Path) -> Result<Self> {
+        let [listen, admin] = process::free_addresses()?;
         let default_store = || format!("sqlite://{}", folder.join("hapax.db").display());
         let store = scenario.store.clone().unwrap_or_else(default_store);
         // A store that outlives the run may still have records of another run, so each run has its own namespace.
@@ -54,7 +51,7 @@ impl GatewayProcess {
 
     /// Kills and restarts the gateway several times, spread over the run. Returns only if the gateway exits by itself
     /// or does not start again.
-    pub(super) async fn crash_repeatedly(&mut self, scenario: &Scenario, progress: &Progress) -> anyhow::Error {
+    pub(super) async fn crash_repeatedly(&mut self, scenario: &GatewayScenario, progress: &Progress) -> anyhow::Error {
         for crash in 1..=scenario.crashes {
             let mut random = RandomStream::new(scenario.seed, RandomTopic::Outage, &[crash.into()]);
             let outage = Duration::from_millis(random.in_range(0, 150));
@@ -154,10 +151,7 @@ struct GatewaySetup {
 
 impl GatewaySetup {
     fn spawn(&self) -> Result<Child> {
-        let log = OpenOptions::new().create(true).append(true).open(self.log())?;
-        let program = env::current_exe().context("cannot find the path of this program")?;
-        let mut command = Command::new(program);
-        remove_settings(&mut command);
+        let mut command = process::command(&self.log())?;
         command
             .arg("gateway")
             .args(["--upstream", &format!("http://{}", self.upstream)])
@@ -165,16 +159,11 @@ impl GatewaySetup {
             .args(["--admin", &self.admin.to_string()])
             // A variable, because every user of this host can read flags, and the URL may contain a password.
             .env("HAPAX_STORE", &self.store)
-            .env(DEMO_PROCESS, process::id().to_string())
             .args(["--namespace", &self.namespace])
             .args(["--data-dir", &self.folder.join("spill").to_string_lossy()])
             .args(["--tenant", "authorization"])
             .args(["--lease", "1s"])
-            .args(["--on-lapse", "hold"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true);
+            .args(["--on-lapse", "hold"]);
         command.spawn().context("cannot start the gateway")
     }
 
@@ -193,41 +182,6 @@ impl GatewaySetup {
     }
 
     fn last_log_lines(&self) -> String {
-        let log = fs::read(self.log()).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        process::last_log_lines(&self.log())
     }
 }
-
-/// Removes the settings in the environment: they are meant for another gateway, and the demo gives its own flags.
-fn remove_settings(command: &mut Command) {
-    for (name, _) in env::vars_os() {
-        let is_setting = name.to_string_lossy().starts_with("HAPAX_");
-        if is_setting && name != "HAPAX_LOG" && name != "HAPAX_CHAOS" {
-            command.env_remove(name);
-        }
-    }
-    if env::var_os("HAPAX_LOG").is_none() {
-        command.env("HAPAX_LOG", "warn");
-    }
-}
-
-/// Returns two addresses that stay free while the gateway is down. Their ports lie below the range from which the
-/// system takes ports for outgoing connections, or a client could get one of them during an outage.
-fn free_addresses() -> Result<[SocketAddr; 2]> {
-    // Demos that start at the same time begin at different ports.
-    let first = process::id().wrapping_mul(7919) % PORTS.len() as u32;
-    // A port is free if it can be bound; a failed bind adds nothing.
-    let mut listeners = Vec::new();
-    for step in 0..PORTS.len() as u32 {
-        let port = PORTS.start + ((first + step) % PORTS.len() as u32) as u16;
-        listeners.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
-        if let [listen, admin] = listeners.as_slice() {
-            return Ok([listen.local_addr()?, admin.local_addr()?]);
-        }
-    }
-    bail!("no free port from {} to {}", PORTS.start, PORTS.end);
-}
-
-const PORTS: std::ops::Range<u16> = 20_000..32_000;

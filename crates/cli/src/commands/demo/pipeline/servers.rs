@@ -1,0 +1,54 @@
+//! A run on servers: a store, a PostgreSQL database, and Kafka or NATS. The services work as in files, but the ingest
+//! service publishes its messages at the broker, after which it writes the request down.
+
+mod books;
+mod broker;
+mod handlers;
+mod intake;
+mod link;
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use hapax::runtime::{Runtime, Tokio};
+use hapax::stores::PostgresTables;
+
+use self::books::ServerBooks;
+use self::broker::RunBroker;
+pub(super) use self::handlers::{charge_messages, send_receipts};
+pub(super) use self::intake::ServerIntake;
+use self::link::ServerLink;
+use super::ServerUrls;
+use super::places::Places;
+use crate::commands::demo::random::fresh_seed;
+
+/// Creates the schema and the topics or streams of a run.
+pub(super) async fn create(servers: &ServerUrls) -> Result<(Places, ServerBooks)> {
+    if servers.database.contains('?') {
+        bail!("--database: the demo takes no parameters and connects without TLS; remove the question mark");
+    }
+    let run = format!("hapax-demo-{:08x}", fresh_seed());
+    let schema = run.replace('-', "_");
+    let shop = format!("{}?schema={schema}", servers.database);
+    let url = shop.parse().context("--database")?;
+    // It creates the schema, too.
+    PostgresTables::connect(&url)?.create().await.context("--database")?;
+    let link = ServerLink::new(&shop)?;
+    for statement in include_str!("servers/shop.sql").split(';').filter(|statement| !statement.trim().is_empty()) {
+        link.query(statement, &[]).await.context("--database")?;
+    }
+    let broker = RunBroker::create(&servers.broker, run).await.context("--broker")?;
+    let charges = broker.charges();
+    let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+    let intake = ServerIntake::open(&shop, &charges, 0, runtime).await?;
+    let places = Places {
+        store: servers.store.clone(),
+        post: shop.clone(),
+        shop,
+        charges,
+        to_workers: broker.to_workers(),
+        receipts: broker.receipts(),
+        to_consumers: broker.to_consumers(),
+    };
+    Ok((places, ServerBooks::new(schema, link, intake, broker)))
+}

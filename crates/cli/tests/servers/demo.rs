@@ -1,0 +1,33 @@
+//! `hapax demo` on real servers.
+
+use hapax_testkit::servers::{self, NatsServer, PostgresServer, RedisKind, RedisServer, RedisServerOptions, Trial};
+
+use crate::harness::hapax;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        #[cfg(feature = "kafka")]
+        servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_kafka", "kafka", on_kafka),
+        servers::test("the_audit_of_all_layers_holds_on_redis_postgres_and_nats", "nats", on_nats),
+    ]
+}
+
+#[cfg(feature = "kafka")]
+async fn on_kafka() {
+    audit_holds(&servers::KafkaServer::shared().await.unwrap().url()).await;
+}
+
+async fn on_nats() {
+    audit_holds(&NatsServer::shared().await.unwrap().url()).await;
+}
+
+async fn audit_holds(broker: &str) {
+    let database = PostgresServer::shared().await.unwrap();
+    let store = RedisServer::start(RedisServerOptions::new(RedisKind::Redis)).await.unwrap();
+    let flags = ["demo", "--payments", "150", "--crashes", "2", "--seed", "7"];
+    let urls = ["--store", &store.url(), "--database", &database.url(), "--broker", broker];
+    let output = hapax().args(flags).args(urls).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("The audit holds"), "{text}");
+}

@@ -1,0 +1,181 @@
+//! `cargo xtask demo-real` calls this program. It starts Redis, PostgreSQL and a broker, runs `hapax demo` on them, and
+//! kills the servers, too.
+
+mod servers;
+
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use anyhow::{Context, Result};
+use hapax_torture::SplitMix;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::sleep;
+
+use servers::{DemoBroker, DemoServers, ServerKills};
+
+const USAGE: &str = "\
+usage: hapax-demo-real [--payments N] [--crashes N] [--seed N] [--broker kafka|nats] [--report FILE --commit COMMIT]";
+
+/// The pauses between two kills of servers.
+const PAUSE: std::ops::Range<u32> = 4000..9000;
+
+/// The topic of the random numbers of a run.
+const KILLS: u64 = 20;
+
+struct DemoArguments {
+    payments: u32,
+    crashes: Option<u32>,
+    seed: u64,
+    brokers: Vec<DemoBroker>,
+    report: Option<PathBuf>,
+    commit: String,
+}
+
+/// What a run printed, and how often its servers were killed.
+struct DemoRun {
+    broker: DemoBroker,
+    output: String,
+    kills: ServerKills,
+    took: Duration,
+    holds: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let Some(arguments) = DemoArguments::read(&words) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match arguments.run().await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl DemoArguments {
+    fn read(words: &[String]) -> Option<Self> {
+        let brokers = vec![DemoBroker::Kafka, DemoBroker::Nats];
+        let mut arguments =
+            Self { payments: 20_000, crashes: None, seed: 1, brokers, report: None, commit: String::new() };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match &**word {
+                "--payments" => arguments.payments = words.next()?.parse().ok()?,
+                "--crashes" => arguments.crashes = Some(words.next()?.parse().ok()?),
+                "--seed" => arguments.seed = words.next()?.parse().ok()?,
+                "--broker" => {
+                    let name = words.next()?;
+                    arguments.brokers.retain(|broker| broker.name() == name);
+                }
+                "--report" => arguments.report = Some(words.next()?.into()),
+                "--commit" => arguments.commit = words.next()?.clone(),
+                _ => return None,
+            }
+        }
+        (!arguments.brokers.is_empty()).then_some(arguments)
+    }
+
+    /// Runs the demo once for each broker. Returns whether all audits hold.
+    async fn run(&self) -> Result<bool> {
+        let mut runs = Vec::new();
+        for broker in &self.brokers {
+            runs.push(self.run_on(*broker).await?);
+        }
+        let holds = runs.iter().all(|run| run.holds);
+        if let Some(report) = &self.report
+            && holds
+        {
+            fs::write(report, self.report(&runs))?;
+        }
+        Ok(holds)
+    }
+
+    async fn run_on(&self, broker: DemoBroker) -> Result<DemoRun> {
+        let started = Instant::now();
+        let servers = DemoServers::start(broker).await?;
+        let mut demo = self.start_demo(&servers)?;
+        let lines = BufReader::new(demo.stdout.take().context("the demo has no output")?).lines();
+        let mut kills = ServerKills::default();
+        let output = tokio::select! {
+            output = echo(lines) => output?,
+            error = self.kill_repeatedly(&servers, &mut kills) => return Err(error),
+        };
+        let holds = demo.wait().await?.success();
+        let run = DemoRun { broker, output, kills, took: started.elapsed(), holds };
+        println!("\n{}\n", run.summary());
+        Ok(run)
+    }
+
+    fn start_demo(&self, servers: &DemoServers) -> Result<Child> {
+        let program = env::current_exe()?.with_file_name("hapax");
+        let mut demo = Command::new(program);
+        demo.args(["demo", "--payments", &self.payments.to_string(), "--seed", &self.seed.to_string()]);
+        if let Some(crashes) = self.crashes {
+            demo.args(["--crashes", &crashes.to_string()]);
+        }
+        demo.args(servers.flags()).stdout(Stdio::piped()).kill_on_drop(true);
+        demo.spawn().context("cannot start the demo")
+    }
+
+    /// Kills servers until the future is dropped. Returns only if one does not start again.
+    async fn kill_repeatedly(&self, servers: &DemoServers, kills: &mut ServerKills) -> anyhow::Error {
+        let mut random = SplitMix::new(self.seed, KILLS, 0);
+        // The demo creates its tables, topics and streams first.
+        sleep(Duration::from_secs(10)).await;
+        loop {
+            if let Err(error) = servers.kill_one(&mut random, kills).await {
+                return error;
+            }
+            sleep(Duration::from_millis(u64::from(random.of(PAUSE)))).await;
+        }
+    }
+
+    fn report(&self, runs: &[DemoRun]) -> String {
+        let mut report = format!(
+            "# The demo on real servers\n\n`cargo xtask demo-real{}` writes this page.\n\n| | |\n|---|---|\n\
+             | commit | {} |\n| seed | {} |\n| payments on each broker | {} |\n",
+            self.crashes.map(|crashes| format!(" --crashes {crashes}")).unwrap_or_default(),
+            self.commit,
+            self.seed,
+            self.payments
+        );
+        for run in runs {
+            report += &format!(
+                "\n## Redis, PostgreSQL and {}\n\n{}\n\n```text\n{}```\n",
+                run.broker.title(),
+                run.summary(),
+                run.output
+            );
+        }
+        report
+    }
+}
+
+impl DemoRun {
+    fn summary(&self) -> String {
+        let (ServerKills { store, database, broker }, seconds) = (self.kills, self.took.as_secs());
+        format!(
+            "Servers killed: Redis {store} times, PostgreSQL {database} times, {} {broker} times. {seconds} s in all.",
+            self.broker.title()
+        )
+    }
+}
+
+/// Prints what the demo prints, and returns it.
+async fn echo(mut lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>) -> Result<String> {
+    let mut output = String::new();
+    while let Some(line) = lines.next_line().await? {
+        println!("{line}");
+        output += &line;
+        output.push('\n');
+    }
+    Ok(output)
+}
