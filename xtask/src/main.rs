@@ -34,6 +34,8 @@ verbs:
   prove worker   kills, stops and rebalances workers on Kafka: --transfers N [--seed N] [--brokers N] [--without-ledger]
   prove relay    kills, stops and cuts off relays between PostgreSQL and NATS: [--events N] [--keys K] [--seed N]
                  [--without-inbox]
+  demo-real      hapax demo on Redis, PostgreSQL and Kafka, and again with NATS; kills the servers, too: [--payments N]
+                 [--crashes N] [--seed N] [--broker kafka|nats]
   services unpack | up NAME | down [NAME] | status
                  real servers, unpacked and never installed; after `up` a server runs until `down`
   help           this page
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         ["measure", "--checkout", folder] => exit(measure::run(Path::new(folder))),
         ["mutants"] => exit(mutants::run(&root())),
         ["prove", rest @ ..] => exit_or_misused(prove::run(&root(), rest)),
+        ["demo-real", rest @ ..] => exit_or_misused(prove::demo_real(&root(), rest)),
         ["services", rest @ ..] => exit_or_misused(services::run(&root(), rest)),
         ["bench", rest @ ..] => exit(test::bench(&root(), rest)),
         ["help" | "--help" | "-h"] => {

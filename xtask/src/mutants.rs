@@ -1,10 +1,13 @@
 //! `cargo xtask mutants`: turns each known bug on, and prints which harness fails because of it and after what
-//! time. A bug that no harness sees is a failure.
+//! time. As many bugs as there are cores run at a time, each in processes of its own. A bug that no harness sees is a
+//! failure.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -62,12 +65,11 @@ fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
         Ok(Harness { name, binary, arguments })
     };
     let harnesses = HARNESSES.iter().map(harness).collect::<Result<Vec<_>, String>>()?;
-    for harness in &harnesses {
-        // A harness that fails without a bug would fail with every bug.
-        if seen(root, harness, None) != Some(false) {
-            let again = format!("{} {}", harness.binary, harness.arguments.join(" "));
-            return Err(format!("the harness `{}` does not pass without a bug; run {again}", harness.name));
-        }
+    // A harness that fails without a bug would fail with every bug.
+    let passed = on_all_cores(&harnesses, |harness| seen(root, harness, None) == Some(false));
+    if let Some((harness, _)) = harnesses.iter().zip(passed).find(|(_, passed)| !passed) {
+        let again = format!("{} {}", harness.binary, harness.arguments.join(" "));
+        return Err(format!("the harness `{}` does not pass without a bug; run {again}", harness.name));
     }
     if list.contains("\n    (\n") {
         return Err(format!("{LIST} has an entry of more than one line"));
@@ -76,23 +78,41 @@ fn prepare(root: &Path) -> Result<(Vec<String>, Vec<Harness>), String> {
 }
 
 fn all_seen(root: &Path, mutants: &[String], harnesses: &[Harness]) -> bool {
-    let mut survivors = Vec::new();
-    for mutant in mutants {
-        let begun = Instant::now();
-        let mut chosen = harnesses.iter().filter(|harness| is_for(harness.name, mutant));
-        let by = chosen.find(|harness| seen(root, harness, Some(mutant)) == Some(true));
-        match by {
-            Some(harness) => {
-                println!("  {mutant:<30} seen by {:<20} {:>5.1} s", harness.name, begun.elapsed().as_secs_f64());
-            }
-            None => {
-                println!("  {mutant:<30} NOT SEEN");
-                survivors.push(mutant.as_str());
-            }
+    let seen = on_all_cores(mutants, |mutant| is_seen(root, mutant, harnesses));
+    let count = seen.iter().filter(|seen| **seen).count();
+    println!("mutants: {count} of {} seen", mutants.len());
+    count == mutants.len()
+}
+
+/// Runs the harnesses against one bug until one fails, and prints which.
+fn is_seen(root: &Path, mutant: &str, harnesses: &[Harness]) -> bool {
+    let begun = Instant::now();
+    let mut chosen = harnesses.iter().filter(|harness| is_for(harness.name, mutant));
+    let by = chosen.find(|harness| seen(root, harness, Some(mutant)) == Some(true));
+    match by {
+        Some(harness) => {
+            println!("  {mutant:<30} seen by {:<20} {:>5.1} s", harness.name, begun.elapsed().as_secs_f64());
         }
+        None => println!("  {mutant:<30} NOT SEEN"),
     }
-    println!("mutants: {} of {} seen", mutants.len() - survivors.len(), mutants.len());
-    survivors.is_empty()
+    by.is_some()
+}
+
+/// Calls the function for each item, for as many at a time as there are cores. Returns its results in the items' order.
+fn on_all_cores<T: Sync>(items: &[T], function: impl Fn(&T) -> bool + Sync) -> Vec<bool> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<_> = items.iter().map(|_| AtomicBool::new(false)).collect();
+    let work = || loop {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let Some((item, result)) = items.get(index).zip(results.get(index)) else { break };
+        result.store(function(item), Ordering::Relaxed);
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    results.into_iter().map(AtomicBool::into_inner).collect()
 }
 
 /// Only the harness with a server runs the code of its adapter, and it is too slow for all other mutants.
@@ -176,6 +196,14 @@ mod tests {
         let list = "pub const MUTANTS: &[(&str, &str)] = &[\n    \
                     (\"one\", \"does this\"),\n    (\"two\", \"does that\"),\n];\non(\"three\")";
         assert_eq!(names(list), ["one", "two"]);
+    }
+
+    #[test]
+    fn every_item_has_its_own_result() {
+        let numbers: Vec<u32> = (0..100).collect();
+        let even = on_all_cores(&numbers, |number| number % 2 == 0);
+        assert_eq!(even.len(), 100);
+        assert!(numbers.iter().zip(even).all(|(number, is_even)| is_even == (number % 2 == 0)));
     }
 
     #[test]

@@ -74,9 +74,20 @@ fn relay(root: &Path, arguments: &[&str]) -> Result<bool, String> {
         commit(root, &["crates", "verify/relay"]).ok_or("git cannot name the commit of the tortured sources")?;
     services::unpack(root)?;
     let mut build = Command::new("cargo");
-    build.args(["build", "--quiet", "-p", "hapax-relay-torture"]);
+    build.args(["build", "--quiet", "-p", "hapax-cli", "-p", "hapax-relay-torture"]);
     let mut run = Command::new(target(root).join("debug/hapax-relay-torture"));
     run.args(arguments).args(["--commit", &commit, "--report", "verify/relay/REPORT.md"]);
+    Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
+}
+
+/// Runs `hapax demo` on real servers, which are killed, too. The binary reads the arguments, and writes the report.
+pub(crate) fn demo_real(root: &Path, arguments: &[&str]) -> Result<bool, String> {
+    let commit = commit(root, &["crates", "verify/demo"]).ok_or("git cannot name the commit of the sources")?;
+    services::unpack(root)?;
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "-p", "hapax-cli", "--features", "hapax-cli/full", "-p", "hapax-demo-real"]);
+    let mut run = Command::new(target(root).join("debug/hapax-demo-real"));
+    run.args(arguments).args(["--commit", &commit, "--report", "verify/demo/REPORT.md"]);
     Ok([build, run].iter_mut().all(|command| command.current_dir(root).status().is_ok_and(|status| status.success())))
 }
 

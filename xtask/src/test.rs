@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use std::env;
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use crate::mutants;
@@ -67,6 +69,12 @@ const RUSQLITE_TESTS: CommandLine =
 /// The variable that names the services without which a test fails instead of being ignored.
 const REQUIRE: &str = "HAPAX_REQUIRE";
 
+/// The variable that says how many tests of a binary run at once.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
+/// Most tests of servers and processes wait more than they compute.
+const TEST_THREADS_PER_CORE: usize = 2;
+
 /// A command line, printed exactly as it is run.
 struct CommandLine {
     words: &'static str,
@@ -84,6 +92,10 @@ impl CommandLine {
         command.args(words).envs(self.variable.iter().map(|(name, value)| (name, value.as_ref()))).current_dir(root);
         // Tests panic on purpose, and a page for each of them would bury the failure.
         command.env("RUST_BACKTRACE", "0");
+        if env::var_os(TEST_THREADS).is_none() {
+            let cores = thread::available_parallelism().map_or(1, NonZero::get);
+            command.env(TEST_THREADS, (TEST_THREADS_PER_CORE * cores).to_string());
+        }
         command
     }
 }
@@ -216,7 +228,7 @@ mod tests {
         let arguments: Vec<_> = command.get_args().collect();
         assert_eq!(command.get_program(), "cargo");
         assert_eq!(arguments, ["doc", "--workspace", "--no-deps", "--all-features"]);
-        assert_eq!(command.get_envs().next(), Some(("RUSTDOCFLAGS".as_ref(), Some("-D warnings".as_ref()))));
+        assert!(command.get_envs().any(|pair| pair == ("RUSTDOCFLAGS".as_ref(), Some("-D warnings".as_ref()))));
     }
 
     #[test]
