@@ -8,7 +8,18 @@ use super::{AUDIT, names};
 use crate::broker::{DeadReason, DeliveryId, Lane, Verdict};
 use crate::error::Error;
 
+/// How an attempt ended, as the metric of attempts names it.
+const ENDS: [&str; 7] = ["done", "caught", "busy", "retry", "dead", "pause", "panic"];
+
+/// Registers the counters with zero, because an alert on an increase needs a sample before it.
 pub(crate) fn worker_starts(source: &str) {
+    for end in ENDS {
+        counter!(names::WORKER_ATTEMPTS, "verdict" => end).increment(0);
+    }
+    for reason in DeadReason::ALL {
+        counter!(names::WORKER_DEAD, "source" => source.to_owned(), "reason" => reason.as_str()).increment(0);
+    }
+    gauge!(names::WORKER_PARKED, "source" => source.to_owned()).set(0);
     tracing::info!(source, "the worker starts");
 }
 
@@ -98,16 +109,16 @@ pub(crate) fn burial_failed(source: &str, error: &Error) {
 
 /// Counts an attempt to process a message. None if it panicked.
 pub(crate) fn job_ended(verdict: Option<Verdict>) {
-    let verdict = match verdict {
-        Some(Verdict::Done { caught: false }) => "done",
-        Some(Verdict::Done { caught: true }) => "caught",
-        Some(Verdict::Busy { .. }) => "busy",
-        Some(Verdict::Retry { .. }) => "retry",
-        Some(Verdict::DeadLetter { .. }) => "dead",
-        Some(Verdict::Pause { .. }) => "pause",
-        None => "panic",
+    let end = match verdict {
+        Some(Verdict::Done { caught: false }) => 0,
+        Some(Verdict::Done { caught: true }) => 1,
+        Some(Verdict::Busy { .. }) => 2,
+        Some(Verdict::Retry { .. }) => 3,
+        Some(Verdict::DeadLetter { .. }) => 4,
+        Some(Verdict::Pause { .. }) => 5,
+        None => 6,
     };
-    counter!(names::WORKER_ATTEMPTS, "verdict" => verdict).increment(1);
+    counter!(names::WORKER_ATTEMPTS, "verdict" => ENDS[end]).increment(1);
 }
 
 pub(crate) fn worker_lag(source: &str, lag: Option<u64>) {
