@@ -9,6 +9,7 @@
 //! cargo xtask bench ledger-10m  the same in a table of 10,000,000 rows, which takes minutes to fill
 //! cargo xtask bench worker    the worker on Kafka, NATS and SQLite, beside loops without it
 //! cargo xtask bench worker-1m the memory of a worker in front of 1,000,000 messages, which takes minutes
+//! cargo xtask bench sizing    the bytes of a record in each store, by the size of its answer, for `hapax plan`
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
@@ -19,6 +20,7 @@ mod harness;
 mod proxies;
 mod report;
 mod requests;
+mod sizing;
 mod subjects;
 
 use std::process::Command;
@@ -36,6 +38,9 @@ fn main() -> anyhow::Result<()> {
         println!("{}", subjects::resident_bytes(Some(&filter))?);
         return Ok(());
     }
+    if set.as_deref() == Some("sizing") {
+        return sizing::run();
+    }
     if set.as_deref() == Some("drain") {
         return subjects::drain(&[filter].into_iter().chain(words).collect::<Vec<_>>());
     }
@@ -52,7 +57,10 @@ fn main() -> anyhow::Result<()> {
         Some("worker-1m") => ("worker-1m", subjects::worker_backlog()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
         Some(_) | None => {
-            bail!("the first argument must be core, http, redis, ledger, ledger-10m, worker, worker-1m or gateway")
+            bail!(
+                "the first argument must be core, http, redis, ledger, ledger-10m, worker, worker-1m, sizing or \
+                   gateway"
+            )
         }
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));

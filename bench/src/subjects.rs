@@ -77,18 +77,18 @@ const ANSWER: &[u8] = b"{\"charge\":\"ch_0123456789\",\"amount\":500,\"status\":
 
 /// Makes calls with different keys, numbered from 1. Two generators make the same keys, so each batch needs an empty
 /// store or the generator of the batch before it.
-struct FreshCalls {
+pub(crate) struct FreshCalls {
     identity: Identity,
     scope: Scope,
     next: u64,
 }
 
 impl FreshCalls {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { identity: Identity::plain(), scope: Scope::tenant("bench", "acme").expect("a scope"), next: 0 }
     }
 
-    fn take(&mut self, count: usize) -> Vec<Call> {
+    pub(crate) fn take(&mut self, count: usize) -> Vec<Call> {
         (0..count).map(|_| self.take_one()).collect()
     }
 
@@ -108,11 +108,16 @@ fn call(identity: &Identity, scope: &Scope, number: u64) -> Call {
 
 /// Sends the two store calls of a new key: begin and complete.
 async fn full_cycle(store: &dyn Store, call: Call) -> anyhow::Result<()> {
+    full_cycle_with(store, call, Bytes::from_static(ANSWER)).await
+}
+
+/// Begins and completes a new key with this answer.
+pub(crate) async fn full_cycle_with(store: &dyn Store, call: Call, answer: Bytes) -> anyhow::Result<()> {
     let grant = begin_new(store, call).await?;
     let complete = Complete {
         claim: Claim::from(&grant),
         fingerprint: grant.fingerprint,
-        answer: Bytes::from_static(ANSWER),
+        answer,
         retention: Seconds(86_400),
         ended: Timestamp(0),
         age: Duration::ZERO,

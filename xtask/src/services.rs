@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn every_service_of_the_fixtures_is_known() {
         let names: Vec<String> = ServiceFolder::all(root()).unwrap().into_iter().map(|service| service.name).collect();
-        assert_eq!(names, ["kafka", "nats", "postgres", "redis", "valkey"]);
+        assert_eq!(names, ["kafka", "nats", "postgres", "promtool", "redis", "valkey"]);
     }
 
     #[test]

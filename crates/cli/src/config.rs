@@ -10,6 +10,9 @@
 //! The module of each table declares the settings of the table, and `settings.rs` lists all of them. `reader/show.rs`
 //! prints every value for `--check`. This module opens only the configuration file and the files with secrets.
 
+// With all features, whose texts it has.
+#[cfg(all(test, feature = "kafka"))]
+mod annotated;
 mod gateway;
 mod log;
 mod policy;

@@ -11,15 +11,17 @@ mod relay;
 mod store;
 mod tls;
 mod upstream;
+mod version;
 mod worker;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::CommandError;
 use logs::{Log, LogSettings};
+use version::{LONG_VERSION, VERSION};
 
 /// A request allocates and frees dozens of small objects, often on different threads. mimalloc is faster at that.
 #[global_allocator]
@@ -27,7 +29,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Makes retries safe: a request may arrive many times, its effect happens once, and every copy gets the same answer.
 #[derive(Parser)]
-#[command(name = "hapax", version = VERSION, propagate_version = true, after_help = EXIT_CODES)]
+#[command(name = "hapax", version = VERSION, long_version = LONG_VERSION.as_str(), propagate_version = true)]
+#[command(after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -55,11 +58,13 @@ enum Command {
     Reconcile(commands::reconcile::ReconcileArgs),
     /// List the messages that nobody could process, show them, and mark them to be processed again.
     Dead(commands::dead::DeadArgs),
+    /// Print how much memory and disk the records will need.
+    Plan(commands::plan::PlanArgs),
+    /// Print the completions of a shell, for instance into ~/.local/share/bash-completion/completions/hapax.
+    Completions(commands::manual::CompletionsArgs),
+    /// Write the manual pages, one for each command.
+    Man(commands::manual::ManArgs),
 }
-
-/// A build with the feature `chaos` can be made to misbehave, so its version shows it.
-const VERSION: &str =
-    if cfg!(feature = "chaos") { concat!(env!("CARGO_PKG_VERSION"), "+chaos") } else { env!("CARGO_PKG_VERSION") };
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 cannot start.
@@ -85,6 +90,9 @@ fn main() -> ExitCode {
             Command::Dead(args) => commands::dead::run(args).await,
             Command::Outbox(args) => commands::outbox::run(args).await,
             Command::Reconcile(args) => commands::reconcile::run(args).await,
+            Command::Plan(args) => Ok(commands::plan::run(&args)),
+            Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),
+            Command::Man(args) => commands::manual::write_pages(&args, Cli::command()),
             Command::Demo(args) => {
                 if args.logs() {
                     start_log()?;
@@ -120,7 +128,6 @@ fn disable_huge_pages() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_definition_is_valid() {

@@ -7,7 +7,6 @@ mod client;
 mod client_log;
 mod customer;
 mod gateway_only;
-mod number_format;
 mod parent_death;
 #[cfg(feature = "sqlite")]
 mod pipeline;

@@ -1,7 +1,7 @@
-//! Numbers as the demo prints them.
+//! Numbers as commands print them.
 
 /// Formats a number with a comma between thousands.
-pub(super) fn grouped(number: impl Into<u64>) -> String {
+pub(crate) fn grouped(number: impl Into<u64>) -> String {
     let digits = number.into().to_string();
     let mut grouped = String::new();
     for (at, digit) in digits.char_indices() {
@@ -14,7 +14,7 @@ pub(super) fn grouped(number: impl Into<u64>) -> String {
 }
 
 /// Formats an amount in cents.
-pub(super) fn money(cents: u64) -> String {
+pub(crate) fn money(cents: u64) -> String {
     format!("{}.{:02}", grouped(cents / 100), cents % 100)
 }
 

@@ -15,6 +15,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 
 use crate::logs;
 use crate::ops::process;
+use crate::version::{VERSION, features};
 
 /// Open client connections.
 const CONNECTIONS: &str = "hapax_gateway_connections";
@@ -170,21 +171,8 @@ fn register_with_zero() {
         counter!(UPSTREAM_ERRORS, "kind" => kind.as_str()).absolute(0);
     }
     counter!(LOG_LINES_LOST).absolute(0);
-    gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "features" => features()).set(1.0);
+    gauge!(BUILD_INFO, "version" => VERSION, "features" => features()).set(1.0);
     set_findings(&[]);
-}
-
-/// The features of this build.
-fn features() -> String {
-    let features: &[&str] = &[
-        #[cfg(feature = "postgres")]
-        "postgres",
-        #[cfg(feature = "redis")]
-        "redis",
-        #[cfg(feature = "sqlite")]
-        "sqlite",
-    ];
-    features.join(",")
 }
 
 /// The label of a refusal that has no name.

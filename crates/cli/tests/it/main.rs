@@ -39,6 +39,8 @@ mod metrics;
 mod migrate;
 mod outbox;
 mod outbox_commands;
+mod packaging;
+mod plan;
 mod raw_http;
 mod reconcile;
 mod reconciliation;

@@ -16,6 +16,7 @@ mod migrate;
 mod outbox;
 #[path = "../it/outbox_commands.rs"]
 mod outbox_commands;
+mod packaging;
 mod postgres;
 #[cfg(feature = "kafka")]
 #[path = "../it/raw_http.rs"]
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         reconcile::tests(),
         any_language::tests(),
         demo::tests(),
+        packaging::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),
     ];

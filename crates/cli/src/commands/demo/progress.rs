@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::number_format::grouped;
+use crate::commands::number_format::grouped;
 
 /// The counters of a run.
 #[derive(Debug)]

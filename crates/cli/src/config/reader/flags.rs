@@ -90,7 +90,7 @@ fn flag(setting: &'static SettingSpec) -> Arg {
     setting.default.into_iter().fold(flag, Arg::default_value)
 }
 
-fn help(setting: &SettingSpec) -> String {
+pub(in crate::config) fn help(setting: &SettingSpec) -> String {
     let help = setting.help.replace("{schemes}", &schemes()).replace("{sources}", &source_schemes());
     let help = help.replace("{sinks}", &sink_schemes());
     if setting.key == setting.flag { help } else { format!("{help} [file: {}]", setting.key) }

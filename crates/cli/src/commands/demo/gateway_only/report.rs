@@ -2,8 +2,8 @@
 
 use super::GatewayScenario;
 use super::audit::{GatewayAudit, GatewayDamage};
-use crate::commands::demo::number_format::{grouped, money};
 use crate::commands::demo::progress::Progress;
+use crate::commands::number_format::{grouped, money};
 
 /// Prints the plan of the run.
 pub(super) fn introduce(scenario: &GatewayScenario) {

@@ -5,8 +5,8 @@ use super::audit::{Audit, Damage, UnknownReason};
 use super::collected::Collected;
 use super::table::LayerTable;
 use crate::commands::demo::OmittedLayer;
-use crate::commands::demo::number_format::{grouped, money};
 use crate::commands::demo::progress::Progress;
+use crate::commands::number_format::{grouped, money};
 
 /// Prints the plan of the run.
 pub(super) fn introduce(scenario: &Scenario) {

@@ -16,8 +16,8 @@ use tokio::time::sleep;
 
 use super::books::{Backlog, ShopBooks};
 use crate::commands::demo::customer::Arrivals;
-use crate::commands::demo::number_format::grouped;
 use crate::commands::demo::progress::Progress;
+use crate::commands::number_format::grouped;
 
 /// The books and the outbox of a run.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use super::collected::Collected;
 use super::database::{ChargeRow, RequestRow};
 use super::delivery::Cause;
 use crate::commands::demo::OmittedLayer;
-use crate::commands::demo::number_format::grouped;
 use crate::commands::demo::response::ReceivedResponse;
 use crate::commands::demo::traffic::{OrderVersion, PaymentOrder};
+use crate::commands::number_format::grouped;
 
 /// The copies of a run.
 #[derive(Debug, PartialEq, Eq)]

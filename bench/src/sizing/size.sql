@@ -1,0 +1,1 @@
+select pg_total_relation_size('hapax_record')

@@ -1,0 +1,237 @@
+//! What packages take from the binary and from `assets`: version, manual, completions, configuration, alerts, units.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use hapax::ledger::Event;
+use hapax::stores::{SqliteLedger, SqliteOutbox, SqliteQueue};
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::harness::{Api, Gateway, free_address, hapax, until};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn asset(name: &str) -> String {
+    std::fs::read_to_string(root().join("assets").join(name)).unwrap()
+}
+
+fn printed(arguments: &[&str]) -> String {
+    let output = hapax().args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_long_version_has_features_and_commit() {
+    let long = printed(&["--version"]);
+    let lines: Vec<&str> = long.lines().collect();
+    assert_eq!(lines[0], printed(&["-V"]).trim());
+    assert!(lines[0].starts_with(&format!("hapax {}", env!("CARGO_PKG_VERSION"))), "{long}");
+    assert!(lines[1].starts_with("features: ") && lines[1].contains("sqlite"), "{long}");
+    assert!(lines[2].starts_with("commit: "), "{long}");
+}
+
+/// The commands in a help text.
+fn commands(help: &str) -> Vec<&str> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
+}
+
+/// The long flags in a help text, at the beginning of a line.
+fn flags(help: &str) -> BTreeSet<&str> {
+    let words = help.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let line = line.strip_prefix("-h, ").or_else(|| line.strip_prefix("-V, ")).unwrap_or(line);
+        line.starts_with("--").then(|| line.split([' ', ',']).next()).flatten()
+    });
+    words.filter(|flag| !["--help", "--version"].contains(flag)).collect()
+}
+
+#[test]
+fn each_command_has_a_page_with_all_its_flags() {
+    let directory = tempfile::tempdir().unwrap();
+    printed(&["man", "--to", directory.path().to_str().unwrap()]);
+    let page = |name: &str| std::fs::read_to_string(directory.path().join(format!("{name}.1"))).unwrap();
+    let help = printed(&["--help"]);
+    let all = commands(&help);
+    assert!(
+        ["gateway", "worker", "relay", "reconcile", "plan", "man"].iter().all(|name| all.contains(name)),
+        "{all:?}"
+    );
+    assert!(page("hapax").contains("hapax\\-gateway(1)"), "the first page names the others");
+    for command in all {
+        let text = page(&format!("hapax-{command}")).replace("\\-", "-");
+        for flag in flags(&printed(&[command, "--help"])) {
+            assert!(text.contains(flag), "hapax-{command}.1 has no {flag}");
+        }
+    }
+    let pages = std::fs::read_dir(directory.path()).unwrap().count();
+    assert!(page("hapax-dead-list").contains(".TH hapax-dead-list 1") && pages > 12, "{pages} pages");
+    let hidden = directory.path().join("hapax-demo-service.1");
+    assert!(!hidden.exists(), "a hidden command has a page");
+}
+
+#[test]
+fn the_completions_are_scripts_that_know_commands_and_flags() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = printed(&["completions", shell]);
+        assert!(script.contains("reconcile") && script.contains("dead-letter"), "{shell}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.bash");
+    std::fs::write(&path, printed(&["completions", "bash"])).unwrap();
+    let ask = "source \"$1\"; COMP_WORDS=(hapax worker --dead-l); COMP_CWORD=2; _hapax hapax --dead-l worker; \
+               printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let output = Command::new("bash").args(["-c", ask, "bash"]).arg(&path).output().expect("bash");
+    let offered = String::from_utf8(output.stdout).unwrap();
+    assert!(offered.lines().any(|word| word == "--dead-letter"), "{offered:?} {:?}", output.stderr);
+}
+
+/// The file with each default turned on. Placeholders are in capitals, and stay off.
+fn with_defaults(annotated: &str) -> String {
+    let turn_on = |line: &str| {
+        let Some((key, value)) = line.strip_prefix('#').and_then(|setting| setting.split_once(" = ")) else {
+            return line.to_owned();
+        };
+        let is_setting = key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+        let is_placeholder = value.trim_matches(['[', ']', '"']).bytes().all(|byte| !byte.is_ascii_lowercase())
+            && value.contains('"')
+            && !value.bytes().any(|byte| byte.is_ascii_digit());
+        if is_setting && !is_placeholder { line[1..].to_owned() } else { line.to_owned() }
+    };
+    annotated.lines().map(|line| turn_on(line) + "\n").collect()
+}
+
+#[test]
+fn the_annotated_configuration_is_accepted_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hapax.toml");
+    let text = with_defaults(&asset("hapax.toml"));
+    assert!(text.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')).count() > 40, "{text}");
+    std::fs::write(&path, text).unwrap();
+    let config = path.to_str().unwrap();
+    let required: [(&str, &[&str]); 3] = [
+        ("gateway", &["--upstream", "http://127.0.0.1:9"]),
+        ("worker", &["--source", "sqlite://shop.db?queue=q", "--target", "http://127.0.0.1:9"]),
+        ("relay", &["--database", "sqlite://shop.db", "--sink", "sqlite://other.db?queue=q"]),
+    ];
+    for (command, flags) in required {
+        // The check of a relay opens its database; its values are read before.
+        let check = |more: &[&str]| {
+            let mut all = hapax();
+            all.current_dir(directory.path()).args([command, "--check"]).args(flags).args(more);
+            let output = all.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_ne!(output.status.code(), Some(2), "{command}: {said}");
+            let shown = String::from_utf8(output.stdout).unwrap();
+            let values = shown.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+            values.collect::<Vec<_>>()
+        };
+        let (with_file, without) = (check(&["--config", config]), check(&[]));
+        assert_eq!(with_file, without, "{command}");
+        assert!(without.len() > 5, "{command} shows its settings: {without:?}");
+    }
+}
+
+/// The names of all metrics on an admin page.
+fn exposed(page: &str) -> BTreeSet<String> {
+    let samples = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    samples.filter_map(|line| line.split(['{', ' ']).next()).map(str::to_owned).collect()
+}
+
+/// The words of a query that are names of metrics.
+fn queried(query: &str) -> BTreeSet<String> {
+    let words = query.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+    words.filter(|word| word.starts_with("hapax_") || word.starts_with("process_")).map(str::to_owned).collect()
+}
+
+fn queries_of_board(board: &Value) -> Vec<String> {
+    let panels = board["panels"].as_array().unwrap();
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    let queries = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
+    let variables = board["templating"]["list"].as_array().unwrap();
+    let definitions = variables.iter().filter_map(|variable| variable["definition"].as_str()).map(str::to_owned);
+    queries.chain(definitions).collect()
+}
+
+/// Starts a gateway, a worker and a relay, and returns what they expose once each has done something.
+async fn exposed_by_all() -> BTreeSet<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    gateway.post("/charges", "key-1", "{}").await.unwrap();
+    let mut names = exposed(&gateway.get(gateway.admin, "/metrics").await.unwrap().body);
+
+    let mut shop = Connection::open(path("shop.db")).unwrap();
+    SqliteLedger::migrate(&mut shop).unwrap();
+    SqliteOutbox::migrate(&mut shop).unwrap();
+    SqliteQueue::migrate(&mut shop).unwrap();
+    let transaction = shop.transaction().unwrap();
+    SqliteOutbox::emit(&transaction, "accounts", None, Event::new("orders", "{}")).unwrap();
+    transaction.commit().unwrap();
+    let (worker, relay) = (free_address(), free_address());
+    let target = format!("http://{}/transfers", api.address);
+    let shop = path("shop.db");
+    let _processes = [
+        hapax()
+            .args(["worker", "--source", &format!("sqlite://{shop}?queue=orders"), "--target", &target])
+            .args(["--store", &format!("sqlite://{}", path("records.db")), "--admin", &worker.to_string()])
+            .spawn()
+            .unwrap(),
+        hapax()
+            .args(["relay", "--database", &format!("sqlite://{shop}")])
+            .args(["--sink", &format!("sqlite://{shop}?queue=orders"), "--admin", &relay.to_string()])
+            .spawn()
+            .unwrap(),
+    ]
+    .map(KilledAtEnd);
+    // The last names that a worker and a relay expose, once they have counted.
+    for (address, last) in [(worker, "hapax_worker_lag{"), (relay, "hapax_outbox_parked_keys ")] {
+        until("the metrics of a process are there", async || {
+            let Some(page) = gateway.get(address, "/metrics").await else { return false };
+            names.extend(exposed(&page.body));
+            page.body.contains(last)
+        })
+        .await;
+    }
+    names
+}
+
+struct KilledAtEnd(Child);
+
+impl Drop for KilledAtEnd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_and_board_ask_for_metrics_that_exist() {
+    let mut names = exposed_by_all().await;
+    // Only a Rust service has a ledger.
+    names.insert(hapax::telemetry::names::UNFINISHED.into());
+    let alerts = asset("alerts.yml");
+    let board: Value = serde_json::from_str(&asset("board.json")).unwrap();
+    let mut queries = queries_of_board(&board);
+    let of_alerts: Vec<String> =
+        alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).map(str::to_owned).collect();
+    assert!(of_alerts.len() > 20 && queries.len() > 20, "{} {}", of_alerts.len(), queries.len());
+    queries.extend(of_alerts);
+    for query in queries {
+        let asked = queried(&query);
+        assert!(!asked.is_empty(), "{query} asks for nothing");
+        for name in asked {
+            assert!(names.contains(&name), "{query}: nothing exposes {name}");
+        }
+    }
+    let alert_count = alerts.matches("- alert: ").count();
+    assert_eq!(alerts.matches("runbook: ").count(), alert_count, "an alert has no runbook");
+    assert_eq!(alerts.matches("severity: ").count(), alert_count, "an alert has no severity");
+}
