@@ -149,7 +149,11 @@ impl Postgres {
         parameters: &[Parameter<'_>],
     ) -> Result<RecordReply> {
         let rows = self.query(statement, parameters).await?;
-        let reply = row::reply(&rows, rk, row::is_written(&rows)?)?;
+        self.read_reply(&rows, rk)
+    }
+
+    fn read_reply(&self, rows: &[Row], rk: &RecordKey) -> Result<RecordReply> {
+        let reply = row::reply(rows, rk, row::is_written(rows)?)?;
         self.shared.clock.learn(&reply.seen);
         Ok(reply)
     }
@@ -199,7 +203,10 @@ fn busy() -> Error {
 impl Store for Postgres {
     async fn begin(&self, ask: &Begin) -> Result<Inserted> {
         let rk = ask.call.record_key();
+        self.create_tables().await?;
         for _ in 0..TRIES {
+            // Before the token is drawn: it would be too small after a long wait for a connection.
+            let call = self.pool.begin_call().await?;
             let (change, grant) = machine::first_grant(ask, &self.shared.clock.observe_absent());
             let columns = RecordColumns::of(Some(&change.record), &rk);
             let (key, check, lifetime) = (&rk.as_bytes()[..], columns.check(), i64::from(change.lifetime.0));
@@ -207,7 +214,8 @@ impl Store for Postgres {
             // Without `expiry_s` and `answer`: a record in progress has none.
             parameters.extend(columns.parameters(&check).into_iter().take(10));
             parameters.push((&lifetime, Type::INT8));
-            let reply = self.query_record(&rk, |statements| &statements.begin, &parameters).await?;
+            let rows = call.query(&self.shared.statements.begin, &parameters).await?;
+            let reply = self.read_reply(&rows, &rk)?;
             if reply.is_written {
                 return Ok(Inserted::Granted(grant));
             }

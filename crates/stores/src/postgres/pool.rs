@@ -91,15 +91,7 @@ impl ConnectionPool {
         statement: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, PostgresCallError> {
-        let mut call = self.begin_call().await?;
-        let rows = call.client().query_typed(statement, parameters).await.map_err(PostgresCallError::Sent);
-        if match &rows {
-            Ok(_) => true,
-            Err(error) => error.is_rolled_back() && !error.is_read_only(),
-        } {
-            call.end();
-        }
-        rows
+        self.begin_call().await?.query(statement, parameters).await
     }
 
     /// A connection that is replaced if the caller drops it before it has [ended](UnansweredCall::end) its call.
@@ -200,6 +192,25 @@ impl UnansweredCall<'_> {
 
     pub(crate) fn client_mut(&mut self) -> &mut Client {
         self.connection.as_mut().expect("the call has its connection until its reply")
+    }
+
+    /// Runs one statement in a transaction of its own and returns its rows.
+    ///
+    /// # Cancel safety
+    /// As [`ConnectionPool::query`].
+    pub(crate) async fn query(
+        mut self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, PostgresCallError> {
+        let rows = self.client().query_typed(statement, parameters).await.map_err(PostgresCallError::Sent);
+        if match &rows {
+            Ok(_) => true,
+            Err(error) => error.is_rolled_back() && !error.is_read_only(),
+        } {
+            self.end();
+        }
+        rows
     }
 
     /// Returns the connection to the pool: the server has answered, and no transaction is open.

@@ -31,6 +31,7 @@ pub(super) fn tests() -> Vec<Trial> {
         test("a_cancelled_call_disturbs_no_other", POSTGRES, cancelled_calls),
         test("a_dedicated_store_works_while_all_connections_are_stuck", POSTGRES, dedicated),
         test("a_locked_record_delays_only_its_own_calls", POSTGRES, locked_record),
+        test("a_begin_that_waited_for_a_connection_is_sent_once", POSTGRES, waits_for_a_connection),
         test("a_store_connects_once_its_server_is_up", POSTGRES, comes_up_later),
     ]
 }
@@ -195,6 +196,28 @@ async fn locked_record() {
     schema.admin().batch_execute("commit").await.unwrap();
     assert_eq!(store.renew(&rk, &Claim::from(&grant)).await.unwrap(), Renewed::Yes);
     assert!(matches!(locked.complete(&*store, &grant, "done").await, Ok(Completed::Done)));
+}
+
+/// Counts the statements that insert, and makes each take a while: six take longer than the clock of a token may be off.
+const SLOW_INSERTS: &str = "
+    create sequence inserts;
+    grant usage on sequence inserts to public;
+    create function slow() returns trigger language plpgsql as
+        'begin perform nextval(''inserts''), pg_sleep(0.3); return null; end';
+    create trigger slow after insert on hapax_record execute function slow()";
+
+async fn waits_for_a_connection() {
+    let schema = schema().await;
+    let store = store(&format!("{}&connections=1", schema.url()));
+    let operations: Vec<Operation> = (0..6).map(|n| Operation::new(&format!("waits {n}"))).collect();
+    // Creates the tables, and learns the clock of the server.
+    store.read(&operations[0].0.record_key()).await.unwrap();
+    schema.admin().batch_execute(SLOW_INSERTS).await.unwrap();
+    for begun in join_all(operations.iter().map(|operation| operation.begin(&*store, FIRST))).await {
+        assert!(matches!(begun.unwrap(), Begun::Granted(_)));
+    }
+    let row = schema.admin().query_one("select last_value from inserts", &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 6, "a begin was sent again");
 }
 
 async fn comes_up_later() {
