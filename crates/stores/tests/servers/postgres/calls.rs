@@ -198,7 +198,7 @@ async fn locked_record() {
     assert!(matches!(locked.complete(&*store, &grant, "done").await, Ok(Completed::Done)));
 }
 
-/// Counts the statements that insert, and makes each take a while: six take longer than the clock of a token may be off.
+/// Counts the statements that insert, and makes each slow: six take longer than a token may be old.
 const SLOW_INSERTS: &str = "
     create sequence inserts;
     grant usage on sequence inserts to public;
