@@ -27,6 +27,7 @@ mod reconcile;
 mod reconciliation;
 mod redis;
 mod relay;
+mod shell_blocks;
 #[path = "../it/torture.rs"]
 mod torture;
 mod worker;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         any_language::tests(),
         demo::tests(),
         packaging::tests(),
+        shell_blocks::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),
     ];
