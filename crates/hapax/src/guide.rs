@@ -1,9 +1,10 @@
-//! Sixteen chapters. Every example is compiled, and run unless it needs a server.
+//! Nineteen chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
 //! | `the_three_layers` | everybody: gate, ledger and outbox, end to end | `sqlite`, `worker` |
 //! | `choosing` | everybody: which store, which policy, ledger or not, for six cases | – |
+//! | `in_front_of_your_api` | everybody with an HTTP API in any language: the gateway in five minutes | – |
 //! | `your_first_route` | authors of a service with axum | `axum`, `sqlite` |
 //! | `what_a_client_sees` | authors of a client of a protected route | `axum` |
 //! | `outcomes` | authors of a handler | `tokio`; its part on HTTP `axum` |
@@ -17,6 +18,8 @@
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
+//! | `security` | operators: what is stored, who may read it, what each port allows | – |
+//! | `sizing` | operators: memory and disk for the records | – |
 //! | `from_a_pattern` | authors of a service with a hand-written lock in Redis | `tokio` |
 //!
 //! Complete programs are in the folder `examples/` of the repository.
@@ -28,6 +31,10 @@ pub mod the_three_layers {
 
 pub mod choosing {
     #![doc = include_str!("guide/choosing.md")]
+}
+
+pub mod in_front_of_your_api {
+    #![doc = include_str!("guide/in_front_of_your_api.md")]
 }
 
 #[cfg(all(feature = "axum", feature = "sqlite"))]
@@ -95,6 +102,14 @@ pub mod records_in_redis {
 
 pub mod operating_a_gateway {
     #![doc = include_str!("guide/operating_a_gateway.md")]
+}
+
+pub mod security {
+    #![doc = include_str!("guide/security.md")]
+}
+
+pub mod sizing {
+    #![doc = include_str!("guide/sizing.md")]
 }
 
 #[cfg(feature = "tokio")]

@@ -17,6 +17,9 @@ use hapax_testkit::servers::Trial;
 use libtest_mimic::{Completion, Failed};
 use rusqlite::Connection;
 
+/// The programs that the documents use beside `hapax`.
+const PROGRAMS: [&str; 5] = ["curl", "go", "node", "openssl", "python3"];
+
 /// How long a command that serves runs before it is asked to stop.
 const SERVES_FOR: &str = "3";
 
@@ -74,9 +77,9 @@ fn trial(block: ShellBlock) -> Trial {
         if let Some(reason) = block.reason {
             return Ok(Completion::ignored_with(reason));
         }
-        if let Some(missing) =
-            ["unshare", "ip", "timeout", "curl", "python3", "openssl"].into_iter().find(|name| !is_here(name))
-        {
+        let used = PROGRAMS.into_iter().filter(|name| block.text.contains(&format!("{name} ")));
+        let mut needed = ["unshare", "ip", "timeout"].into_iter().chain(used);
+        if let Some(missing) = needed.find(|name| !is_here(name)) {
             return Ok(Completion::ignored_with(format!("{missing} is not on PATH, or may not be used")));
         }
         let directory = directory_of_a_shop();
@@ -96,7 +99,7 @@ fn is_here(program: &str) -> bool {
     match program {
         "unshare" => probe.args(["--map-root-user", "--net", "--pid", "--fork", "true"]),
         "ip" => probe.arg("-V"),
-        "openssl" => probe.arg("version"),
+        "openssl" | "go" => probe.arg("version"),
         _ => probe.arg("--version"),
     };
     probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
@@ -111,6 +114,8 @@ fn directory_of_a_shop() -> tempfile::TempDir {
         SqliteOutbox::migrate(&mut file).unwrap();
         SqliteQueue::migrate(&mut file).unwrap();
     }
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    std::os::unix::fs::symlink(examples, directory.path().join("examples")).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let _inside = runtime.enter();
     for name in ["hapax.db", "requests.db"] {
@@ -127,13 +132,16 @@ fn directory_of_a_shop() -> tempfile::TempDir {
 /// Runs bash in a network and a process tree of its own: whatever it leaves running ends with it.
 fn bash(script: &str, directory: &Path) -> Result<Output, Failed> {
     let folder = PathBuf::from(env!("CARGO_BIN_EXE_hapax")).parent().unwrap_or(Path::new("/")).display().to_string();
+    let home = directory.display().to_string();
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
     let mut shell = Command::new("unshare");
     shell.args(["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "timeout", "120", "bash", "-c"]);
     shell.arg(format!("ip link set lo up\n{script}")).current_dir(directory);
-    let variables: BTreeMap<String, String> = [("PATH", path), ("HOME", directory.display().to_string())]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into();
+    // Kept for the next run: the compiler of Go first compiles its library.
+    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| "/var/tmp".into());
+    let cache = format!("{cache}/hapax-services/go");
+    let variables: BTreeMap<String, String> =
+        [("PATH", path), ("HOME", home), ("GOCACHE", cache)].map(|(name, value)| (name.to_owned(), value)).into();
     Ok(shell.env_clear().envs(variables).stdin(Stdio::null()).output()?)
 }
 
