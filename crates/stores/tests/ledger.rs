@@ -6,5 +6,7 @@ mod sqlite_ledger;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    hapax_testkit::ledger_main(&[postgres_ledger::backend(), sqlite_ledger::backend()])
+    let mut backends = postgres_ledger::backends();
+    backends.push(sqlite_ledger::backend());
+    hapax_testkit::ledger_main(&backends)
 }

@@ -53,6 +53,11 @@ impl Call {
         self.fingerprint
     }
 
+    /// The payload's fingerprint under the older rule that is accepted, too.
+    pub const fn older_fingerprint(&self) -> Option<Fingerprint> {
+        self.older
+    }
+
     /// Whether a row with this fingerprint has the same payload. Without a rule on either side nothing is compared: a
     /// caller that sends no fingerprint cannot show that its payload is another one.
     pub fn accepts(&self, recorded: Fingerprint) -> bool {

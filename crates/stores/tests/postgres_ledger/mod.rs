@@ -1,26 +1,36 @@
-//! The ledger suite's setup of PostgreSQL: all cases share one server, and each has a schema.
+//! The ledger suite's setups of PostgreSQL, one for each door to the ledger in a transaction of the caller's own: the
+//! driver `tokio_postgres`, and the functions in SQL. Runners and copies by other ways use the same rows, so each door
+//! also replays what the others wrote. All cases share one server, and each has a schema.
 
-use std::cell::RefCell;
+mod driver;
+mod functions;
+mod session;
+
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use async_trait::async_trait;
-use hapax_core::ledger::{Call, CallResult, Claimed, Entry, Event, HandlerFailure, Terms, Work};
+use hapax_core::OperationId;
+use hapax_core::ledger::Terms;
 use hapax_core::runtime::Tokio;
 use hapax_core::store::Inspect;
-use hapax_core::{BoxError, EventId, OperationId, Result};
-use hapax_stores::{Postgres, PostgresEntry, PostgresLedger};
+use hapax_stores::{Postgres, PostgresLedger};
 use hapax_testkit::proxy::{CutPoint, FaultRule, NetworkFault, Proxy};
 use hapax_testkit::servers::{PostgresSchema, PostgresServer};
 use hapax_testkit::{
-    ConnectionCut, CutRequest, Execute, LedgerBackend, LedgerCapability, LedgerContents, LedgerSession, LedgerSetup,
-    Script, Snapshot, StoredAttempts, StoredEntry, StoredEvent,
+    ConnectionCut, CutRequest, LedgerBackend, LedgerCapability, LedgerContents, LedgerSession, LedgerSetup,
+    StoredAttempts, StoredEntry, StoredEvent,
 };
-use tokio_postgres::{Client, IsolationLevel, NoTls, Row, Transaction};
+use tokio_postgres::{Client, NoTls, Row};
 
-pub(crate) fn backend() -> LedgerBackend {
-    let make = || async { Box::new(PostgresDatabase::new().await) as Box<dyn LedgerSetup> };
-    LedgerBackend::new("postgres", make)
+use session::{DoorOptions, MakeDoor, PostgresSession};
+
+pub(crate) fn backends() -> Vec<LedgerBackend> {
+    vec![backend("postgres", driver::door), backend("postgres_functions", functions::door)]
+}
+
+fn backend(name: &'static str, door: MakeDoor) -> LedgerBackend {
+    let make = move || async move { Box::new(PostgresDatabase::new(door).await) as Box<dyn LedgerSetup> };
+    LedgerBackend::new(name, make)
         .requiring("postgres")
         .lacking(&[(LedgerCapability::ForeignKeysOff, "only a superuser can turn them off")])
 }
@@ -28,10 +38,11 @@ pub(crate) fn backend() -> LedgerBackend {
 struct PostgresDatabase {
     server: std::sync::Arc<PostgresServer>,
     schema: PostgresSchema,
+    door: MakeDoor,
 }
 
 impl PostgresDatabase {
-    async fn new() -> Self {
+    async fn new(door: MakeDoor) -> Self {
         let server = PostgresServer::shared().await.expect("the server starts");
         let schema = server.schema().await.expect("the server answers");
         let url = schema.url().parse().expect("the URL is valid");
@@ -41,7 +52,7 @@ impl PostgresDatabase {
         let tables = "create table effect (namespace text not null, operation text not null);
                       create table taken (id integer primary key);
                       insert into taken values (1);";
-        let database = Self { server, schema };
+        let database = Self { server, schema, door };
         let owner = database.connect().await;
         owner.batch_execute(tables).await.expect("the tables are new");
         database
@@ -58,13 +69,10 @@ impl PostgresDatabase {
 
     fn session_at(&self, address: SocketAddr, terms: Terms) -> PostgresSession {
         let url = self.schema.url_at(address).parse().expect("the URL is valid");
-        PostgresSession {
-            ledger: PostgresLedger::connect(&url, terms).expect("the URL can be used"),
-            owner_url: self.owner_url(address),
-            transaction: RefCell::default(),
-            entries: RefCell::default(),
-            proxy: None,
-        }
+        let ledger = PostgresLedger::connect(&url, terms).expect("the URL can be used");
+        let schema = self.schema.name().to_owned();
+        let door = (self.door)(DoorOptions { ledger: ledger.clone(), url: self.owner_url(address), schema });
+        PostgresSession { ledger, door, proxy: None }
     }
 
     async fn rows<T>(&self, sql: &str, read: impl Fn(&Row) -> T) -> Vec<T> {
@@ -160,111 +168,5 @@ fn counted(row: &Row) -> StoredAttempts {
         operation: operation(row, 1),
         attempts: row.get::<_, i32>(2).cast_unsigned(),
         is_dead: row.get(3),
-    }
-}
-
-struct PostgresSession {
-    ledger: PostgresLedger,
-    owner_url: String,
-    transaction: RefCell<Option<Rc<Transaction<'static>>>>,
-    entries: RefCell<Vec<PostgresEntry>>,
-    proxy: Option<Proxy>,
-}
-
-impl PostgresSession {
-    fn transaction(&self) -> Rc<Transaction<'static>> {
-        Rc::clone(self.transaction.borrow().as_ref().expect("a transaction was begun"))
-    }
-
-    fn take_transaction(&self) -> Option<Transaction<'static>> {
-        Rc::into_inner(self.transaction.take()?)
-    }
-
-    fn entry(&self, operation: OperationId) -> usize {
-        let place = self.entries.borrow().iter().position(|entry| entry.operation() == operation);
-        place.expect("the operation was claimed")
-    }
-}
-
-/// The transaction of a handler.
-struct Within<'t>(&'t Transaction<'t>);
-
-#[async_trait(?Send)]
-impl Execute for Within<'_> {
-    async fn execute(&self, sql: &str) -> Result<(), BoxError> {
-        Ok(self.0.batch_execute(sql).await?)
-    }
-}
-
-#[async_trait(?Send)]
-impl Execute for PostgresSession {
-    async fn execute(&self, sql: &str) -> Result<(), BoxError> {
-        Ok(self.transaction().batch_execute(sql).await?)
-    }
-}
-
-#[async_trait(?Send)]
-impl LedgerSession for PostgresSession {
-    async fn run(&self, call: Call, script: &Script) -> CallResult<String> {
-        let handler = async |transaction: &Transaction<'_>, entry: &mut Entry| {
-            let handled = script.handle(&Within(transaction), std::slice::from_mut(entry)).await;
-            handled.map(|mut answers| answers.remove(0)).map_err(|failed| failed.failure)
-        };
-        self.ledger.run(call, handler).await
-    }
-
-    async fn run_batch(&self, work: Vec<Work>, script: &Script) -> Vec<CallResult<String>> {
-        let handler = async |transaction: &Transaction<'_>, entries: &mut [Entry]| {
-            script.handle(&Within(transaction), entries).await.map_err(HandlerFailure::from)
-        };
-        self.ledger.run_batch(work, handler).await
-    }
-
-    async fn reopen(&self, operation: OperationId) -> Result<bool> {
-        self.ledger.reopen(operation).await
-    }
-
-    /// Begins on a connection of its own, which ends with the runtime.
-    async fn begin(&self, snapshot: Snapshot) -> Result<(), BoxError> {
-        let client: &'static mut Client = Box::leak(Box::new(connect(&self.owner_url).await?));
-        let level = match snapshot {
-            Snapshot::PerStatement => IsolationLevel::ReadCommitted,
-            Snapshot::PerTransaction => IsolationLevel::RepeatableRead,
-        };
-        let transaction = client.build_transaction().isolation_level(level).start().await;
-        *self.transaction.borrow_mut() = Some(Rc::new(transaction?));
-        Ok(())
-    }
-
-    async fn claim(&self, call: &Call) -> Result<Claimed<String, ()>> {
-        let claimed = self.ledger.claim(&self.transaction(), call).await?;
-        Ok(claimed.map_entry(|entry| self.entries.borrow_mut().push(entry)))
-    }
-
-    fn emit(&self, operation: OperationId, event: Event) -> Result<EventId> {
-        let place = self.entry(operation);
-        self.entries.borrow_mut()[place].emit(event)
-    }
-
-    async fn finish(&self, operation: OperationId, answer: &str) -> Result<()> {
-        let place = self.entry(operation);
-        let entry = self.entries.borrow_mut().remove(place);
-        entry.finish(&self.transaction(), &answer.to_owned()).await
-    }
-
-    async fn commit(&self) -> Result<(), BoxError> {
-        let transaction = self.take_transaction().expect("a transaction was begun");
-        Ok(transaction.commit().await?)
-    }
-
-    async fn roll_back(&self) {
-        if let Some(transaction) = self.take_transaction() {
-            // If the connection broke, the server rolls back.
-            drop(transaction.rollback().await);
-        }
-    }
-
-    fn was_cut(&self) -> bool {
-        self.proxy.as_ref().is_some_and(|proxy| proxy.counts().cuts > 0)
     }
 }

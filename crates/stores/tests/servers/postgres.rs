@@ -4,6 +4,7 @@ mod access;
 mod calls;
 mod ledger;
 mod ledger_failures;
+mod ledger_functions;
 mod ledger_upkeep;
 mod outages;
 mod outbox;
@@ -20,8 +21,9 @@ use hapax_testkit::servers::{PostgresSchema, PostgresServer, PostgresServerOptio
 use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_upkeep::tests(), outbox::tests()];
-    let others = [access::tests(), calls::tests(), outages::tests(), schemas::tests(), worker::tests()];
+    let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_functions::tests(), ledger_upkeep::tests()];
+    let others =
+        [outbox::tests(), access::tests(), calls::tests(), outages::tests(), schemas::tests(), worker::tests()];
     ledgers.into_iter().chain(others).flatten().collect()
 }
 

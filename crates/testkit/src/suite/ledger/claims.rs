@@ -148,20 +148,21 @@ pub(super) async fn the_same_operation_twice_in_a_transaction_is_an_error(world:
 }
 
 pub(super) async fn the_same_operation_again_after_its_finish_is_an_error(world: &World<'_>) {
-    let session = world.setup.session(terms()).await;
-    session.begin(Snapshot::PerStatement).await.expect("the database answers");
-    assert!(matches!(session.claim(&call(1)).await, Ok(Claimed::Fresh(()))));
-    let answer = Script::good().handle_own(&*session, "transfers", operation(1)).await;
-    session.finish(operation(1), &answer.expect("the effect is written")).await.expect("the claim is open");
-    if world.way == Way::OwnSavepoint {
-        session.execute("savepoint outer_one").await.expect("a transaction is open");
-    }
     let other_payload = Call::new(operation(1)).fingerprint(OTHER_PAYLOAD);
+    // A transaction each: a database may let no statement follow one that failed.
     for again in [call(1), other_payload] {
+        let session = world.setup.session(terms()).await;
+        session.begin(Snapshot::PerStatement).await.expect("the database answers");
+        assert!(matches!(session.claim(&call(1)).await, Ok(Claimed::Fresh(()))));
+        let answer = Script::good().handle_own(&*session, "transfers", operation(1)).await;
+        session.finish(operation(1), &answer.expect("the effect is written")).await.expect("the claim is open");
+        if world.way == Way::OwnSavepoint {
+            session.execute("savepoint outer_one").await.expect("a transaction is open");
+        }
         let error = session.claim(&again).await.expect_err("the transaction has claimed it before");
         assert_eq!(error.kind(), ErrorKind::Invalid);
+        session.roll_back().await;
     }
-    session.roll_back().await;
     world.assert_nothing_then_fresh().await;
 }
 
