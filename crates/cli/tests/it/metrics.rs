@@ -158,7 +158,10 @@ async fn the_metrics_describe_the_build_and_the_process() {
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     let page = page(&gateway).await;
     let build = page.lines().find(|line| line.starts_with("hapax_build_info{")).expect("build info");
-    assert!(build.contains(&format!("version=\"{}\"", env!("CARGO_PKG_VERSION"))) && build.ends_with(" 1"), "{build}");
+    // A build with the feature `chaos` says so in its version.
+    let version =
+        format!("version=\"{}{}\"", env!("CARGO_PKG_VERSION"), if cfg!(feature = "chaos") { "+chaos" } else { "" });
+    assert!(build.contains(&version) && build.ends_with(" 1"), "{build}");
     for name in ["cpu_seconds_total", "resident_memory_bytes", "open_fds", "max_fds", "start_time_seconds"] {
         assert!(value(&page, &format!("process_{name}")) >= 0.0, "{name}");
     }

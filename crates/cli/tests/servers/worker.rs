@@ -115,24 +115,29 @@ impl Drop for RunningWorker {
 }
 
 /// As much of the protocol of NATS as a request needs.
-pub(crate) struct NatsClient(BufReader<TcpStream>);
+pub(crate) struct NatsClient {
+    stream: BufReader<TcpStream>,
+    /// Its own: tests share a server, and each would get the replies to the others.
+    inbox: String,
+}
 
 impl NatsClient {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        let mut client = Self(BufReader::new(stream));
+        let inbox = format!("_INBOX.cli-{}", stream.local_addr().unwrap().port());
+        let mut client = Self { stream: BufReader::new(stream), inbox };
         client.line();
-        client.send("CONNECT {\"verbose\":false,\"headers\":true}\r\nSUB _INBOX.cli 1\r\n");
+        client.send(&format!("CONNECT {{\"verbose\":false,\"headers\":true}}\r\nSUB {} 1\r\n", client.inbox));
         client
     }
 
     /// Sends a request with these headers, which may be empty, and returns the reply.
     pub(crate) fn request(&mut self, subject: &str, headers: &str, body: &str) -> String {
-        let (head, all) = (headers.len(), headers.len() + body.len());
+        let (inbox, head, all) = (&self.inbox, headers.len(), headers.len() + body.len());
         self.send(&match head {
-            0 => format!("PUB {subject} _INBOX.cli {all}\r\n{body}\r\n"),
-            _ => format!("HPUB {subject} _INBOX.cli {head} {all}\r\n{headers}{body}\r\n"),
+            0 => format!("PUB {subject} {inbox} {all}\r\n{body}\r\n"),
+            _ => format!("HPUB {subject} {inbox} {head} {all}\r\n{headers}{body}\r\n"),
         });
         loop {
             let line = self.line();
@@ -141,19 +146,19 @@ impl NatsClient {
             } else if line.starts_with("MSG") || line.starts_with("HMSG") {
                 let length: usize = line.split_whitespace().last().unwrap().parse().unwrap();
                 let mut reply = vec![0; length + 2];
-                self.0.read_exact(&mut reply).unwrap();
+                self.stream.read_exact(&mut reply).unwrap();
                 return String::from_utf8(reply).unwrap();
             }
         }
     }
 
     fn send(&mut self, text: &str) {
-        self.0.get_mut().write_all(text.as_bytes()).unwrap();
+        self.stream.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
+        self.stream.read_line(&mut line).unwrap();
         assert!(!line.is_empty(), "the server has closed the connection");
         line
     }
