@@ -34,6 +34,7 @@
 //! | `postgres` | `stores::Postgres`: records on a PostgreSQL server |
 //! | `redis` | `stores::Redis`: records on a Redis or Valkey server |
 //! | `sqlite` | `stores::Sqlite`: records in one file |
+//! | `sqlx` | `stores::SqlxLedger`: the ledger in transactions of sqlx on PostgreSQL |
 //! | `test-util` | `testing`: delivers a call twice and kills it in between, for the tests of services with a ledger |
 //! | `webhook` | `brokers::WebhookSink`: events as signed POSTs to endpoints |
 
@@ -56,5 +57,5 @@ pub use hapax_brokers as brokers;
 pub use hapax_core::testing;
 #[cfg(feature = "http")]
 pub use hapax_http as http;
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite", feature = "sqlx"))]
 pub use hapax_stores as stores;

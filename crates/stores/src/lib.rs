@@ -6,6 +6,7 @@
 //! | `postgres` | [`Postgres`]: a PostgreSQL server, for any number of hosts |
 //! | `redis` | [`Redis`]: a Redis or Valkey server, for any number of hosts |
 //! | `sqlite` | [`Sqlite`]: one file, for one host; Linux and macOS only |
+//! | `sqlx` | [`SqlxLedger`]: no store, but the ledger in transactions of sqlx on PostgreSQL |
 //! | `tokio` | `Redis::connect` and `Sqlite::open`, which use the current tokio runtime |
 
 #[cfg(all(feature = "sqlite", not(unix)))]
@@ -14,22 +15,30 @@ compile_error!(
      their mode; use the feature `postgres` or `redis`"
 );
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 mod chaos;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod event;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod headers;
+#[cfg(any(feature = "postgres", feature = "sqlx"))]
+mod ledger_row;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod letter;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "postgres", feature = "sqlx"))]
+mod schema;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod spread;
+#[cfg(any(feature = "postgres", feature = "sqlx"))]
+mod sql_state;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "sqlx")]
+mod sqlx;
 
 #[cfg(feature = "postgres")]
 pub use postgres::{
@@ -44,3 +53,5 @@ pub use sqlite::{
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteQueue, SqliteSink, SqliteSinkConfig, SqliteSource, SqliteSourceSettings};
+#[cfg(feature = "sqlx")]
+pub use sqlx::{SqlxEntry, SqlxLedger};

@@ -22,7 +22,6 @@ mod migrations;
 mod outbox;
 mod pool;
 mod row;
-mod schema;
 mod statements;
 mod sweep;
 mod tables;
@@ -49,6 +48,8 @@ use pool::{ConnectionPool, Parameter};
 use row::{RecordColumns, RecordReply};
 use statements::Statements;
 use sweep::SweepPosition;
+
+use crate::schema;
 
 pub use dead::PostgresDeadLetters;
 pub use ledger::{HandleJobs, PostgresEntry, PostgresLedger, PostgresProcess};

@@ -20,7 +20,7 @@ const CORE_MANIFEST: &str = "crates/core/Cargo.toml";
 #[rustfmt::skip]
 const OUTSIDE_CORE: &[&str] = &[
     "http", "hyper", "tower", "axum",
-    "rusqlite", "redis", "tokio_postgres",
+    "rusqlite", "redis", "sqlx", "tokio_postgres",
     "rdkafka", "lapin", "async_nats",
 ];
 

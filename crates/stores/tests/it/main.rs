@@ -14,5 +14,6 @@ mod queue;
 mod redrive;
 mod sink;
 mod sqlite;
+mod sqlx;
 mod turns;
 mod worker;

@@ -1,10 +1,11 @@
 //! The ledger suite's setups of PostgreSQL, one for each door to the ledger in a transaction of the caller's own: the
-//! driver `tokio_postgres`, and the functions in SQL. Runners and copies by other ways use the same rows, so each door
-//! also replays what the others wrote. All cases share one server, and each has a schema.
+//! drivers `tokio_postgres` and `sqlx`, and the functions in SQL. Runners and copies by other ways use the same rows,
+//! so each door also replays what the others wrote. All cases share one server, and each has a schema.
 
 mod driver;
 mod functions;
 mod session;
+mod sqlx;
 
 use std::net::SocketAddr;
 
@@ -25,7 +26,11 @@ use tokio_postgres::{Client, NoTls, Row};
 use session::{DoorOptions, MakeDoor, PostgresSession};
 
 pub(crate) fn backends() -> Vec<LedgerBackend> {
-    vec![backend("postgres", driver::door), backend("postgres_functions", functions::door)]
+    vec![
+        backend("postgres", driver::door),
+        backend("postgres_functions", functions::door),
+        backend("postgres_sqlx", sqlx::door),
+    ]
 }
 
 fn backend(name: &'static str, door: MakeDoor) -> LedgerBackend {

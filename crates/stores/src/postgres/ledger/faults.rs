@@ -4,10 +4,10 @@ use std::error::Error as StdError;
 
 use hapax_core::ledger::{Fault, FaultKind};
 use hapax_core::{Error, ErrorKind};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 
-use crate::chaos;
 use crate::postgres::call_error::{PostgresCallError, PostgresDriverError, is_rolled_back};
+use crate::sql_state::fault_kind;
 
 /// The fault of a call that needed a connection of the pool.
 pub(super) fn connect_fault(error: PostgresCallError) -> Fault {
@@ -55,31 +55,5 @@ pub(super) fn kind(error: &tokio_postgres::Error) -> FaultKind {
             FaultKind::Failed
         };
     };
-    match code {
-        code if CONFLICTS.contains(code) => FaultKind::Conflict,
-        code if *code == SqlState::UNIQUE_VIOLATION && chaos::on("postgres_any_violation_is_ours") => {
-            FaultKind::Conflict
-        }
-        // The table of locks is full, or the server is out of memory: a smaller transaction may fit.
-        code if *code == SqlState::OUT_OF_MEMORY => FaultKind::TooLarge,
-        code if MISSING.contains(code) || is_right_missing(error) => FaultKind::Unusable,
-        // 58 is an error of the system, for instance a disk that cannot be read.
-        code if ["08", "53", "57P", "58", "25006"].iter().any(|class| code.code().starts_with(class)) => {
-            FaultKind::Unavailable
-        }
-        _ => FaultKind::Failed,
-    }
-}
-
-const CONFLICTS: [SqlState; 3] =
-    [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::LOCK_NOT_AVAILABLE];
-
-const MISSING: [SqlState; 3] = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN, SqlState::INVALID_SCHEMA_NAME];
-
-/// Whether the role has no right to an object. A policy that forbids one row has the same code, and so has an error
-/// that a function of the user raises: those are about one message. The names are those of the server's own functions,
-/// which no language changes.
-fn is_right_missing(error: &tokio_postgres::Error) -> bool {
-    let checks = error.as_db_error().and_then(|error| error.routine()).is_some_and(|name| name.starts_with("aclcheck"));
-    checks && error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+    fault_kind(code.code(), error.as_db_error().and_then(DbError::routine))
 }

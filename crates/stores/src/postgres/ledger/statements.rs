@@ -2,19 +2,18 @@ use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::pin::pin;
 
-use bytes::Bytes;
 use futures_util::future::{join, try_join3};
 use futures_util::poll;
+use hapax_core::OperationId;
 use hapax_core::ledger::{
-    Call, Fault, FaultKind, Finished, FoundRow, LastStatement, LedgerVerdict, OutboxRow, Row, Transaction, Tried,
-    TriedClaims,
+    Call, Fault, FaultKind, Finished, FoundRow, LastStatement, OutboxRow, Transaction, Tried, TriedClaims,
 };
-use hapax_core::{Fingerprint, OperationId, Rule};
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::faults::{commit_fault, fault, is_division_by_zero, kind};
 use crate::chaos;
+use crate::ledger_row::{FinishedRow, headers, verdict_number};
 use crate::postgres::schema::Schema;
 
 /// The texts of the statements, with the tables in their schema. They are sent unnamed, so that no plan outlives the
@@ -181,7 +180,7 @@ impl<'r> FinishedColumns<'r> {
     fn of(rows: &'r [Finished]) -> Self {
         Self {
             operations: rows.iter().map(|row| uuid(row.operation)).collect(),
-            verdicts: rows.iter().map(|row| number(row.verdict)).collect(),
+            verdicts: rows.iter().map(|row| verdict_number(row.verdict)).collect(),
             answers: rows.iter().map(|row| &row.answer[..]).collect(),
         }
     }
@@ -301,10 +300,6 @@ struct EventColumns<'r> {
 
 impl<'r> EventColumns<'r> {
     fn of(rows: &'r [OutboxRow]) -> Self {
-        let headers = |row: &OutboxRow| {
-            let headers: BTreeMap<_, _> = row.headers.iter().map(|(name, value)| (name, value)).collect();
-            serde_json::to_string(&headers).expect("texts can be written as JSON")
-        };
         Self {
             ids: rows.iter().map(|row| Uuid::from_bytes(*row.id.as_bytes())).collect(),
             operations: rows.iter().map(|row| uuid(row.operation)).collect(),
@@ -329,26 +324,13 @@ fn found(row: &tokio_postgres::Row) -> Result<FoundRow, tokio_postgres::Error> {
     if !is_found {
         return Ok(if is_dead { FoundRow::Dead } else { FoundRow::Nothing });
     }
-    let (rule, verdict): (i16, i16) = (row.try_get("rule")?, row.try_get("verdict")?);
-    let fingerprint: &[u8] = row.try_get("fingerprint")?;
-    let bytes = fingerprint.try_into().unwrap_or_default();
-    Ok(FoundRow::Row(Row {
-        fingerprint: Fingerprint::from_parts(Rule(u8::try_from(rule).unwrap_or(u8::MAX)), bytes),
-        verdict: if verdict == number(LedgerVerdict::Rejected) {
-            LedgerVerdict::Rejected
-        } else {
-            LedgerVerdict::Applied
-        },
-        answer: Bytes::copy_from_slice(row.try_get("answer")?),
-        transaction: Some(row.try_get::<_, i64>("transaction")?.cast_unsigned()),
+    Ok(FoundRow::from(FinishedRow {
+        rule: row.try_get("rule")?,
+        verdict: row.try_get("verdict")?,
+        fingerprint: row.try_get("fingerprint")?,
+        answer: row.try_get("answer")?,
+        transaction: row.try_get("transaction")?,
     }))
-}
-
-fn number(verdict: LedgerVerdict) -> i16 {
-    match verdict {
-        LedgerVerdict::Applied => 1,
-        LedgerVerdict::Rejected => 2,
-    }
 }
 
 pub(super) fn uuid(operation: OperationId) -> Uuid {

@@ -14,6 +14,7 @@ impl Schema {
         (is_plain && (1..=63).contains(&name.len())).then(|| Self(name.to_owned()))
     }
 
+    #[cfg(feature = "postgres")]
     pub(crate) fn name(&self) -> &str {
         &self.0
     }
@@ -24,6 +25,7 @@ impl Schema {
         sql.replace("hapax_", &format!("{self}.hapax_"))
     }
 
+    #[cfg(feature = "postgres")]
     /// The statement with the name of this schema for the identifier "SCHEMA".
     pub(crate) fn replace_in(&self, sql: &str) -> String {
         sql.replace("\"SCHEMA\"", &self.to_string())
