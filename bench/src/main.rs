@@ -5,6 +5,8 @@
 //! cargo xtask bench core gate only those whose name contains "gate"
 //! cargo xtask bench http      the HTTP layer
 //! cargo xtask bench redis     the store on Redis, beside the driver alone
+//! cargo xtask bench postgres  the store on PostgreSQL, beside its statements alone and beside single statements
+//! cargo xtask bench postgres-10m  the same among 10,000,000 records, which takes minutes to fill
 //! cargo xtask bench ledger    the ledger on PostgreSQL and SQLite, beside bare claim rows
 //! cargo xtask bench ledger-10m  the same in a table of 10,000,000 rows, which takes minutes to fill
 //! cargo xtask bench worker    the worker on Kafka, NATS and SQLite, beside loops without it
@@ -51,6 +53,8 @@ fn main() -> anyhow::Result<()> {
         Some("core") => ("core", subjects::library()),
         Some("http") => ("http", subjects::http()),
         Some("redis") => ("redis", subjects::redis()?),
+        Some("postgres") => ("postgres", subjects::postgres()?),
+        Some("postgres-10m") => ("postgres-10m", subjects::large_postgres()?),
         Some("ledger") => ("ledger", subjects::ledger()?),
         Some("ledger-10m") => ("ledger-10m", subjects::large_ledger()?),
         Some("worker") => ("worker", subjects::worker()?),
@@ -58,8 +62,8 @@ fn main() -> anyhow::Result<()> {
         Some("gateway") => ("gateway", subjects::gateway()?),
         Some(_) | None => {
             bail!(
-                "the first argument must be core, http, redis, ledger, ledger-10m, worker, worker-1m, sizing or \
-                   gateway"
+                "the first argument must be core, http, redis, postgres, postgres-10m, ledger, ledger-10m, worker, \
+                 worker-1m, sizing or gateway"
             )
         }
     };

@@ -6,6 +6,7 @@ mod gateway;
 mod http;
 mod ledger;
 mod memory;
+mod postgres;
 mod redis;
 mod sqlite;
 mod statements;
@@ -48,6 +49,16 @@ pub(crate) fn gateway() -> anyhow::Result<Vec<Subject>> {
 /// The store on Redis, against the driver alone.
 pub(crate) fn redis() -> anyhow::Result<Vec<Subject>> {
     redis::all()
+}
+
+/// The store on PostgreSQL, against its statements by the driver alone and against single statements.
+pub(crate) fn postgres() -> anyhow::Result<Vec<Subject>> {
+    postgres::all()
+}
+
+/// The store on PostgreSQL among ten million records.
+pub(crate) fn large_postgres() -> anyhow::Result<Vec<Subject>> {
+    postgres::among_many()
 }
 
 /// The ledger, against the same effect with a bare claim row.

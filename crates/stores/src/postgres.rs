@@ -1,9 +1,10 @@
 //! Records in PostgreSQL. The server's clock is the only clock.
 //!
 //! ```text
-//! begin, renew, complete, read, swap   one statement and one round trip each, in a transaction of its own; the machine
-//!                                      decides a row of the protocol that the statement does not carry out
-//! sweep                                small steps over the pages of the table; records that a call locks are skipped
+//! begin, renew, complete, swap   concurrent calls share a statement in a transaction of its own (batch.rs); the
+//!                                machine decides a row of the protocol that the statement does not carry out
+//! read                           one statement
+//! sweep                          small steps over the pages of the table; records that a call locks are skipped
 //! ```
 //!
 //! Each statement has a connection to itself until its reply, and is sent once and unnamed. A call that is cancelled,
@@ -12,6 +13,7 @@
 //! A first token is drawn from an estimate of the server's clock. The statement that stores it compares it with the
 //! server's clock, and with the largest token of the records that were removed.
 
+mod batch;
 mod call_error;
 mod check;
 mod clock;
@@ -41,11 +43,12 @@ use tokio::sync::{OnceCell, oneshot};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use batch::{BatchCall, BatchQueue, BeginCall, CompleteCall, RenewCall, SwapCall};
 use call_error::{NO_TABLES, PostgresCallError};
 use check::{ServerFacts, record_findings};
 use clock::ServerClock;
 use pool::{ConnectionPool, Parameter};
-use row::{RecordColumns, RecordReply};
+use row::RecordReply;
 use statements::Statements;
 use sweep::SweepPosition;
 
@@ -81,6 +84,26 @@ pub use url::PostgresUrl;
 pub struct Postgres {
     shared: Arc<Shared>,
     pool: ConnectionPool,
+    queues: Queues,
+}
+
+/// The calls that wait to be sent, by their statement.
+struct Queues {
+    begin: Arc<BatchQueue<BeginCall>>,
+    renew: Arc<BatchQueue<RenewCall>>,
+    complete: Arc<BatchQueue<CompleteCall>>,
+    swap: Arc<BatchQueue<SwapCall>>,
+}
+
+impl Queues {
+    fn new(shared: &Arc<Shared>, pool: &ConnectionPool, connections: usize) -> Self {
+        Self {
+            begin: BatchQueue::new(shared, pool, connections),
+            renew: BatchQueue::new(shared, pool, connections),
+            complete: BatchQueue::new(shared, pool, connections),
+            swap: BatchQueue::new(shared, pool, connections),
+        }
+    }
 }
 
 /// What all handles to one store share.
@@ -121,15 +144,17 @@ impl Postgres {
     pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let url = Arc::new(url.clone());
         let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), url.connections)?;
-        let shared = Shared {
+        let connections = url.connections;
+        let shared = Arc::new(Shared {
             statements: Statements::new(&url.schema),
             clock: ServerClock::new(Arc::clone(&runtime)),
             runtime,
             has_tables: OnceCell::new(),
             swept_to: SweepPosition::default(),
             url,
-        };
-        Ok(Self { shared: Arc::new(shared), pool })
+        });
+        let queues = Queues::new(&shared, &pool, connections);
+        Ok(Self { shared, pool, queues })
     }
 
     /// Runs one of the statements, once the tables are there.
@@ -140,23 +165,6 @@ impl Postgres {
     ) -> Result<Vec<Row>, PostgresCallError> {
         self.create_tables().await?;
         self.pool.query(statement(&self.shared.statements), parameters).await
-    }
-
-    /// Runs a statement about one record and reads its reply.
-    async fn query_record(
-        &self,
-        rk: &RecordKey,
-        statement: impl Fn(&Statements) -> &String,
-        parameters: &[Parameter<'_>],
-    ) -> Result<RecordReply> {
-        let rows = self.query(statement, parameters).await?;
-        self.read_reply(&rows, rk)
-    }
-
-    fn read_reply(&self, rows: &[Row], rk: &RecordKey) -> Result<RecordReply> {
-        let reply = row::reply(rows, rk, row::is_written(rows)?)?;
-        self.shared.clock.learn(&reply.seen);
-        Ok(reply)
     }
 
     /// Creates the missing tables at the first call, in a task: it ends even if every caller gives up.
@@ -206,19 +214,9 @@ impl Store for Postgres {
         let rk = ask.call.record_key();
         self.create_tables().await?;
         for _ in 0..TRIES {
-            // Before the token is drawn: it would be too small after a long wait for a connection.
-            let call = self.pool.begin_call().await?;
-            let (change, grant) = machine::first_grant(ask, &self.shared.clock.observe_absent());
-            let columns = RecordColumns::of(Some(&change.record), &rk);
-            let (key, check, lifetime) = (&rk.as_bytes()[..], columns.check(), i64::from(change.lifetime.0));
-            let mut parameters: Vec<Parameter<'_>> = vec![(&key, Type::BYTEA)];
-            // Without `expiry_s` and `answer`: a record in progress has none.
-            parameters.extend(columns.parameters(&check).into_iter().take(10));
-            parameters.push((&lifetime, Type::INT8));
-            let rows = call.query(&self.shared.statements.begin, &parameters).await?;
-            let reply = self.read_reply(&rows, &rk)?;
+            let (call, reply) = self.queues.begin.carry_out(BeginCall::new(ask, &self.shared.clock)).await?;
             if reply.is_written {
-                return Ok(Inserted::Granted(grant));
+                return Ok(Inserted::Granted(call.into_grant()));
             }
             if reply.seen.live().is_some() {
                 return Ok(Inserted::Found(reply.seen));
@@ -235,10 +233,9 @@ impl Store for Postgres {
     }
 
     async fn renew(&self, rk: &RecordKey, claim: &Claim) -> Result<Renewed> {
-        let (key, token, owner) = (&rk.as_bytes()[..], row::stored_token(claim.token), &claim.owner.0[..]);
-        let parameters: [Parameter<'_>; 3] = [(&key, Type::BYTEA), (&token, Type::INT8), (&owner, Type::BYTEA)];
-        for _ in 0..TRIES {
-            let reply = self.query_record(rk, |statements| &statements.renew, &parameters).await?;
+        let call = RenewCall { rk: *rk, claim: *claim };
+        for attempt in 0..TRIES {
+            let reply = self.write(&self.queues.renew, call.clone(), attempt).await?;
             if reply.is_written {
                 return Ok(Renewed::Yes);
             }
@@ -258,14 +255,16 @@ impl Store for Postgres {
             return Ok(Completed::Gone);
         };
         let may_recreate = matches!(machine::complete(&absent, ask), Decision::Change(..));
-        for _ in 0..TRIES {
-            let reply = self.write_completion(rk, ask, (&change, may_recreate)).await?;
+        let call = CompleteCall { rk: *rk, ask: ask.clone(), change, may_recreate };
+        for attempt in 0..TRIES {
+            let reply = self.write(&self.queues.complete, call.clone(), attempt).await?;
             match machine::complete(&reply.seen, ask) {
                 _ if reply.is_written && reply.seen.live().is_some() => return Ok(Completed::Done),
                 _ if reply.is_written => return Ok(Completed::Recreated),
                 Decision::Reply(completed) => return Ok(completed),
                 Decision::Change(change, completed) => match &reply.seen.record {
-                    // The statement completes such a record, so it has changed since the statement began.
+                    // The statement completes such a record, so it was locked, or has changed since the statement
+                    // began.
                     Some(record) if reply.seen.live().is_some() && is_held_by(record, ask) => {}
                     // The caller reads and swaps (clause 8 of the contract).
                     Some(record) if reply.seen.live().is_some() => return Ok(Completed::Lost(record.clone())),
@@ -280,12 +279,13 @@ impl Store for Postgres {
 
     async fn read(&self, rk: &RecordKey) -> Result<Observed> {
         let key = &rk.as_bytes()[..];
+        let sending = self.shared.clock.sending();
         let rows = self.query(|statements| &statements.read, &[(&key, Type::BYTEA)]).await?;
         if rows.first().is_some_and(|row| row.get("is_standby")) {
             return Err(Error::new(ErrorKind::NotApplied, "the server is a standby; use the URL of the primary"));
         }
-        let reply = row::reply(&rows, rk, false)?;
-        self.shared.clock.learn(&reply.seen);
+        let reply = row::reply(rows.first(), rk, false)?;
+        self.shared.clock.learn(&sending, &reply.seen);
         Ok(reply.seen)
     }
 
@@ -293,48 +293,29 @@ impl Store for Postgres {
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
         let url = Arc::clone(&self.shared.url);
         let pool = ConnectionPool::new(url, Arc::new(Tokio::current()), DEDICATED)?;
-        Ok(Arc::new(Self { shared: Arc::clone(&self.shared), pool }))
+        let shared = Arc::clone(&self.shared);
+        let queues = Queues::new(&shared, &pool, DEDICATED);
+        Ok(Arc::new(Self { shared, pool, queues }))
     }
 
     async fn swap(&self, rk: &RecordKey, seen: &Observed, next: &Change) -> Result<Swapped> {
-        let columns = RecordColumns::of(Some(&next.record), rk);
-        let seen_columns = RecordColumns::of(seen.record.as_ref(), rk);
-        let (check, seen_check) = (columns.check(), seen_columns.check());
-        let (key, lifetime) = (&rk.as_bytes()[..], i64::from(next.lifetime.0));
-        let seen_end = seen.live().map(|_| row::stored_time(seen.now.plus(seen.life_left)));
-        let mut parameters: Vec<Parameter<'_>> = vec![(&key, Type::BYTEA)];
-        parameters.extend(columns.parameters(&check));
-        parameters.extend([(&lifetime as _, Type::INT8), (&seen_end as _, Type::TIMESTAMPTZ)]);
-        parameters.extend(seen_columns.parameters(&seen_check));
-        let reply = self.query_record(rk, |statements| &statements.swap, &parameters).await?;
+        let call = SwapCall { rk: *rk, seen: seen.clone(), next: next.clone() };
+        let mut reply = self.write(&self.queues.swap, call.clone(), 0).await?;
+        if !reply.is_written && reply.seen.record == seen.record {
+            // The record may be locked by another transaction.
+            reply = self.write(&self.queues.swap, call, 1).await?;
+        }
         Ok(if reply.is_written { Swapped::Yes } else { Swapped::Changed })
     }
 }
 
 impl Postgres {
-    async fn write_completion(
-        &self,
-        rk: &RecordKey,
-        ask: &Complete,
-        (change, may_recreate): (&Change, bool),
-    ) -> Result<RecordReply> {
-        let columns = RecordColumns::of(Some(&change.record), rk);
-        let (key, token, owner) = (&rk.as_bytes()[..], row::stored_token(ask.claim.token), &ask.claim.owner.0[..]);
-        let (rule, fingerprint) = (i16::from(ask.fingerprint.rule().0), &ask.fingerprint.as_bytes()[..]);
-        let (check, lifetime) = (columns.check(), i64::from(change.lifetime.0));
-        let parameters: [Parameter<'_>; 10] = [
-            (&key, Type::BYTEA),
-            (&token, Type::INT8),
-            (&owner, Type::BYTEA),
-            (&rule, Type::INT2),
-            (&fingerprint, Type::BYTEA),
-            (&columns.expiry_s, Type::INT8),
-            (&check, Type::BYTEA),
-            (&columns.answer, Type::BYTEA),
-            (&lifetime, Type::INT8),
-            (&may_recreate, Type::BOOL),
-        ];
-        self.query_record(rk, |statements| &statements.complete, &parameters).await
+    /// Carries out a call. After its first attempt it is sent alone: then it waits for a record that is locked, and a
+    /// batch leaves such a record out.
+    async fn write<C: BatchCall>(&self, queue: &Arc<BatchQueue<C>>, call: C, attempt: usize) -> Result<RecordReply> {
+        self.create_tables().await?;
+        let carried = if attempt == 0 { queue.carry_out(call).await } else { queue.carry_out_alone(call).await };
+        carried.map(|(_, reply)| reply)
     }
 }
 

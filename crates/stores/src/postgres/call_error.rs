@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use hapax_core::{Error, ErrorKind};
 use tokio_postgres::error::{DbError, Severity, SqlState};
@@ -30,6 +31,16 @@ impl PostgresCallError {
     /// Whether another transaction had a lock for longer than `lock_timeout`.
     pub(crate) fn is_lock_timeout(&self) -> bool {
         matches!(self, Self::Sent(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+
+    /// Whether the server rolled back the statement for a reason that may lie in one of its rows.
+    pub(crate) fn may_be_of_one_row(&self) -> bool {
+        const OF_THE_SERVER: [&str; 3] = ["25", "53", "57P"];
+        let Self::Sent(error) = self else { return false };
+        let may_be_of_one_row = |error: &DbError| {
+            is_rolled_back(error) && !OF_THE_SERVER.iter().any(|class| error.code().code().starts_with(class))
+        };
+        error.as_db_error().is_some_and(may_be_of_one_row)
     }
 
     /// Whether the server accepts no writes: it is a standby, or was made read-only. The same host name may lead to
@@ -71,6 +82,40 @@ impl From<PostgresCallError> for Error {
             }
         };
         Self::new(kind, message).caused_by(PostgresDriverError(error))
+    }
+}
+
+/// An error that several callers get.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedCallError(Arc<Error>);
+
+impl From<PostgresCallError> for SharedCallError {
+    fn from(error: PostgresCallError) -> Self {
+        Self(Arc::new(error.into()))
+    }
+}
+
+impl SharedCallError {
+    /// The error for one of the callers.
+    pub(crate) fn for_caller(&self) -> Error {
+        let error = Error::new(self.0.kind(), self.0.to_string());
+        if self.0.source().is_some() { error.caused_by(SharedCause(Arc::clone(&self.0))) } else { error }
+    }
+}
+
+/// The cause of an error that several callers get.
+#[derive(Debug)]
+struct SharedCause(Arc<Error>);
+
+impl fmt::Display for SharedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.source().map_or(Ok(()), |cause| fmt::Display::fmt(cause, f))
+    }
+}
+
+impl StdError for SharedCause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source().and_then(StdError::source)
     }
 }
 

@@ -34,11 +34,24 @@ impl ServerClock {
         }
     }
 
-    /// Takes the clock and the tokens from a reply.
-    pub(super) fn learn(&self, seen: &Observed) {
-        let boottime = Timestamp(0).plus(self.runtime.boottime_now());
-        self.origin.store(seen.now.0.saturating_sub(boottime.0), Ordering::Relaxed);
+    /// The instant at which a statement is sent, for [`ServerClock::learn`].
+    pub(super) fn sending(&self) -> SendingTime {
+        SendingTime(self.runtime.boottime_now())
+    }
+
+    /// Takes the clock and the tokens from the reply to a statement.
+    ///
+    /// The server read its clock between the sending and now. An estimate that agrees with that stays: after a slow
+    /// statement, the clock of the reply is as old as the statement took.
+    pub(super) fn learn(&self, sending: &SendingTime, seen: &Observed) {
+        let origin_if_read_at = |boottime| seen.now.0.saturating_sub(Timestamp(0).plus(boottime).0);
+        let (earliest, latest) = (origin_if_read_at(self.runtime.boottime_now()), origin_if_read_at(sending.0));
+        let origin = self.origin.load(Ordering::Relaxed).clamp(earliest, latest.max(earliest));
+        self.origin.store(origin, Ordering::Relaxed);
         let token = seen.record.as_ref().map_or(Token(0), |record| record.token);
         self.highest_token.fetch_max(token.max(seen.token_high_water).0, Ordering::Relaxed);
     }
 }
+
+/// When a statement was sent.
+pub(super) struct SendingTime(Duration);

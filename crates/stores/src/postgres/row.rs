@@ -10,22 +10,20 @@ use hapax_core::{
     Timestamp, Token,
 };
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
-
-use super::pool::Parameter;
+use tokio_postgres::types::FromSql;
 
 /// The columns of a record, but for its key and its instants.
 #[derive(Debug, Default)]
 pub(super) struct RecordColumns<'a> {
-    state: Option<i16>,
-    takeover: Option<bool>,
-    rule: Option<i16>,
-    fingerprint: Option<&'a [u8]>,
-    token: Option<i64>,
-    owner: Option<&'a [u8]>,
-    attempt: Option<i32>,
-    lease_ms: Option<i64>,
-    lifetime_s: Option<i64>,
+    pub(super) state: Option<i16>,
+    pub(super) takeover: Option<bool>,
+    pub(super) rule: Option<i16>,
+    pub(super) fingerprint: Option<&'a [u8]>,
+    pub(super) token: Option<i64>,
+    pub(super) owner: Option<&'a [u8]>,
+    pub(super) attempt: Option<i32>,
+    pub(super) lease_ms: Option<i64>,
+    pub(super) lifetime_s: Option<i64>,
     pub(super) record_check: Option<[u8; 8]>,
     pub(super) expiry_s: Option<i64>,
     pub(super) answer: Option<&'a [u8]>,
@@ -55,28 +53,6 @@ impl<'a> RecordColumns<'a> {
             answer: completion.map(|completion| &completion.answer[..]),
         }
     }
-
-    /// The columns in the order of `insert` and `swap`, as parameters.
-    pub(super) fn parameters(&'a self, check: &'a Option<&'a [u8]>) -> [Parameter<'a>; 12] {
-        [
-            (&self.state, Type::INT2),
-            (&self.takeover, Type::BOOL),
-            (&self.rule, Type::INT2),
-            (&self.fingerprint, Type::BYTEA),
-            (&self.token, Type::INT8),
-            (&self.owner, Type::BYTEA),
-            (&self.attempt, Type::INT4),
-            (&self.lease_ms, Type::INT8),
-            (&self.lifetime_s, Type::INT8),
-            (check, Type::BYTEA),
-            (&self.expiry_s, Type::INT8),
-            (&self.answer, Type::BYTEA),
-        ]
-    }
-
-    pub(super) fn check(&self) -> Option<&[u8]> {
-        self.record_check.as_ref().map(|check| &check[..])
-    }
 }
 
 /// The reply to a statement about one record.
@@ -92,8 +68,8 @@ pub(super) struct RecordReply {
 ///
 /// # Errors
 /// `Damaged` for a record that was altered, and for a missing row in `hapax_store`.
-pub(super) fn reply(rows: &[Row], rk: &RecordKey, is_written: bool) -> Result<RecordReply, Error> {
-    let row = rows.first().ok_or_else(|| damaged("the row in hapax_store is missing"))?;
+pub(super) fn reply(row: Option<&Row>, rk: &RecordKey, is_written: bool) -> Result<RecordReply, Error> {
+    let row = row.ok_or_else(|| damaged("the row in hapax_store is missing"))?;
     let stored = stored_record(row, rk)?;
     let mark = token(row, "mark")?;
     let newest: Option<i64> = column(row, "newest_token")?;
@@ -102,8 +78,8 @@ pub(super) fn reply(rows: &[Row], rk: &RecordKey, is_written: bool) -> Result<Re
 }
 
 /// Whether the statement wrote the record.
-pub(super) fn is_written(rows: &[Row]) -> Result<bool, Error> {
-    rows.first().map_or(Ok(false), |row| column(row, "is_written"))
+pub(super) fn is_written(row: &Row) -> Result<bool, Error> {
+    column(row, "is_written")
 }
 
 pub(super) fn stored_record(row: &Row, rk: &RecordKey) -> Result<Option<StoredRecord>, Error> {

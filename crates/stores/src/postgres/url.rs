@@ -30,7 +30,7 @@ use super::tls::{TlsFiles, TlsMode};
 /// | `sslmode=MODE` | `disable`; `require` encrypts and trusts every server; `verify-ca` checks the server's certificate, and `verify-full` also the name in it. Default: `disable` on this host, otherwise `verify-full` |
 /// | `sslrootcert=PATH` | the authority that signed the server's certificate (PEM), instead of the system's authorities |
 /// | `sslcert=PATH`, `sslkey=PATH` | a client certificate and its key (PEM), if the server demands one |
-/// | `connections=N` | the largest number of connections for records, 10 by default |
+/// | `connections=N` | the largest number of connections for records, 4 by default |
 /// | `host=PATH` | the folder of the server's socket, with `user=USER` and `port=N` if they are not the usual ones |
 ///
 /// The files are read at start and again for each new connection, so a replaced file needs no restart. `Display` and
@@ -75,7 +75,7 @@ const PARAMETERS: &str =
 const ENCODE: &str = "a server's URL has no fragment (#), and a value for each parameter; \
      in a password write #, ?, / and @ as %23, %3F, %2F and %40";
 const MAX_CONNECTIONS: usize = 256;
-const CONNECTIONS: usize = 10;
+const CONNECTIONS: usize = 4;
 
 /// The parameters of a URL as they are written.
 #[derive(Default)]

@@ -1,6 +1,7 @@
 //! Tests on real PostgreSQL servers: connections and servers fail, and the records must stay right.
 
 mod access;
+mod batches;
 mod calls;
 mod ledger;
 mod ledger_failures;
@@ -22,9 +23,9 @@ use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
     let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_functions::tests(), ledger_upkeep::tests()];
-    let others =
-        [outbox::tests(), access::tests(), calls::tests(), outages::tests(), schemas::tests(), worker::tests()];
-    ledgers.into_iter().chain(others).flatten().collect()
+    let records = [access::tests(), batches::tests(), calls::tests(), outages::tests(), schemas::tests()];
+    let others = [outbox::tests(), worker::tests()];
+    ledgers.into_iter().chain(records).chain(others).flatten().collect()
 }
 
 /// The name of the service.

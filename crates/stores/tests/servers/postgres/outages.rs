@@ -1,6 +1,7 @@
 //! Many records while their server is killed, stopped or gets another clock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hapax_core::Store;
@@ -19,7 +20,7 @@ const KEYS: usize = 100;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The default number of connections of a store.
-const CONNECTIONS: u64 = 10;
+const CONNECTIONS: u64 = 4;
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
@@ -39,8 +40,17 @@ async fn killed() {
     let store = store(&server.url());
     let audit = audit(&store);
     for _ in 0..3 {
-        let (_, restarted) = tokio::join!(audit.race(true), server.restart());
-        restarted.unwrap();
+        let is_up = AtomicBool::new(false);
+        let races = async {
+            while !is_up.load(Ordering::Acquire) {
+                audit.race(true).await;
+            }
+        };
+        let restart = async {
+            server.restart().await.unwrap();
+            is_up.store(true, Ordering::Release);
+        };
+        tokio::join!(races, restart);
     }
     audit.race(true).await;
     audit.assert_answers_stand().await;

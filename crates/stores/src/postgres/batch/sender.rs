@@ -1,0 +1,125 @@
+//! Sends the waiting calls of a queue.
+
+use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::{Either, select};
+use hapax_core::{RecordKey, Result};
+use tokio_postgres::Row;
+
+use super::columns::Column;
+use super::{BatchCall, BatchQueue, WaitingCall};
+use crate::postgres::call_error::{PostgresCallError, SharedCallError};
+use crate::postgres::clock::SendingTime;
+use crate::postgres::pool::{Parameter, UnansweredCall};
+use crate::postgres::row;
+
+/// One of the tasks that send the calls of a queue. It ends when no call waits.
+pub(super) struct BatchSender<C: BatchCall> {
+    queue: Arc<BatchQueue<C>>,
+    /// Parts of batches that the server refused.
+    refused: Vec<Vec<WaitingCall<C>>>,
+}
+
+impl<C: BatchCall> BatchSender<C> {
+    pub(super) fn new(queue: Arc<BatchQueue<C>>) -> Self {
+        Self { queue, refused: Vec::new() }
+    }
+
+    pub(super) async fn send_waiting(mut self) {
+        let queue = Arc::clone(&self.queue);
+        while self.has_work() {
+            // Before the calls are taken: others may come while all connections are in use.
+            let connection = queue.pool.begin_call().await;
+            let batch = self.next_batch();
+            match connection {
+                Ok(mut connection) if batch.is_empty() => connection.end(),
+                Ok(connection) => self.send(connection, batch).await,
+                Err(error) => fail(batch, error),
+            }
+        }
+    }
+
+    /// Whether calls wait. If none does, this sender no longer counts, and the next call starts another one.
+    fn has_work(&self) -> bool {
+        let mut state = self.queue.state.lock();
+        let has_work = !self.refused.is_empty() || !state.waiting.is_empty();
+        state.senders -= usize::from(!has_work);
+        has_work
+    }
+
+    fn next_batch(&mut self) -> Vec<WaitingCall<C>> {
+        self.refused.pop().unwrap_or_else(|| self.queue.state.lock().take_batch())
+    }
+
+    /// Sends the calls in one statement, and the replies to their callers.
+    async fn send(&mut self, connection: UnansweredCall<'_>, mut batch: Vec<WaitingCall<C>>) {
+        let shared = &self.queue.shared;
+        batch.iter_mut().for_each(|waiting| waiting.call.prepare(&shared.clock));
+        let statement = C::statement(&shared.statements);
+        let sql = if batch.len() == 1 { &statement.waiting } else { &statement.skipping };
+        let sending = shared.clock.sending();
+        match query(connection, sql, &mut batch).await {
+            None => {}
+            Some(Ok(rows)) => self.reply(batch, &sending, &rows),
+            Some(Err(error)) if batch.len() > 1 && error.may_be_of_one_row() => {
+                let second_half = batch.split_off(batch.len() / 2);
+                self.refused.extend([second_half, batch]);
+            }
+            Some(Err(error)) => fail(batch, error),
+        }
+    }
+
+    fn reply(&self, batch: Vec<WaitingCall<C>>, sending: &SendingTime, rows: &[Row]) {
+        let row_of: HashMap<&[u8], &Row> = rows.iter().map(|row| (row.get("asked_rk"), row)).collect();
+        let mut has_replied = HashSet::new();
+        for WaitingCall { call, reply, .. } in batch {
+            let rk = *call.key();
+            let row = row_of.get(&rk.as_bytes()[..]).copied();
+            // If several calls share the row, it is that of the first one.
+            let is_written = match row {
+                Some(row) if has_replied.insert(rk) => row::is_written(row),
+                Some(_) | None => Ok(false),
+            };
+            let read = is_written.and_then(|is_written| row::reply(row, &rk, is_written));
+            // A failed send means that the caller has given up.
+            let _ = reply.send(read.map(|read| {
+                self.queue.shared.clock.learn(sending, &read.seen);
+                (call, read)
+            }));
+        }
+    }
+}
+
+/// Runs the statement. `None` if all callers have given up; then the connection is replaced.
+async fn query<C: BatchCall>(
+    connection: UnansweredCall<'_>,
+    sql: &str,
+    batch: &mut [WaitingCall<C>],
+) -> Option<Result<Vec<Row>, PostgresCallError>> {
+    let (calls, mut replies): (Vec<_>, Vec<_>) =
+        batch.iter_mut().map(|waiting| (&waiting.call, &mut waiting.reply)).unzip();
+    let mut keys: HashSet<&RecordKey> = HashSet::new();
+    let first_calls: Vec<&C> = calls.into_iter().filter(|call| keys.insert(call.key())).collect();
+    let columns = C::columns(&first_calls);
+    let parameters: Vec<Parameter<'_>> = columns.iter().map(Column::parameter).collect();
+    let all_gone = poll_fn(|context: &mut Context<'_>| {
+        let are_gone = replies.iter_mut().all(|reply| reply.poll_closed(context).is_ready());
+        if are_gone { Poll::Ready(()) } else { Poll::Pending }
+    });
+    match select(pin!(connection.query(sql, &parameters)), pin!(all_gone)).await {
+        Either::Left((rows, _)) => Some(rows),
+        Either::Right(((), _)) => None,
+    }
+}
+
+fn fail<C>(batch: Vec<WaitingCall<C>>, error: PostgresCallError) {
+    let error = SharedCallError::from(error);
+    for waiting in batch {
+        // A failed send means that the caller has given up.
+        let _ = waiting.reply.send(Err(error.for_caller()));
+    }
+}
