@@ -189,7 +189,10 @@ mod tests {
     #[test]
     fn every_service_of_the_fixtures_is_known() {
         let names: Vec<String> = ServiceFolder::all(root()).unwrap().into_iter().map(|service| service.name).collect();
-        assert_eq!(names, ["kafka", "nats", "postgres", "promtool", "redis", "valkey"]);
+        assert_eq!(
+            names,
+            ["kafka", "nats", "node-postgres", "pgx", "postgres", "promtool", "psycopg", "redis", "valkey"]
+        );
     }
 
     #[test]

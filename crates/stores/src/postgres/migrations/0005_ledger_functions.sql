@@ -10,10 +10,11 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_variable
 declare
-    given   text[] := string_to_array(replace(coalesce(fingerprint, '0:' || repeat('0', 24)), ' ', ''), ',');
-    rules   smallint[];
-    prints  bytea[];
-    entry   record;
+    given     text[] := string_to_array(replace(coalesce(fingerprint, '0:' || repeat('0', 24)), ' ', ''), ',');
+    rules     smallint[];
+    prints    bytea[];
+    entry     record;
+    is_locked boolean;
 begin
     if namespace is null or octet_length(namespace) not between 1 and 255 or starts_with(namespace, 'hapax/') then
         raise exception 'the namespace of a ledger has 1 to 255 bytes, and does not begin with `hapax/`'
@@ -31,17 +32,15 @@ begin
     select array_agg(split_part(g, ':', 1)::smallint), array_agg(decode(split_part(g, ':', 2), 'hex'))
       into rules, prints
       from unnest(given) g;
-    if not pg_try_advisory_xact_lock(
+    is_locked := pg_try_advisory_xact_lock(
         uuid_hash_extended(operation, hashtextextended(namespace, '"SCHEMA".hapax_ledger'::regclass::oid::bigint))
-    ) then
-        outcome := 'busy';
-        return;
-    end if;
+    );
     -- A row that was in the way may be removed before it is read.
     for tries in 1..3 loop
         insert into "SCHEMA".hapax_ledger (operation, namespace, rule, fingerprint)
         select operation, namespace, rules[1], prints[1]
-         where not exists (
+         where is_locked
+           and not exists (
                    select from "SCHEMA".hapax_attempt a
                     where a.operation = operation and a.namespace = namespace and a.dead_at is not null
                )
@@ -50,6 +49,7 @@ begin
             outcome := 'fresh';
             return;
         end if;
+        -- Also without the lock: another transaction that replays the operation holds it, too.
         select l.rule, l.fingerprint as print, l.answer as recorded,
                coalesce(l.xact = pg_current_xact_id_if_assigned(), false) as is_claimed_here
           into entry
@@ -68,6 +68,7 @@ begin
             outcome := 'mismatch';
             return;
         end if;
+        exit when not is_locked;
         perform from "SCHEMA".hapax_attempt a
           where a.operation = operation and a.namespace = namespace and a.dead_at is not null;
         if found then
