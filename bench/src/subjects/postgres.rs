@@ -29,7 +29,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
             what: "begin + complete of a new key, durable, 1,024 in flight, 4 connections",
             run: cycles(&database),
             limit: Some(Limit {
-                what: "the same statements for 256 keys each, by the driver alone on 4 connections, prepared",
+                what: "the same statements for 256 keys each, by the driver alone on 4 connections",
                 run: driver::batched(&database),
                 at_least: Some(0.5),
             }),

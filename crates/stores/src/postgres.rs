@@ -7,8 +7,9 @@
 //! sweep                          small steps over the pages of the table; records that a call locks are skipped
 //! ```
 //!
-//! Each statement has a connection to itself until its reply, and is sent once and unnamed. A call that is cancelled,
-//! or whose connection breaks, may or may not be applied.
+//! Each statement has a connection to itself until its reply, and is sent once. The statement of a single call is
+//! prepared, unless a pooler may be in between (pool/direct.rs). A call that is cancelled, or whose connection breaks,
+//! may or may not be applied.
 //!
 //! A first token is drawn from an estimate of the server's clock. The statement that stores it compares it with the
 //! server's clock, and with the largest token of the records that were removed.

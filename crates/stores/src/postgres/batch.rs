@@ -29,7 +29,7 @@ use super::Shared;
 use super::clock::ServerClock;
 use super::pool::ConnectionPool;
 use super::row::RecordReply;
-use super::statements::{BatchStatement, Statements};
+use super::statements::{CallStatements, Statements};
 
 pub(super) use begin::BeginCall;
 use columns::Column;
@@ -50,7 +50,7 @@ pub(super) trait BatchCall: Send + Sync + 'static {
     /// the first call; the others did not write.
     const SHARES_ROWS: bool;
 
-    fn statement(statements: &Statements) -> &BatchStatement;
+    fn statements(statements: &Statements) -> &CallStatements;
 
     fn key(&self) -> &RecordKey;
 
@@ -60,7 +60,7 @@ pub(super) trait BatchCall: Send + Sync + 'static {
     /// Prepares the call to be sent now.
     fn prepare(&mut self, clock: &ServerClock);
 
-    /// The parameters of the statement for these calls, each an array.
+    /// The parameters of the statements for these calls.
     fn columns<'a>(calls: &[&'a Self]) -> Vec<Column<'a>>;
 }
 

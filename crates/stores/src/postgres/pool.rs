@@ -1,5 +1,8 @@
 //! Connections that calls share: each call has one to itself until it gets its reply.
 
+mod direct;
+
+use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
@@ -17,7 +20,7 @@ use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::call_error::PostgresCallError;
@@ -190,6 +193,10 @@ impl UnansweredCall<'_> {
         self.connection.as_ref().expect("the call has its connection until its reply")
     }
 
+    fn session_mut(&mut self) -> &mut Session {
+        &mut self.connection.as_mut().expect("the call has its connection until its reply").0
+    }
+
     pub(crate) fn client_mut(&mut self) -> &mut Client {
         self.connection.as_mut().expect("the call has its connection until its reply")
     }
@@ -208,6 +215,47 @@ impl UnansweredCall<'_> {
             Ok(_) => true,
             Err(error) => error.is_rolled_back() && !error.is_read_only(),
         } {
+            self.end();
+        }
+        rows
+    }
+
+    /// Whether the server keeps statements that are prepared on this connection.
+    ///
+    /// # Cancel safety
+    /// As [`ConnectionPool::query`].
+    pub(crate) async fn prepares_statements(&mut self) -> Result<bool, PostgresCallError> {
+        let session = self.session_mut();
+        if session.is_direct.is_none() {
+            session.is_direct = Some(direct::is_direct(&session.client).await.map_err(PostgresCallError::Sent)?);
+        }
+        Ok(session.is_direct == Some(true))
+    }
+
+    /// Runs one statement as [`UnansweredCall::query`] does, and keeps it prepared on its connection.
+    ///
+    /// # Cancel safety
+    /// As [`ConnectionPool::query`].
+    pub(crate) async fn query_prepared(
+        mut self,
+        statement: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, PostgresCallError> {
+        let session = self.session_mut();
+        let prepared = match session.prepared.get(statement) {
+            Some(prepared) => prepared.clone(),
+            None => {
+                let types: Vec<Type> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
+                let prepared =
+                    session.client.prepare_typed(statement, &types).await.map_err(PostgresCallError::Sent)?;
+                session.prepared.insert(statement.to_owned(), prepared.clone());
+                prepared
+            }
+        };
+        let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
+        let rows = session.client.query(&prepared, &values).await.map_err(PostgresCallError::Sent);
+        // A connection whose statement was refused is replaced: a migration may have made its plan invalid.
+        if rows.is_ok() {
             self.end();
         }
         rows
@@ -244,9 +292,13 @@ struct ConnectorParts {
     spares: Mutex<Vec<Session>>,
 }
 
-/// A client and the sign that it still exists, for the task that drives its connection.
+/// A client with what is known of its connection.
 struct Session {
     client: Client,
+    /// Whether no pooler is between the client and the server. `None` until it is needed; not known with TLS.
+    is_direct: Option<bool>,
+    prepared: HashMap<String, Statement>,
+    /// For the task that drives the connection: it ends with the client.
     _exists: oneshot::Sender<()>,
 }
 
@@ -343,6 +395,7 @@ impl ConnectorParts {
             drop(select(pin!(connection), pin!(drained)).await);
             drop(permit);
         }));
-        Session { client, _exists: exists }
+        let is_direct = (self.url.tls != TlsMode::Disable).then_some(false);
+        Session { client, is_direct, prepared: HashMap::new(), _exists: exists }
     }
 }

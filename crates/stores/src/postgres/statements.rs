@@ -5,10 +5,10 @@ use super::schema::Schema;
 /// The statements of one schema.
 #[derive(Debug)]
 pub(super) struct Statements {
-    pub(super) begin: BatchStatement,
-    pub(super) renew: BatchStatement,
-    pub(super) complete: BatchStatement,
-    pub(super) swap: BatchStatement,
+    pub(super) begin: CallStatements,
+    pub(super) renew: CallStatements,
+    pub(super) complete: CallStatements,
+    pub(super) swap: CallStatements,
     pub(super) read: String,
     pub(super) sweep: String,
     pub(super) scan: String,
@@ -17,31 +17,35 @@ pub(super) struct Statements {
     pub(super) facts: String,
 }
 
-/// A statement that carries out several calls at once.
+/// The statements that carry out calls of one kind.
 #[derive(Debug)]
-pub(super) struct BatchStatement {
+pub(super) struct CallStatements {
+    /// For one call, prepared. It waits if another transaction has locked the record.
+    pub(super) single: String,
+    /// For one call on a connection without prepared statements: that of a batch, but it waits, too.
+    pub(super) waiting: String,
     /// For several calls. It leaves out the records that another transaction has locked: a call that waited for a lock
     /// would delay all others of its batch, and two batches could wait for each other.
     pub(super) skipping: String,
-    /// For one call. It waits for the lock of its record.
-    pub(super) waiting: String,
 }
 
-impl BatchStatement {
-    fn new(sql: String) -> Self {
-        Self { waiting: sql.replace(" for update skip locked", " for update"), skipping: sql }
+impl CallStatements {
+    fn new(schema: &Schema, single: &str, batch: &str) -> Self {
+        let skipping = schema.qualify(batch);
+        let waiting = skipping.replace(" for update skip locked", " for update");
+        Self { single: schema.qualify(single), waiting, skipping }
     }
 }
 
 impl Statements {
     pub(super) fn new(schema: &Schema) -> Self {
         let [begin, renew, complete, swap] = [
-            include_str!("records/begin.sql"),
-            include_str!("records/renew.sql"),
-            include_str!("records/complete.sql"),
-            include_str!("records/swap.sql"),
+            (include_str!("records/begin.sql"), include_str!("batch/begin.sql")),
+            (include_str!("records/renew.sql"), include_str!("batch/renew.sql")),
+            (include_str!("records/complete.sql"), include_str!("batch/complete.sql")),
+            (include_str!("records/swap.sql"), include_str!("batch/swap.sql")),
         ]
-        .map(|sql| BatchStatement::new(schema.qualify(sql)));
+        .map(|(single, batch)| CallStatements::new(schema, single, batch));
         let [read, sweep, scan, purge, count_unknown, facts] = [
             include_str!("records/read.sql"),
             include_str!("records/sweep.sql"),

@@ -5,7 +5,7 @@ use hapax_core::machine::{self, Begin, Change, Grant};
 use tokio_postgres::types::Type;
 
 use super::columns::{Column, record_columns};
-use super::{BatchCall, BatchStatement, Statements};
+use super::{BatchCall, CallStatements, Statements};
 use crate::postgres::clock::ServerClock;
 use crate::postgres::row::RecordColumns;
 
@@ -31,7 +31,7 @@ impl BeginCall {
 impl BatchCall for BeginCall {
     const SHARES_ROWS: bool = true;
 
-    fn statement(statements: &Statements) -> &BatchStatement {
+    fn statements(statements: &Statements) -> &CallStatements {
         &statements.begin
     }
 

@@ -1,15 +1,31 @@
-//! Arrays as parameters of a statement.
+//! The parameters of statements.
 
 use hapax_core::{Record, State};
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{Kind, ToSql, Type};
 
 use crate::postgres::pool::Parameter;
 use crate::postgres::row::RecordColumns;
 
-/// An array with one value for each call.
+/// A parameter with one value for each call.
 pub(in crate::postgres) struct Column<'a> {
-    values: Box<dyn ToSql + Sync + Send + 'a>,
+    values: Box<dyn ColumnValues + 'a>,
     array: Type,
+}
+
+trait ColumnValues: Sync + Send {
+    fn all(&self) -> &(dyn ToSql + Sync);
+
+    fn first(&self) -> &(dyn ToSql + Sync);
+}
+
+impl<T: ToSql + Sync + Send> ColumnValues for Vec<T> {
+    fn all(&self) -> &(dyn ToSql + Sync) {
+        self
+    }
+
+    fn first(&self) -> &(dyn ToSql + Sync) {
+        &self[0]
+    }
 }
 
 impl<'a> Column<'a> {
@@ -17,8 +33,15 @@ impl<'a> Column<'a> {
         Self { values: Box::new(values.collect::<Vec<T>>()), array }
     }
 
-    pub(super) fn parameter(&self) -> Parameter<'_> {
-        (&*self.values, self.array.clone())
+    /// The parameter of a statement for several calls.
+    pub(super) fn as_array(&self) -> Parameter<'_> {
+        (self.values.all(), self.array.clone())
+    }
+
+    /// The parameter of a statement for one call.
+    pub(super) fn as_value(&self) -> Parameter<'_> {
+        let Kind::Array(element) = self.array.kind() else { return self.as_array() };
+        (self.values.first(), element.clone())
     }
 }
 

@@ -5,7 +5,7 @@ use hapax_core::machine::{Change, Complete};
 use tokio_postgres::types::Type;
 
 use super::columns::{Column, answer_bytes, record_columns};
-use super::{BatchCall, BatchStatement, Statements};
+use super::{BatchCall, CallStatements, Statements};
 use crate::postgres::clock::ServerClock;
 use crate::postgres::row::{self, RecordColumns};
 
@@ -23,7 +23,7 @@ pub(in crate::postgres) struct CompleteCall {
 impl BatchCall for CompleteCall {
     const SHARES_ROWS: bool = false;
 
-    fn statement(statements: &Statements) -> &BatchStatement {
+    fn statements(statements: &Statements) -> &CallStatements {
         &statements.complete
     }
 

@@ -5,7 +5,7 @@ use hapax_core::machine::Claim;
 use tokio_postgres::types::Type;
 
 use super::columns::Column;
-use super::{BatchCall, BatchStatement, Statements};
+use super::{BatchCall, CallStatements, Statements};
 use crate::postgres::clock::ServerClock;
 use crate::postgres::row;
 
@@ -19,7 +19,7 @@ pub(in crate::postgres) struct RenewCall {
 impl BatchCall for RenewCall {
     const SHARES_ROWS: bool = false;
 
-    fn statement(statements: &Statements) -> &BatchStatement {
+    fn statements(statements: &Statements) -> &CallStatements {
         &statements.renew
     }
 

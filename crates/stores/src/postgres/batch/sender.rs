@@ -16,6 +16,7 @@ use crate::postgres::call_error::{PostgresCallError, SharedCallError};
 use crate::postgres::clock::SendingTime;
 use crate::postgres::pool::{Parameter, UnansweredCall};
 use crate::postgres::row;
+use crate::postgres::statements::CallStatements;
 
 /// One of the tasks that send the calls of a queue. It ends when no call waits.
 pub(super) struct BatchSender<C: BatchCall> {
@@ -59,10 +60,8 @@ impl<C: BatchCall> BatchSender<C> {
     async fn send(&mut self, connection: UnansweredCall<'_>, mut batch: Vec<WaitingCall<C>>) {
         let shared = &self.queue.shared;
         batch.iter_mut().for_each(|waiting| waiting.call.prepare(&shared.clock));
-        let statement = C::statement(&shared.statements);
-        let sql = if batch.len() == 1 { &statement.waiting } else { &statement.skipping };
         let sending = shared.clock.sending();
-        match query(connection, sql, &mut batch).await {
+        match query(connection, C::statements(&shared.statements), &mut batch).await {
             None => {}
             Some(Ok(rows)) => self.reply(batch, &sending, &rows),
             Some(Err(error)) if batch.len() > 1 && error.may_be_of_one_row() => {
@@ -96,8 +95,8 @@ impl<C: BatchCall> BatchSender<C> {
 
 /// Runs the statement. `None` if all callers have given up; then the connection is replaced.
 async fn query<C: BatchCall>(
-    connection: UnansweredCall<'_>,
-    sql: &str,
+    mut connection: UnansweredCall<'_>,
+    statements: &CallStatements,
     batch: &mut [WaitingCall<C>],
 ) -> Option<Result<Vec<Row>, PostgresCallError>> {
     let (calls, mut replies): (Vec<_>, Vec<_>) =
@@ -105,12 +104,23 @@ async fn query<C: BatchCall>(
     let mut keys: HashSet<&RecordKey> = HashSet::new();
     let first_calls: Vec<&C> = calls.into_iter().filter(|call| keys.insert(call.key())).collect();
     let columns = C::columns(&first_calls);
-    let parameters: Vec<Parameter<'_>> = columns.iter().map(Column::parameter).collect();
+    let rows = async {
+        if first_calls.len() > 1 {
+            let arrays: Vec<Parameter<'_>> = columns.iter().map(Column::as_array).collect();
+            return connection.query(&statements.skipping, &arrays).await;
+        }
+        if connection.prepares_statements().await? {
+            let values: Vec<Parameter<'_>> = columns.iter().map(Column::as_value).collect();
+            return connection.query_prepared(&statements.single, &values).await;
+        }
+        let arrays: Vec<Parameter<'_>> = columns.iter().map(Column::as_array).collect();
+        connection.query(&statements.waiting, &arrays).await
+    };
     let all_gone = poll_fn(|context: &mut Context<'_>| {
         let are_gone = replies.iter_mut().all(|reply| reply.poll_closed(context).is_ready());
         if are_gone { Poll::Ready(()) } else { Poll::Pending }
     });
-    match select(pin!(connection.query(sql, &parameters)), pin!(all_gone)).await {
+    match select(pin!(rows), pin!(all_gone)).await {
         Either::Left((rows, _)) => Some(rows),
         Either::Right(((), _)) => None,
     }

@@ -37,11 +37,8 @@ pub(super) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Texts of the statements that write.
-const BEGIN: &str = "a.token >= extract";
-const RENEW: &str = "renewed as";
-const COMPLETE: &str = "completed as";
-const SWAP: &str = "replaced as";
+/// What every request has that writes a record of the first owner. The statement may be prepared, and so not be in it.
+const WRITE: [u8; 16] = FIRST.0;
 
 /// Each statement that writes, cut before it is sent, after it is sent, and after it was answered.
 async fn cut_calls() {
@@ -50,29 +47,29 @@ async fn cut_calls() {
     for (n, at) in [CutPoint::Unsent, CutPoint::Sent, CutPoint::Answered].into_iter().enumerate() {
         let operation = Operation::new(&format!("cut {n}"));
         let rk = operation.0.record_key();
-        let cut = |statement: &str| proxy.inject(NetworkFault::cut(at, statement).times(1));
+        let cut = || proxy.inject(NetworkFault::cut(at, WRITE).times(1));
         let broken = |error: hapax_core::Error| assert_eq!(error.kind(), Unknown, "{at:?}: {error:?}");
         // The first begin of a store is sent again if its token was too small, so the cut must not be its first try.
         store.read(&rk).await.unwrap();
 
-        cut(BEGIN);
+        cut();
         broken(expect_error(store.begin(&operation.ask(FIRST)).await));
         let begun = operation.begin(&*store, FIRST).await.unwrap();
         let (Begun::Granted(grant) | Begun::Mine(grant)) = begun else { panic!("{begun:?}") };
         assert_eq!(grant.attempt, 1);
         assert!(matches!(operation.begin(&*store, SECOND).await.unwrap(), Begun::Busy(_)));
 
-        cut(RENEW);
+        cut();
         broken(expect_error(store.renew(&rk, &Claim::from(&grant)).await));
         assert_eq!(store.renew(&rk, &Claim::from(&grant)).await.unwrap(), Renewed::Yes);
 
-        cut(SWAP);
+        cut();
         broken(expect_error(hapax_core::store::Protocol::over(&*store).abandon(&rk, &Claim::from(&grant)).await));
         let seen = store.read(&rk).await.unwrap();
         let is_abandoned = seen.record.as_ref().and_then(|record| record.state.holding()).unwrap().is_abandoned();
         assert!(at == CutPoint::Sent || is_abandoned == (at == CutPoint::Answered), "{at:?}");
 
-        cut(COMPLETE);
+        cut();
         broken(expect_error(store.complete(&rk, &completion(&grant, "done")).await));
         let completed = store.complete(&rk, &completion(&grant, "done")).await.unwrap();
         let expected = match at {
@@ -91,7 +88,7 @@ async fn sent_once() {
     let (schema, proxy) = schema_behind_proxy().await;
     let (store, operation) = (store(&schema.url_at(proxy.address())), Operation::new("one"));
     store.read(&operation.0.record_key()).await.unwrap();
-    proxy.inject(NetworkFault::cut(CutPoint::Unsent, BEGIN).times(1));
+    proxy.inject(NetworkFault::cut(CutPoint::Unsent, WRITE).times(1));
     assert_eq!(expect_error(store.begin(&operation.ask(FIRST)).await).kind(), Unknown);
     assert_eq!(store.read(&operation.0.record_key()).await.unwrap().record, None);
     assert!(matches!(store.begin(&operation.ask(SECOND)).await.unwrap(), Inserted::Granted(_)));
