@@ -15,7 +15,7 @@ const SIMULATED: [&str; 3] = ["crates/core/src", "crates/testkit/src", "verify/s
 
 /// The committed report of the torture, and the sources that decide its result.
 const TORTURE_REPORT: &str = "verify/torture/REPORT.md";
-const TORTURED: [&str; 3] = ["crates", "examples/transfer-postgres", "verify/torture"];
+const TORTURED: [&str; 4] = ["crates", "examples/any-language", "examples/transfer-postgres", "verify/torture"];
 
 /// Runs one of the proofs and returns whether it passed.
 ///

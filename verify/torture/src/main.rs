@@ -10,7 +10,7 @@ use hapax_torture::{FaultSelection, TortureOptions, TorturedService};
 mod report;
 
 const USAGE: &str = "\
-usage: hapax-torture [--transfers N] [--seed N] [--runner | --without-ledger]
+usage: hapax-torture [--transfers N] [--seed N] [--runner | --python | --without-ledger]
                      [--kill-database N | --cut-commits N] [--report FILE --commit COMMIT]";
 
 struct ProgramArguments {
@@ -44,6 +44,7 @@ impl ProgramArguments {
             match &**word {
                 "--without-ledger" => service = TorturedService::WithoutLedger,
                 "--runner" => service = TorturedService::Runner,
+                "--python" => service = TorturedService::Python,
                 "--transfers" => transfers = Some(words.next()?.parse().ok()?),
                 "--seed" => seed = words.next()?.parse().ok()?,
                 "--kill-database" => faults = FaultSelection::KillDatabase(words.next()?.parse().ok()?),

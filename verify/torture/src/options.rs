@@ -1,5 +1,12 @@
 //! What a run does: how many transfers, and which faults.
 
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::process::built;
+
 /// A fault of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TortureFault {
@@ -64,13 +71,15 @@ pub enum FaultSelection {
     CutCommits(u32),
 }
 
-/// The service of a run. All three do the same writes.
+/// The service of a run. All of them do the same writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TorturedService {
     /// `examples/transfer-postgres`, which claims in a transaction of its own.
     OwnTransaction,
     /// One whose ledger runs the transaction.
     Runner,
+    /// `examples/any-language`, in Python, which calls the ledger in SQL. It has no records of its own.
+    Python,
     /// One without a ledger, to prove that the audit can fail.
     WithoutLedger,
 }
@@ -79,18 +88,35 @@ impl TorturedService {
     /// Whether it has a ledger.
     pub fn has_ledger(self) -> bool {
         match self {
-            Self::OwnTransaction | Self::Runner => true,
+            Self::OwnTransaction | Self::Runner | Self::Python => true,
             Self::WithoutLedger => false,
         }
     }
 
-    /// The name of its binary.
-    pub(crate) fn program(self) -> &'static str {
+    /// Whether it has records of layer 1. Otherwise only the gateway has some.
+    pub(crate) fn has_records(self) -> bool {
         match self {
+            Self::OwnTransaction | Self::Runner | Self::WithoutLedger => true,
+            Self::Python => false,
+        }
+    }
+
+    /// Its program, and the arguments before the URL of the database and the port.
+    ///
+    /// # Errors
+    /// If it is not built.
+    pub(crate) fn program(self) -> Result<(PathBuf, Option<OsString>)> {
+        let name = match self {
             Self::OwnTransaction => "example-transfer-postgres",
             Self::Runner => "hapax-torture-runner-service",
             Self::WithoutLedger => "hapax-torture-bare-service",
-        }
+            Self::Python => {
+                let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+                let script = root.join("examples/any-language/service.py");
+                return Ok((root.join("fixtures/psycopg/server.sh"), Some(script.into())));
+            }
+        };
+        Ok((built(name)?, None))
     }
 }
 
@@ -115,6 +141,7 @@ impl TortureOptions {
             (FaultSelection::KillDatabase(times), TortureFault::KillDatabase)
             | (FaultSelection::CutCommits(times), TortureFault::CutCommit) => times,
             (FaultSelection::KillDatabase(_) | FaultSelection::CutCommits(_), _) => 0,
+            (FaultSelection::Everything, TortureFault::ForgetRecords) if !self.service.has_records() => 0,
             (FaultSelection::Everything, TortureFault::CutCommit) => once_in(50),
             (FaultSelection::Everything, TortureFault::CutDatabase | TortureFault::CutRedis) => once_in(100),
             (FaultSelection::Everything, TortureFault::PauseDatabase) => once_in(2000),

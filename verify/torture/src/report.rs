@@ -14,6 +14,7 @@ pub(crate) fn command(options: &TortureOptions) -> String {
     let service = match options.service {
         TorturedService::OwnTransaction => "",
         TorturedService::Runner => " --runner",
+        TorturedService::Python => " --python",
         TorturedService::WithoutLedger => " --without-ledger",
     };
     let (transfers, seed) = (options.transfers, options.seed);
@@ -29,6 +30,7 @@ fn heading(options: &TortureOptions) -> String {
     let service = match options.service {
         TorturedService::OwnTransaction => "",
         TorturedService::Runner => ", the ledger runs the transaction",
+        TorturedService::Python => ", a service in Python with the ledger in SQL",
         TorturedService::WithoutLedger => ", without the ledger",
     };
     format!("## {faults}{service}\n")

@@ -9,13 +9,15 @@ use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{PostgresServer, PostgresServerOptions, RedisKind, RedisServer, RedisServerOptions};
+use tokio::process::Command;
 use tokio::sync::Mutex;
 
 use crate::bank;
 use crate::options::TorturedService;
+use crate::order::NAMESPACE;
 use crate::process::{ProcessSpec, RestartableProcess, built, empty_file, free_address};
 
 /// A running world. Everything ends when it is dropped.
@@ -43,6 +45,9 @@ impl TortureWorld {
         let redis_proxy = Proxy::start(redis.address()).await?;
         let database_proxy = Proxy::start(database.address()).await?;
         bank::open_accounts(&database).await?;
+        if tortured == TorturedService::Python {
+            migrate(&database.url()).await?;
+        }
         let service = RestartableProcess::start(service(folder, &database_proxy, tortured)?).await?;
         let gateway = RestartableProcess::start(gateway(folder, &service, &redis_proxy)?).await?;
         let (redis_turn, database_turn, cut_turn) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -51,18 +56,26 @@ impl TortureWorld {
 }
 
 fn service(folder: &Path, database: &Proxy, tortured: TorturedService) -> Result<ProcessSpec> {
-    let program = built(tortured.program())?;
+    let (program, script) = tortured.program()?;
     let address = free_address(random())?;
     let url = format!("postgres://postgres@{}/postgres", database.address());
-    let arguments = vec![url.into(), address.port().to_string().into()];
+    let arguments = script.into_iter().chain([url.into(), address.port().to_string().into()]).collect();
     Ok(ProcessSpec { program, arguments, address, log: empty_file(&folder.join("service.log"))? })
 }
 
+/// A service in Rust creates its tables itself.
+async fn migrate(url: &str) -> Result<()> {
+    let migrated = Command::new(built("hapax")?).args(["migrate", "--database", url]).output().await?;
+    ensure!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+    Ok(())
+}
+
+/// Its namespace is that of the services, so that its operations are theirs also where they come from its header.
 fn gateway(folder: &Path, service: &RestartableProcess, redis: &Proxy) -> Result<ProcessSpec> {
     let (address, admin) = (free_address(random())?, free_address(random())?);
     let words = format!(
         "gateway --listen {address} --admin {admin} --upstream http://{} --store redis://{}/0 --on-lapse retry \
-         --lease 2s --data-dir",
+         --namespace {NAMESPACE} --lease 2s --data-dir",
         service.address(),
         redis.address()
     );

@@ -17,9 +17,11 @@ use libtest_mimic::Failed;
 fn main() -> ExitCode {
     // A run needs both servers.
     let service = if servers::required("redis").is_ok() { "postgres" } else { "redis" };
+    let python = if servers::required("psycopg").is_ok() { service } else { "psycopg" };
     servers::main([
         servers::test("no_fault_moves_money_twice_or_loses_an_answer", service, with_the_ledger),
         servers::test("the_same_holds_if_the_ledger_runs_the_transaction", service, with_the_runner),
+        servers::test("the_same_holds_for_a_service_in_python_with_the_ledger_in_sql", python, in_python),
         servers::test("the_audit_finds_second_effects_without_the_ledger", service, without_the_ledger),
         Trial::test("target::under_hold_no_message_has_a_second_effect_and_none_is_lost", || block_on(held())),
         Trial::test("target::without_faults_each_message_is_sent_once", || block_on(calm())),
@@ -58,6 +60,16 @@ async fn with_the_ledger() {
 async fn with_the_runner() {
     let result = run(500, TorturedService::Runner).await;
     assert_eq!((result.damages, result.from_the_ledger), (Vec::new(), 500));
+}
+
+async fn in_python() {
+    let result = run(500, TorturedService::Python).await;
+    assert_eq!((result.damages, result.from_the_ledger), (Vec::new(), 500));
+    for fault in [TortureFault::KillService, TortureFault::KillGateway, TortureFault::KillRedis] {
+        assert_eq!(result.faults[&fault], 1);
+    }
+    assert_eq!(result.faults[&TortureFault::KillDatabase], 1);
+    assert!(result.cuts >= 10, "{}", result.cuts);
 }
 
 async fn without_the_ledger() {
