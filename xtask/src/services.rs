@@ -191,7 +191,18 @@ mod tests {
         let names: Vec<String> = ServiceFolder::all(root()).unwrap().into_iter().map(|service| service.name).collect();
         assert_eq!(
             names,
-            ["kafka", "nats", "node-postgres", "pgx", "postgres", "promtool", "psycopg", "redis", "valkey"]
+            [
+                "kafka",
+                "nats",
+                "node-postgres",
+                "pgbouncer",
+                "pgx",
+                "postgres",
+                "promtool",
+                "psycopg",
+                "redis",
+                "valkey"
+            ]
         );
     }
 

@@ -10,5 +10,5 @@ use hapax_testkit::servers::RedisKind;
 
 fn main() -> ExitCode {
     let [redis, valkey] = RedisKind::ALL.map(redis::backend);
-    hapax_testkit::main(&[postgres::backend(), redis, sqlite::backend(), valkey])
+    hapax_testkit::main(&[postgres::backend(), postgres::pooled_backend(), redis, sqlite::backend(), valkey])
 }

@@ -23,6 +23,8 @@
 mod availability;
 mod broker;
 #[cfg(feature = "postgres")]
+mod pgbouncer;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod process;
 mod redis;
@@ -33,6 +35,8 @@ pub(crate) use availability::end_shared;
 pub use availability::{MissingService, main, required, test};
 pub use broker::{BrokerKind, BrokerServer, Kafka, KafkaServer, Nats, NatsServer};
 pub use libtest_mimic::Trial;
+#[cfg(feature = "postgres")]
+pub use pgbouncer::PgBouncer;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresSchema, PostgresServer, PostgresServerOptions};
 pub use redis::{RedisKind, RedisServer, RedisServerOptions};

@@ -1,4 +1,4 @@
-//! The suite's setup of PostgreSQL: all cases share one server, and each has a schema with a clock of its own.
+//! The suite's setups of PostgreSQL: all cases share one server, and each has a schema with a clock of its own.
 
 use std::sync::Arc;
 
@@ -7,17 +7,24 @@ use hapax_core::runtime::Tokio;
 use hapax_core::store::Inspect;
 use hapax_core::{RecordKey, Store};
 use hapax_stores::Postgres;
-use hapax_testkit::servers::{PostgresSchema, PostgresServer};
+use hapax_testkit::servers::{PgBouncer, PostgresSchema, PostgresServer};
 use hapax_testkit::{Backend, Capability, ClockStep, Setup, StoredPart};
 
 pub(crate) fn backend() -> Backend {
-    let backend =
-        Backend::new("postgres", || async { Box::new(PostgresSetup::new().await) as Box<dyn Setup> }).sequences(100);
-    backend.requiring("postgres").lacking(&[(
-        Capability::RoomToComplete,
-        "a full disk refuses completions too; the gate keeps them in its journal",
-    )])
+    let setup = || async { Box::new(PostgresSetup::new().await) as Box<dyn Setup> };
+    let backend = Backend::new("postgres", setup).sequences(100);
+    backend.requiring("postgres").lacking(LACKING)
 }
+
+/// Behind a pooler the store prepares no statements: every call uses the statements of a batch, also a single one.
+pub(crate) fn pooled_backend() -> Backend {
+    let setup = || async { Box::new(PostgresSetup::behind_pgbouncer().await) as Box<dyn Setup> };
+    let backend = Backend::new("pgbouncer", setup).sequences(100);
+    backend.requiring("pgbouncer").lacking(LACKING)
+}
+
+const LACKING: &[(Capability, &str)] =
+    &[(Capability::RoomToComplete, "a full disk refuses completions too; the gate keeps them in its journal")];
 
 struct PostgresSetup {
     schema: PostgresSchema,
@@ -28,7 +35,20 @@ impl PostgresSetup {
     async fn new() -> Self {
         let server = PostgresServer::shared().await.expect("the server starts");
         let schema = server.schema().await.expect("the server answers");
-        let url = schema.url().parse().expect("the URL is valid");
+        let url = schema.url();
+        Self::with(schema, &url)
+    }
+
+    async fn behind_pgbouncer() -> Self {
+        let server = PostgresServer::shared().await.expect("the server starts");
+        let pooler = PgBouncer::shared().await.expect("the pooler starts");
+        let schema = server.schema().await.expect("the server answers");
+        let url = schema.url_at(pooler.address());
+        Self::with(schema, &url)
+    }
+
+    fn with(schema: PostgresSchema, url: &str) -> Self {
+        let url = url.parse().expect("the URL is valid");
         let store = Postgres::with(&url, Arc::new(Tokio::current())).expect("the URL can be used");
         Self { schema, store: Arc::new(store) }
     }

@@ -114,7 +114,10 @@ pub fn main(tests: impl IntoIterator<Item = Trial>) -> ExitCode {
 /// Ends the servers that the tests of this process share.
 pub(crate) fn end_shared() {
     #[cfg(feature = "postgres")]
-    super::PostgresServer::end_shared();
+    {
+        super::PgBouncer::end_shared();
+        super::PostgresServer::end_shared();
+    }
     super::NatsServer::end_shared();
     super::KafkaServer::end_shared();
 }

@@ -9,6 +9,7 @@ use hapax_core::machine::{Begun, Claim, Completed, Grant, Renewed};
 use hapax_core::store::Protocol;
 use hapax_core::{Owner, Result, Store};
 use hapax_stores::Postgres;
+use hapax_testkit::servers::{PgBouncer, PostgresServer, PostgresServerOptions};
 use libtest_mimic::Trial;
 
 use super::{POSTGRES, schema, store};
@@ -23,6 +24,7 @@ pub(super) fn tests() -> Vec<Trial> {
         test("a_refused_call_fails_alone", POSTGRES, refused),
         test("a_locked_record_delays_no_other_of_its_batch", POSTGRES, locked),
         test("large_answers_are_sent_in_several_statements", POSTGRES, large),
+        test("a_single_call_is_prepared_unless_a_pooler_is_in_between", "pgbouncer", prepared),
     ]
 }
 
@@ -212,4 +214,23 @@ async fn large() {
         operations.iter().zip(&grants).map(|(operation, grant)| operation.complete(&*store, grant, &answer));
     assert!(join_all(completed).await.into_iter().all(|completed| matches!(completed, Ok(Completed::Done))));
     join_all(operations.iter().map(|operation| operation.assert_replays(&*store, &answer))).await;
+}
+
+/// The server logs the name of each statement that it runs.
+async fn prepared() {
+    let logging = PostgresServerOptions::new().with_args(&["-c", "log_min_duration_statement=0"]);
+    let server = PostgresServer::start(logging).await.unwrap();
+    let pooler = PgBouncer::start(&server).await.unwrap();
+    let schema = server.schema().await.unwrap();
+    let prepared = || {
+        let log = std::fs::read_to_string(server.data_folder().join("log")).unwrap();
+        log.lines().filter(|line| line.contains("execute s") && line.contains(": -- Inserts the record $1")).count()
+    };
+    let direct = store(&schema.url());
+    Operation::new("direct").cycle(&*direct).await;
+    let begins = prepared();
+    assert!(begins >= 2, "a new key, and its replay");
+    let pooled = store(&schema.url_at(pooler.address()));
+    Operation::new("pooled").cycle(&*pooled).await;
+    assert_eq!(prepared(), begins, "prepared behind a pooler");
 }
