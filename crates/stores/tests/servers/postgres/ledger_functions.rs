@@ -20,6 +20,8 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("the_functions_refuse_what_they_cannot_keep", POSTGRES, refusals),
         servers::test("the_functions_use_the_key_also_when_the_tables_grow", POSTGRES, growing_tables),
         servers::test("an_operation_that_is_closed_is_dead_in_sql", POSTGRES, dead),
+        servers::test("an_operation_that_has_ended_is_not_busy_in_sql", POSTGRES, two_replays),
+        servers::test("a_refusal_can_be_recorded_in_sql_without_its_effect", POSTGRES, refusal),
     ]
 }
 
@@ -241,4 +243,30 @@ async fn dead() {
     owner.batch_execute("begin").await.unwrap();
     assert_eq!(once(&owner, "one", None).await, Ok(("fresh".into(), None)));
     owner.batch_execute("rollback").await.unwrap();
+}
+
+/// The first copy holds the lock of the operation until its transaction ends.
+async fn two_replays() {
+    let (schema, owner) = with_tables().await;
+    run(&ledger(&schema.url(), terms()), "one").await.unwrap();
+    let other = connect(&schema, schema.name()).await;
+    other.batch_execute(&format!("set search_path to {}; begin", schema.name())).await.unwrap();
+    let replay = Ok(("replay".into(), Some(b"done".to_vec())));
+    assert_eq!(once(&other, "one", None).await, replay);
+    assert_eq!(once(&owner, "one", None).await, replay);
+    assert_eq!(once(&other, "two", None).await.unwrap().0, "fresh");
+    assert_eq!(once(&owner, "two", None).await, Ok(("busy".into(), None)));
+}
+
+async fn refusal() {
+    let (_schema, owner) = with_tables().await;
+    owner.batch_execute("begin").await.unwrap();
+    assert_eq!(once(&owner, "one", None).await.unwrap().0, "fresh");
+    owner.batch_execute("savepoint claimed; insert into effect values (1)").await.unwrap();
+    owner.batch_execute("rollback to savepoint claimed").await.unwrap();
+    done(&owner, "one", b"refused: not enough money").await.unwrap();
+    owner.batch_execute("commit").await.unwrap();
+    assert_eq!(once(&owner, "one", None).await.unwrap().1.unwrap(), b"refused: not enough money");
+    let row = owner.query_one("select count(*) from effect", &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 0);
 }
