@@ -3,7 +3,7 @@
 
 mod servers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -21,6 +21,12 @@ usage: hapax-demo-real [--payments N] [--crashes N] [--seed N] [--broker kafka|n
 
 /// The pauses between two kills of servers.
 const PAUSE: std::ops::Range<u32> = 4000..9000;
+
+/// The brokers of a full run.
+const BROKERS: [DemoBroker; 2] = [DemoBroker::Kafka, DemoBroker::Nats];
+
+/// The beginning of the line of the report that has the number of payments.
+const PAYMENTS: &str = "| payments on each broker | ";
 
 /// The topic of the random numbers of a run.
 const KILLS: u64 = 20;
@@ -62,7 +68,7 @@ async fn main() -> ExitCode {
 
 impl DemoArguments {
     fn read(words: &[String]) -> Option<Self> {
-        let brokers = vec![DemoBroker::Kafka, DemoBroker::Nats];
+        let brokers = BROKERS.to_vec();
         let mut arguments =
             Self { payments: 20_000, crashes: None, seed: 1, brokers, report: None, commit: String::new() };
         let mut words = words.iter();
@@ -93,7 +99,7 @@ impl DemoArguments {
         if let Some(report) = &self.report
             && holds
         {
-            fs::write(report, self.report(&runs))?;
+            self.write(report, &runs)?;
         }
         Ok(holds)
     }
@@ -138,10 +144,22 @@ impl DemoArguments {
         }
     }
 
+    /// Writes the report of a run on both brokers, unless the present one is of a longer run.
+    fn write(&self, report: &Path, runs: &[DemoRun]) -> Result<()> {
+        let present = fs::read_to_string(report).unwrap_or_default();
+        if runs.len() < BROKERS.len() || recorded_payments(&present) > self.payments {
+            println!("{} stays as it is: this run is shorter, or on one broker only", report.display());
+            return Ok(());
+        }
+        fs::write(report, self.report(runs))?;
+        println!("written to {}", report.display());
+        Ok(())
+    }
+
     fn report(&self, runs: &[DemoRun]) -> String {
         let mut report = format!(
             "# The demo on real servers\n\n`cargo xtask demo-real{}` writes this page.\n\n| | |\n|---|---|\n\
-             | commit | {} |\n| seed | {} |\n| payments on each broker | {} |\n",
+             | commit | {} |\n| seed | {} |\n{PAYMENTS}{} |\n",
             self.crashes.map(|crashes| format!(" --crashes {crashes}")).unwrap_or_default(),
             self.commit,
             self.seed,
@@ -169,6 +187,12 @@ impl DemoRun {
     }
 }
 
+/// The payments of the run that a report is of.
+fn recorded_payments(report: &str) -> u32 {
+    let payments = report.lines().find_map(|line| line.strip_prefix(PAYMENTS)?.strip_suffix(" |")?.parse().ok());
+    payments.unwrap_or(0)
+}
+
 /// Prints what the demo prints, and returns it.
 async fn echo(mut lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>) -> Result<String> {
     let mut output = String::new();
@@ -178,4 +202,31 @@ async fn echo(mut lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>
         output.push('\n');
     }
     Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_run_keeps_the_report_of_a_longer_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let report = folder.path().join("REPORT.md");
+        let run = |broker| DemoRun {
+            broker,
+            output: String::new(),
+            kills: ServerKills::default(),
+            took: Duration::ZERO,
+            holds: true,
+        };
+        let write = |payments: &str, brokers: &[DemoBroker]| {
+            let words = ["--payments", payments].map(str::to_owned);
+            let runs: Vec<_> = brokers.iter().map(|broker| run(*broker)).collect();
+            DemoArguments::read(&words).unwrap().write(&report, &runs).unwrap();
+            fs::read_to_string(&report).map_or(0, |report| recorded_payments(&report))
+        };
+        assert_eq!(write("900", &BROKERS[..1]), 0);
+        let written = [("500", 500), ("400", 500), ("500", 500), ("600", 600)];
+        assert_eq!(written.map(|(payments, _)| write(payments, &BROKERS)), written.map(|(_, recorded)| recorded));
+    }
 }

@@ -13,6 +13,7 @@ mod pipeline;
 mod process;
 mod progress;
 mod random;
+mod readiness;
 mod response;
 mod server;
 mod traffic;

@@ -78,12 +78,15 @@ fn the_audit_fails_without_the_gateway() {
 fn an_unusable_store_exits_with_cannot_start() {
     let unreachable = cfg!(feature = "redis").then_some(("redis://127.0.0.1:1", "cannot use the store: "));
     let absent = ("sqlite:///no/such/folder/hapax.db", "exited by itself, exit status: 3");
-    for (store, why) in unreachable.into_iter().chain([absent]) {
-        let (output, text) = demo(&["--gateway-only", "--payments", "200", "--seed", "7", "--store", store]);
+    let kinds: &[&[&str]] = if cfg!(feature = "sqlite") { &[&["--gateway-only"], &[]] } else { &[&["--gateway-only"]] };
+    let stores = unreachable.into_iter().chain([absent]);
+    for ((store, why), kind) in stores.flat_map(|store| kinds.iter().map(move |kind| (store, *kind))) {
+        let (output, text) = demo(&[&["--payments", "200", "--seed", "7", "--store", store], kind].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{store}: {text}{errors}");
         assert!(errors.matches("Connection refused").count() <= 1, "the cause is printed twice: {errors}");
-        assert!(errors.contains(why) && !text.contains("audit"), "{store}: {text}{errors}");
+        assert!(errors.contains(why) && !text.contains("Audit"), "{store}: {text}{errors}");
+        assert!(!errors.contains("\\n"), "the log of the process is not in one line: {errors}");
     }
 }
 
@@ -125,10 +128,26 @@ fn a_run_on_servers_needs_a_store_a_database_and_a_broker() {
         let (output, text) = demo(flags);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {text}");
     }
-    let with_a_parameter = "postgres://127.0.0.1:1/x?sslmode=require";
-    let (output, text) = demo(&["--store", store, "--database", with_a_parameter, "--broker", broker]);
+    for (database, broker, why) in [
+        ("postgres://127.0.0.1:1/x?sslmode=require", broker, "connects without TLS"),
+        ("sqlite:///tmp/x.db", broker, "postgres://HOST/DATABASE"),
+        (database, "amqp://127.0.0.1", "no broker for amqp://"),
+        (database, "nats://127.0.0.1/stream", "streams of its own"),
+    ] {
+        let (output, text) = demo(&["--store", store, "--database", database, "--broker", broker]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && errors.contains(why), "{text}{errors}");
+        assert!(text.is_empty(), "nothing has begun: {text}");
+    }
+}
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn two_gateways_cannot_share_a_memory_store() {
+    let (output, text) = demo(&["--payments", "20", "--store", "memory:"]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(3) && errors.contains("connects without TLS"), "{text}{errors}");
+    assert!(output.status.code() == Some(2) && text.is_empty(), "{text}{errors}");
+    assert!(errors.contains("--gateway-only"), "{errors}");
 }
 
 /// Returns the processes with this parent.

@@ -130,8 +130,12 @@ async fn plant_healthy(system: &System) -> Vec<&'static str> {
     system.book(ledger::Call::from(call("charged")), "charged").await;
     let done = protocol.complete(&charged.rk, &completion(&charged, b"charged")).await;
     assert_eq!(done.unwrap(), Completed::Done);
+    // As a gateway writes it when it starts.
+    let trial = system.begin("trial", LONG).await;
+    let trial_end = Complete { retention: Seconds(60), ..completion(&trial, b"") };
+    assert_eq!(protocol.complete(&trial.rk, &trial_end).await.unwrap(), Completed::Done);
     protocol.pin("bank", &Identity::keyed([7; 32]), Owner([9; 16])).await.unwrap();
-    vec!["runs", "released", "closed", "declined", "charged"]
+    vec!["runs", "released", "closed", "declined", "charged", "trial"]
 }
 
 /// Leaves an operation in each state that is to be found. Returns those that can be repaired, and all others.

@@ -50,6 +50,7 @@ use super::random::fresh_seed;
 use super::traffic::Payment;
 use super::{DemoArgs, OmittedLayer};
 use crate::commands::CommandError;
+use crate::store::wiring::StoreUrl;
 
 /// What a run of the pipeline does.
 #[derive(Debug)]
@@ -81,11 +82,22 @@ impl Scenario {
         if rounds > payments {
             bail!("--crashes: {rounds} is more than --payments {payments}; kill the processes less often");
         }
+        if args
+            .store
+            .as_deref()
+            .and_then(|url| url.parse().ok())
+            .is_some_and(|store: StoreUrl| store.ends_with_process())
+        {
+            bail!("--store: two gateways cannot share memory:; name another store, or add --gateway-only");
+        }
         let (seed, store) = (args.seed.unwrap_or_else(fresh_seed), args.store.clone());
         let servers = match (&store, &args.database, &args.broker) {
             (Some(store), Some(database), Some(broker)) => {
                 let [store, database, broker] = [store, database, broker].map(String::clone);
-                Some(ServerUrls { store, database, broker })
+                let urls = ServerUrls { store, database, broker };
+                #[cfg(feature = "postgres")]
+                servers::check(&urls)?;
+                Some(urls)
             }
             _ => None,
         };
@@ -124,7 +136,7 @@ async fn perform(scenario: &Scenario, (system, shop): (System, Arc<Shop>), folde
     let audit = Audit::new(&collected);
     report::show(&audit, &collected, &progress);
     let holds = audit.is_clean() && drained;
-    report::conclude(&audit, &collected);
+    report::conclude(&audit, &collected, drained);
     // What a failed run leaves on the servers shows why.
     if holds
         && !scenario.keep

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::process::Command;
 
 use super::parent_death::DEMO_PROCESS;
+use crate::logs::escape_controls;
 
 /// A command that runs this program, writes its log to this file, and ends with the demo.
 pub(super) fn command(log: &Path) -> Result<Command> {
@@ -26,12 +27,15 @@ pub(super) fn command(log: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// The last lines of a log.
-pub(super) fn last_log_lines(log: &Path) -> String {
+/// Prints the last lines of the log of a process on standard error.
+pub(super) fn show_end_of_log(name: &str, log: &Path) {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
     let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
+    eprintln!("The log of {name} ends with:");
+    for line in &lines[lines.len().saturating_sub(20)..] {
+        eprintln!("  {}", escape_controls(line));
+    }
 }
 
 /// Removes the settings in the environment: they are meant for other processes, and the demo gives its own flags.

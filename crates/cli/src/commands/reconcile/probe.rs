@@ -70,7 +70,8 @@ impl EffectProbe {
         if head.status != StatusCode::OK {
             bail!("it answers with status {}", head.status.as_u16());
         }
-        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| anyhow!(error))?.to_bytes();
+        let body = Limited::new(body, LARGEST).collect().await.map_err(|error| anyhow!(error));
+        let body = body.context("its answer cannot be read, or is longer than 1 MiB")?.to_bytes();
         read(&serde_json::from_slice(&body).context("its answer is not JSON")?)
     }
 }

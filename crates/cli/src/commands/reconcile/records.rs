@@ -16,6 +16,7 @@ use super::discrepancy::{Discrepancy, DiscrepancyKind, DiscrepancySubject, Recon
 use super::probe::{ASKED, EffectProbe};
 use super::sample::RecordSample;
 use crate::commands::{CommandError, request};
+use crate::store::checks::TRIAL_RETENTION;
 use crate::store::wiring::OpenedStore;
 
 /// How many records one request reads. Each may have an answer of 1 MiB.
@@ -91,11 +92,10 @@ impl RecordComparison {
     /// Whether the record is old enough, and not one of Hapax itself.
     fn is_compared(&self, found: &Scanned) -> bool {
         let lease = found.record.state.holding().map_or(Duration::ZERO, |holding| holding.lease.into());
-        let is_pin = matches!(&found.record.state, State::Completed(completion)
-            if completion.answer.is_empty() && found.life_left > LONGEST_RETENTION);
         // A first token is the clock of the store, and a later one is larger.
         let is_since = found.record.token.0 >= self.since.0;
-        is_since && found.idle >= lease + self.longest_transaction && !is_pin && !self.of_relays.contains(&found.rk)
+        let is_old = found.idle >= lease + self.longest_transaction;
+        is_since && is_old && !is_of_a_gateway(found) && !self.of_relays.contains(&found.rk)
     }
 
     async fn compare(&mut self, records: &[Scanned], report: &mut ReconcileReport) -> Result<(), CommandError> {
@@ -212,6 +212,14 @@ impl RecordComparison {
         }
         Ok(())
     }
+}
+
+/// Whether a gateway made the record for itself: the one that ties a namespace to its secret, or the trial record of a
+/// start, which lives for a minute. Both are completed without an answer, which no response is.
+fn is_of_a_gateway(found: &Scanned) -> bool {
+    let has_no_answer = matches!(&found.record.state, State::Completed(completion) if completion.answer.is_empty());
+    let trial = Duration::from(TRIAL_RETENTION);
+    has_no_answer && (found.life_left <= trial || found.life_left > LONGEST_RETENTION)
 }
 
 /// What the rows of its operations say about a record.

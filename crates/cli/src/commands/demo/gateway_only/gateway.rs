@@ -5,12 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use bytes::Bytes;
-use http::Uri;
-use http_body_util::{BodyExt, Empty};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use tokio::process::Child;
 use tokio::time::{sleep, timeout};
 
@@ -18,6 +12,7 @@ use super::GatewayScenario;
 use crate::commands::demo::process;
 use crate::commands::demo::progress::Progress;
 use crate::commands::demo::random::{RandomStream, RandomTopic, fresh_seed};
+use crate::commands::demo::readiness::{Readiness, ReadinessClient};
 
 /// A running gateway. Dropping it kills it.
 #[derive(Debug)]
@@ -85,11 +80,11 @@ impl GatewayProcess {
 
     /// Waits until the gateway reports that it is ready.
     async fn wait_until_ready(&mut self, when_not_ready: WhenNotReady) -> Result<()> {
-        let client = Client::builder(TokioExecutor::new()).build_http();
+        let client = ReadinessClient::new();
         let started = Instant::now();
         while started.elapsed() < START_TIMEOUT {
             let left = START_TIMEOUT.saturating_sub(started.elapsed());
-            match timeout(left, self.setup.readiness(&client)).await {
+            match timeout(left, client.ask(self.setup.admin)).await {
                 Ok(Ok(Readiness::Ready)) => return Ok(()),
                 Ok(Ok(Readiness::NotReady(why))) if when_not_ready == WhenNotReady::Fail => {
                     bail!("the gateway cannot use the store: {why}")
@@ -102,15 +97,15 @@ impl GatewayProcess {
             }
             sleep(Duration::from_millis(5)).await;
         }
-        let log = self.setup.last_log_lines();
-        bail!("the gateway was not ready within {START_TIMEOUT:?}; the last lines of its log:\n{log}");
+        process::show_end_of_log("the gateway", &self.setup.log());
+        bail!("the gateway was not ready within {START_TIMEOUT:?}");
     }
 
     async fn wait_for_exit(&mut self) -> anyhow::Error {
         match self.child.wait().await {
             Ok(status) => {
-                let log = self.setup.last_log_lines();
-                anyhow!("the gateway exited by itself, {status}; the last lines of its log:\n{log}")
+                process::show_end_of_log("the gateway", &self.setup.log());
+                anyhow!("the gateway exited by itself, {status}")
             }
             Err(error) => anyhow!(error).context("cannot wait for the gateway process"),
         }
@@ -129,13 +124,6 @@ enum WhenNotReady {
     Fail,
     /// Waits until the gateway is ready.
     Wait,
-}
-
-/// The response of `/readyz`.
-#[derive(Debug)]
-enum Readiness {
-    Ready,
-    NotReady(String),
 }
 
 /// The settings with which the gateway is started and restarted.
@@ -167,21 +155,7 @@ impl GatewaySetup {
         command.spawn().context("cannot start the gateway")
     }
 
-    async fn readiness(&self, client: &Client<HttpConnector, Empty<Bytes>>) -> Result<Readiness> {
-        let uri = Uri::try_from(format!("http://{}/readyz", self.admin))?;
-        let (head, body) = client.get(uri).await?.into_parts();
-        if head.status.is_success() {
-            return Ok(Readiness::Ready);
-        }
-        let reason = String::from_utf8_lossy(&body.collect().await?.to_bytes()).trim_end().to_owned();
-        Ok(Readiness::NotReady(reason.strip_prefix("not ready: ").map(str::to_owned).unwrap_or(reason)))
-    }
-
     fn log(&self) -> PathBuf {
         self.folder.join("gateway.log")
-    }
-
-    fn last_log_lines(&self) -> String {
-        process::last_log_lines(&self.log())
     }
 }

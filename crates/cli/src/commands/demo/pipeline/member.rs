@@ -96,8 +96,8 @@ impl PipelineProcess {
             self.child = spawn(&self.setup)?;
             return Ok(());
         }
-        let log = process::last_log_lines(&self.setup.log);
-        Err(anyhow!("{} exited by itself, {status}; the last lines of its log:\n{log}", self.setup.name))
+        process::show_end_of_log(&self.setup.name, &self.setup.log);
+        Err(anyhow!("{} exited by itself, {status}", self.setup.name))
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -116,8 +116,8 @@ impl PipelineProcess {
             self.check()?;
             sleep(Duration::from_millis(5)).await;
         }
-        let log = process::last_log_lines(&self.setup.log);
-        bail!("{} did not listen within {START_TIMEOUT:?}; the last lines of its log:\n{log}", self.setup.name);
+        process::show_end_of_log(&self.setup.name, &self.setup.log);
+        bail!("{} did not listen within {START_TIMEOUT:?}", self.setup.name);
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use hapax::runtime::{Runtime, Tokio};
-use hapax::stores::PostgresTables;
+use hapax::stores::{PostgresTables, PostgresUrl};
 
 use self::books::ServerBooks;
 use self::broker::RunBroker;
@@ -22,11 +22,18 @@ use super::ServerUrls;
 use super::places::Places;
 use crate::commands::demo::random::fresh_seed;
 
-/// Creates the schema and the topics or streams of a run.
-pub(super) async fn create(servers: &ServerUrls) -> Result<(Places, ServerBooks)> {
+/// Refuses URLs that no run can use.
+pub(super) fn check(servers: &ServerUrls) -> Result<()> {
     if servers.database.contains('?') {
         bail!("--database: the demo takes no parameters and connects without TLS; remove the question mark");
     }
+    servers.database.parse::<PostgresUrl>().context("--database")?;
+    RunBroker::new(&servers.broker, String::new()).context("--broker")?;
+    Ok(())
+}
+
+/// Creates the schema and the topics or streams of a run.
+pub(super) async fn create(servers: &ServerUrls) -> Result<(Places, ServerBooks)> {
     let run = format!("hapax-demo-{:08x}", fresh_seed());
     let schema = run.replace('-', "_");
     let shop = format!("{}?schema={schema}", servers.database);
@@ -37,7 +44,12 @@ pub(super) async fn create(servers: &ServerUrls) -> Result<(Places, ServerBooks)
     for statement in include_str!("servers/shop.sql").split(';').filter(|statement| !statement.trim().is_empty()) {
         link.query(statement, &[]).await.context("--database")?;
     }
-    let broker = RunBroker::create(&servers.broker, run).await.context("--broker")?;
+    let broker = RunBroker::new(&servers.broker, run)?;
+    if let Err(error) = broker.create().await {
+        // The error of the broker says more than one of the database.
+        let _ = link.query(&format!("drop schema {schema} cascade"), &[]).await;
+        return Err(error.context("--broker"));
+    }
     let charges = broker.charges();
     let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
     let intake = ServerIntake::open(&shop, &charges, 0, runtime).await?;

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use tokio::time::timeout;
 
 use super::Scenario;
 use super::member::{MemberSetup, PipelineProcess, Suffered};
@@ -11,6 +13,7 @@ use super::places::{EACH, Places};
 use crate::commands::demo::OmittedLayer;
 use crate::commands::demo::process::free_addresses;
 use crate::commands::demo::random::fresh_seed;
+use crate::commands::demo::readiness::{Readiness, ReadinessClient};
 
 /// The running processes.
 #[derive(Debug)]
@@ -48,6 +51,10 @@ impl System {
         for setup in plan.setups()? {
             members.push(PipelineProcess::start(setup).await?);
         }
+        // A file of the run is created now, which may take a moment. A store that the user names should already work.
+        if scenario.store.is_some() && scenario.has(OmittedLayer::Gate) {
+            wait_until_usable(&plan.admins[..EACH]).await?;
+        }
         let notes = |role| (0..EACH).map(|number| plan.notes(role, number)).collect();
         let notes = Notes { workers: notes("worker"), consumers: notes("consumer") };
         Ok(Self { members, entrances: plan.entrances(), notes })
@@ -67,6 +74,23 @@ impl System {
         Ok(Remains { suffered, notes: self.notes })
     }
 }
+
+/// Waits until all gateways with these admin addresses can use their store. Refuses a store that one cannot use.
+async fn wait_until_usable(gateways: &[SocketAddr]) -> Result<()> {
+    let client = ReadinessClient::new();
+    for gateway in gateways {
+        match timeout(READY_TIMEOUT, client.ask(*gateway))
+            .await
+            .context("a gateway does not say whether it is ready")??
+        {
+            Readiness::Ready => {}
+            Readiness::NotReady(why) => bail!("the gateways cannot use the store: {why}"),
+        }
+    }
+    Ok(())
+}
+
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The addresses and files of the processes.
 struct SystemPlan<'s> {

@@ -19,8 +19,8 @@ enum Kind {
 }
 
 impl RunBroker {
-    /// Creates the topics or streams of a run at the broker of this URL.
-    pub(super) async fn create(url: &str, run: String) -> Result<Self> {
+    /// The topics or streams of a run at the broker of this URL. Creates nothing.
+    pub(super) fn new(url: &str, run: String) -> Result<Self> {
         let url = url.trim_end_matches('/');
         let (scheme, host) = url.split_once("://").context("write kafka://HOST or nats://HOST")?;
         if host.contains(['/', '?']) {
@@ -35,14 +35,17 @@ impl RunBroker {
                 "this build has no broker for {scheme}://; write nats://HOST, or build it with the feature `full`"
             ),
         };
-        let broker = Self { kind, url: url.to_owned(), run };
-        match broker.kind {
+        Ok(Self { kind, url: url.to_owned(), run })
+    }
+
+    /// Creates the topics or streams.
+    pub(super) async fn create(&self) -> Result<()> {
+        match self.kind {
             #[cfg(feature = "kafka")]
-            Kind::Kafka => kafka::create_topics(host, broker.names()).await?,
+            Kind::Kafka => kafka::create_topics(self.url.trim_start_matches("kafka://"), self.names()).await,
             #[cfg(feature = "nats")]
-            Kind::Nats => nats::create_streams(&broker).await?,
+            Kind::Nats => nats::create_streams(self).await,
         }
-        Ok(broker)
     }
 
     /// Removes the topics or streams.
