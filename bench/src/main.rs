@@ -12,6 +12,8 @@
 //! cargo xtask bench worker    the worker on Kafka, NATS and SQLite, beside loops without it
 //! cargo xtask bench worker-1m the memory of a worker in front of 1,000,000 messages, which takes minutes
 //! cargo xtask bench sizing    the bytes of a record in each store, by the size of its answer, for `hapax plan`
+//! cargo xtask bench pipeline  all layers between Redis, Kafka, PostgreSQL and NATS, beside a pipeline without them
+//! cargo xtask bench pipeline latency  only what each layer adds to the latency; writes nothing
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
@@ -23,6 +25,7 @@ mod proxies;
 mod report;
 mod requests;
 mod sizing;
+mod stages;
 mod subjects;
 
 use std::process::Command;
@@ -49,6 +52,9 @@ fn main() -> anyhow::Result<()> {
     if let Some(verb @ ("api" | "forwarder")) = set.as_deref() {
         return run_proxy(verb, &filter, words.next());
     }
+    if set.as_deref() == Some("stage") {
+        return stages::run(&filter, &words.next().context("the address is missing")?);
+    }
     let (set, subjects) = match set.as_deref() {
         Some("core") => ("core", subjects::library()),
         Some("http") => ("http", subjects::http()),
@@ -60,17 +66,22 @@ fn main() -> anyhow::Result<()> {
         Some("worker") => ("worker", subjects::worker()?),
         Some("worker-1m") => ("worker-1m", subjects::worker_backlog()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
+        Some("pipeline") => ("pipeline", subjects::pipeline()?),
         Some(_) | None => {
             bail!(
                 "the first argument must be core, http, redis, postgres, postgres-10m, ledger, ledger-10m, worker, \
-                 worker-1m, sizing or gateway"
+                 worker-1m, pipeline, sizing or gateway"
             )
         }
     };
     let chosen = subjects.into_iter().filter(|subject| subject.name.contains(&filter));
     let measured = chosen.map(harness::measure).collect::<anyhow::Result<Vec<_>>>()?;
+    let more = match (set, &*filter) {
+        ("http", "") => allocations()?,
+        ("pipeline", "" | "latency") => subjects::pipeline_latencies()?,
+        _ => String::new(),
+    };
     if filter.is_empty() {
-        let more = if set == "http" { allocations()? } else { String::new() };
         report::write(set, &measured, &more)?;
     }
     Ok(())
@@ -93,5 +104,5 @@ fn allocations() -> anyhow::Result<String> {
         .with_context(|| format!("{} is missing; build all binaries of this package", counter.display()))?;
     let text = String::from_utf8(output.stdout)?;
     print!("{text}");
-    Ok(text)
+    Ok(text.lines().map(|line| format!("- {line}\n")).collect())
 }

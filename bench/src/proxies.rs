@@ -41,7 +41,8 @@ pub(crate) async fn forwarder(address: SocketAddr, upstream: SocketAddr) -> anyh
     .await
 }
 
-async fn serve<H, F, B>(address: SocketAddr, handler: H) -> anyhow::Result<()>
+/// Serves requests until the process is killed.
+pub(crate) async fn serve<H, F, B>(address: SocketAddr, handler: H) -> anyhow::Result<()>
 where
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<B>> + Send,

@@ -74,7 +74,7 @@ fn section(heading: &str, all: &[SubjectResult], more: &str) -> String {
     for measured in all.iter().filter(|measured| !measured.note.is_empty()) {
         let _ = writeln!(page, "- {}: {}", measured.name, measured.note);
     }
-    page.extend(more.lines().map(|line| format!("- {line}\n")));
+    page.push_str(more);
     page
 }
 

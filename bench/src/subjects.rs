@@ -6,8 +6,10 @@ mod gateway;
 mod http;
 mod ledger;
 mod memory;
+mod pipeline;
 mod postgres;
 mod redis;
+mod server_process;
 mod sqlite;
 mod statements;
 mod worker;
@@ -23,6 +25,7 @@ use hapax_core::{Call, Identity, Key, Millis, Owner, Rule, Scope, Seconds, Store
 use crate::harness::Subject;
 
 pub(crate) use coalesce::resident_bytes;
+pub(crate) use statements::connect;
 
 /// The subjects of the gate, the memory store and the SQLite store.
 pub(crate) fn library() -> Vec<Subject> {
@@ -79,6 +82,16 @@ pub(crate) fn worker() -> anyhow::Result<Vec<Subject>> {
 /// The memory of a worker in front of a backlog of a million messages.
 pub(crate) fn worker_backlog() -> anyhow::Result<Vec<Subject>> {
     worker::backlog(1_000_000)
+}
+
+/// All three layers between real servers.
+pub(crate) fn pipeline() -> anyhow::Result<Vec<Subject>> {
+    pipeline::all()
+}
+
+/// What each layer adds to the latency of a pipeline.
+pub(crate) fn pipeline_latencies() -> anyhow::Result<String> {
+    pipeline::latencies()
 }
 
 pub(crate) use worker::drain_and_report as drain;

@@ -1,5 +1,3 @@
-mod server_process;
-
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +8,7 @@ use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
 use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
-use server_process::{ServerProcess, free_address};
+use crate::subjects::server_process::{ServerProcess, free_address};
 
 /// The scripts of wrk.
 const NEW_KEYS: &str = include_str!("../wrk/new.lua");

@@ -13,7 +13,7 @@ pub(super) const TABLES: &str = "
     create table bare_claim (operation uuid primary key, fingerprint bytea not null, answer bytea not null);
     create table inbox (operation uuid primary key, status text not null, answer bytea)";
 
-pub(super) async fn connect(url: &str) -> anyhow::Result<Client> {
+pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
     Ok(client)

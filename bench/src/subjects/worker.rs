@@ -271,7 +271,7 @@ fn random() -> anyhow::Result<[u8; 16]> {
 }
 
 /// Unpacks the programs of a service, unless they are unpacked already or on PATH.
-fn unpack(service: &str) -> anyhow::Result<()> {
+pub(super) fn unpack(service: &str) -> anyhow::Result<()> {
     Command::new(format!("fixtures/{service}/unpack.sh")).stdout(Stdio::null()).status()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The processes that take part in a measurement of the gateway.
+//! The processes that take part in a measurement.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -44,6 +44,10 @@ impl ServerProcess {
             std::thread::yield_now();
         }
         Ok(process)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// The CPU time of the process, in ticks of 10 ms.
