@@ -16,7 +16,7 @@ use hapax_core::runtime::Tokio;
 use hapax_core::store::Inspect;
 use hapax_stores::{Postgres, PostgresLedger};
 use hapax_testkit::proxy::{CutPoint, FaultRule, NetworkFault, Proxy};
-use hapax_testkit::servers::{PostgresSchema, PostgresServer};
+use hapax_testkit::servers::{PgBouncer, PostgresSchema, PostgresServer};
 use hapax_testkit::{
     ConnectionCut, CutRequest, LedgerBackend, LedgerCapability, LedgerContents, LedgerSession, LedgerSetup,
     StoredAttempts, StoredEntry, StoredEvent,
@@ -30,24 +30,39 @@ pub(crate) fn backends() -> Vec<LedgerBackend> {
         backend("postgres", driver::door),
         backend("postgres_functions", functions::door),
         backend("postgres_sqlx", sqlx::door),
+        // The functions keep nothing in a session.
+        behind_pgbouncer("pgbouncer_functions", functions::door),
     ]
 }
 
+const LACKING: &[(LedgerCapability, &str)] =
+    &[(LedgerCapability::ForeignKeysOff, "only a superuser can turn them off")];
+
 fn backend(name: &'static str, door: MakeDoor) -> LedgerBackend {
-    let make = move || async move { Box::new(PostgresDatabase::new(door).await) as Box<dyn LedgerSetup> };
-    LedgerBackend::new(name, make)
-        .requiring("postgres")
-        .lacking(&[(LedgerCapability::ForeignKeysOff, "only a superuser can turn them off")])
+    let make = move || async move {
+        let server = PostgresServer::shared().await.expect("the server starts");
+        Box::new(PostgresDatabase::new(door, server.address()).await) as Box<dyn LedgerSetup>
+    };
+    LedgerBackend::new(name, make).requiring("postgres").lacking(LACKING)
+}
+
+fn behind_pgbouncer(name: &'static str, door: MakeDoor) -> LedgerBackend {
+    let make = move || async move {
+        let pooler = PgBouncer::shared().await.expect("the pooler starts");
+        Box::new(PostgresDatabase::new(door, pooler.address()).await) as Box<dyn LedgerSetup>
+    };
+    LedgerBackend::new(name, make).requiring("pgbouncer").lacking(LACKING)
 }
 
 struct PostgresDatabase {
-    server: std::sync::Arc<PostgresServer>,
+    /// The address of the server, or of a pooler in front of it.
+    address: SocketAddr,
     schema: PostgresSchema,
     door: MakeDoor,
 }
 
 impl PostgresDatabase {
-    async fn new(door: MakeDoor) -> Self {
+    async fn new(door: MakeDoor, address: SocketAddr) -> Self {
         let server = PostgresServer::shared().await.expect("the server starts");
         let schema = server.schema().await.expect("the server answers");
         let url = schema.url().parse().expect("the URL is valid");
@@ -57,7 +72,7 @@ impl PostgresDatabase {
         let tables = "create table effect (namespace text not null, operation text not null);
                       create table taken (id integer primary key);
                       insert into taken values (1);";
-        let database = Self { server, schema, door };
+        let database = Self { address, schema, door };
         let owner = database.connect().await;
         owner.batch_execute(tables).await.expect("the tables are new");
         database
@@ -65,7 +80,7 @@ impl PostgresDatabase {
 
     /// Connects as the owner of the schema.
     async fn connect(&self) -> Client {
-        connect(&self.owner_url(self.server.address())).await.expect("the server answers")
+        connect(&self.owner_url(self.address)).await.expect("the server answers")
     }
 
     fn owner_url(&self, address: SocketAddr) -> String {
@@ -105,11 +120,11 @@ fn operation(row: &Row, column: usize) -> OperationId {
 #[async_trait(?Send)]
 impl LedgerSetup for PostgresDatabase {
     async fn session(&self, terms: Terms) -> Box<dyn LedgerSession> {
-        Box::new(self.session_at(self.server.address(), terms))
+        Box::new(self.session_at(self.address, terms))
     }
 
     async fn session_with_cut(&self, terms: Terms, cut: ConnectionCut) -> Box<dyn LedgerSession> {
-        let proxy = Proxy::start(self.server.address()).await.expect("a port is free");
+        let proxy = Proxy::start(self.address).await.expect("a port is free");
         let at = if cut.is_carried_out { CutPoint::Answered } else { CutPoint::Unsent };
         let (matching, skipped) = match cut.request {
             // With the end of its text: the isolation level in a BEGIN has the word, too.
