@@ -3,12 +3,13 @@
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod gateway;
+pub(crate) mod keys;
 pub(crate) mod manual;
 pub(crate) mod migrate;
 mod number_format;
 pub(crate) mod outbox;
 pub(crate) mod plan;
-mod print;
+pub(crate) mod print;
 pub(crate) mod reconcile;
 pub(crate) mod relay;
 pub(crate) mod worker;

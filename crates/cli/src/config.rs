@@ -10,6 +10,7 @@
 //! The module of each table declares the settings of the table, and `settings.rs` lists all of them. `reader/show.rs`
 //! prints every value for `--check`. This module opens only the configuration file and the files with secrets.
 
+mod admin;
 // With all features, whose texts it has.
 #[cfg(all(test, feature = "kafka"))]
 mod annotated;
@@ -41,12 +42,13 @@ use reader::file::ConfigFile;
 use reader::values::Values;
 use reader::{parse, show};
 
+pub(crate) use admin::{AdminConfig, audit_file_of};
 pub(crate) use policy::{KeySource, Rules};
 pub(crate) use reader::flags::{Flags, HasFlags, mistyped};
 pub(crate) use reader::parse::Protect;
-pub(crate) use relay::RelayConfig;
+pub(crate) use relay::{NAMESPACE as RELAY_NAMESPACE, RelayConfig};
 pub(crate) use route::ConfiguredRoute;
-pub(crate) use secrets::AdminToken;
+pub(crate) use secrets::{AdminToken, identity as secret_identity};
 pub(crate) use settings::Configured;
 pub(crate) use worker::WorkerConfig;
 
@@ -59,11 +61,7 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) listen: SocketAddr,
-    pub(crate) admin: SocketAddr,
-    /// The token that the admin address requires, except for health.
-    pub(crate) admin_token: Option<AdminToken>,
-    /// The names under which the admin address may be asked without a token, beside addresses and `localhost`.
-    pub(crate) admin_hosts: Vec<String>,
+    pub(crate) admin: AdminConfig,
     /// The files with the server certificate and its key.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     /// How long connections are accepted after a stop signal, and how long the whole stop may take.
@@ -103,7 +101,8 @@ impl Config {
         let protect = values.one("key", parse::key_rule)?;
         let rules = Rules::read(&values)?;
         let namespace = values.one("namespace", parse::namespace)?;
-        let (listen, admin) = gateway::addresses(&values)?;
+        let listen = gateway::address(&values)?;
+        let data_dir = store::data_dir(&values, &store, &namespace)?;
         let gate_settings = gateway::gate_settings(&values, &rules)?;
         let (drain_delay, drain) = gateway::drain(&values)?;
         Ok(Self {
@@ -113,13 +112,11 @@ impl Config {
             limits: gateway::limits(&values, gate_settings.max_in_flight)?,
             trusted_proxies: TrustedProxies::new(values.list("trusted-proxy", parse::network)?),
             listen,
-            admin,
-            admin_token: values.maybe("admin-token-file", |path| AdminToken::read(path.as_ref()))?,
-            admin_hosts: values.list("admin-host", parse::host_name)?,
+            admin: AdminConfig::read(&values, data_dir.clone())?,
             tls: gateway::tls(&values)?,
             drain_delay,
             drain,
-            data_dir: store::data_dir(&values, &store, &namespace)?,
+            data_dir,
             store,
             namespace,
             has_secret: secret.is_some(),
@@ -141,7 +138,8 @@ impl Config {
         let data_dir = self.data_dir.as_ref().map(|path| ("data-dir", path.display().to_string()));
         let final_retention = self.values.given("final-retention").or_else(|| self.values.given("retention"));
         let final_retention = final_retention.map(|given| ("final-retention", given.texts.join(",")));
-        let derived = data_dir.into_iter().chain(final_retention).chain([per_tenant]).collect();
+        let audit = self.admin.audit_file.as_ref().map(|path| ("audit-file", path.display().to_string()));
+        let derived = data_dir.into_iter().chain(audit).chain(final_retention).chain([per_tenant]).collect();
         show::show(&self.values, &derived, &self.routes, self.protect)
     }
 }

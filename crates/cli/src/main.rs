@@ -1,5 +1,6 @@
 //! The binary `hapax`. Each command is a file in `commands/`.
 
+mod admin;
 mod causes;
 mod commands;
 mod config;
@@ -54,6 +55,8 @@ enum Command {
     Migrate(commands::migrate::MigrateArgs),
     /// List the keys of the outbox that wait for an operator, let them go on, and publish events again.
     Outbox(commands::outbox::OutboxArgs),
+    /// List and show records, and decide about those whose outcome is unknown.
+    Keys(Box<commands::keys::KeysArgs>),
     /// Compare records, ledger and outbox while the system runs, and repair what is certain.
     Reconcile(commands::reconcile::ReconcileArgs),
     /// List the messages that nobody could process, show them, and mark them to be processed again.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
             Command::Migrate(args) => commands::migrate::run(args).await,
             Command::Dead(args) => commands::dead::run(args).await,
             Command::Outbox(args) => commands::outbox::run(args).await,
+            Command::Keys(args) => commands::keys::run(*args).await,
             Command::Reconcile(args) => commands::reconcile::run(args).await,
             Command::Plan(args) => Ok(commands::plan::run(&args)),
             Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),

@@ -11,6 +11,7 @@
 //! call.rs       the scope of the caller and the fingerprint of the payload
 //! outcome.rs    what a response means: applied, final, not applied, denied, unknown
 //! stored.rs     the stored form of a response
+//! recorded.rs   a recorded response as an operator reads and writes it
 //! problem.rs    every refusal, with its status, type and advice
 //! page.rs       the policy page, which publishes the contract of a server
 //! body.rs       request and response bodies: whole, or streamed
@@ -33,6 +34,7 @@ mod layer;
 mod outcome;
 mod page;
 mod problem;
+mod recorded;
 mod service;
 mod stored;
 
@@ -46,4 +48,5 @@ pub use layer::{IdempotencyLayer, UnscopedLayer};
 pub use outcome::{JudgeOutcome, Outcome, StatusOutcomes};
 pub use page::PolicyPage;
 pub use problem::{PAGE, Problem, ProblemDetails, ShowProblem};
+pub use recorded::RecordedResponse;
 pub use service::Idempotency;

@@ -14,9 +14,13 @@ use http::header::AUTHORIZATION;
 use http::uri::Scheme;
 use metrics_exporter_prometheus::PrometheusHandle;
 use rustls::ClientConfig;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
+use crate::admin::audit::AuditFile;
+use crate::admin::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::{AdminApi, PolicyDescription, policy_fields};
 use crate::commands::CommandError;
 use crate::config::{self, Config, Configured, ConfiguredRoute, Flags, HasFlags, KeySource, Protect, Rules};
 use crate::gateway::ingress::IngressRules;
@@ -130,10 +134,11 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
         runtime,
         intervals,
     };
+    let api = Arc::new(admin_api(config, start.opened.clone()));
     let StartedGate { gate, journal, health } = start.start().await?;
-    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
+    let access = AdminAccess::new(&config.admin);
     let shutdown = Arc::new(Shutdown::new(config.drain_delay, config.drain));
-    let admin = AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) };
+    let admin = AdminState { health, metrics, access, api, shutdown: Arc::clone(&shutdown) };
     let mut served = Box::pin(async {
         let executors = listen(config, &gate, admin, tls, stop.first.cancelled()).await?;
         let is_idle = gate.wait_for_attempts(shutdown.left_for_requests()).await;
@@ -183,7 +188,7 @@ async fn listen(
     let routes = routes(config, gate).map_err(CommandError::usage)?;
     let acceptor = tls.certificate.map(ServerCertificate::acceptor).transpose().map_err(CommandError::cannot_start)?;
     // Bound before anything is served, so that a taken port prevents the start.
-    let (public, private) = (bind(config.listen).await?, bind(config.admin).await?);
+    let (public, private) = (bind(config.listen).await?, bind(config.admin.listen).await?);
     log_configuration(config);
     open_files::raise_limit(config.limits.connections);
     let shutdown = Arc::clone(&admin.shutdown);
@@ -215,6 +220,26 @@ fn tenant(tenant: &Tenant) -> Option<HeaderName> {
         Tenant::Authorization => Some(AUTHORIZATION),
         Tenant::Header(name) => Some(name.clone()),
         Tenant::None => None,
+    }
+}
+
+fn admin_api(config: &Config, store: OpenedStore) -> AdminApi {
+    let routes = config.routes.iter().map(|route| {
+        let policy = policy_fields(&route.rules.policy);
+        json!({ "route": route.name(), "protect": route.protect.to_string(), "policy": policy })
+    });
+    let policy = PolicyDescription::new("gateway", &config.namespace)
+        .with("key", json!(config.protect.to_string()))
+        .with("policy", policy_fields(&config.settings.policy))
+        .with("routes", routes.collect());
+    let lifetimes = RecordLifetimes::of(&config.settings.policy);
+    AdminApi {
+        process: "gateway",
+        records: Some(RecordDesk { store, lifetimes, answers: AnswerForm::Responses }),
+        dead: None,
+        outbox: None,
+        policy: policy.into_json(),
+        audit: config.admin.audit_file.clone().map(AuditFile::new),
     }
 }
 
@@ -276,14 +301,16 @@ const BIND_FAILURES: [(io::ErrorKind, &str); 3] = [
 
 /// Logs the addresses and routes, and each setting that weakens the protection.
 fn log_configuration(config: &Config) {
-    let Config { listen, admin, upstream, protect, .. } = config;
+    let Config { listen, upstream, protect, .. } = config;
+    let admin = config.admin.listen;
     for route in &config.routes {
         tracing::info!(protect = %route.protect, from = %route.table.line, "route {}", route.name());
     }
     let (upstream, routes) = (&upstream.authority, config.routes.len());
     tracing::info!(%listen, %admin, %upstream, key = %protect, routes, "POST and PATCH are protected");
-    if matches!(AdminAccess::new(config.admin_token.as_ref(), *admin, &[]), AdminAccess::NoClient) {
-        tracing::warn!("/metrics is disabled, because other hosts can connect to {admin}; set --admin-token-file");
+    if matches!(AdminAccess::new(&config.admin), AdminAccess::NoClient) {
+        let paths = "/metrics and the admin API are";
+        tracing::warn!("{paths} disabled, because other hosts can connect to {admin}; set --admin-token-file");
     }
     if matches!(config.rules.policy.on_store_down, OnStoreDown::Pass(_)) {
         tracing::warn!("while the store is down, every copy of a request runs (--when-store-down pass)");

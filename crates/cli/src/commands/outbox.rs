@@ -18,9 +18,11 @@ use super::{CommandError, request};
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::outbox;
 use crate::store::wiring::tables::SCHEMES;
-pub(super) use key::OrderingKey;
+pub(crate) use key::OrderingKey;
+pub(crate) use print::{counted, event_fields, parked_key};
 use republish::RepublishArgs;
 pub(super) use republish::instant;
+pub(crate) use republish::timestamp;
 
 /// The arguments of `hapax outbox`.
 #[derive(Debug, clap::Args)]
@@ -118,10 +120,10 @@ struct DropEventArgs {
 const PAGE: usize = 200;
 
 /// How many rows one request opens.
-const STEP: usize = 1000;
+pub(crate) const STEP: usize = 1000;
 
 /// Counting reads each row that it counts.
-const MAX_COUNTED: u64 = 1_000_000;
+pub(crate) const MAX_COUNTED: u64 = 1_000_000;
 
 pub(crate) async fn run(args: OutboxArgs) -> Result<ExitCode, CommandError> {
     match args.action {

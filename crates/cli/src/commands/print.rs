@@ -10,7 +10,7 @@ use crate::commands::CommandError;
 use crate::logs::escape_controls;
 
 /// Prints a line. Returns false if nobody reads the output any more.
-pub(super) fn line(text: &str) -> Result<bool, CommandError> {
+pub(crate) fn line(text: &str) -> Result<bool, CommandError> {
     match writeln!(io::stdout(), "{text}") {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -19,7 +19,7 @@ pub(super) fn line(text: &str) -> Result<bool, CommandError> {
 }
 
 /// Fields as one JSON object, or as one line each without those that are null.
-pub(super) fn object(fields: Map<String, Value>, as_json: bool) -> String {
+pub(crate) fn object(fields: Map<String, Value>, as_json: bool) -> String {
     if as_json {
         return Value::Object(fields).to_string();
     }
@@ -35,19 +35,19 @@ pub(super) fn object(fields: Map<String, Value>, as_json: bool) -> String {
 }
 
 /// Text as a string, and other bytes as `{"hex": digits}`.
-pub(super) fn text_or_hexadecimal(bytes: &[u8]) -> Value {
+pub(crate) fn text_or_hexadecimal(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),
         Err(_) => json!({ "hex": hexadecimal(bytes) }),
     }
 }
 
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The time in the form of RFC 3339.
-pub(super) fn time(time: Timestamp) -> String {
+pub(crate) fn time(time: Timestamp) -> String {
     // A time that the system cannot express is damaged; the largest one shows that.
     let largest = Duration::from_secs(253_402_300_799);
     let since = time.since(Timestamp(0)).min(largest);

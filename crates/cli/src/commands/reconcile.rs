@@ -15,10 +15,10 @@ use anyhow::anyhow;
 use hapax::Timestamp;
 use hapax::runtime::Tokio;
 
-use super::{CommandError, request};
+use super::CommandError;
 use crate::commands::outbox::instant;
 use crate::store::wiring::tables::{SCHEMES, Tables};
-use crate::store::wiring::{self, OpenedStore, StoreUrl, schemes};
+use crate::store::wiring::{self, StoreUrl, schemes};
 use discrepancy::ReconcileReport;
 use outbox::OutboxComparison;
 use probe::EffectProbe;
@@ -89,8 +89,8 @@ pub(crate) async fn run(args: ReconcileArgs) -> Result<ExitCode, CommandError> {
     }
     let probe = args.probe.as_ref().map(EffectProbe::new).transpose()?;
     let outbox = wiring::outbox::open(&database, Arc::new(Tokio::current())).await?;
-    let claims = open_records(&database).await?;
-    let records = open_records(&store).await?.ok_or_else(|| {
+    let claims = wiring::open_existing(&database, Arc::new(Tokio::current())).await?;
+    let records = wiring::open_existing(&store, Arc::new(Tokio::current())).await?.ok_or_else(|| {
         CommandError::cannot_start(anyhow!("--store has no records; name the store that the gateway uses"))
     })?;
     let ledger = Tables::of(&database).map_err(CommandError::usage)?.into_ledger();
@@ -98,16 +98,4 @@ pub(crate) async fn run(args: ReconcileArgs) -> Result<ExitCode, CommandError> {
     RecordComparison::new(records, ledger, probe, &args)?.run(&mut report).await?;
     OutboxComparison { outbox, claims, unpublished_after: args.unpublished_after }.run(&mut report).await?;
     report.finish()
-}
-
-/// Opens the records in a store. None if it has no table for them, which is not created.
-async fn open_records(url: &StoreUrl) -> Result<Option<OpenedStore>, CommandError> {
-    /// The version of the tables that has the records.
-    const RECORDS: i32 = 1;
-    if let Ok(tables) = Tables::of(url)
-        && request(tables.missing()).await?.contains(&RECORDS)
-    {
-        return Ok(None);
-    }
-    wiring::open(url, Arc::new(Tokio::current())).map(Some)
 }

@@ -11,11 +11,14 @@ use hapax::ledger::Event;
 use hapax::outbox::Sink;
 use hapax::relay::{Relay, RelayEnd};
 use hapax::runtime::{Runtime, Tokio};
+use serde_json::json;
 use tokio::task::spawn_blocking;
 
+use crate::admin::audit::AuditFile;
+use crate::admin::{AdminApi, PolicyDescription};
 use crate::commands::gateway::bind;
 use crate::commands::{CommandError, request};
-use crate::config::{self, Configured, Flags, HasFlags, RelayConfig};
+use crate::config::{self, Configured, Flags, HasFlags, RELAY_NAMESPACE, RelayConfig};
 use crate::logs::{self, Log};
 use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::metrics::{self, describe_relay, register_relay};
@@ -125,7 +128,7 @@ impl OpenedRelay {
             store: Arc::clone(&self.store.store),
             inspect: Arc::clone(&self.store.inspect),
             runtime: Arc::clone(&self.runtime),
-            namespace: NAMESPACE.to_owned(),
+            namespace: RELAY_NAMESPACE.to_owned(),
             secret: None,
             timeout: DATABASE_TIMEOUT,
         };
@@ -139,9 +142,6 @@ impl OpenedRelay {
     }
 }
 
-/// The namespace of the records in which relays claim their shares.
-const NAMESPACE: &str = "hapax/relay";
-
 /// How long the database may take for one call of a check.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -149,14 +149,14 @@ const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
 async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, CommandError> {
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;
     describe_relay();
-    let private = bind(config.admin).await?;
+    let private = bind(config.admin.listen).await?;
     let opened = OpenedRelay::create(config).await?;
     register_relay(opened.sink.name());
     let health = Arc::new(opened.health());
     health.check_start().await.map_err(CommandError::cannot_start)?;
     let shutdown = Arc::new(Shutdown::new(Duration::ZERO, config.relay.drain));
-    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
-    tokio::spawn(admin::serve(private, AdminState { health, metrics, access, shutdown: Arc::clone(&shutdown) }));
+    let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, &opened)));
+    tokio::spawn(admin::serve(private, AdminState { health, metrics, access, api, shutdown: Arc::clone(&shutdown) }));
     tokio::spawn(admin::sweep(Arc::clone(&opened.store.inspect)));
     log_start(config, &*opened.sink);
     match opened.relay(config)?.run(shutdown.wait(stop.first.cancelled())).await {
@@ -166,6 +166,21 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => Err(CommandError::failed(error.into())),
+    }
+}
+
+fn admin_api(config: &RelayConfig, opened: &OpenedRelay) -> AdminApi {
+    let policy = PolicyDescription::new("relay", RELAY_NAMESPACE)
+        .with("sink", json!(&**opened.sink.name()))
+        .with("retention_seconds", json!(config.relay.retention.map(|kept| kept.as_secs())))
+        .with("max_in_flight", json!(config.relay.max_in_flight));
+    AdminApi {
+        process: "relay",
+        records: None,
+        dead: None,
+        outbox: Some(Arc::clone(&opened.outbox.upkeep)),
+        policy: policy.into_json(),
+        audit: config.admin.audit_file.clone().map(AuditFile::new),
     }
 }
 
@@ -212,7 +227,8 @@ fn in_words(duration: Duration) -> humantime::FormattedDuration {
 /// Logs what the relay and the sink promise.
 fn log_start(config: &RelayConfig, sink: &dyn Sink) {
     let (name, lease) = (&**sink.name(), in_words(config.relay.lease.into()));
-    tracing::info!(sink = name, %lease, admin = %config.admin, "events are published; the sink {}", promise(sink));
+    let admin = config.admin.listen;
+    tracing::info!(sink = name, %lease, %admin, "events are published; the sink {}", promise(sink));
     if sink.max_len() < Event::MAX_LEN {
         let (takes, most) = (sink.max_len(), Event::MAX_LEN);
         tracing::warn!(takes, most, "the sink takes smaller events than the outbox: a larger one parks its key");

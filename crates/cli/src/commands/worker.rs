@@ -7,10 +7,14 @@ use std::sync::Arc;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::worker::{RecordReopener, Worker, WorkerEnd};
 use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
+use crate::admin::audit::AuditFile;
+use crate::admin::records::{AnswerForm, RecordDesk, RecordLifetimes};
+use crate::admin::{AdminApi, PolicyDescription, policy_fields};
 use crate::commands::CommandError;
 use crate::commands::gateway::bind;
 use crate::config::{self, Configured, Flags, HasFlags, WorkerConfig};
@@ -68,7 +72,7 @@ pub(crate) async fn run(args: WorkerArgs) -> Result<ExitCode, CommandError> {
     tokio::spawn(signals::at_each(hangups, Reloads { log, certificate: None::<fn()> }));
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;
     describe_worker();
-    let private = bind(config.admin).await?;
+    let private = bind(config.admin.listen).await?;
     work(&config, Resources { store: opened.store, dead: opened.dead, private, metrics }, stop).await
 }
 
@@ -113,13 +117,13 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
         runtime: Arc::clone(&runtime),
         intervals: CheckIntervals::default(),
     };
-    let records = Arc::clone(&start.opened.store);
+    let opened = start.opened.clone();
     let StartedGate { gate, journal, health } = start.start().await?;
     let shutdown = Arc::new(Shutdown::new(std::time::Duration::ZERO, config.worker.drain));
-    let access = AdminAccess::new(config.admin_token.as_ref(), config.admin, &config.admin_hosts);
-    let state = AdminState { health, metrics: resources.metrics, access, shutdown: Arc::clone(&shutdown) };
+    let (records, dead) = (Arc::clone(&opened.store), resources.dead);
+    let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, opened, &dead)));
+    let state = AdminState { health, metrics: resources.metrics, access, api, shutdown: Arc::clone(&shutdown) };
     tokio::spawn(admin::serve(resources.private, state));
-    let dead = resources.dead;
     dead.check_start().await?;
     let source = config.source.open(Arc::clone(&runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
@@ -150,6 +154,22 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
     }
     let _ = tokio::time::timeout(shutdown.left(), dead.close()).await;
     exit_code(ended)
+}
+
+fn admin_api(config: &WorkerConfig, store: OpenedStore, dead: &WorkerDeadLetters) -> AdminApi {
+    let policy = PolicyDescription::new("worker", &config.namespace)
+        .with("policy", policy_fields(&config.gate.policy))
+        .with("attempts", json!(config.max_attempts))
+        .with("parks", json!(config.parks));
+    let lifetimes = RecordLifetimes::of(&config.gate.policy);
+    AdminApi {
+        process: "worker",
+        records: Some(RecordDesk { store, lifetimes, answers: AnswerForm::Messages }),
+        dead: dead.kept(),
+        outbox: None,
+        policy: policy.into_json(),
+        audit: config.admin.audit_file.clone().map(AuditFile::new),
+    }
 }
 
 fn exit_code(ended: hapax::Result<WorkerEnd>) -> Result<ExitCode, CommandError> {
@@ -186,7 +206,7 @@ fn service(config: &WorkerConfig, gate: hapax::Gate) -> Result<Service, anyhow::
 fn log_start(config: &WorkerConfig, source: &str) {
     let (service, namespace) = (&config.target.upstream.authority, &config.namespace);
     let window = humantime::format_duration(config.gate.policy.retention);
-    tracing::info!(source, %service, namespace, admin = %config.admin, "messages are processed");
+    tracing::info!(source, %service, namespace, admin = %config.admin.listen, "messages are processed");
     tracing::info!(%window, "a copy of a message is recognized within this time");
     tracing::info!(
         "the target has no ledger: a record in --store keeps copies apart, and does not commit with the effect. \

@@ -44,11 +44,11 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "admin", "HAPAX_ADMIN")
         .value("ADDRESS")
         .default("127.0.0.1:8081")
-        .help("Address that serves /healthz, /readyz and /metrics")
-        .details("On an address that other hosts can reach, /metrics is served only with --admin-token-file."),
+        .help("Address that serves /healthz, /readyz, /metrics and the admin API")
+        .details("On an address that other hosts can reach, the last two are served only with a token."),
     SettingSpec::new(TABLE, "admin-token-file", "HAPAX_ADMIN_TOKEN_FILE")
         .value("FILE")
-        .help("File with the token that the admin address requires: 16 or more visible characters")
+        .help("File with the token that the admin address requires to read: 16 or more visible characters")
         .details(
             "Every path but /healthz and /readyz then requires `Authorization: Bearer TOKEN`. \
              The file must not be readable by everybody.",
@@ -161,18 +161,18 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .details("With --tenant none the default is --max-in-flight, since all callers are one tenant."),
 ];
 
-/// Reads the addresses for clients and for the admin.
+/// Reads the address for clients.
 ///
 /// # Errors
-/// If an address is malformed, or both are the same.
-pub(crate) fn addresses(values: &Values) -> Result<(SocketAddr, SocketAddr), anyhow::Error> {
+/// If an address is malformed, or that of the admin is the same.
+pub(crate) fn address(values: &Values) -> Result<SocketAddr, anyhow::Error> {
     let (listen, admin) = (values.one("listen", parse::address)?, values.one("admin", parse::address)?);
     // Port 0 asks the system for a free port, so two of them do not collide.
     if listen == admin && listen.port() != 0 {
         let reason = format!("clients connect to the same address, {}; choose another port", values.quoted("listen"));
         return Err(values.wrong("admin", reason));
     }
-    Ok((listen, admin))
+    Ok(listen)
 }
 
 /// Reads the delay before the drain, and the limit of the drain.

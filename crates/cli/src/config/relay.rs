@@ -2,13 +2,12 @@
 
 mod endpoint;
 
-use std::net::SocketAddr;
-
 use anyhow::{Context, bail};
 use hapax::Millis;
 use hapax::outbox::TopicTemplate;
 use hapax::relay::RelaySettings;
 
+use crate::config::AdminConfig;
 use crate::config::log;
 use crate::config::reader::file::EndpointTable;
 use crate::config::reader::flags::{Flags, HasFlags};
@@ -16,14 +15,17 @@ use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::show;
 use crate::config::reader::values::Values;
-use crate::config::secrets::AdminToken;
 use crate::config::settings::Configured;
+use crate::config::store::default_data_dir;
 use crate::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::sinks::{DEFAULT_ENDPOINT, EndpointSettings, EventSink, SinkPlace};
 use crate::store::wiring::tables::{SCHEMES, Tables};
 
 pub(crate) const TABLE: &str = "relay";
+
+/// The namespace of the records in which relays claim their shares.
+pub(crate) const NAMESPACE: &str = "hapax/relay";
 
 pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "database", "HAPAX_DATABASE")
@@ -65,11 +67,11 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "admin", "HAPAX_ADMIN")
         .value("ADDRESS")
         .default("127.0.0.1:8083")
-        .help("Address that serves /healthz, /readyz and /metrics")
-        .details("On an address that other hosts can reach, /metrics is served only with --admin-token-file."),
+        .help("Address that serves /healthz, /readyz, /metrics and the admin API")
+        .details("On an address that other hosts can reach, the last two are served only with a token."),
     SettingSpec::new(TABLE, "admin-token-file", "HAPAX_ADMIN_TOKEN_FILE")
         .value("FILE")
-        .help("File with the token that the admin address requires: 16 or more visible characters"),
+        .help("File with the token that the admin address requires to read: 16 or more visible characters"),
     SettingSpec::new(TABLE, "admin-host", "HAPAX_ADMIN_HOST")
         .value("NAME")
         .list()
@@ -89,9 +91,7 @@ pub(crate) struct RelayConfig {
     pub(crate) relay: RelaySettings,
     /// Whether the database tells the relay of new rows.
     pub(crate) has_notifications: bool,
-    pub(crate) admin: SocketAddr,
-    pub(crate) admin_token: Option<AdminToken>,
-    pub(crate) admin_hosts: Vec<String>,
+    pub(crate) admin: AdminConfig,
     pub(crate) log: LogSettings,
     values: Values,
     /// The endpoints of the file, for `--check`.
@@ -106,14 +106,14 @@ impl RelayConfig {
     pub(crate) fn load<C: HasFlags>(flags: &Flags<C>) -> Result<Self, anyhow::Error> {
         let file = flags.file()?;
         let values = Values::new(C::COMMAND.settings(), &flags.given, &file.given);
+        let database = values.one("database", database)?;
         Ok(Self {
-            database: values.one("database", database)?,
             sink: sink(&values, &file.endpoints)?,
             relay: relay_settings(&values)?,
             has_notifications: values.one("notifications", parse::is_on)?,
-            admin: values.one("admin", parse::address)?,
-            admin_token: values.maybe("admin-token-file", |path| AdminToken::read(path.as_ref()))?,
-            admin_hosts: values.list("admin-host", parse::host_name)?,
+            // A relay keeps nothing else on disk, and runs without a directory, too.
+            admin: AdminConfig::read(&values, default_data_dir(&database, NAMESPACE).ok().flatten())?,
+            database,
             log: log::read(&values)?,
             endpoints: show::endpoints(&file.endpoints),
             values,
@@ -123,7 +123,8 @@ impl RelayConfig {
     /// Lists every value with its origin, and every endpoint.
     pub(crate) fn show(&self) -> String {
         let template = self.sink.template.as_ref().map(|template| ("topic-template", template.to_string()));
-        let derived = template.into_iter().collect();
+        let audit = self.admin.audit_file.as_ref().map(|path| ("audit-file", path.display().to_string()));
+        let derived = template.into_iter().chain(audit).collect();
         show::settings(Configured::Relay, &self.values, &derived) + &self.endpoints
     }
 }

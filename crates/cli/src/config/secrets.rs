@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use hapax::Identity;
+use http::HeaderValue;
 use subtle::ConstantTimeEq;
 
 use crate::config::reader::setting::SettingSpec;
@@ -58,6 +59,14 @@ impl AdminToken {
             );
         }
         Ok(Self(token.to_vec()))
+    }
+
+    /// The field with which a client shows the token.
+    pub(crate) fn authorization(&self) -> HeaderValue {
+        let field = [b"Bearer ", &self.0[..]].concat();
+        let mut value = HeaderValue::try_from(field).expect("a token has visible characters only");
+        value.set_sensitive(true);
+        value
     }
 
     /// Compares in constant time, so that the duration of an answer does not reveal a part of the token.

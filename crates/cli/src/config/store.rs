@@ -42,9 +42,14 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
 
 /// Reads the directory for answers that the store did not confirm, or picks the default one.
 pub(crate) fn data_dir(values: &Values, store: &StoreUrl, namespace: &str) -> Result<Option<PathBuf>, anyhow::Error> {
-    if let Some(chosen) = values.maybe("data-dir", parse::path)? {
-        return Ok(Some(chosen));
+    match values.maybe("data-dir", parse::path)? {
+        Some(chosen) => Ok(Some(chosen)),
+        None => default_data_dir(store, namespace),
     }
+}
+
+/// The directory that a process with this store and namespace has by default.
+pub(crate) fn default_data_dir(store: &StoreUrl, namespace: &str) -> Result<Option<PathBuf>, anyhow::Error> {
     match store.data_dir() {
         None if !store.ends_with_process() => state_directory::default_path(namespace, std::env::var_os).map(Some),
         beside_or_none => Ok(beside_or_none),

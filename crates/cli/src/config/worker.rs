@@ -1,6 +1,5 @@
 //! `[worker]`: where messages come from, which service processes them, and what identifies them.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,9 +16,9 @@ use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::show;
 use crate::config::reader::values::Values;
-use crate::config::secrets::{self, AdminToken};
+use crate::config::secrets;
 use crate::config::settings::Configured;
-use crate::config::{log, store};
+use crate::config::{AdminConfig, log, store};
 use crate::logs::LogSettings;
 use crate::store::wiring::StoreUrl;
 use crate::store::wiring::dead::DeadLetterPlace;
@@ -150,11 +149,11 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "admin", "HAPAX_ADMIN")
         .value("ADDRESS")
         .default("127.0.0.1:8082")
-        .help("Address that serves /healthz, /readyz and /metrics")
-        .details("On an address that other hosts can reach, /metrics is served only with --admin-token-file."),
+        .help("Address that serves /healthz, /readyz, /metrics and the admin API")
+        .details("On an address that other hosts can reach, the last two are served only with a token."),
     SettingSpec::new(TABLE, "admin-token-file", "HAPAX_ADMIN_TOKEN_FILE")
         .value("FILE")
-        .help("File with the token that the admin address requires: 16 or more visible characters"),
+        .help("File with the token that the admin address requires to read: 16 or more visible characters"),
     SettingSpec::new(TABLE, "admin-host", "HAPAX_ADMIN_HOST")
         .value("NAME")
         .list()
@@ -199,9 +198,7 @@ pub(crate) struct WorkerConfig {
     pub(crate) secret: Option<hapax::Identity>,
     /// The settings of the gate that keeps the records.
     pub(crate) gate: Settings,
-    pub(crate) admin: SocketAddr,
-    pub(crate) admin_token: Option<AdminToken>,
-    pub(crate) admin_hosts: Vec<String>,
+    pub(crate) admin: AdminConfig,
     pub(crate) log: LogSettings,
     values: Values,
 }
@@ -235,16 +232,15 @@ impl WorkerConfig {
         }
         let target = target(&values)?;
         let gate = gate_settings(&values, &target)?;
+        let data_dir = store::data_dir(&values, &store, &namespace)?;
         Ok(Self {
             identity: identity(&values, &namespace, secret.clone())?,
             worker: worker_settings(&values)?,
             max_attempts: u32::try_from(values.one("attempts", parse::count)?).unwrap_or(u32::MAX),
             dead_letter,
             parks,
-            data_dir: store::data_dir(&values, &store, &namespace)?,
-            admin: values.one("admin", parse::address)?,
-            admin_token: values.maybe("admin-token-file", |path| AdminToken::read(path.as_ref()))?,
-            admin_hosts: values.list("admin-host", parse::host_name)?,
+            admin: AdminConfig::read(&values, data_dir.clone())?,
+            data_dir,
             log: log::read(&values)?,
             source,
             target,
@@ -260,8 +256,10 @@ impl WorkerConfig {
     pub(crate) fn show(&self) -> String {
         let data_dir = self.data_dir.as_ref().map(|path| ("data-dir", path.display().to_string()));
         let window = humantime::format_duration(self.gate.policy.retention).to_string();
+        let audit = self.admin.audit_file.as_ref().map(|path| ("audit-file", path.display().to_string()));
         let derived = [("namespace", self.namespace.clone()), ("retention", window)];
-        show::settings(Configured::Worker, &self.values, &derived.into_iter().chain(data_dir).collect()) + "ok\n"
+        let derived = derived.into_iter().chain(data_dir).chain(audit).collect();
+        show::settings(Configured::Worker, &self.values, &derived) + "ok\n"
     }
 }
 

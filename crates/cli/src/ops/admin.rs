@@ -1,10 +1,11 @@
-//! The admin listener: health, readiness and metrics. Also the task that removes expired records.
+//! The admin listener: health, readiness, metrics and the API. Also the task that removes expired records.
 
 mod access;
 mod answering;
 mod connections;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use hyper::body::Incoming;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
+use crate::admin::call::PREFIX;
+use crate::admin::{AdminApi, Requester, serve as api};
 use crate::ops::admin::connections::{AdminConnections, ConnectionLimits};
 use crate::ops::shutdown::Shutdown;
 
@@ -47,6 +50,7 @@ pub(crate) struct AdminState {
     pub(crate) health: Arc<dyn ReportReadiness>,
     pub(crate) metrics: PrometheusHandle,
     pub(crate) access: AdminAccess,
+    pub(crate) api: Arc<AdminApi>,
     pub(crate) shutdown: Arc<Shutdown>,
 }
 
@@ -60,7 +64,8 @@ impl AdminState {
     }
 }
 
-/// Serves /healthz (the process runs), /readyz (the store passed its checks, replies and takes records) and /metrics.
+/// Serves /healthz (the process runs), /readyz (the store passed its checks, replies and takes records), /metrics and
+/// the API.
 pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
     let mut connections = AdminConnections::new(ConnectionLimits::default());
     loop {
@@ -70,11 +75,11 @@ pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
             continue;
         };
         let admin = admin.clone();
-        connections.serve(stream, client.ip(), move |request| respond(request, admin.clone()));
+        connections.serve(stream, client.ip(), move |request| respond(request, client.ip(), admin.clone()));
     }
 }
 
-async fn respond(request: Request<Incoming>, admin: AdminState) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, client: IpAddr, admin: AdminState) -> Response<Full<Bytes>> {
     let (mut format, mut status) = (TEXT_TYPE, StatusCode::OK);
     let text = match request.uri().path() {
         // The first two need no token, because load balancers and probes send none.
@@ -90,12 +95,16 @@ async fn respond(request: Request<Incoming>, admin: AdminState) -> Response<Full
             if let Some((refusal, explanation)) = admin.access.refusal(request.headers()) {
                 status = refusal;
                 explanation.into()
+            } else if path.starts_with(PREFIX) {
+                return api::respond(request, &admin.api, &admin.access, Requester::client(client)).await;
             } else if path == "/metrics" {
                 format = METRICS_TYPE;
                 admin.metrics.render()
             } else {
                 status = StatusCode::NOT_FOUND;
-                "the pages are /healthz, /readyz and /metrics\n".into()
+                format!(
+                    "the pages are /healthz, /readyz, /metrics and those below {PREFIX}; see {PREFIX}openapi.json\n"
+                )
             }
         }
     };

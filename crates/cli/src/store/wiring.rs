@@ -19,7 +19,7 @@ use hapax::stores::PostgresUrl;
 #[cfg(feature = "redis")]
 use hapax::stores::RedisUrl;
 
-use crate::commands::CommandError;
+use crate::commands::{CommandError, request};
 
 /// An open store, with the interface for its maintenance.
 #[derive(Clone, Debug)]
@@ -152,6 +152,29 @@ pub(crate) fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<OpenedSt
             opened.map(OpenedStore::new).map_err(CommandError::cannot_start)
         }
     }
+}
+
+/// Opens the records of a store for a command. None if it has no table for them, which is not created.
+pub(crate) async fn open_existing(
+    url: &StoreUrl,
+    runtime: Arc<dyn Runtime>,
+) -> Result<Option<OpenedStore>, CommandError> {
+    /// The version of the tables that has the records.
+    const RECORDS: i32 = 1;
+    #[cfg(feature = "sqlite")]
+    if let StoreUrl::Sqlite(path) = url
+        && !path.exists()
+    {
+        // Otherwise a misspelt path would create an empty file.
+        let message = anyhow::anyhow!("{} does not exist; name the file that the gateway uses", path.display());
+        return Err(CommandError::cannot_start(message));
+    }
+    if let Ok(tables) = tables::Tables::of(url)
+        && request(tables.missing()).await?.contains(&RECORDS)
+    {
+        return Ok(None);
+    }
+    open(url, runtime).map(Some)
 }
 
 #[cfg(test)]

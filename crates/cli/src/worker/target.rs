@@ -313,6 +313,9 @@ impl Told {
     }
 }
 
+/// What a record keeps of a message that was applied.
+pub(crate) const PROCESSED: Bytes = Bytes::from_static(b"applied");
+
 /// What a record keeps of the response: whether the service applied the message or rejected it for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TargetAnswer {
@@ -321,12 +324,12 @@ struct TargetAnswer {
 
 impl Answer for TargetAnswer {
     fn encode(&self) -> Bytes {
-        Bytes::from_static(if self.is_applied { b"applied" } else { b"rejected" })
+        if self.is_applied { PROCESSED } else { Bytes::from_static(b"rejected") }
     }
 
     fn decode(stored: Bytes) -> Result<Self, BoxError> {
         match &stored[..] {
-            b"applied" => Ok(Self { is_applied: true }),
+            applied if applied == PROCESSED => Ok(Self { is_applied: true }),
             b"rejected" => Ok(Self { is_applied: false }),
             _ => Err("neither `applied` nor `rejected`".into()),
         }

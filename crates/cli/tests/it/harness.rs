@@ -358,7 +358,7 @@ impl GatewayClient {
         Self { public, client: Client::builder(TokioExecutor::new()).build_http(), secrets: Secrets::default() }
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Option<ClientResponse> {
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Option<ClientResponse> {
         let (head, body) = self.client.request(request).await.ok()?.into_parts();
         let body = body.collect().await.ok()?.to_bytes();
         Some(ClientResponse {

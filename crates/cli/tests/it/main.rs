@@ -5,6 +5,7 @@
 #[cfg(target_os = "linux")]
 mod address_share;
 mod admin;
+mod admin_api;
 #[cfg(target_os = "linux")]
 mod attacks;
 #[cfg(target_os = "linux")]
@@ -31,6 +32,9 @@ mod http2_clients;
 mod http2_frames;
 mod http2_uploads;
 mod http_contract;
+mod json_schema;
+mod keys;
+mod keys_commands;
 mod lifecycle;
 mod logs;
 mod malformed_requests;

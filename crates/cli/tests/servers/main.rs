@@ -12,6 +12,9 @@ mod demo;
 mod harness;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod keys;
+#[path = "../it/keys_commands.rs"]
+mod keys_commands;
 mod migrate;
 mod outbox;
 #[path = "../it/outbox_commands.rs"]
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         redis::tests(),
         postgres::tests(),
         migrate::tests(),
+        keys::tests(),
         dead::tests(),
         outbox::tests(),
         worker::tests(),

@@ -7,24 +7,27 @@ use crate::logs::escape_controls;
 
 pub(super) fn listed(letter: &ListedLetter, as_json: bool) -> String {
     if as_json {
-        let listed = json!({
-            "id": letter.id.to_string(),
-            "reason": letter.reason.as_str(),
-            "attempts": letter.attempts,
-            "source": letter.source,
-            "time": time(letter.at),
-            "namespace": letter.namespace,
-            "operation": letter.operation.map(|operation| operation.to_string()),
-            "payload_bytes": letter.size,
-            "redrive_at": letter.marked_at.map(time),
-            "cursor": letter.cursor.as_str(),
-        });
-        return listed.to_string();
+        return listed_letter(letter).to_string();
     }
     let marked = letter.marked_at.map_or("", |_| "  marked for a redrive");
     let attempts = if letter.attempts == 1 { "1 attempt".into() } else { format!("{} attempts", letter.attempts) };
     let (source, reason) = (escape_controls(&letter.source), escape_controls(letter.reason.as_str()));
     format!("{}  {}  {reason:<18}  {attempts:<11}  {source}{marked}", time(letter.at), letter.id)
+}
+
+pub(crate) fn listed_letter(letter: &ListedLetter) -> Value {
+    json!({
+        "id": letter.id.to_string(),
+        "reason": letter.reason.as_str(),
+        "attempts": letter.attempts,
+        "source": letter.source,
+        "time": time(letter.at),
+        "namespace": letter.namespace,
+        "operation": letter.operation.map(|operation| operation.to_string()),
+        "payload_bytes": letter.size,
+        "redrive_at": letter.marked_at.map(time),
+        "cursor": letter.cursor.as_str(),
+    })
 }
 
 pub(super) fn marked(id: DeadLetterId, is_marked: bool, as_json: bool) -> String {
@@ -56,12 +59,17 @@ pub(super) fn dropped(id: DeadLetterId, is_dropped: bool, as_json: bool) -> Stri
 }
 
 pub(super) fn shown(kept: &KeptLetter, with_payload: bool, as_json: bool) -> String {
+    object(letter_fields(kept, with_payload), as_json)
+}
+
+/// All that is known of a letter.
+pub(crate) fn letter_fields(kept: &KeptLetter, with_payload: bool) -> Map<String, Value> {
     let mut fields = fields(&kept.letter);
     fields.insert("redrive_at".into(), json!(kept.marked_at.map(time)));
     if with_payload {
         fields.insert("payload".into(), text_or_hexadecimal(&kept.letter.message.payload));
     }
-    object(fields, as_json)
+    fields
 }
 
 fn fields(letter: &DeadLetter) -> Map<String, Value> {

@@ -8,16 +8,16 @@ use crate::commands::print::hexadecimal;
 /// An ordering key on the command line. It is any bytes: plain text is itself, and everything else is `hex:` and its
 /// digits. Each key has one form, and each form is one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::commands) struct OrderingKey(Bytes);
+pub(crate) struct OrderingKey(Bytes);
 
 const HEXADECIMAL: &str = "hex:";
 
 impl OrderingKey {
-    pub(in crate::commands) fn new(key: Bytes) -> Self {
+    pub(crate) fn new(key: Bytes) -> Self {
         Self(key)
     }
 
-    pub(in crate::commands) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 

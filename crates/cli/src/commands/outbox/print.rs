@@ -10,25 +10,31 @@ use crate::logs::escape_controls;
 pub(super) fn parked(parked: &ParkedKey, as_json: bool) -> String {
     let key = OrderingKey::new(parked.key.clone());
     if as_json {
-        let parked = json!({
-            "key": key.to_string(),
-            "event": parked.event.to_string(),
-            "row": parked.row.0,
-            "topic": parked.topic,
-            "reason": parked.reason,
-            "time": time(parked.parked_at),
-        });
-        return parked.to_string();
+        return parked_key(parked).to_string();
     }
     let (topic, reason) = (escape_controls(&parked.topic), escape_controls(&parked.reason));
     format!("{}  {key}  {}  row {}  {topic}  {reason}", time(parked.parked_at), parked.event, parked.row.0)
 }
 
+pub(crate) fn parked_key(parked: &ParkedKey) -> Value {
+    json!({
+        "key": OrderingKey::new(parked.key.clone()).to_string(),
+        "event": parked.event.to_string(),
+        "row": parked.row.0,
+        "topic": parked.topic,
+        "reason": parked.reason,
+        "time": time(parked.parked_at),
+    })
+}
+
+pub(crate) fn counted(counts: &OutboxCounts) -> Value {
+    let seconds = counts.oldest.map(|age| age.as_secs());
+    json!({ "open": counts.open, "oldest_seconds": seconds, "parked_keys": counts.parked_keys })
+}
+
 pub(super) fn counts(counts: &OutboxCounts, limit: u64, as_json: bool) -> String {
     if as_json {
-        let seconds = counts.oldest.map(|age| age.as_secs());
-        let counts = json!({ "open": counts.open, "oldest_seconds": seconds, "parked_keys": counts.parked_keys });
-        return json!({ "counts": counts }).to_string();
+        return json!({ "counts": counted(counts) }).to_string();
     }
     let or_more = if counts.open >= limit { " or more" } else { "" };
     let age = |age: Duration| humantime::format_duration(Duration::from_secs(age.as_secs())).to_string();
@@ -59,6 +65,10 @@ pub(super) fn dropped(key: &OrderingKey, as_json: bool) -> String {
 }
 
 pub(super) fn shown(row: (RowId, RowState, &OutgoingEvent), with_payload: bool, as_json: bool) -> String {
+    object(event_fields(row, with_payload), as_json)
+}
+
+pub(crate) fn event_fields(row: (RowId, RowState, &OutgoingEvent), with_payload: bool) -> Map<String, Value> {
     let (id, state, event) = row;
     let headers: Vec<Value> =
         event.headers.iter().map(|(name, value)| json!([name, text_or_hexadecimal(value)])).collect();
@@ -83,5 +93,5 @@ pub(super) fn shown(row: (RowId, RowState, &OutgoingEvent), with_payload: bool, 
     if with_payload {
         fields.insert("payload".into(), text_or_hexadecimal(&event.payload));
     }
-    object(fields, as_json)
+    fields
 }

@@ -61,7 +61,7 @@ pub(in crate::commands) fn instant(text: &str) -> Result<Timestamp, String> {
     ago.map(timestamp).ok_or_else(|| "write a time as 2026-01-31T12:00:00Z, or how long ago it is, as 2h".into())
 }
 
-fn timestamp(time: SystemTime) -> Timestamp {
+pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -1,11 +1,11 @@
 //! Which requests may read the pages of the admin listener other than /healthz and /readyz.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, StatusCode};
 
-use crate::config::AdminToken;
+use crate::config::{AdminConfig, AdminToken};
 
 /// The clients that may read the pages other than /healthz and /readyz.
 #[derive(Clone, Debug)]
@@ -13,18 +13,33 @@ pub(crate) enum AdminAccess {
     /// Every client on this host that asks for an address, for `localhost`, or for one of these names. A page of a
     /// browser can reach the listener only under a name of its own (DNS rebinding).
     ThisHost { names: Vec<String> },
-    /// Only clients that send this token.
-    WithToken(AdminToken),
+    /// Only clients that send one of these tokens.
+    WithTokens {
+        /// May read.
+        read: Option<AdminToken>,
+        /// May read and write.
+        write: Option<AdminToken>,
+        names: Vec<String>,
+    },
     /// No client: other hosts can connect, and no token is configured.
     NoClient,
 }
 
 impl AdminAccess {
-    pub(crate) fn new(token: Option<&AdminToken>, listen: SocketAddr, names: &[String]) -> Self {
-        match token {
-            Some(token) => Self::WithToken(token.clone()),
-            None if listen.ip().to_canonical().is_loopback() => Self::ThisHost { names: names.to_vec() },
-            None => Self::NoClient,
+    pub(crate) fn new(admin: &AdminConfig) -> Self {
+        let names = admin.hosts.clone();
+        match (&admin.token, &admin.write_token) {
+            (None, None) if admin.listen.ip().to_canonical().is_loopback() => Self::ThisHost { names },
+            (None, None) => Self::NoClient,
+            (read, write) => Self::WithTokens { read: read.clone(), write: write.clone(), names },
+        }
+    }
+
+    /// The names under which a browser may ask, beside addresses and `localhost`.
+    pub(crate) fn names(&self) -> &[String] {
+        match self {
+            Self::ThisHost { names } | Self::WithTokens { names, .. } => names,
+            Self::NoClient => &[],
         }
     }
 
@@ -37,14 +52,38 @@ impl AdminAccess {
                 "the Host field names another host; use an IP address or localhost, or allow the name with \
                  --admin-host\n",
             )),
-            Self::WithToken(token) if bearer(headers).is_some_and(|shown| token.is(shown)) => None,
-            Self::WithToken(_) => Some((StatusCode::UNAUTHORIZED, "send the token: Authorization: Bearer TOKEN\n")),
+            Self::WithTokens { read, write, .. }
+                if bearer(headers).is_some_and(|shown| is_one_of([read, write], shown)) =>
+            {
+                None
+            }
+            Self::WithTokens { .. } => {
+                Some((StatusCode::UNAUTHORIZED, "send the token: Authorization: Bearer TOKEN\n"))
+            }
             Self::NoClient => Some((
                 StatusCode::FORBIDDEN,
                 "other hosts can reach this listener, and no token is configured; start with --admin-token-file\n",
             )),
         }
     }
+
+    /// As [`refusal`](Self::refusal), for a client that may read and wants to write.
+    pub(crate) fn write_refusal(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+        match self {
+            Self::WithTokens { write, .. } if bearer(headers).is_some_and(|shown| is_one_of([write], shown)) => None,
+            Self::WithTokens { write: Some(_), .. } => Some((StatusCode::FORBIDDEN, "this token may only read\n")),
+            Self::WithTokens { write: None, .. } => Some((
+                StatusCode::FORBIDDEN,
+                "no token may write; start with --admin-write-token-file, or without any token on a loopback address\n",
+            )),
+            Self::ThisHost { .. } | Self::NoClient => self.refusal(headers),
+        }
+    }
+}
+
+/// Whether the text is one of these tokens. Compares with all of them, so that the duration does not tell which one.
+fn is_one_of<const N: usize>(tokens: [&Option<AdminToken>; N], shown: &[u8]) -> bool {
+    tokens.into_iter().flatten().fold(false, |is_known, token| token.is(shown) | is_known)
 }
 
 /// Whether the Host field is an IP address, `localhost` or one of these names, with any port.
@@ -76,9 +115,9 @@ mod tests {
 
     use super::*;
 
-    fn token() -> AdminToken {
+    fn token(text: &str) -> AdminToken {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "0123456789abcdef\n").unwrap();
+        std::fs::write(file.path(), text).unwrap();
         AdminToken::read(file.path()).unwrap()
     }
 
@@ -105,9 +144,10 @@ mod tests {
             ("10.0.0.1:1", Some(403)),
         ] {
             let listen = listen.parse().unwrap();
-            let without = AdminAccess::new(None, listen, &[]);
+            let admin = |token| AdminConfig { listen, token, write_token: None, hosts: Vec::new(), audit_file: None };
+            let without = AdminAccess::new(&admin(None));
             assert_eq!(refused(&without, AUTHORIZATION, &["Bearer 0123456789abcdef"]), refusal, "{listen}");
-            let access = AdminAccess::new(Some(&token()), listen, &[]);
+            let access = AdminAccess::new(&admin(Some(token("0123456789abcdef"))));
             assert_eq!(refused(&access, AUTHORIZATION, &["bearer 0123456789abcdef"]), None, "{listen}");
             for credentials in [
                 &[][..],
@@ -124,7 +164,7 @@ mod tests {
 
     #[test]
     fn without_a_token_the_host_is_an_address_localhost_or_a_listed_name() {
-        let access = AdminAccess::new(None, "127.0.0.1:8081".parse().unwrap(), &["metrics.example".into()]);
+        let access = AdminAccess::ThisHost { names: vec!["metrics.example".into()] };
         for host in
             ["127.0.0.1", "127.0.0.1:8081", "[::1]:8081", "[::1]", "LocalHost:1", "metrics.example:80", "10.0.0.7:1"]
         {
@@ -142,5 +182,30 @@ mod tests {
         ] {
             assert_eq!(refused(&access, HOST, hosts), Some(421), "{hosts:?}");
         }
+    }
+
+    #[test]
+    fn one_token_reads_and_the_other_one_writes_as_well() {
+        let (reads, writes) = ("0123456789abcdef", "fedcba9876543210");
+        let headers = |token: &str| {
+            let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+            HeaderMap::from_iter([(AUTHORIZATION, value)])
+        };
+        let status = |refusal: Option<(StatusCode, &str)>| refusal.map(|(status, _)| status.as_u16());
+        for (read, write, expected) in [
+            (Some(reads), Some(writes), [(None, Some(403)), (None, None)]),
+            (Some(reads), None, [(None, Some(403)), (Some(401), Some(403))]),
+            (None, Some(writes), [(Some(401), Some(403)), (None, None)]),
+        ] {
+            let access = AdminAccess::WithTokens { read: read.map(token), write: write.map(token), names: Vec::new() };
+            for (shown, expected) in [reads, writes].into_iter().zip(expected) {
+                let headers = headers(shown);
+                let found = (status(access.refusal(&headers)), status(access.write_refusal(&headers)));
+                assert_eq!(found, expected, "{shown} of {read:?} {write:?}");
+            }
+            assert!(access.write_refusal(&HeaderMap::new()).is_some());
+        }
+        let nobody = AdminAccess::NoClient;
+        assert_eq!(status(nobody.write_refusal(&headers(writes))), Some(403));
     }
 }

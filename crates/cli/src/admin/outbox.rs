@@ -1,0 +1,76 @@
+//! The outbox, for operators.
+
+use hapax::EventId;
+use hapax::outbox::{OutboxUpkeep, ParkedKey, RowId};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::admin::call::{ListParked, OutboxAction};
+use crate::admin::{ApiError, within_deadline};
+use crate::commands::outbox::{MAX_COUNTED, STEP, counted, event_fields, parked_key};
+use crate::commands::print::hexadecimal;
+
+/// How many times [`STEP`] rows one call opens or looks at. A longer write continues with another call.
+const STEPS: usize = 20;
+
+pub(super) async fn list(outbox: &dyn OutboxUpkeep, ask: &ListParked) -> Result<Value, ApiError> {
+    let after = ask.after.as_ref().map(|(parked_at, key)| ParkedKey {
+        key: key.clone().into(),
+        parked_at: *parked_at,
+        // The place in the list depends on the two above.
+        row: RowId(0),
+        event: EventId::from_bytes([0; 16]),
+        topic: String::new(),
+        reason: String::new(),
+    });
+    let page = within_deadline(outbox.parked(after.as_ref(), ask.limit)).await?;
+    let counts = within_deadline(outbox.counts(MAX_COUNTED)).await?;
+    let next = page.last().map(|last| format!("{}.{}", last.parked_at.0, hexadecimal(&last.key)));
+    let parked: Vec<Value> = page.iter().map(parked_key).collect();
+    Ok(json!({ "counts": counted(&counts), "parked": parked, "next": next }))
+}
+
+pub(super) async fn show(outbox: &dyn OutboxUpkeep, id: EventId, with_payload: bool) -> Result<Value, ApiError> {
+    let found = within_deadline(outbox.find(id)).await?;
+    let missing = || ApiError::not_found("there is no event with this id; its row may have been removed");
+    let (row, state, event) = found.ok_or_else(missing)?;
+    Ok(Value::Object(event_fields((row, state, &event), with_payload)))
+}
+
+pub(super) async fn act(outbox: &dyn OutboxUpkeep, action: &OutboxAction) -> Result<Value, ApiError> {
+    match action {
+        OutboxAction::Resume(key) => resume(outbox, key.as_bytes()).await,
+        OutboxAction::Drop(key) => {
+            let is_dropped = within_deadline(outbox.drop_refused(key.as_bytes())).await?;
+            is_dropped.then(|| json!({ "dropped": true })).ok_or_else(|| {
+                let detail = "the key is not parked, or its event is already published or dropped";
+                ApiError::new(StatusCode::CONFLICT, "wrong-state", detail)
+            })
+        }
+        OutboxAction::Republish { since, until, after } => {
+            let (mut rows, mut last) = (0, Some(*after));
+            for _ in 0..STEPS {
+                let Some(behind) = last else { break };
+                let step = within_deadline(outbox.republish(&(*since..*until), behind, STEP)).await?;
+                last = step.map(|step| step.last);
+                rows += step.map_or(0, |step| step.rows);
+            }
+            Ok(json!({ "rows": rows, "next": last.map(|row| row.0) }))
+        }
+    }
+}
+
+/// Opens rows of a key. `is_complete` is false if there are more: the key stays parked until the last one is open.
+async fn resume(outbox: &dyn OutboxUpkeep, key: &[u8]) -> Result<Value, ApiError> {
+    let mut rows = 0;
+    for step in 0..STEPS {
+        match within_deadline(outbox.resume(key, STEP)).await? {
+            None if step == 0 => {
+                return Err(ApiError::new(StatusCode::CONFLICT, "wrong-state", "the key is not parked"));
+            }
+            None | Some(0) => return Ok(json!({ "rows": rows, "is_complete": true })),
+            Some(opened) => rows += opened,
+        }
+    }
+    Ok(json!({ "rows": rows, "is_complete": false }))
+}

@@ -1,0 +1,188 @@
+//! Records, for operators. The machine decides what may be written.
+
+use std::time::{Duration, Instant};
+
+use hapax::http::RecordedResponse;
+use hapax::machine::{Observed, Purge, Purged, Resolved, Verdict};
+use hapax::runtime::{Runtime, Tokio};
+use hapax::store::{Protocol, RecordStatus, Scan};
+use hapax::{Policy, RecordKey, Seconds, Token};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::admin::call::{FoundOutcome, ListRecords, RecordAction, RecordChange};
+use crate::admin::record::{SeenRecord, refusal, shown_answer};
+use crate::admin::{ApiError, within_deadline};
+use crate::commands::print::hexadecimal;
+use crate::store::wiring::OpenedStore;
+use crate::worker::target::PROCESSED;
+
+/// The records of one store.
+#[derive(Debug)]
+pub(crate) struct RecordDesk {
+    pub(crate) store: OpenedStore,
+    pub(crate) lifetimes: RecordLifetimes,
+    pub(crate) answers: AnswerForm,
+}
+
+/// How long records live that an operator writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordLifetimes {
+    pub(crate) answer: Seconds,
+    pub(crate) released: Seconds,
+    pub(crate) unknown: Seconds,
+}
+
+impl RecordLifetimes {
+    pub(crate) fn of(policy: &Policy) -> Self {
+        let seconds = |time: Duration| Seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1));
+        Self {
+            answer: seconds(policy.retention),
+            released: seconds(policy.released_retention),
+            unknown: seconds(policy.unknown_retention),
+        }
+    }
+}
+
+/// What the records of a process keep. An answer in another form would break the retry that gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerForm {
+    /// Responses, in a gateway.
+    Responses,
+    /// Whether a message was processed, in a worker.
+    Messages,
+    /// Whatever the operator says: the store may be that of either.
+    Either,
+}
+
+/// How many records one request to the store reads. Each may have an answer of 1 MiB.
+const CHUNK: usize = 100;
+
+/// How long one page may take. A list with a filter that fits few records continues behind its cursor.
+const PAGE_TIME: Duration = Duration::from_millis(500);
+
+impl RecordDesk {
+    pub(crate) async fn list(&self, ask: &ListRecords) -> Result<Value, ApiError> {
+        let started = Instant::now();
+        let mut scan = Scan::new(CHUNK.min(ask.limit)).idle_for(ask.idle_for);
+        if let Some(filter) = ask.filter {
+            scan = scan.only(&filter.statuses());
+        }
+        let mut next = ask.from.clone();
+        let (mut records, mut damaged) = (Vec::new(), Vec::new());
+        loop {
+            scan = next.take().map_or(scan.clone(), |position| scan.from(position));
+            let chunk = within_deadline(self.store.inspect.scan(&scan)).await?;
+            let now = Tokio::current().wall_now();
+            let seen = chunk.records.into_iter().map(|found| SeenRecord::of_scan(found, now));
+            let is_wanted = |seen: &SeenRecord| ask.operation.is_none_or(|id| seen.rk.operation() == id);
+            records.extend(seen.filter(is_wanted).filter(|seen| !seen.is_internal()).map(|seen| seen.to_json()));
+            damaged.extend(chunk.damaged.iter().map(ToString::to_string));
+            next = chunk.next;
+            // An operation has one record.
+            if ask.operation.is_some() && !records.is_empty() {
+                next = None;
+            }
+            if next.is_none() || records.len() >= ask.limit || started.elapsed() >= PAGE_TIME {
+                break;
+            }
+        }
+        let next = next.map(|position| hexadecimal(&position.0));
+        Ok(json!({ "records": records, "damaged": damaged, "next": next }))
+    }
+
+    pub(crate) async fn show(&self, rk: &RecordKey, with_answer: bool) -> Result<Value, ApiError> {
+        let seen = self.read(rk).await?;
+        let Some(record) = SeenRecord::of_read(*rk, &seen) else {
+            return Err(ApiError::not_found("there is no such record: it never existed, was purged, or has expired"));
+        };
+        let mut shown = record.to_json();
+        if with_answer {
+            shown["answer"] = record.completion().map_or(Value::Null, shown_answer);
+        }
+        Ok(shown)
+    }
+
+    /// Carries out what an operator wants. The reply has the record before and after it.
+    pub(crate) async fn act(&self, rk: &RecordKey, action: &RecordAction) -> Result<Value, ApiError> {
+        let before = self.read(rk).await?;
+        let seen = SeenRecord::of_read(*rk, &before);
+        if seen.as_ref().is_some_and(SeenRecord::is_internal) {
+            let detail = "the record belongs to Hapax itself: it ties a namespace to its secret, or events to a relay";
+            return Err(ApiError::new(StatusCode::CONFLICT, "internal-record", detail));
+        }
+        let is_done = match &action.change {
+            RecordChange::Resolve(outcome) => self.resolve(rk, action, &self.verdict(outcome)?, &before).await?,
+            RecordChange::Release => self.resolve(rk, action, &self.verdict(&FoundOutcome::NotDone)?, &before).await?,
+            RecordChange::Reopen => {
+                let (protocol, lifetime) = (Protocol::over(&*self.store.store), self.lifetimes.released);
+                within_deadline(protocol.reopen(rk, Token(action.token), lifetime)).await? == Resolved::Yes
+            }
+            RecordChange::Purge { force } => self.purge(rk, action.token, *force).await?,
+        };
+        let after = self.read(rk).await?;
+        let after = SeenRecord::of_read(*rk, &after);
+        if !is_done {
+            return Err(refusal(rk, after.as_ref(), action));
+        }
+        Ok(json!({
+            "rk": rk.to_string(),
+            "before": seen.map(|seen| seen.to_json()),
+            "after": after.map(|seen| seen.to_json()),
+        }))
+    }
+
+    async fn read(&self, rk: &RecordKey) -> Result<Observed, ApiError> {
+        within_deadline(self.store.store.read(rk)).await
+    }
+
+    /// Resolves the record. One whose lease has expired is held first, so that no retry can run meanwhile.
+    async fn resolve(
+        &self,
+        rk: &RecordKey,
+        action: &RecordAction,
+        verdict: &Verdict,
+        before: &Observed,
+    ) -> Result<bool, ApiError> {
+        let (protocol, token) = (Protocol::over(&*self.store.store), Token(action.token));
+        if RecordStatus::of(before) == Some(RecordStatus::Lapsed)
+            && within_deadline(protocol.hold(rk, token, self.lifetimes.unknown)).await? == Resolved::Stale
+        {
+            return Ok(false);
+        }
+        Ok(within_deadline(protocol.resolve(rk, token, verdict)).await? == Resolved::Yes)
+    }
+
+    async fn purge(&self, rk: &RecordKey, token: u64, force: bool) -> Result<bool, ApiError> {
+        let ask = Purge { expected: Token(token), forget_unknown: force };
+        let purged = Protocol::over(&*self.store.store).purge(&*self.store.inspect, rk, &ask);
+        match within_deadline(purged).await? {
+            Purged::Yes => Ok(true),
+            Purged::Stale | Purged::Running | Purged::Unknown => Ok(false),
+        }
+    }
+
+    fn verdict(&self, outcome: &FoundOutcome) -> Result<Verdict, ApiError> {
+        let retention = self.lifetimes.answer;
+        let is_response = matches!(outcome, FoundOutcome::Response { .. });
+        match outcome {
+            FoundOutcome::NotDone => Ok(Verdict::NotDone { lifetime: self.lifetimes.released }),
+            FoundOutcome::Response { .. } | FoundOutcome::Processed
+                if self.answers != AnswerForm::Either && is_response != (self.answers == AnswerForm::Responses) =>
+            {
+                let detail = match self.answers {
+                    AnswerForm::Responses | AnswerForm::Either => {
+                        "these records have responses: name the status, the headers and the body of the answer"
+                    }
+                    AnswerForm::Messages => "these records are of messages, which have no response: say `processed`",
+                };
+                Err(ApiError::invalid(detail))
+            }
+            FoundOutcome::Response { status, headers, body } => {
+                let response = RecordedResponse { status: *status, headers: headers.clone(), body: body.clone() };
+                Ok(Verdict::Done { answer: response.encode()?, retention })
+            }
+            FoundOutcome::Processed => Ok(Verdict::Done { answer: PROCESSED, retention }),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Which records a command is about.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use hapax::{Identity, Key, RecordKey, Scope};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::place::KeysPlace;
+use super::{duration, file};
+use crate::admin::call::record_key;
+use crate::commands::CommandError;
+use crate::config::secret_identity;
+use crate::files;
+
+/// Which records a list has, and which ones are written many at once.
+#[derive(Debug, clap::Args)]
+pub(super) struct ListFilter {
+    /// Only records in this state: in-progress, indeterminate, completed, released or dead
+    #[arg(long, value_name = "STATE", value_parser = ["in-progress", "indeterminate", "completed", "released", "dead"])]
+    pub(super) state: Option<String>,
+
+    /// Only records that were neither written nor renewed for this long, for instance 10min
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(super) older_than: Option<Duration>,
+}
+
+impl ListFilter {
+    /// The filter as parameters of the API.
+    pub(super) fn query(&self) -> String {
+        let state = self.state.as_ref().map(|state| format!("&state={state}")).unwrap_or_default();
+        let age = self.older_than.map(|age| {
+            let age = humantime::format_duration(age).to_string();
+            format!("&older_than={}", utf8_percent_encode(&age, NON_ALPHANUMERIC))
+        });
+        state + &age.unwrap_or_default()
+    }
+}
+
+/// One record, by its own key or by that of the client.
+#[derive(Debug, clap::Args)]
+pub(super) struct KeyArgs {
+    /// The record key: 32 hexadecimal digits, or the URN from the `instance` of a problem
+    #[arg(value_name = "RK", value_parser = read_record_key, required_unless_present = "key", conflicts_with = "key")]
+    rk: Option<RecordKey>,
+
+    /// The key that the client sent
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
+    /// The tenant of the client, where a header names it
+    #[arg(long, value_name = "TENANT", requires = "key", conflicts_with = "authorization")]
+    tenant: Option<String>,
+
+    /// A file with the client's Authorization field, where that names the tenant: @FILE
+    #[arg(long, value_name = "@FILE", requires = "key", value_parser = file)]
+    authorization: Option<PathBuf>,
+
+    /// The file with the secret of the namespace, if it has one
+    #[arg(long, value_name = "FILE", requires = "key")]
+    secrets: Option<PathBuf>,
+}
+
+pub(super) fn read_record_key(text: &str) -> Result<RecordKey, String> {
+    record_key(text).map_err(|error| error.detail)
+}
+
+impl KeyArgs {
+    /// The record key. One that follows from the client's key needs the namespace, which the admin API knows.
+    pub(super) async fn record_key(&self, place: &KeysPlace) -> Result<RecordKey, CommandError> {
+        match (&self.rk, &self.key) {
+            (Some(rk), _) => Ok(*rk),
+            (None, Some(key)) => {
+                let namespace = place.namespace().await?;
+                self.derive(key, &namespace).map_err(CommandError::usage)
+            }
+            (None, None) => Err(CommandError::usage(anyhow!("name a record key, or --key with --tenant"))),
+        }
+    }
+
+    fn derive(&self, key: &str, namespace: &str) -> Result<RecordKey, anyhow::Error> {
+        let identity = self.secrets.as_deref().map(secret_identity).transpose().context("--secrets")?;
+        let identity = identity.unwrap_or_else(Identity::plain);
+        let scope = match (&self.tenant, &self.authorization) {
+            (Some(tenant), _) => Scope::tenant(namespace, tenant)?,
+            (None, Some(path)) => {
+                let credential = files::read(path).context("--authorization")?;
+                Scope::tenant(namespace, identity.tenant_of(credential.trim_ascii()))?
+            }
+            (None, None) => Scope::untenanted(namespace)?,
+        };
+        Ok(identity.record_key(&scope, &Key::new(key)?))
+    }
+}

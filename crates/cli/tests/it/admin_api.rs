@@ -1,0 +1,309 @@
+//! The admin API over HTTP: what it answers, and what it refuses.
+
+#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use bytes::Bytes;
+use hapax::broker::{DeadLetters, DeadReason};
+use hapax::stores::{Sqlite, SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue};
+use http::Request;
+use http_body_util::Full;
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::dead_letters::{id, letter};
+use crate::harness::{Api, Gateway, GatewayClient, free_address, hapax, sqlite, until};
+use crate::json_schema::check_answer;
+use crate::keys_commands::{Planted, plant};
+use crate::outbox_commands::events;
+
+const READS: &str = "a-token-that-only-reads";
+const WRITES: &str = "a-token-that-may-write";
+
+fn token_file(directory: &Path, token: &str) -> PathBuf {
+    let path = directory.join(token);
+    std::fs::write(&path, token).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+/// A gateway with an abandoned record, and requests to its admin address.
+struct Listener {
+    gateway: Gateway,
+    rk: String,
+    token: u64,
+    directory: TempDir,
+}
+
+impl Listener {
+    async fn start(has_tokens: bool) -> Self {
+        let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+        let store = Sqlite::open(directory.path().join("hapax.db")).unwrap();
+        let rk = plant(&store, "order", Planted::Abandoned).await.to_string();
+        let files = [READS, WRITES].map(|token| token_file(directory.path(), token).display().to_string());
+        let tokens = ["--admin-token-file", &*files[0], "--admin-write-token-file", &*files[1]];
+        let flags: &[&str] = if has_tokens { &tokens } else { &[] };
+        let gateway = Gateway::start(api.address, &sqlite(directory.path()), flags).await;
+        let mut own = Self { gateway, rk, token: 0, directory };
+        let credential: &[_] = if has_tokens { &[("authorization", "Bearer a-token-that-only-reads")] } else { &[] };
+        let shown = own.send("GET", &format!("records/{}", own.rk), credential, "").await;
+        own.token = shown.1["token"].as_u64().unwrap();
+        own
+    }
+
+    /// The answer as JSON; null if it is none.
+    async fn send(&self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> (u16, Value) {
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/api/v1/{path}") };
+        let request = Request::builder().method(method).uri(format!("http://{}{path}", self.gateway.admin));
+        let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Full::<Bytes>::from(body.to_owned())).unwrap();
+        let answer = self.gateway.send(request).await.expect("an answer");
+        (answer.status.as_u16(), serde_json::from_str(&answer.body).unwrap_or_default())
+    }
+
+    /// The record, read from the store itself: its token and its state.
+    async fn record(&self) -> (u64, bool) {
+        use hapax::Store;
+
+        let store = Sqlite::open(self.directory.path().join("hapax.db")).unwrap();
+        let record = store.read(&rk_of(&self.rk)).await.unwrap().record.unwrap();
+        (record.token.0, record.state.phase() == Some(hapax::Phase::InProgress))
+    }
+
+    fn audit(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.directory.path().join("hapax.db.spill/audit.jsonl"));
+        text.unwrap_or_default().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_a_stranger_or_a_page_of_a_browser_could_send_are_refused_and_change_nothing() {
+    let listener = Listener::start(true).await;
+    let (reads, writes) = (format!("Bearer {READS}"), format!("Bearer {WRITES}"));
+    let (reads, writes) = (("authorization", &*reads), ("authorization", &*writes));
+    let release = format!("records/{}/release", listener.rk);
+    let body = json!({ "token": listener.token }).to_string();
+    let large = json!({ "token": listener.token, "x": "x".repeat(70_000) }).to_string();
+    let nested = "[".repeat(10_000);
+    for (status, fields, body) in [
+        (401, &[JSON][..], &*body),
+        (401, &[JSON, ("authorization", "Bearer wrong-wrong-wrong")], &body),
+        (401, &[JSON, reads, writes], &body),
+        (403, &[JSON, reads], &body),
+        (421, &[JSON, writes, ("host", "evil.example")], &body),
+        (421, &[JSON, writes, ("host", "10.0.0.7:8081")], &body),
+        (403, &[JSON, writes, ("origin", "http://evil.example")], &body),
+        (403, &[JSON, writes, ("origin", "null")], &body),
+        (415, &[writes], &body),
+        (415, &[writes, ("content-type", "application/x-www-form-urlencoded")], "token=1"),
+        (415, &[writes, ("content-type", "text/plain")], &body),
+        (413, &[JSON, writes], &large),
+        (400, &[JSON, writes], ""),
+        (400, &[JSON, writes], "[]"),
+        (400, &[JSON, writes], &nested),
+        (400, &[JSON, writes], "{\"token\":\"1\"}"),
+        (400, &[JSON, writes], "{\"token\":1,\"more\":1}"),
+    ] {
+        let (found, answer) = listener.send("POST", &release, fields, body).await;
+        assert_eq!(found, status, "{fields:?} {answer}");
+        let answer = answer.to_string();
+        let leaks = [READS, WRITES, &listener.token.to_string()].iter().any(|secret| answer.contains(*secret));
+        assert!(!leaks, "{answer}");
+    }
+    for (method, path, status) in [
+        ("GET", &*release, 405),
+        ("PUT", &release, 405),
+        ("HEAD", "policy", 405),
+        ("POST", "records", 405),
+        ("POST", &format!("{release}/"), 404),
+        ("POST", &format!("records/../records/{}/release", listener.rk), 404),
+        ("POST", &format!("records/%2e%2e/{}", listener.rk), 404),
+        ("POST", &format!("records//{}/release", listener.rk), 404),
+        ("POST", &format!("//records/{}/release", listener.rk), 404),
+        ("POST", &format!("records/{}/release", listener.rk.to_uppercase()), 400),
+        ("POST", &format!("{release}?token={}", listener.token), 400),
+        ("GET", "records/..%2f..%2fetc%2fpasswd", 400),
+        ("GET", "audit?record=../x", 400),
+        ("GET", "records?state=odd", 400),
+        ("GET", "records?cursor=00", 400),
+        ("GET", "dead-letters", 404),
+        ("GET", "outbox", 404),
+    ] {
+        let (found, answer) = listener.send(method, path, &[JSON, writes], &body).await;
+        assert_eq!(found, status, "{method} {path} {answer}");
+    }
+    assert_eq!(listener.record().await, (listener.token, true), "nothing changed");
+    let audit = listener.audit();
+    assert!(!audit.is_empty() && audit.iter().all(|event| event["result"] == "refused"), "{audit:?}");
+    assert!(!audit.iter().any(|event| event.to_string().contains("a-token-that")), "{audit:?}");
+    // The same write is carried out for the one who may.
+    let (status, done) = listener.send("POST", &release, &[JSON, writes], &body).await;
+    assert_eq!((status, &done["after"]["state"]), (200, &json!("released")), "{done}");
+    assert_eq!(listener.audit().last().unwrap()["result"], "done");
+    let mode = std::fs::metadata(listener.directory.path().join("hapax.db.spill/audit.jsonl")).unwrap().permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    assert_eq!(listener.send("GET", "records", &[reads], "").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_audit_file_nothing_is_written() {
+    let api = Api::start().await;
+    let gateway = Gateway::start(api.address, "memory:", &[]).await;
+    let (rk, directory) = ("0123456789abcdef0123456789abcdef".to_owned(), tempfile::tempdir().unwrap());
+    let listener = Listener { gateway, rk, token: 1, directory };
+    let (status, answer) =
+        listener.send("POST", &format!("records/{}/release", listener.rk), &[JSON], "{\"token\":1}").await;
+    assert_eq!((status, &answer["error"]), (403, &json!("no-audit-file")));
+    assert_eq!(listener.send("GET", "records", &[], "").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_of_a_gateway_fits_the_description_of_the_api() {
+    let listener = Listener::start(false).await;
+    let (status, document) = listener.send("GET", "openapi.json", &[], "").await;
+    let kept = include_str!("../../../../docs/openapi.json");
+    assert_eq!((status, &document), (200, &serde_json::from_str(kept).unwrap()), "docs/openapi.json is what is served");
+    let rk = &listener.rk;
+    let token = listener.token;
+    let answer = json!({ "token": token, "outcome": "done", "status": 201, "headers": [["x-a", "1"]], "body": "yes" });
+    for (method, path, described, body, expected) in [
+        ("get", "policy".to_owned(), "policy", json!(null), 200),
+        ("get", "records".to_owned(), "records", json!(null), 200),
+        ("get", format!("records/{rk}"), "records/{rk}", json!(null), 200),
+        ("get", format!("records/{rk}?answer=true"), "records/{rk}", json!(null), 200),
+        ("get", format!("records/{}", rk.replace(['a', '0'], "1")), "records/{rk}", json!(null), 404),
+        ("post", format!("records/{rk}/reopen"), "records/{rk}/reopen", json!({ "token": token }), 409),
+        ("post", format!("records/{rk}/purge"), "records/{rk}/purge", json!({ "token": token }), 409),
+        ("post", format!("records/{rk}/resolve"), "records/{rk}/resolve", answer, 200),
+        ("get", format!("records/urn:hapax:record:{rk}?answer=true"), "records/{rk}", json!(null), 200),
+        ("get", "audit".to_owned(), "audit", json!(null), 200),
+        ("get", "dead-letters".to_owned(), "dead-letters", json!(null), 404),
+        ("get", "outbox".to_owned(), "outbox", json!(null), 404),
+        ("get", "records?limit=0".to_owned(), "records", json!(null), 400),
+    ] {
+        let sent = if body.is_null() { String::new() } else { body.to_string() };
+        let (status, answer) = listener.send(&method.to_uppercase(), &path, &[JSON], &sent).await;
+        assert_eq!(status, expected, "{path}: {answer}");
+        check_answer(&document, method, &format!("/api/v1/{described}"), status, &answer);
+    }
+    let shown = listener.send("GET", &format!("records/{rk}?answer=true"), &[], "").await.1;
+    assert_eq!(shown["answer"], json!({ "status": 201, "headers": [["x-a", "1"]], "body": "yes" }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_of_a_worker_fits_the_description_of_the_api() {
+    let directory = tempfile::tempdir().unwrap();
+    let dead = SqliteDeadLetters::open(directory.path().join("dead.db")).unwrap();
+    let letters = vec![letter(1, DeadReason::Rejected), letter(2, DeadReason::OutcomeUnknown)];
+    dead.put(letters).await.into_iter().for_each(|result| result.unwrap());
+    let store = Sqlite::open(directory.path().join("hapax.db")).unwrap();
+    let rk = plant(&store, "message", Planted::Abandoned).await.to_string();
+    let token = hapax::Store::read(&store, &rk_of(&rk)).await.unwrap().record.unwrap().token.0;
+    let file = |name: &str| format!("sqlite://{}", directory.path().join(name).display());
+    SqliteQueue::migrate(&mut Connection::open(directory.path().join("queue.db")).unwrap()).unwrap();
+    let (source, dead) = (format!("{}?queue=orders", file("queue.db")), file("dead.db"));
+    let place = ["--store", &file("hapax.db"), "--dead-letter", &dead, "--source", &source];
+    let worker = AdminProcess::start("worker", &[&place[..], &["--target", "http://127.0.0.1:9/"]].concat()).await;
+    let (first, second) = (format!("dead-letters/{}", id(1)), format!("dead-letters/{}", id(2)));
+    let resolve = format!("records/{rk}/resolve");
+    let described = "records/{rk}/resolve";
+    worker
+        .check_all(&[
+            ("get", "policy", "policy", json!(null), 200),
+            ("get", "dead-letters?limit=1", "dead-letters", json!(null), 200),
+            ("get", &format!("{first}?payload=true"), "dead-letters/{id}", json!(null), 200),
+            ("post", &format!("{second}/redrive"), "dead-letters/{id}/redrive", json!({ "not_done": true }), 200),
+            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({}), 200),
+            ("post", &format!("{first}/drop"), "dead-letters/{id}/drop", json!({}), 404),
+            ("post", &resolve, described, json!({ "token": token, "outcome": "done", "status": 200 }), 400),
+            ("post", &resolve, described, json!({ "token": token, "outcome": "processed" }), 200),
+            ("get", "audit", "audit", json!(null), 200),
+            ("get", "outbox", "outbox", json!(null), 404),
+        ])
+        .await;
+}
+
+fn rk_of(digits: &str) -> hapax::RecordKey {
+    let byte = |place: usize| u8::from_str_radix(&digits[2 * place..2 * place + 2], 16).unwrap();
+    hapax::RecordKey::from_bytes(std::array::from_fn(byte))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_of_a_relay_fits_the_description_of_the_api() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let mut connection = Connection::open(file("shop.db")).unwrap();
+    SqliteLedger::migrate(&mut connection).unwrap();
+    SqliteOutbox::migrate(&mut connection).unwrap();
+    let transaction = connection.transaction().unwrap();
+    let event = events().into_iter().next().unwrap();
+    let event = SqliteOutbox::emit(&transaction, "accounts", None, event).unwrap().to_string();
+    transaction.commit().unwrap();
+    SqliteQueue::migrate(&mut Connection::open(file("queue.db")).unwrap()).unwrap();
+    let flags = [
+        "--database",
+        &format!("sqlite://{}", file("shop.db")),
+        "--sink",
+        &format!("sqlite://{}?queue=q", file("queue.db")),
+    ];
+    let relay = AdminProcess::start("relay", &flags).await;
+    let published = json!({ "since": "2020-01-01T00:00:00Z" });
+    relay
+        .check_all(&[
+            ("get", "policy", "policy", json!(null), 200),
+            ("get", "outbox", "outbox", json!(null), 200),
+            ("get", &format!("outbox/events/{event}?payload=true"), "outbox/events/{id}", json!(null), 200),
+            ("post", "outbox/resume", "outbox/resume", json!({ "key": "nobody" }), 409),
+            ("post", "outbox/drop", "outbox/drop", json!({ "key": "nobody" }), 409),
+            ("post", "outbox/republish", "outbox/republish", published, 200),
+            ("get", "audit", "audit", json!(null), 200),
+            ("get", "records", "records", json!(null), 404),
+        ])
+        .await;
+    assert!(std::fs::read_to_string(file("shop.db.spill/audit.jsonl")).unwrap().lines().count() == 3);
+}
+
+/// A worker or a relay, killed when dropped.
+struct AdminProcess {
+    child: Child,
+    client: GatewayClient,
+}
+
+impl AdminProcess {
+    async fn start(command: &str, flags: &[&str]) -> Self {
+        let admin = free_address();
+        let mut process = hapax();
+        process.arg(command).args(flags).args(["--admin", &admin.to_string()]).stderr(Stdio::null());
+        let own = Self { child: process.spawn().unwrap(), client: GatewayClient::of(admin) };
+        until("the process listens", async || own.client.get("/healthz").await.is_some()).await;
+        own
+    }
+
+    /// Sends each request, and checks its status and its answer against the description of the API.
+    async fn check_all(&self, requests: &[(&str, &str, &str, Value, u16)]) {
+        let document: Value = serde_json::from_str(include_str!("../../../../docs/openapi.json")).unwrap();
+        for (method, path, described, body, expected) in requests {
+            let body = if body.is_null() { String::new() } else { body.to_string() };
+            let request = Request::builder().method(method.to_uppercase().as_str()).header(JSON.0, JSON.1);
+            let request = request.uri(format!("http://{}/api/v1/{path}", self.client.public));
+            let answer = self.client.send(request.body(Full::from(body)).unwrap()).await.expect("an answer");
+            let (status, answer) = (answer.status.as_u16(), serde_json::from_str(&answer.body).unwrap());
+            assert_eq!(status, *expected, "{path}: {answer}");
+            check_answer(&document, method, &format!("/api/v1/{described}"), status, &answer);
+        }
+    }
+}
+
+impl Drop for AdminProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

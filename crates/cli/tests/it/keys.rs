@@ -1,0 +1,80 @@
+//! `hapax keys` on an SQLite file, and its errors.
+
+#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
+
+use hapax::stores::Sqlite;
+
+use crate::harness::{hapax, sqlite};
+use crate::keys_commands::{
+    Planted, changes_each_state_as_the_protocol_allows, drill, keys, lists_more_than_a_page, plant,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_state_allows_what_the_protocol_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(directory.path().join("hapax.db")).unwrap();
+    changes_each_state_as_the_protocol_allows(&store, &sqlite(directory.path()), directory.path()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_longer_than_a_page_is_printed_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(directory.path().join("hapax.db")).unwrap();
+    lists_more_than_a_page(&store, &sqlite(directory.path())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_outcomes_of_a_killed_gateway_are_resolved_by_an_operator() {
+    let directory = tempfile::tempdir().unwrap();
+    drill(&sqlite(directory.path()), directory.path()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_gets_a_table_and_both_states_of_a_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, url) = (directory.path().join("hapax.db"), sqlite(directory.path()));
+    let rk = plant(&Sqlite::open(&path).unwrap(), "order", Planted::Abandoned).await.to_string();
+    let run = |arguments: &[&str]| {
+        let output = hapax().arg("keys").args(arguments).args(["--store", &url]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = run(&["list"]);
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[0].starts_with("RECORD KEY") && lines[1].starts_with(&rk), "{table}");
+    assert!(lines[1].contains("indeterminate") && lines.len() == 2, "{table}");
+    let token = keys(&["show", &rk, "--store", &url]).1[0]["token"].to_string();
+    let written = run(&["release", &rk, "--token", &token]);
+    assert!(written.contains("before: indeterminate, token") && written.contains("after:  released"), "{written}");
+    // Beside the file, where the gateway on it would write.
+    assert!(directory.path().join("hapax.db.spill/audit.jsonl").exists());
+}
+
+#[test]
+fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
+    let rk = "0123456789abcdef0123456789abcdef";
+    let nowhere = "http://127.0.0.1:1";
+    for (arguments, code, message) in [
+        (&["list"][..], 2, "--admin URL or --store URL"),
+        (&["list", "--store", "memory:"], 2, "memory:"),
+        (&["list", "--store", "mysql://localhost"], 2, "--store takes"),
+        (&["list", "--admin", nowhere, "--state", "odd"], 2, "odd"),
+        (&["list", "--admin", nowhere, "--operation", "7"], 2, "UUID"),
+        (&["list", "--admin", "ftp://127.0.0.1"], 2, "--admin takes"),
+        (&["show", "xyz", "--admin", nowhere], 2, "32 lower-case"),
+        (&["show", "--admin", nowhere], 2, "required"),
+        (&["release", rk, "--admin", nowhere], 2, "add --token N"),
+        (&["release", "--admin", nowhere], 2, "required"),
+        (&["release", rk, "--token", "1", "--state", "dead", "--admin", nowhere], 2, "RK is one"),
+        (&["resolve", rk, "--token", "1", "--admin", nowhere], 2, "--done"),
+        (&["resolve", rk, "--token", "1", "--done", "--admin", nowhere], 2, "--status"),
+        (&["resolve", rk, "--token", "1", "--done", "--not-done", "--admin", nowhere], 2, "cannot be used with"),
+        (&["list", "--admin", nowhere], 3, "cannot be asked"),
+        (&["list", "--store", "sqlite:///tmp/hapax/there/is/no/such.db"], 3, "does not exist"),
+        (&["list", "--store", "redis://:hush-hush@127.0.0.1:1"], 3, "hapax"),
+    ] {
+        let (found, _, error) = keys(arguments);
+        assert!(found == code && error.contains(message), "{arguments:?}: {found} {error}");
+        assert!(!error.contains("hush-hush"), "{error}");
+    }
+}
