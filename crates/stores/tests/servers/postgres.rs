@@ -11,6 +11,7 @@ mod outages;
 mod outbox;
 mod schemas;
 mod snippets;
+mod sqlx;
 mod worker;
 
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use libtest_mimic::Trial;
 pub(crate) fn tests() -> Vec<Trial> {
     let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_functions::tests(), ledger_upkeep::tests()];
     let records = [access::tests(), batches::tests(), calls::tests(), outages::tests(), schemas::tests()];
-    let others = [outbox::tests(), snippets::tests(), worker::tests()];
+    let others = [outbox::tests(), snippets::tests(), sqlx::tests(), worker::tests()];
     ledgers.into_iter().chain(records).chain(others).flatten().collect()
 }
 
