@@ -65,7 +65,7 @@ pub struct WebhookSink {
     name: Arc<str>,
     template: TopicTemplate,
     max_len: usize,
-    endpoints: BTreeMap<String, Endpoint>,
+    endpoints: BTreeMap<Arc<str>, Endpoint>,
 }
 
 impl WebhookSink {
@@ -80,7 +80,7 @@ impl WebhookSink {
         }
         let around = EndpointSurroundings { resolver: config.resolver, runtime, count: config.endpoints.len() };
         let open = |(name, endpoint): (String, WebhookEndpoint)| {
-            Endpoint::open(&name, &endpoint, &around).map(|opened| (name, opened))
+            Endpoint::open(&name, &endpoint, &around).map(|opened| (name.into(), opened))
         };
         let endpoints = config.endpoints.into_iter().map(open).collect::<Result<_>>()?;
         Ok(Self { name: "webhook".into(), template: config.template, max_len: config.max_len, endpoints })
@@ -97,6 +97,11 @@ impl Sink for WebhookSink {
         self.max_len.min(Event::MAX_LEN)
     }
 
+    fn endpoint(&self, event: &OutgoingEvent) -> Option<Arc<str>> {
+        let (name, _) = self.endpoints.get_key_value(&*self.template.name(event))?;
+        Some(Arc::clone(name))
+    }
+
     /// None: whether a receiver recognizes a repeated `webhook-id`, and for how long, is its own matter.
     fn window(&self) -> Option<Duration> {
         None
@@ -110,7 +115,7 @@ impl Sink for WebhookSink {
 
     async fn publish(&self, event: &Arc<OutgoingEvent>) -> Published {
         let name = self.template.name(event);
-        let Some(endpoint) = self.endpoints.get(&name) else {
+        let Some(endpoint) = self.endpoints.get(&*name) else {
             return Published::Refused(format!("no endpoint has the name `{name}`: add it, then resume the key"));
         };
         if event.size() > self.max_len {

@@ -76,6 +76,8 @@ pub mod names {
     /// Events that a relay tried to publish, by labels `sink` and `result`: `yes`, `not-published`, `unknown` or
     /// `refused`.
     pub const RELAY_EVENTS: &str = "hapax_relay_events_total";
+    /// The same for a sink with endpoints, by labels `endpoint` and `result`.
+    pub const RELAY_ENDPOINT_EVENTS: &str = "hapax_relay_endpoint_events_total";
     /// Events that were published later than their broker recognizes a repetition, by label `sink`. If one of them was
     /// published before, only its consumer can notice.
     pub const RELAY_BEYOND_WINDOW: &str = "hapax_relay_beyond_window_total";

@@ -1,6 +1,6 @@
 //! Rows of the ledger and of the outbox as the columns that the drivers of PostgreSQL send and read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use hapax_core::ledger::{FoundRow, LedgerVerdict, OutboxRow, Row};
@@ -40,4 +40,11 @@ pub(crate) fn verdict_number(verdict: LedgerVerdict) -> i16 {
 pub(crate) fn headers(row: &OutboxRow) -> String {
     let headers: BTreeMap<_, _> = row.headers.iter().map(|(name, value)| (name, value)).collect();
     serde_json::to_string(&headers).expect("texts can be written as JSON")
+}
+
+/// The ordering keys of the rows that are to leave in the order of their commits, sorted and each once.
+pub(crate) fn keys_in_commit_order(rows: &[OutboxRow]) -> Vec<&[u8]> {
+    let ordered = rows.iter().filter(|row| row.is_in_commit_order);
+    let keys: BTreeSet<&[u8]> = ordered.filter_map(|row| row.ordering_key.as_deref()).collect();
+    keys.into_iter().collect()
 }

@@ -125,6 +125,15 @@ impl SqlxEntry {
         self.entry.emit(event)
     }
 
+    /// As [`emit`](Self::emit), and the events of a key that are emitted so are published in the order in which their
+    /// transactions commit; see [`Entry::emit_ordered`].
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit), and `Invalid` if the event has no ordering key.
+    pub fn emit_ordered(&mut self, event: Event) -> Result<EventId> {
+        self.entry.emit_ordered(event)
+    }
+
     /// Finishes the entry with this answer, and writes its events. Do it last, then commit.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
     describe_relay();
     let private = bind(config.admin.listen).await?;
     let opened = OpenedRelay::create(config).await?;
-    register_relay(opened.sink.name());
+    register_relay(opened.sink.name(), config.sink.place.endpoints());
     let health = Arc::new(opened.health());
     health.check_start().await.map_err(CommandError::cannot_start)?;
     let shutdown = Arc::new(Shutdown::new(Duration::ZERO, config.relay.drain));

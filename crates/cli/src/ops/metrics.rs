@@ -116,6 +116,7 @@ pub(crate) fn describe_worker() {
 #[rustfmt::skip]
 pub(crate) fn describe_relay() {
     describe_counter!(core::RELAY_EVENTS, "Events that the relay tried to publish, by sink and result");
+    describe_counter!(core::RELAY_ENDPOINT_EVENTS, "The same for each endpoint of webhooks, by endpoint and result");
     describe_counter!(core::RELAY_BEYOND_WINDOW, "Events published later than their sink recognizes a repetition");
     describe_gauge!(core::RELAY_BUCKETS, "Buckets of the outbox that this relay has, of 64");
     describe_gauge!(core::OUTBOX_OPEN, "Rows that are not published, up to 100000");
@@ -124,9 +125,12 @@ pub(crate) fn describe_relay() {
 }
 
 /// Registers the metrics of a relay with zero, because an alert on an increase needs a sample before it.
-pub(crate) fn register_relay(sink: &str) {
+pub(crate) fn register_relay<'e>(sink: &str, endpoints: impl Iterator<Item = &'e str> + Clone) {
     for result in RELAY_RESULTS {
         counter!(core::RELAY_EVENTS, "sink" => sink.to_owned(), "result" => result).absolute(0);
+        for endpoint in endpoints.clone() {
+            counter!(core::RELAY_ENDPOINT_EVENTS, "endpoint" => endpoint.to_owned(), "result" => result).absolute(0);
+        }
     }
     counter!(core::CAUGHT, "layer" => "relay").absolute(0);
     counter!(core::RELAY_BEYOND_WINDOW, "sink" => sink.to_owned()).absolute(0);

@@ -24,10 +24,14 @@ impl Shop {
         let mut connection = shop.connection();
         SqliteLedger::migrate(&mut connection).unwrap();
         SqliteOutbox::migrate(&mut connection).unwrap();
-        let secret = shop.path("secret");
-        std::fs::write(&secret, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8G\n").unwrap();
-        std::fs::set_permissions(secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        shop.write_secret("secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8G\n");
+        shop.write_secret("headers", "Authorization: Bearer of-the-relay\n\nX-Region:north\n");
         shop
+    }
+
+    fn write_secret(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+        std::fs::set_permissions(self.path(name), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -60,11 +64,12 @@ impl Shop {
 
     /// Writes a configuration with endpoints on this host. Returns its path.
     fn endpoints(&self, endpoints: &[(&str, String)]) -> String {
-        let secret = self.path("secret").display().to_string();
+        let (secret, headers) = (self.path("secret").display().to_string(), self.path("headers"));
+        let headers = headers.display().to_string();
         let endpoint = |(name, url): &(&str, String)| {
             format!(
                 "[relay.endpoints.{name}]\nurl = '{url}'\nsecret-file = '{secret}'\nallow-http = 'on'\n\
-                 allow-network = ['127.0.0.0/8']\n"
+                 header-file = '{headers}'\nallow-network = ['127.0.0.0/8']\n"
             )
         };
         let path = self.path("hapax.toml");
@@ -157,17 +162,21 @@ async fn each_committed_event_reaches_its_endpoint_in_the_order_of_its_key() {
     assert_eq!((bodies("/paid"), bodies("/sent")), (vec![&b"one"[..], b"two"], vec![&b"three"[..]]));
     let first = seen.iter().find(|got| got.path == "/paid").unwrap();
     assert_eq!(first.headers["webhook-id"], ids[0].as_str());
+    assert_eq!(first.headers["authorization"], "Bearer of-the-relay");
+    assert_eq!(first.headers["x-region"], "north");
     assert!(first.headers["webhook-signature"].to_str().unwrap().starts_with("v1,"));
     assert_eq!(shop.page("/readyz").await, (200, "ready\n".into()));
     until("the page shows what was done", async || {
         let (_, page) = shop.page("/metrics").await;
         page.contains("hapax_relay_events_total{sink=\"webhook\",result=\"yes\"} 3\n")
+            && page.contains("hapax_relay_endpoint_events_total{endpoint=\"paid\",result=\"yes\"} 2\n")
+            && page.contains("hapax_relay_endpoint_events_total{endpoint=\"sent\",result=\"refused\"} 0\n")
             && page.contains("hapax_outbox_open 0\n")
     })
     .await;
     let log = relay.terminate();
     assert!(log.contains("events are published; the sink takes events up to 1000000 bytes"), "{log}");
-    assert!(!log.contains("acme") && !log.contains("whsec_"), "{log}");
+    assert!(!["acme", "whsec_", "of-the-relay"].iter().any(|secret| log.contains(secret)), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,6 +298,14 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
     };
     let unknown = text("unknown.toml", "[relay.endpoints.paid]\nurll = 'https://a.example'\n");
     let bare = text("bare.toml", "[relay.endpoints.paid]\nurl = 'https://a.example'\n");
+    shop.write_secret("no-headers", "X-Region: north\nhush-hush\n");
+    let no_headers = text(
+        "no_headers.toml",
+        &format!(
+            "[relay.endpoints.paid]\nurl = 'https://a.example'\nsecret-file = '{secret}'\nheader-file = '{}'\n",
+            shop.path("no-headers").display()
+        ),
+    );
     for (flags, remedy) in [
         (&[][..], "sink is missing: give --sink URL"),
         (&["--sink", "amqp://broker"], "there is no sink for the scheme"),
@@ -297,6 +314,7 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
         (&["--sink", "https://a.example/hook", "--config", &config], "hapax.toml:1: with --sink, no endpoint"),
         (&["--config", &unknown], "unknown.toml:2: unknown key urll in [relay.endpoints.paid]; did you mean url?"),
         (&["--config", &bare], "bare.toml:1: the endpoint paid has no secret-file"),
+        (&["--config", &no_headers], "line 2 is no header field; write `Name: value`"),
         (&["--config", &config, "--webhook-secret-file", &secret], "only an https:// sink uses it"),
         (&["--config", &config, "--topic-template", "{topc}"], "{topc}"),
         (&["--config", &config, "--lease", "500ms"], "--lease: must be at least 1s"),
@@ -305,7 +323,7 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
         let output = shop.command(flags).arg("--check").output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {error}");
-        assert!(error.contains(remedy), "{flags:?}: {error}");
+        assert!(error.contains(remedy) && !error.contains("hush-hush"), "{flags:?}: {error}");
     }
 }
 

@@ -8,7 +8,8 @@ use hapax_testkit::servers::{self, KafkaServer, Trial};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Header, Headers, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -25,14 +26,14 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// A topic of its own, and a group of the same name.
-struct Topic {
-    hosts: String,
-    name: &'static str,
+pub(crate) struct Topic {
+    pub(crate) hosts: String,
+    pub(crate) name: &'static str,
     producer: BaseProducer,
 }
 
 impl Topic {
-    async fn create(name: &'static str, partitions: i32) -> Self {
+    pub(crate) async fn create(name: &'static str, partitions: i32) -> Self {
         let hosts = KafkaServer::shared().await.unwrap().address().to_string();
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &hosts).set("acks", "all");
@@ -67,6 +68,30 @@ impl Topic {
         }
     }
 
+    /// All records of the topic; those of one partition are in their order.
+    pub(crate) fn records(&self) -> Vec<TopicRecord> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.hosts).set("group.id", "reader").set("auto.offset.reset", "earliest");
+        config.set("enable.partition.eof", "true");
+        let reader: BaseConsumer = config.create().unwrap();
+        let metadata = reader.fetch_metadata(Some(self.name), DEADLINE).unwrap();
+        let partitions = metadata.topics()[0].partitions();
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            list.add_partition_offset(self.name, partition.id(), Offset::Beginning).unwrap();
+        }
+        reader.assign(&list).unwrap();
+        let (mut records, mut ended) = (Vec::new(), 0);
+        while ended < partitions.len() {
+            match reader.poll(DEADLINE).expect("the broker answers") {
+                Ok(message) => records.push(TopicRecord::read(&message)),
+                Err(KafkaError::PartitionEOF(_)) => ended += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        records
+    }
+
     fn url(&self) -> String {
         let (name, hosts) = (self.name, &self.hosts);
         format!("kafka://{hosts}/{name}?group={name}")
@@ -79,6 +104,22 @@ fn worker(source: &str, target: &str, directory: &Path, admin: SocketAddr) -> Co
     command.args(["worker", "--source", source, "--target", target, "--store", &store]);
     command.args(["--admin", &admin.to_string()]);
     command
+}
+
+/// A record, as it is in its topic.
+pub(crate) struct TopicRecord {
+    pub(crate) key: String,
+    pub(crate) payload: String,
+    /// The header that names it for a consumer.
+    pub(crate) id: String,
+}
+
+impl TopicRecord {
+    fn read(message: &BorrowedMessage<'_>) -> Self {
+        let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
+        let id = message.headers().unwrap().iter().find(|header| header.key == "Idempotency-Key").unwrap();
+        Self { key: text(message.key()), payload: text(message.payload()), id: text(id.value) }
+    }
 }
 
 /// An orderly end leaves the group: without that, another member waits for the session timeout.

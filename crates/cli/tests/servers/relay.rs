@@ -1,7 +1,9 @@
-//! `hapax relay` between PostgreSQL and NATS JetStream.
+//! `hapax relay` between PostgreSQL and NATS JetStream or Kafka.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::process::Command;
+use std::sync::Arc;
 
 use hapax::stores::PostgresTables;
 use hapax_testkit::servers::{self, NatsServer, PostgresSchema, PostgresServer, Trial};
@@ -13,28 +15,21 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("every_event_arrives_although_one_of_two_relays_is_killed", "nats", one_of_two_is_killed),
         servers::test("events_are_published_again_after_the_broker_has_lost_them", "nats", lost_by_the_broker),
+        #[cfg(feature = "kafka")]
+        servers::test("every_event_reaches_kafka_in_the_order_of_its_key", "kafka", to_kafka),
     ]
 }
 
-/// A database with an outbox, and a stream of the same name as its schema.
+/// A database with an outbox.
 struct Shop {
     schema: PostgresSchema,
-    server: std::sync::Arc<NatsServer>,
 }
 
 impl Shop {
     async fn create() -> Self {
         let schema = PostgresServer::shared().await.unwrap().schema().await.unwrap();
         PostgresTables::connect(&schema.url().parse().unwrap()).unwrap().create().await.unwrap();
-        let shop = Self { schema, server: NatsServer::shared().await.unwrap() };
-        let name = shop.schema.name();
-        let stream = format!(r#"{{"name":"{name}","subjects":["{name}.>"],"allow_direct":true}}"#);
-        shop.nats().request(&format!("$JS.API.STREAM.CREATE.{name}"), "", &stream);
-        shop
-    }
-
-    fn nats(&self) -> NatsClient {
-        NatsClient::connect(self.server.address())
+        Self { schema }
     }
 
     /// Emits an event for each of these numbers, under twenty keys.
@@ -52,12 +47,44 @@ impl Shop {
         self.schema.admin().query_one(&sql, &[]).await.unwrap().get(0)
     }
 
-    fn relay(&self) -> RunningWorker {
+    fn relay_to(&self, sink: &str, template: &str) -> RunningWorker {
         let mut relay: Command = hapax();
-        relay.args(["relay", "--database", &self.schema.url(), "--lease", "1s"]);
-        relay.args(["--sink", &format!("nats://{}", self.server.address()), "--admin", &free_address().to_string()]);
-        relay.args(["--topic-template", &format!("{}.{{topic}}", self.schema.name())]);
+        relay.args(["relay", "--database", &self.schema.url(), "--lease", "1s", "--sink", sink]);
+        relay.args(["--topic-template", template, "--admin", &free_address().to_string()]);
         RunningWorker::start(relay)
+    }
+}
+
+/// A database with an outbox, and a stream of the same name as its schema.
+struct NatsShop {
+    shop: Shop,
+    server: Arc<NatsServer>,
+}
+
+impl Deref for NatsShop {
+    type Target = Shop;
+
+    fn deref(&self) -> &Shop {
+        &self.shop
+    }
+}
+
+impl NatsShop {
+    async fn create() -> Self {
+        let shop = Self { shop: Shop::create().await, server: NatsServer::shared().await.unwrap() };
+        let name = shop.schema.name();
+        let stream = format!(r#"{{"name":"{name}","subjects":["{name}.>"],"allow_direct":true}}"#);
+        shop.nats().request(&format!("$JS.API.STREAM.CREATE.{name}"), "", &stream);
+        shop
+    }
+
+    fn nats(&self) -> NatsClient {
+        NatsClient::connect(self.server.address())
+    }
+
+    fn relay(&self) -> RunningWorker {
+        let template = format!("{}.{{topic}}", self.schema.name());
+        self.relay_to(&format!("nats://{}", self.server.address()), &template)
     }
 
     /// The payloads in the stream, in its order.
@@ -76,7 +103,7 @@ impl Shop {
 }
 
 async fn one_of_two_is_killed() {
-    let shop = Shop::create().await;
+    let shop = NatsShop::create().await;
     shop.emit(1..=200).await;
     let (first, second) = (shop.relay(), shop.relay());
     until("both may have published", async || shop.published().await > 0).await;
@@ -98,7 +125,7 @@ async fn one_of_two_is_killed() {
 }
 
 async fn lost_by_the_broker() {
-    let shop = Shop::create().await;
+    let shop = NatsShop::create().await;
     let relay = shop.relay();
     shop.emit(1..=40).await;
     until("all rows are published", async || shop.published().await == 40).await;
@@ -116,4 +143,36 @@ async fn lost_by_the_broker() {
     let mut arrived = shop.arrived();
     arrived.sort_unstable();
     assert_eq!(arrived, (1..=40).collect::<Vec<_>>());
+}
+
+/// One relay is killed, so that some events may arrive again: Kafka recognizes none, and their ids are the same.
+#[cfg(feature = "kafka")]
+async fn to_kafka() {
+    let (shop, topic) = (Shop::create().await, crate::kafka::Topic::create("relayed", 4).await);
+    let sink = format!("kafka://{}", topic.hosts);
+    shop.emit(1..=200).await;
+    let first = shop.relay_to(&sink, topic.name);
+    until("it may have published", async || shop.published().await > 0).await;
+    shop.emit(201..=400).await;
+    // Dropped, a process gets SIGKILL.
+    drop(first);
+    let second = shop.relay_to(&sink, topic.name);
+    shop.emit(401..=600).await;
+    until("all rows are published", async || shop.published().await == 600).await;
+    let (code, log) = second.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let mut numbers: BTreeMap<String, i32> = BTreeMap::new();
+    let mut keys: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for record in topic.records() {
+        let number: i32 = record.payload.parse().unwrap();
+        assert_eq!(record.key, (number % 20).to_string(), "the ordering key is the key of the record");
+        match numbers.insert(record.id, number) {
+            Some(before) => assert_eq!(before, number, "one id names one event"),
+            None => keys.entry(number % 20).or_default().push(number),
+        }
+    }
+    for (key, arrived) in keys {
+        let all: Vec<i32> = (1..=600).filter(|number| number % 20 == key).collect();
+        assert_eq!(arrived, all, "in order, and none is missing");
+    }
 }

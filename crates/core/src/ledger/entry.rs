@@ -52,11 +52,30 @@ impl Entry {
     /// # Errors
     /// `Invalid` if the topic, the ordering key or the size is out of its limits. Nothing was added.
     pub fn emit(&mut self, event: Event) -> Result<EventId> {
+        self.push(event, false)
+    }
+
+    /// As [`emit`](Self::emit), and the events of a key that are emitted so are published in the order in which their
+    /// transactions commit. As the entry is finished, it waits for the other transactions that have done so for the
+    /// same key, and later ones wait until this one ends. In SQLite, where one transaction writes at a time, it is the
+    /// same as `emit`.
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit), and `Invalid` if the event has no ordering key.
+    pub fn emit_ordered(&mut self, event: Event) -> Result<EventId> {
+        self.push(event, true)
+    }
+
+    fn push(&mut self, event: Event, is_in_commit_order: bool) -> Result<EventId> {
         let number = u32::try_from(self.events.len());
         let number = number.map_err(|_| Error::new(ErrorKind::Invalid, "an operation emits fewer than 2^32 events"))?;
         let row = event.into_row(&self.namespace, self.operation, number)?;
+        if is_in_commit_order && row.ordering_key.is_none() {
+            let message = "an event without an ordering key has no order; give it a key, or call `emit`";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         let id = row.id;
-        self.events.push(row);
+        self.events.push(OutboxRow { is_in_commit_order, ..row });
         Ok(id)
     }
 

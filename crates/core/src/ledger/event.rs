@@ -94,7 +94,19 @@ impl Event {
         self.validate()?;
         let Self { topic, payload, ordering_key, kind, source, content_type, headers } = self;
         let id = operation.event(namespace, number);
-        Ok(OutboxRow { id, operation, number, topic, payload, ordering_key, kind, source, content_type, headers })
+        Ok(OutboxRow {
+            id,
+            operation,
+            number,
+            topic,
+            payload,
+            ordering_key,
+            is_in_commit_order: false,
+            kind,
+            source,
+            content_type,
+            headers,
+        })
     }
 
     /// The event as it leaves, with this id, for a writer without a ledger. It has no namespace and no operation yet.
@@ -144,6 +156,8 @@ pub struct OutboxRow {
     pub payload: Bytes,
     /// Events with the same ordering key are published in the order of their rows.
     pub ordering_key: Option<Bytes>,
+    /// Whether the row is inserted behind the commits of all transactions that emitted so for its key before.
+    pub is_in_commit_order: bool,
     /// The CloudEvents attribute `type`.
     pub kind: Option<String>,
     /// The CloudEvents attribute `source`.

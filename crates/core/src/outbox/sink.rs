@@ -23,6 +23,12 @@ pub trait Sink: fmt::Debug + Send + Sync + 'static {
     /// How long its broker recognizes a repeated event id. None if it recognizes none.
     fn window(&self) -> Option<Duration>;
 
+    /// The endpoint that gets this event, by its configured name, for metrics. None where the sink has no endpoints, or
+    /// none of this name.
+    fn endpoint(&self, _event: &OutgoingEvent) -> Option<Arc<str>> {
+        None
+    }
+
     /// Checks whether the sink can be used.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -25,11 +26,15 @@ use crate::relay::decided::DecidedRows;
 use crate::relay::{RelayEnd, RelayParts, RelaySettings};
 use crate::runtime::{BoxFuture, Runtime, timeout};
 use crate::telemetry;
+use publishing::FailureLog;
 use reading::{ReadBegun, ReadPlan};
 use upkeep::UpkeepPlan;
 
 /// How long a store may take to confirm that a claim is given back, when the relay stops.
 const GIVE_BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// So many results are taken at once at most: others wait for what they start.
+const MAX_RESULTS: usize = 256;
 
 /// How long one call to the outbox may take.
 const CALL_WITHIN: Duration = Duration::from_secs(60);
@@ -59,6 +64,7 @@ pub(super) struct RelayEngine {
     in_flight: usize,
     /// Those in flight that have failed before.
     retrying: usize,
+    failures: FailureLog,
     unmarked: Vec<SentRow>,
     /// Rows on which another transaction has a lock, and when they are marked again.
     locked: Vec<SentRow>,
@@ -163,6 +169,7 @@ impl RelayEngine {
             rewinds: None,
             in_flight: 0,
             retrying: 0,
+            failures: FailureLog::default(),
             unmarked: Vec::new(),
             locked: Vec::new(),
             locked_due: Duration::ZERO,
@@ -187,7 +194,10 @@ impl RelayEngine {
                 break;
             }
             match self.wait(shutdown.as_mut()).await {
-                RelayInput::Call(result) => self.take_result(result),
+                RelayInput::Call(result) => {
+                    self.take_result(result);
+                    self.take_ended_calls();
+                }
                 RelayInput::Rows => self.reading.hurry(),
                 RelayInput::Shutdown => self.stop(None),
                 RelayInput::TimeIsUp => {}
@@ -207,6 +217,15 @@ impl RelayEngine {
             self.start_look(now);
             self.start_read(now);
             self.start_upkeep(now);
+        }
+    }
+
+    /// Takes the results of other calls that have ended by now. What follows looks at every bucket, so it costs less
+    /// for many results than for each of them.
+    fn take_ended_calls(&mut self) {
+        for _ in 0..MAX_RESULTS {
+            let Some(Some(result)) = self.calls.next().now_or_never() else { return };
+            self.take_result(result);
         }
     }
 

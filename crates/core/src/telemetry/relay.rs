@@ -57,22 +57,32 @@ pub(crate) fn outbox_restored() {
     tracing::warn!("the outbox draws ids again that it drew before: it was restored; the relay reads all of it again");
 }
 
-pub(crate) fn published(sink: &str, published: &Published) {
+pub(crate) fn published(sink: &str, endpoint: Option<&str>, published: &Published) {
     let result = match published {
         Published::Yes { .. } => "yes",
-        Published::NotPublished { cause, .. } => {
-            tracing::warn!(sink, error = ?cause, "an event was not published; the relay tries again");
-            "not-published"
-        }
-        Published::Unknown(error) => {
-            tracing::warn!(sink, ?error, "an event may be published; the relay repeats it under the same id");
-            "unknown"
-        }
+        Published::NotPublished { .. } => "not-published",
+        Published::Unknown(_) => "unknown",
         Published::Refused(_) => "refused",
     };
     counter!(names::RELAY_EVENTS, "sink" => sink.to_owned(), "result" => result).increment(1);
+    if let Some(endpoint) = endpoint {
+        counter!(names::RELAY_ENDPOINT_EVENTS, "endpoint" => endpoint.to_owned(), "result" => result).increment(1);
+    }
     if let Published::Yes { caught: true } = published {
         counter!(names::CAUGHT, "layer" => "relay").increment(1);
+    }
+}
+
+/// A publication failed, and so did others since the last line.
+pub(crate) fn publication_failed(sink: &str, others: u64, published: &Published) {
+    match published {
+        Published::NotPublished { cause, .. } => {
+            tracing::warn!(sink, others, error = ?cause, "an event was not published; the relay tries again");
+        }
+        Published::Unknown(error) => {
+            tracing::warn!(sink, others, ?error, "an event may be published; the relay repeats it under the same id");
+        }
+        Published::Yes { .. } | Published::Refused(_) => {}
     }
 }
 

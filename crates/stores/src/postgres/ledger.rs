@@ -2,6 +2,7 @@
 
 mod faults;
 mod handlers;
+mod notifier;
 mod process;
 mod statements;
 mod upkeep;
@@ -27,6 +28,7 @@ use super::pool::ConnectionPool;
 use crate::{chaos, spread};
 use faults::{call_fault, commit_fault, connect_fault, fault, tables_fault};
 use handlers::{BatchHandler, Many, One, PostgresHandler};
+use notifier::RelayNotifier;
 pub use process::{HandleJobs, PostgresProcess};
 use statements::{OpenedBy, Sql, TransactionStatements, uuid};
 
@@ -66,6 +68,7 @@ pub struct PostgresLedger {
     url: Arc<PostgresUrl>,
     /// Set once the tables are there.
     has_tables: Arc<OnceCell<()>>,
+    notifier: Option<Arc<RelayNotifier>>,
     terms: Terms,
 }
 
@@ -96,8 +99,18 @@ impl PostgresLedger {
         let sql = Arc::new(Sql::new(&url.schema));
         let (url, connections) = (Arc::new(url.clone()), url.connections);
         let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), connections)?;
+        let own_connection = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), 1)?;
+        let notifier = Some(Arc::new(RelayNotifier::new(own_connection, Arc::clone(&runtime))));
         telemetry::ledger_opened(&terms);
-        Ok(Self { pool, runtime, sql, url, has_tables: Arc::default(), terms })
+        Ok(Self { pool, runtime, sql, url, has_tables: Arc::default(), notifier, terms })
+    }
+
+    /// Notifies no relay. By default, the runner notifies them after a commit with events: on a connection of its own,
+    /// at most every 20 ms. Behind a pooler that gives a session to several clients no relay can listen.
+    #[must_use]
+    pub fn without_notifications(mut self) -> Self {
+        self.notifier = None;
+        self
     }
 
     /// The terms.
@@ -230,7 +243,8 @@ impl PostgresLedger {
         if chaos::on("postgres_handler_outside") && !attempted.is_ready() && !statements.is_over() {
             drop(transaction.batch_execute(&self.sql.commit_effects_alone).await);
         }
-        let (commit, is_answered) = if statements.is_over() {
+        let (has_emitted, is_over) = (statements.has_emitted(), statements.is_over());
+        let (commit, is_answered) = if is_over {
             // Dropped, it would send a ROLLBACK, of which the server warns when no transaction is open.
             let _ended = ManuallyDrop::new(transaction);
             (Ok(()), !attempted.is_commit_unknown())
@@ -244,6 +258,10 @@ impl PostgresLedger {
         };
         if is_answered {
             call.end();
+        }
+        // Also if the reply is lost: a notification too many does no harm.
+        if let Some(notifier) = self.notifier.as_ref().filter(|_| has_emitted && (is_over || attempted.is_ready())) {
+            notifier.note_commit();
         }
         (attempted, commit)
     }
@@ -289,6 +307,15 @@ impl PostgresEntry {
     /// `Invalid` if the topic, the ordering key or the size is out of its limits. Nothing was added.
     pub fn emit(&mut self, event: Event) -> Result<EventId> {
         self.entry.emit(event)
+    }
+
+    /// As [`emit`](Self::emit), and the events of a key that are emitted so are published in the order in which their
+    /// transactions commit; see [`Entry::emit_ordered`].
+    ///
+    /// # Errors
+    /// As [`emit`](Self::emit), and `Invalid` if the event has no ordering key.
+    pub fn emit_ordered(&mut self, event: Event) -> Result<EventId> {
+        self.entry.emit_ordered(event)
     }
 
     /// Finishes the entry with this answer, and writes its events. Do it last, then commit.

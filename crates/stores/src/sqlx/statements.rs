@@ -8,7 +8,7 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
 use super::uuid::SqlxUuid;
-use crate::ledger_row::{FinishedRow, headers, verdict_number};
+use crate::ledger_row::{FinishedRow, headers, keys_in_commit_order, verdict_number};
 use crate::schema::Schema;
 use crate::sql_state::fault_kind;
 
@@ -19,6 +19,7 @@ pub(super) struct SqlxSql {
     claim_one: Arc<str>,
     read: Arc<str>,
     emit: Arc<str>,
+    order: Arc<str>,
     finish: Arc<str>,
 }
 
@@ -29,6 +30,7 @@ impl SqlxSql {
             claim_one: schema.qualify(include_str!("../postgres/ledger/claim_one.sql")).into(),
             read: schema.qualify(include_str!("../postgres/ledger/read.sql")).into(),
             emit: schema.qualify(include_str!("../postgres/ledger/emit.sql")).into(),
+            order: schema.qualify(include_str!("../postgres/ledger/order.sql")).into(),
             finish: schema.qualify(include_str!("../postgres/ledger/finish.sql")).into(),
         }
     }
@@ -123,6 +125,10 @@ impl Transaction for SqlxStatements<'_> {
     async fn emit(&mut self, namespace: &str, rows: &[OutboxRow]) -> Result<(), Fault> {
         fn column<'r, T>(rows: &'r [OutboxRow], value: impl Fn(&'r OutboxRow) -> T) -> Vec<T> {
             rows.iter().map(value).collect()
+        }
+        let keys = keys_in_commit_order(rows);
+        if !keys.is_empty() {
+            self.rows(statement(&self.sql.order).bind(keys)).await?;
         }
         let query = statement(&self.sql.emit)
             .bind(namespace)

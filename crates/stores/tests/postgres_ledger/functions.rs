@@ -23,7 +23,13 @@ struct FunctionsDoor {
     transaction: OwnTransaction,
     schema: String,
     namespace: String,
-    events: RefCell<Vec<(OperationId, OutgoingEvent)>>,
+    events: RefCell<Vec<FunctionsEvent>>,
+}
+
+struct FunctionsEvent {
+    operation: OperationId,
+    event: OutgoingEvent,
+    is_in_commit_order: bool,
 }
 
 impl FunctionsDoor {
@@ -33,17 +39,32 @@ impl FunctionsDoor {
         Ok(rows.into_iter().next().expect("a function returns a row"))
     }
 
-    async fn write_event(&self, operation: &str, (event, n): (OutgoingEvent, i32)) -> Result<()> {
+    fn push(&self, operation: OperationId, event: Event, is_in_commit_order: bool) -> Result<EventId> {
+        let mut events = self.events.borrow_mut();
+        let n = events.iter().filter(|other| other.operation == operation).count();
+        let id = operation.event(&self.namespace, u32::try_from(n).expect("an operation emits few events"));
+        let event = event.into_outgoing(id)?;
+        if is_in_commit_order && event.ordering_key.is_none() {
+            return Err(Error::new(ErrorKind::Invalid, "the event has no ordering key"));
+        }
+        events.push(FunctionsEvent { operation, event, is_in_commit_order });
+        Ok(id)
+    }
+
+    async fn write_event(&self, n: i32, written: FunctionsEvent) -> Result<()> {
+        let (operation, event) = (written.operation.to_string(), written.event);
         let key = event.ordering_key.as_deref();
-        let parameters: [(&(dyn ToSql + Sync), Type); 6] = [
+        let parameters: [(&(dyn ToSql + Sync), Type); 7] = [
             (&self.namespace, Type::TEXT),
             (&operation, Type::TEXT),
             (&n, Type::INT4),
             (&event.topic, Type::TEXT),
             (&&event.payload[..], Type::BYTEA),
             (&key, Type::BYTEA),
+            (&written.is_in_commit_order, Type::BOOL),
         ];
-        let row = self.call("select hapax_emit($1, $2::uuid, $3, $4, $5, $6)::text", &parameters).await?;
+        let emit = "select hapax_emit($1, $2::uuid, $3, $4, $5, $6, in_commit_order => $7)::text";
+        let row = self.call(emit, &parameters).await?;
         assert_eq!(row.get::<_, &str>(0), event.id.to_string(), "the function derives the same id");
         Ok(())
     }
@@ -99,11 +120,11 @@ impl OwnDoor for FunctionsDoor {
     }
 
     fn emit(&self, operation: OperationId, event: Event) -> Result<EventId> {
-        let mut events = self.events.borrow_mut();
-        let n = events.iter().filter(|(owner, _)| *owner == operation).count();
-        let id = operation.event(&self.namespace, u32::try_from(n).expect("an operation emits few events"));
-        events.push((operation, event.into_outgoing(id)?));
-        Ok(id)
+        self.push(operation, event, false)
+    }
+
+    fn emit_ordered(&self, operation: OperationId, event: Event) -> Result<EventId> {
+        self.push(operation, event, true)
     }
 
     async fn finish(&self, operation: OperationId, answer: &str) -> Result<()> {
@@ -111,9 +132,9 @@ impl OwnDoor for FunctionsDoor {
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
             [(&self.namespace, Type::TEXT), (&text, Type::TEXT), (&answer.as_bytes(), Type::BYTEA)];
         self.call("select hapax_done($1, $2::uuid, $3)", &parameters).await?;
-        let events: Vec<_> = self.events.borrow_mut().extract_if(.., |(owner, _)| *owner == operation).collect();
-        for ((_, event), n) in events.into_iter().zip(0..) {
-            self.write_event(&text, (event, n)).await?;
+        let events: Vec<_> = self.events.borrow_mut().extract_if(.., |event| event.operation == operation).collect();
+        for (n, event) in (0..).zip(events) {
+            self.write_event(n, event).await?;
         }
         Ok(())
     }

@@ -24,6 +24,7 @@ pub(super) trait OwnDoor: Execute {
     async fn begin(&self, snapshot: Snapshot) -> Result<(), BoxError>;
     async fn claim(&self, call: &Call) -> Result<Claimed<String, ()>>;
     fn emit(&self, operation: OperationId, event: Event) -> Result<EventId>;
+    fn emit_ordered(&self, operation: OperationId, event: Event) -> Result<EventId>;
     async fn finish(&self, operation: OperationId, answer: &str) -> Result<()>;
     async fn commit(&self) -> Result<(), BoxError>;
     async fn roll_back(&self);
@@ -83,6 +84,10 @@ impl LedgerSession for PostgresSession {
 
     fn emit(&self, operation: OperationId, event: Event) -> Result<EventId> {
         self.door.emit(operation, event)
+    }
+
+    fn emit_ordered(&self, operation: OperationId, event: Event) -> Result<EventId> {
+        self.door.emit_ordered(operation, event)
     }
 
     async fn finish(&self, operation: OperationId, answer: &str) -> Result<()> {

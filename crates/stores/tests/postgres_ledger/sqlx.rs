@@ -76,6 +76,11 @@ impl OwnDoor for SqlxDoor {
         self.entries.borrow_mut()[place].emit(event)
     }
 
+    fn emit_ordered(&self, operation: OperationId, event: Event) -> Result<EventId> {
+        let place = self.entry(operation);
+        self.entries.borrow_mut()[place].emit_ordered(event)
+    }
+
     async fn finish(&self, operation: OperationId, answer: &str) -> Result<()> {
         let place = self.entry(operation);
         let entry = self.entries.borrow_mut().remove(place);

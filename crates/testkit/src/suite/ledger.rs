@@ -99,6 +99,7 @@ pub fn ledger_cases() -> Vec<LedgerCase> {
             RUNNER final_answer_keeps_no_effect;
         events:
             ALL events_are_written_with_the_row,
+            ALL ordered_events_are_written_with_the_row,
             ALL an_event_that_cannot_be_written_undoes_the_effect,
             ALL event_ids_stable_across_attempts,
             ALL the_largest_event_is_written,

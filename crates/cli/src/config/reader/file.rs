@@ -31,9 +31,10 @@ pub(crate) struct EndpointTable {
 }
 
 /// The fields of an endpoint, and whether they are lists.
-pub(crate) const ENDPOINT_FIELDS: [(&str, bool); 8] = [
+pub(crate) const ENDPOINT_FIELDS: [(&str, bool); 9] = [
     ("url", false),
     ("secret-file", false),
+    ("header-file", false),
     ("timeout", false),
     ("max-in-flight", false),
     ("forward-header", true),

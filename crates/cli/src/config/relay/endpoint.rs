@@ -24,9 +24,11 @@ fn endpoint(table: &EndpointTable) -> Result<EndpointSettings, anyhow::Error> {
     let Some(secrets) = one(table, "secret-file", |path| secrets(path.as_ref()))? else {
         bail!("{line}: the endpoint {name} has no secret-file; webhooks are always signed");
     };
+    let headers = one(table, "header-file", |path| headers(path.as_ref()))?.unwrap_or_default();
     let default = EndpointSettings::new(&url);
     Ok(EndpointSettings {
         secrets,
+        headers,
         timeout: one(table, "timeout", parse::nonzero_duration)?.unwrap_or(default.timeout),
         max_in_flight: one(table, "max-in-flight", parse::count)?.unwrap_or(default.max_in_flight),
         forwarded: list(table, "forward-header", |name| parse::header(name).map(|name| name.to_string()))?,
@@ -44,6 +46,20 @@ pub(super) fn secrets(path: &Path) -> Result<Vec<u8>, anyhow::Error> {
         bail!("the file holds no secret; write one a line: whsec_ and base64, from `openssl rand -base64 32`");
     }
     Ok(secrets)
+}
+
+/// Reads a file with one header field a line. An error shows no value: it may be a password.
+fn headers(path: &Path) -> Result<Vec<(String, String)>, anyhow::Error> {
+    let text = String::from_utf8(files::read_secret(path)?).map_err(|_| anyhow!("the file is not UTF-8 text"))?;
+    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    let headers = lines.map(|(line, number)| {
+        let Some((name, value)) = line.split_once(':').filter(|(_, value)| !value.trim().is_empty()) else {
+            bail!("line {number} is no header field; write `Name: value`");
+        };
+        let name = parse::header(name.trim()).map_err(|_| anyhow!("line {number} does not begin with a name"))?;
+        Ok((name.to_string(), value.trim().to_owned()))
+    });
+    headers.collect()
 }
 
 fn one<T>(table: &EndpointTable, field: &str, parse: Parse<T>) -> Result<Option<T>, anyhow::Error> {

@@ -82,6 +82,20 @@ impl EventSink {
 }
 
 impl SinkPlace {
+    /// The names of its endpoints.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = &str> + Clone {
+        let endpoints = match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => None,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => None,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => None,
+            Self::Webhooks(endpoints) => Some(endpoints),
+        };
+        endpoints.into_iter().flat_map(|endpoints| endpoints.keys().map(String::as_str))
+    }
+
     /// Whether what it publishes is signed with a secret.
     pub(crate) fn is_signed(&self) -> bool {
         matches!(self, Self::Webhooks(_))

@@ -22,11 +22,34 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause that a sink can ask for.
 const LONGEST_AFTER: Duration = Duration::from_secs(3600);
 
+/// The time between two lines of the log about publications that fail.
+const FAILURES_EVERY: Duration = Duration::from_secs(10);
+
 /// The number of rows that are marked, or set aside, in one call.
 const MAX_MARKED: usize = 1024;
 
 /// The pause after a mark that failed.
 const FAILURE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Which failures the log has: a broker that is down fails many events a second.
+#[derive(Debug, Default)]
+pub(super) struct FailureLog {
+    due: Duration,
+    /// Those that are not in the log.
+    untold: u64,
+}
+
+impl FailureLog {
+    /// Logs a failure, or counts it for the next line.
+    fn note(&mut self, sink: &dyn Sink, published: &Published, now: Duration) {
+        if now < self.due {
+            self.untold += 1;
+            return;
+        }
+        self.due = now + FAILURES_EVERY;
+        telemetry::publication_failed(sink.name(), std::mem::take(&mut self.untold), published);
+    }
+}
 
 impl RelayEngine {
     /// Publishes what may be published, one row of each bucket in turn.
@@ -77,6 +100,7 @@ impl RelayEngine {
                 Some(damage) => Published::Refused(damage),
                 None => publish(&*sink, &event).await,
             };
+            telemetry::published(sink.name(), sink.endpoint(&event).as_deref(), &published);
             if let (Published::Yes { .. }, Some(window)) = (&published, sink.window())
                 && wall.since(event.created_at) > window
             {
@@ -90,8 +114,10 @@ impl RelayEngine {
     pub(super) fn take_published(&mut self, sent: SentRow, published: Published) {
         self.in_flight -= 1;
         self.retrying -= usize::from(sent.is_retry);
-        telemetry::published(self.sink.name(), &published);
         let now = self.runtime.boottime_now();
+        if matches!(published, Published::NotPublished { .. } | Published::Unknown(_)) {
+            self.failures.note(&*self.sink, &published, now);
+        }
         let room = self.failing_room(now.saturating_add(LONGEST_PAUSE));
         let again_at = |after: Duration| {
             move |failures| now.saturating_add(backoff(failures).min(LONGEST_PAUSE).max(after.min(LONGEST_AFTER)))

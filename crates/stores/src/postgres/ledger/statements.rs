@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::faults::{commit_fault, fault, is_division_by_zero, kind};
 use crate::chaos;
-use crate::ledger_row::{FinishedRow, headers, verdict_number};
+use crate::ledger_row::{FinishedRow, headers, keys_in_commit_order, verdict_number};
 use crate::postgres::schema::Schema;
 
 /// The texts of the statements, with the tables in their schema. They are sent unnamed, so that no plan outlives the
@@ -24,6 +24,7 @@ pub(super) struct Sql {
     claim_one: String,
     read: String,
     emit: String,
+    order: String,
     finish: String,
     finish_last: String,
     finish_last_one: String,
@@ -41,6 +42,7 @@ impl Sql {
             claim_one: schema.qualify(include_str!("claim_one.sql")),
             read: schema.qualify(include_str!("read.sql")),
             emit: schema.qualify(include_str!("emit.sql")),
+            order: schema.qualify(include_str!("order.sql")),
             finish: schema.qualify(include_str!("finish.sql")),
             finish_last: schema.qualify(include_str!("finish_last.sql")),
             finish_last_one: schema.qualify(include_str!("finish_last_one.sql")),
@@ -73,16 +75,31 @@ pub(super) struct TransactionStatements<'t> {
     /// The statement that COMMIT is sent with.
     last: Option<LastStatement>,
     is_over: bool,
+    has_emitted: bool,
 }
 
 impl<'t> TransactionStatements<'t> {
     pub(super) fn new(sql: &'t Sql, transaction: &'t tokio_postgres::Transaction<'t>, opened_by: OpenedBy) -> Self {
-        Self { sql, transaction, opened_by, last: None, is_over: false }
+        Self { sql, transaction, opened_by, last: None, is_over: false, has_emitted: false }
     }
 
     /// Whether COMMIT was sent with the last statement, so that the transaction has ended.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Whether events were written, which the commit makes visible.
+    pub(super) fn has_emitted(&self) -> bool {
+        self.has_emitted
+    }
+
+    /// Waits for the other transactions that emit in commit order for a key of these rows.
+    async fn lock_order(&self, rows: &[OutboxRow]) -> Result<(), Fault> {
+        let keys = keys_in_commit_order(rows);
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.query(&self.sql.order, &[(&keys, Type::BYTEA_ARRAY)]).await.map(drop)
     }
 
     async fn query(&self, sql: &str, parameters: &TypedParameters<'_>) -> Result<Vec<tokio_postgres::Row>, Fault> {
@@ -244,6 +261,8 @@ impl Transaction for TransactionStatements<'_> {
     }
 
     async fn emit(&mut self, namespace: &str, rows: &[OutboxRow]) -> Result<(), Fault> {
+        self.lock_order(rows).await?;
+        self.has_emitted = true;
         let events = EventColumns::of(rows);
         let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
             (&namespace, Type::TEXT),

@@ -44,7 +44,7 @@ async fn with_tables() -> (PostgresSchema, PostgresOutbox) {
     (schema, outbox)
 }
 
-async fn connect(schema: &PostgresSchema, role: &str) -> Client {
+pub(super) async fn connect(schema: &PostgresSchema, role: &str) -> Client {
     let url = schema.url().split_once('?').unwrap().0.replace(&format!("//{}@", schema.name()), &format!("//{role}@"));
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     Tokio::current().spawn(Box::pin(async { drop(connection.await) }));

@@ -18,6 +18,17 @@ pub(super) async fn events_are_written_with_the_row(world: &World<'_>) {
     world.assert_once(&answer).await;
 }
 
+pub(super) async fn ordered_events_are_written_with_the_row(world: &World<'_>) {
+    // Two of one key: a transaction does not wait for itself.
+    let script = Script::new([Act::Write, Act::EmitOrdered(1), Act::Emit(2), Act::EmitOrdered(3)]);
+    let answer = world.deliver(&script).await.fresh();
+    let events = world.contents().await.events;
+    let lens: Vec<_> = events.iter().map(|row| (row.number, row.payload_len)).collect();
+    assert_eq!(lens, [(0, 1), (1, 2), (2, 3)], "in the order in which they were emitted");
+    assert_eq!(script.emitted(), [0, 1, 2].map(|n| operation(1).event("transfers", n)));
+    world.assert_once(&answer).await;
+}
+
 pub(super) async fn an_event_that_cannot_be_written_undoes_the_effect(world: &World<'_>) {
     world.setup.refuse_events().await;
     assert_eq!(world.deliver(&Script::good()).await, Got::NotApplied);

@@ -16,6 +16,8 @@ pub(super) enum Act {
     Write,
     /// Emits an event of each operation, with this many bytes.
     Emit(usize),
+    /// The same in the order of commits.
+    EmitOrdered(usize),
     /// Carries out a statement. An error fails the handler.
     Execute(&'static str),
     /// Carries out a statement, and ignores its error.
@@ -29,6 +31,18 @@ pub(super) enum Act {
     /// Panics.
     Panic,
 }
+
+/// The order in which an event is published.
+#[derive(Clone, Copy, Debug)]
+enum EventOrder {
+    /// That of the rows of its key.
+    Any,
+    /// That of the commits.
+    Commits,
+}
+
+/// Emits an event of the operation at this place.
+type EmitEvent<'e> = dyn FnMut(usize, Event, EventOrder) -> hapax_core::Result<EventId> + 'e;
 
 /// What happens while a handler runs.
 pub(super) type Meanwhile = Box<dyn Fn() -> LocalBoxFuture<'static, ()>>;
@@ -123,7 +137,10 @@ impl Script {
     pub async fn handle(&self, sql: &dyn Execute, entries: &mut [Entry]) -> Result<Vec<String>, ScriptFailure> {
         let namespace = entries[0].namespace().to_owned();
         let operations: Vec<_> = entries.iter().map(Entry::operation).collect();
-        let mut emit = |place: usize, event| entries[place].emit(event);
+        let mut emit = |place: usize, event, order| match order {
+            EventOrder::Any => entries[place].emit(event),
+            EventOrder::Commits => entries[place].emit_ordered(event),
+        };
         self.act(sql, (&namespace, &operations), &mut emit).await
     }
 
@@ -134,7 +151,10 @@ impl Script {
         namespace: &str,
         operation: OperationId,
     ) -> Result<String, ScriptFailure> {
-        let mut emit = |_, event| session.emit(operation, event);
+        let mut emit = |_, event, order| match order {
+            EventOrder::Any => session.emit(operation, event),
+            EventOrder::Commits => session.emit_ordered(operation, event),
+        };
         let answers = self.act(session, (namespace, &[operation]), &mut emit).await;
         answers.map(|mut answers| answers.remove(0))
     }
@@ -143,7 +163,7 @@ impl Script {
         &self,
         sql: &dyn Execute,
         (namespace, operations): (&str, &[OperationId]),
-        emit: &mut dyn FnMut(usize, Event) -> hapax_core::Result<EventId>,
+        emit: &mut EmitEvent<'_>,
     ) -> Result<Vec<String>, ScriptFailure> {
         self.run.set(self.run.get() + 1);
         self.handled.borrow_mut().extend(operations);
@@ -155,9 +175,12 @@ impl Script {
                         sql.execute(&format!("insert into effect values ('{namespace}', '{operation}')")).await?;
                     }
                 }
-                Act::Emit(len) => {
+                Act::Emit(len) | Act::EmitOrdered(len) => {
+                    let is_ordered = matches!(act, Act::EmitOrdered(_));
+                    let order = if is_ordered { EventOrder::Commits } else { EventOrder::Any };
                     for place in 0..operations.len() {
-                        let id = emit(place, Event::new("transferred", vec![b'x'; *len]).ordered_by("account-7"))?;
+                        let event = Event::new("transferred", vec![b'x'; *len]).ordered_by("account-7");
+                        let id = emit(place, event, order)?;
                         self.emitted.borrow_mut().push(id);
                     }
                     events += 1;

@@ -99,6 +99,9 @@ pub trait LedgerSession: Execute {
     /// Adds an event to the entry of this operation.
     fn emit(&self, operation: OperationId, event: Event) -> Result<EventId>;
 
+    /// Adds an event in the order of commits.
+    fn emit_ordered(&self, operation: OperationId, event: Event) -> Result<EventId>;
+
     /// Finishes the entry of this operation.
     async fn finish(&self, operation: OperationId, answer: &str) -> Result<()>;
 

@@ -14,6 +14,8 @@ pub(crate) struct EndpointSettings {
     pub(crate) url: String,
     /// The text of a file with one secret a line.
     pub(crate) secrets: Vec<u8>,
+    /// The header fields of every request.
+    pub(crate) headers: Vec<(String, String)>,
     pub(crate) timeout: Duration,
     pub(crate) max_in_flight: usize,
     /// The headers of events that the receiver gets.
@@ -31,6 +33,7 @@ impl EndpointSettings {
         Self {
             url: endpoint.url,
             secrets: Vec::new(),
+            headers: endpoint.headers,
             timeout: endpoint.time_limit,
             max_in_flight: endpoint.max_in_flight,
             forwarded: endpoint.forwarded,
@@ -43,6 +46,7 @@ impl EndpointSettings {
     fn to_endpoint(&self) -> WebhookEndpoint {
         let mut endpoint = WebhookEndpoint::new(&self.url);
         endpoint.secrets = WebhookSecret::from_lines(&String::from_utf8_lossy(&self.secrets));
+        endpoint.headers = self.headers.clone();
         endpoint.forwarded = self.forwarded.clone();
         endpoint.time_limit = self.timeout;
         endpoint.max_in_flight = self.max_in_flight;

@@ -1,0 +1,1 @@
+notify hapax_outbox
