@@ -12,6 +12,8 @@
 //! cargo xtask bench worker    the worker on Kafka, NATS and SQLite, beside loops without it
 //! cargo xtask bench worker-1m the memory of a worker in front of 1,000,000 messages, which takes minutes
 //! cargo xtask bench sizing    the bytes of a record in each store, by the size of its answer, for `hapax plan`
+//! cargo xtask bench relay     the relay from PostgreSQL to NATS and Kafka, beside loops without it
+//! cargo xtask bench relay-1m  a backlog of 1,000,000 rows beside a small one, which takes minutes
 //! cargo xtask bench pipeline  all layers between Redis, Kafka, PostgreSQL and NATS, beside a pipeline without them
 //! cargo xtask bench pipeline latency  only what each layer adds to the latency; writes nothing
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
@@ -49,6 +51,9 @@ fn main() -> anyhow::Result<()> {
     if set.as_deref() == Some("drain") {
         return subjects::drain(&[filter].into_iter().chain(words).collect::<Vec<_>>());
     }
+    if set.as_deref() == Some("publish") {
+        return subjects::publish_until_end(&[filter].into_iter().chain(words).collect::<Vec<_>>());
+    }
     if let Some(verb @ ("api" | "forwarder")) = set.as_deref() {
         return run_proxy(verb, &filter, words.next());
     }
@@ -65,12 +70,14 @@ fn main() -> anyhow::Result<()> {
         Some("ledger-10m") => ("ledger-10m", subjects::large_ledger()?),
         Some("worker") => ("worker", subjects::worker()?),
         Some("worker-1m") => ("worker-1m", subjects::worker_backlog()?),
+        Some("relay") => ("relay", subjects::relay()?),
+        Some("relay-1m") => ("relay-1m", subjects::relay_backlog()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
         Some("pipeline") => ("pipeline", subjects::pipeline()?),
         Some(_) | None => {
             bail!(
                 "the first argument must be core, http, redis, postgres, postgres-10m, ledger, ledger-10m, worker, \
-                 worker-1m, pipeline, sizing or gateway"
+                 worker-1m, relay, relay-1m, pipeline, sizing or gateway"
             )
         }
     };

@@ -9,6 +9,7 @@ mod memory;
 mod pipeline;
 mod postgres;
 mod redis;
+mod relay;
 mod server_process;
 mod sqlite;
 mod statements;
@@ -83,6 +84,18 @@ pub(crate) fn worker() -> anyhow::Result<Vec<Subject>> {
 pub(crate) fn worker_backlog() -> anyhow::Result<Vec<Subject>> {
     worker::backlog(1_000_000)
 }
+
+/// The relay, beside a loop that reads and publishes without it.
+pub(crate) fn relay() -> anyhow::Result<Vec<Subject>> {
+    relay::all()
+}
+
+/// The relay in front of a backlog of a million rows.
+pub(crate) fn relay_backlog() -> anyhow::Result<Vec<Subject>> {
+    relay::backlog()
+}
+
+pub(crate) use relay::publish_until_end;
 
 /// All three layers between real servers.
 pub(crate) fn pipeline() -> anyhow::Result<Vec<Subject>> {
