@@ -254,10 +254,14 @@ impl UnansweredCall<'_> {
         };
         let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
         let rows = session.client.query(&prepared, &values).await.map_err(PostgresCallError::Sent);
-        // A connection whose statement was refused is replaced: a migration may have made its plan invalid.
-        if rows.is_ok() {
-            self.end();
+        if let Err(error) = &rows {
+            // It is prepared again: a migration may have made its plan invalid.
+            session.prepared.remove(statement);
+            if !error.is_rolled_back() || error.is_read_only() {
+                return rows;
+            }
         }
+        self.end();
         rows
     }
 

@@ -23,11 +23,12 @@ pub(super) struct BatchSender<C: BatchCall> {
     queue: Arc<BatchQueue<C>>,
     /// Parts of batches that the server refused.
     refused: Vec<Vec<WaitingCall<C>>>,
+    is_done: bool,
 }
 
 impl<C: BatchCall> BatchSender<C> {
     pub(super) fn new(queue: Arc<BatchQueue<C>>) -> Self {
-        Self { queue, refused: Vec::new() }
+        Self { queue, refused: Vec::new(), is_done: false }
     }
 
     pub(super) async fn send_waiting(mut self) {
@@ -45,10 +46,13 @@ impl<C: BatchCall> BatchSender<C> {
     }
 
     /// Whether calls wait. If none does, this sender no longer counts, and the next call starts another one.
-    fn has_work(&self) -> bool {
+    fn has_work(&mut self) -> bool {
         let mut state = self.queue.state.lock();
         let has_work = !self.refused.is_empty() || !state.waiting.is_empty();
-        state.senders -= usize::from(!has_work);
+        if !has_work {
+            state.senders -= 1;
+            self.is_done = true;
+        }
         has_work
     }
 
@@ -89,6 +93,19 @@ impl<C: BatchCall> BatchSender<C> {
                 self.queue.shared.clock.learn(sending, &read.seen);
                 (call, read)
             }));
+        }
+    }
+}
+
+impl<C: BatchCall> Drop for BatchSender<C> {
+    /// The runtime has ended if a sender is dropped before it is done. No other would send the calls that wait.
+    fn drop(&mut self) {
+        if !self.is_done {
+            let mut state = self.queue.state.lock();
+            state.senders -= 1;
+            if state.senders == 0 {
+                state.waiting.clear();
+            }
         }
     }
 }
