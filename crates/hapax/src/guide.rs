@@ -1,4 +1,4 @@
-//! Nineteen chapters. Every example is compiled, and run unless it needs a server.
+//! Twenty chapters. Every example is compiled, and run unless it needs a server.
 //!
 //! | chapter | for | needs the features |
 //! |---|---|---|
@@ -18,6 +18,7 @@
 //! | `records_in_postgres` | operators of PostgreSQL: connection, tables, settings, possible loss | `postgres` |
 //! | `records_in_redis` | operators of Redis or Valkey: settings, memory, possible loss | `redis` |
 //! | `operating_a_gateway` | operators of `hapax gateway`: log, signals, metrics | – |
+//! | `when_an_outcome_is_unknown` | operators: find out what happened, and decide about the records | – |
 //! | `security` | operators: what is stored, who may read it, what each port allows | – |
 //! | `sizing` | operators: memory and disk for the records | – |
 //! | `from_a_pattern` | authors of a service with a hand-written lock in Redis | `tokio` |
@@ -102,6 +103,10 @@ pub mod records_in_redis {
 
 pub mod operating_a_gateway {
     #![doc = include_str!("guide/operating_a_gateway.md")]
+}
+
+pub mod when_an_outcome_is_unknown {
+    #![doc = include_str!("guide/when_an_outcome_is_unknown.md")]
 }
 
 pub mod security {
