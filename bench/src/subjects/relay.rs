@@ -104,7 +104,10 @@ fn takeover(bench: &Rc<RelayBench>) -> Subject {
         name: "relay, after kill -9 of one of two",
         what: "no rate: milliseconds from the kill until the last of 640 events that were emitted behind it is \
                delivered; the lease is 10 s, so 11,000 is the aim",
-        run: Box::new(move || this.runtime.block_on(takeover::measure(&this))),
+        run: Box::new(move || {
+            let nats = this.nats()?;
+            this.runtime.block_on(takeover::measure(&this, &nats))
+        }),
         limit: None,
     }
 }

@@ -88,7 +88,7 @@ fn wrong_usage_is_2_and_a_server_that_cannot_be_reached_is_3() {
         (&["--store", &bank, "--database", &bank, "--since", "yesterday"], 2, "2026-01-31T12:00:00Z"),
         (&["--store", &bank, "--database", &bank, "--probe", "ftp://a"], 2, "--probe takes http://HOST/PATH"),
         (&["--store", &bank, "--database", &bank, "--worker-namespace", ""], 2, "namespace"),
-        (&["--store", &absent, "--database", &bank], 3, "name the store that the gateway uses"),
+        (&["--store", &absent, "--database", &bank], 3, "name the file that the gateway uses"),
         (&["--store", &bank, "--database", &absent], 3, "does not exist"),
         (&["--store", &bank, "--database", lost], 3, "cannot be reached"),
         (&["--store", lost, "--database", &bank], 3, "cannot be reached"),

@@ -164,7 +164,13 @@ mod tests {
     async fn connect() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (client, listener.accept().await.unwrap().0)
+        // Others may connect to the port too, for example a test that looks for a server that has ended.
+        loop {
+            let (stream, address) = listener.accept().await.unwrap();
+            if address == client.local_addr().unwrap() {
+                return (client, stream);
+            }
+        }
     }
 
     /// Opens connections of this client that send nothing, and returns how many are open in the end.
