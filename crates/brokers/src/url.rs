@@ -63,8 +63,11 @@ impl Shape {
             Some(Ok((user, password))) => (Some(decode(user)?), Some(decode(password)?)),
             Some(Err(user)) => (Some(decode(user)?), None),
         };
-        let path = decode(path)?;
-        Ok(BrokerUrl { scheme: self.scheme, hosts, user, password, path, parameters: self.parse_query(query)? })
+        let (path, parameters) = (decode(path)?, self.parse_query(query)?);
+        if parameters.contains_key("password-file") && (user.is_none() || password.is_some()) {
+            return Err(invalid("password-file is the password of the user in the URL, which then has no other one"));
+        }
+        Ok(BrokerUrl { scheme: self.scheme, hosts, user, password, path, parameters })
     }
 
     fn with_port(&self, host: &str) -> Option<String> {
@@ -124,6 +127,15 @@ impl BrokerUrl {
             Some("no") => Err(invalid("ca, cert and key are for TLS: leave out tls=no")),
             Some(_) => Err(invalid("the parameter `tls` is yes or no")),
         }
+    }
+
+    pub(crate) fn has_user(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// Whether there is a user without a password.
+    pub(crate) fn lacks_password(&self) -> bool {
+        self.user.is_some() && self.password.is_none() && !self.parameters.contains_key("password-file")
     }
 
     /// The user and the password, which may be in a file.
@@ -249,6 +261,8 @@ mod tests {
             "nats://a/x?durable=d&durable=d",
             "nats://a/x?cert=c",
             "nats://me:s#cret@a/x",
+            "nats://a/x?password-file=f",
+            "nats://me:secret@a/x?password-file=f",
         ] {
             assert_eq!(SHAPE.parse(text).err().map(|error| error.kind()), Some(ErrorKind::Invalid), "{text}");
         }

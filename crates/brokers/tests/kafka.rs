@@ -3,7 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
+#[cfg(feature = "kafka-tls")]
+#[path = "common/authority.rs"]
+mod authority;
 mod common;
+#[path = "common/kafka_logins.rs"]
+mod logins;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -21,12 +26,19 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use common::{DEADLINE, closed, event, is_quiet, room, runtime, settle, some, take, text, texts};
+#[cfg(feature = "kafka-tls")]
+use logins::a_broker_with_a_private_authority_is_trusted_and_sees_the_client;
+use logins::a_user_logs_in_and_a_wrong_password_is_refused_at_once;
 
 fn main() -> ExitCode {
     macro_rules! tests {
         ($($name:ident),* $(,)?) => { [$(servers::test(stringify!($name), "kafka", $name)),*] };
     }
-    servers::main(tests![
+    #[cfg(feature = "kafka-tls")]
+    let tls = tests![a_broker_with_a_private_authority_is_trusted_and_sees_the_client];
+    #[cfg(not(feature = "kafka-tls"))]
+    let tls: [servers::Trial; 0] = [];
+    let tests = tests![
         a_message_arrives_with_headers_ordering_key_and_coordinates,
         only_what_is_settled_is_committed_and_the_rest_arrives_again,
         a_missing_topic_is_refused,
@@ -38,7 +50,9 @@ fn main() -> ExitCode {
         a_backlog_beyond_the_room_pauses_and_arrives_whole,
         a_restart_of_the_broker_loses_nothing,
         the_death_of_a_cluster_member_loses_nothing,
-    ])
+        a_user_logs_in_and_a_wrong_password_is_refused_at_once,
+    ];
+    servers::main(tests.into_iter().chain(tls))
 }
 
 /// A topic of its own, and a group of the same name.

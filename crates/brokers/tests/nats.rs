@@ -3,7 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 #![expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
 
+#[path = "common/authority.rs"]
+mod authority;
 mod common;
+#[path = "common/nats_logins.rs"]
+mod logins;
 #[path = "common/tls.rs"]
 mod tls;
 
@@ -19,6 +23,7 @@ use hapax_core::broker::{Acknowledges, DeliveryId, Lane, Position, Room, Settlem
 use hapax_testkit::servers::{self, NatsServer};
 
 use common::{DEADLINE, is_quiet, room, runtime, settle, some, take, text, texts};
+use logins::{a_token_a_seed_and_credentials_come_from_files, two_logins_and_files_without_a_login_are_refused};
 use tls::a_server_with_a_private_authority_is_trusted_and_sees_the_client;
 
 fn main() -> ExitCode {
@@ -43,6 +48,8 @@ fn main() -> ExitCode {
         a_restart_of_the_server_loses_nothing,
         the_death_of_a_cluster_member_loses_nothing,
         a_wrong_password_is_refused_and_one_from_a_file_is_used,
+        a_token_a_seed_and_credentials_come_from_files,
+        two_logins_and_files_without_a_login_are_refused,
         a_server_with_a_private_authority_is_trusted_and_sees_the_client,
     ])
 }

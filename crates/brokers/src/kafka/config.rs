@@ -2,11 +2,11 @@
 
 use hapax_core::{Error, Result};
 use rdkafka::ClientConfig;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use super::KafkaUrl;
 use super::url::GroupProtocol;
-use crate::url::{BrokerUrl, Credentials, invalid, read_secret};
+use crate::url::{BrokerUrl, Credentials, invalid, read_secret, unusable};
 
 pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     let mut config = ClientConfig::new();
@@ -27,6 +27,8 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
             config
                 .set("partition.assignment.strategy", "cooperative-sticky")
                 .set("session.timeout.ms", (url.session_timeout * 1000).to_string())
+                // The driver demands that it is not shorter.
+                .set("max.poll.interval.ms", (url.session_timeout * 1000).max(300_000).to_string())
                 .set("heartbeat.interval.ms", (url.session_timeout * 1000 / 5).min(3000).to_string());
         }
         GroupProtocol::Consumer => {
@@ -77,5 +79,19 @@ pub(super) fn refused(error: &KafkaError) -> Error {
         }
         KafkaError::ClientCreation(why) => invalid(format!("the Kafka driver refuses its settings: {why}")),
         _ => invalid("the Kafka driver refuses its settings"),
+    }
+}
+
+/// The error of a connection that fails again at each try.
+pub(super) fn refusal(error: &KafkaError) -> Option<Error> {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "an enum of the driver")]
+    match error.rdkafka_error_code()? {
+        RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed => {
+            Some(unusable("the Kafka broker refuses the credentials"))
+        }
+        RDKafkaErrorCode::SSL => {
+            Some(unusable("TLS with the Kafka broker fails; check `ca`, `cert` and `key` of the URL"))
+        }
+        _ => None,
     }
 }

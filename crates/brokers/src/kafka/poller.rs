@@ -9,11 +9,12 @@ use bytes::Bytes;
 use hapax_core::broker::{Coordinates, Headers, Message, Position};
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, Result, Timestamp};
+use parking_lot::Mutex;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
-use rdkafka::metadata::MetadataTopic;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -32,6 +33,10 @@ const WOKEN_FOR: usize = 256;
 
 /// How long the broker may take at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one request for metadata waits at the start, and how many there are.
+const METADATA_WITHIN: Duration = Duration::from_millis(500);
+const METADATA_TRIES: usize = 20;
 
 /// Starts the thread. Returns the consumer, which lives as long as the thread, and what ends with it.
 pub(super) async fn start(
@@ -71,7 +76,7 @@ fn connect(url: &KafkaUrl, lanes: &Arc<SharedLanes>) -> Result<(Arc<BaseConsumer
     let names: Vec<&str> = url.topics().iter().map(String::as_str).collect();
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
-    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics };
+    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, refusal: Mutex::default() };
     let made = config::config(url)?.create_with_context(context);
     let consumer: BaseConsumer<Rebalancer> = made.map_err(|error| config::refused(&error))?;
     names.iter().try_for_each(|topic| check_topic(&consumer, topic))?;
@@ -86,8 +91,7 @@ fn connect(url: &KafkaUrl, lanes: &Arc<SharedLanes>) -> Result<(Arc<BaseConsumer
 }
 
 fn check_topic(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<()> {
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE);
-    let metadata = metadata.map_err(|error| not_applied("no Kafka broker can be reached").caused_by(error))?;
+    let metadata = fetch_metadata(consumer, topic)?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     let has_partitions = found.is_some_and(|found| !found.partitions().is_empty());
     match found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from) {
@@ -99,6 +103,28 @@ fn check_topic(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<()> {
         }
         None if has_partitions => Ok(()),
         Some(_) | None => Err(unusable(format!("the Kafka broker has no topic `{topic}`: create it first"))),
+    }
+}
+
+/// Asks for the metadata of a topic. Ends early if the broker refuses the credentials or TLS fails: the driver would
+/// connect again and again.
+fn fetch_metadata(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<Metadata> {
+    let mut tries = METADATA_TRIES;
+    loop {
+        let error = match consumer.fetch_metadata(Some(topic), METADATA_WITHIN) {
+            Ok(metadata) => return Ok(metadata),
+            Err(error) => error,
+        };
+        // Nothing is subscribed to yet, so this brings only what the driver reports, here or to the context.
+        let reported = consumer.poll(METADATA_WITHIN / 5).and_then(std::result::Result::err);
+        let refusal = reported.as_ref().and_then(config::refusal).or_else(|| consumer.context().refusal.lock().take());
+        if let Some(refusal) = refusal {
+            return Err(refusal);
+        }
+        tries -= 1;
+        if tries == 0 {
+            return Err(not_applied("no Kafka broker can be reached").caused_by(error));
+        }
     }
 }
 

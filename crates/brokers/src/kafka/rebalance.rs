@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::Result;
+use hapax_core::{Error, Result};
+use parking_lot::Mutex;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
@@ -16,6 +17,7 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
+use super::config;
 use super::lanes::{Partition, SharedLanes};
 use super::url::Start;
 use crate::url::{not_applied, unknown, unusable};
@@ -30,6 +32,8 @@ pub(super) struct Rebalancer {
     pub(super) start: Start,
     /// One value for all messages of a topic.
     pub(super) topics: HashMap<String, Arc<str>>,
+    /// Why the last connection failed, if another try would fail, too.
+    pub(super) refusal: Mutex<Option<Error>>,
 }
 
 impl Rebalancer {
@@ -158,5 +162,8 @@ impl ClientContext for Rebalancer {
 
     fn error(&self, error: KafkaError, reason: &str) {
         debug!(%error, "the Kafka driver reports: {reason}");
+        if let Some(refusal) = config::refusal(&error) {
+            *self.refusal.lock() = Some(refusal);
+        }
     }
 }

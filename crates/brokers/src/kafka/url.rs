@@ -132,6 +132,12 @@ pub(super) fn check_login(url: &BrokerUrl) -> Result<()> {
     if !SASL.contains(&mechanism) {
         return Err(invalid(format!("the parameter `sasl` is one of {}", SASL.join(", "))));
     }
+    if url.parameter("sasl").is_some() && !url.has_user() {
+        return Err(invalid("the parameter `sasl` needs a user in the URL"));
+    }
+    if url.lacks_password() {
+        return Err(invalid("the user in the URL needs a password: write USER:PASSWORD@, or add password-file=PATH"));
+    }
     if cfg!(not(feature = "kafka-tls")) && (uses_tls || mechanism != "plain") {
         return Err(invalid(
             "this program is built without TLS and SCRAM for Kafka: build it with feature `kafka-tls`",
@@ -178,7 +184,9 @@ mod tests {
             "kafka://a/or ders?group=g",
             "kafka://a/orders?group=g&protocol=eager",
             "kafka://a/orders?group=g&protocol=consumer&session-timeout=9",
-            "kafka://a/orders?group=g&sasl=gssapi",
+            "kafka://me:secret@a/orders?group=g&sasl=gssapi",
+            "kafka://a/orders?group=g&sasl=plain",
+            "kafka://me@a/orders?group=g",
         ] {
             assert!(text.parse::<KafkaUrl>().is_err(), "{text}");
         }

@@ -54,6 +54,19 @@ fn options(url: &BrokerUrl) -> Result<ConnectOptions> {
         (Some(token), None, None) => options.token(token),
         (None, _, None) => options,
     };
+    if let Some(path) = url.parameter("creds-file") {
+        // The error of the driver may show a part of the file.
+        let broken = |_| unusable(format!("there is no JWT with a seed in {path}, which is named in the URL"));
+        // The driver demands that the last line has an end.
+        options = options.credentials(&(read_secret(path)? + "\n")).map_err(broken)?;
+    }
+    if let Some(path) = url.parameter("nkey-file") {
+        let seed = read_secret(path)?;
+        if !seed.starts_with("SU") {
+            return Err(unusable(format!("there is no seed of a user in {path}, which is named in the URL")));
+        }
+        options = options.nkey(seed);
+    }
     if url.uses_tls()? {
         options = options.require_tls(true);
     }

@@ -18,6 +18,8 @@ use crate::url::{BrokerUrl, Shape, invalid};
 /// | `ack-wait=SECONDS` | the lease of a created consumer, 30 by default |
 /// | `order=header:NAME` | the header whose value orders messages; by default they have no order. One worker keeps it, several on one durable consumer cannot |
 /// | `password-file=PATH`, `token-file=PATH` | a file with the password or the token, instead of one in the URL |
+/// | `creds-file=PATH` | a file with the JWT and the seed of a user, as `nsc` writes it |
+/// | `nkey-file=PATH` | a file with the seed of an NKey of a user |
 /// | `tls=yes` | demands TLS; without it the server decides |
 /// | `ca=PATH` | TLS: the authority that signed the server's certificate (PEM), beside the system's authorities |
 /// | `cert=PATH`, `key=PATH` | TLS: a client certificate and its key (PEM), if the server demands one |
@@ -44,7 +46,20 @@ const SHAPE: Shape = Shape {
     what: "a source",
     needs_path: true,
     example: "nats://HOST/STREAM?durable=NAME, nats://user:password@host:4222/orders?durable=billing for instance",
-    parameters: &["durable", "filter", "ack-wait", "order", "password-file", "token-file", "tls", "ca", "cert", "key"],
+    parameters: &[
+        "durable",
+        "filter",
+        "ack-wait",
+        "order",
+        "password-file",
+        "token-file",
+        "creds-file",
+        "nkey-file",
+        "tls",
+        "ca",
+        "cert",
+        "key",
+    ],
 };
 
 /// Names become a part of subjects, where these characters separate words.
@@ -65,12 +80,23 @@ impl FromStr for NatsUrl {
                 )));
             }
         }
-        url.uses_tls()?;
+        check_login(&url)?;
         let order_header = url.parameter("order").map(order_header).transpose()?;
         let ack_wait = url.parameter("ack-wait").map_or(Some(30), |seconds| seconds.parse().ok().filter(|&s| s > 0));
         let ack_wait = ack_wait.ok_or_else(|| invalid("the parameter `ack-wait` is a number of seconds, 1 or more"))?;
         Ok(Self { url, order_header, ack_wait })
     }
+}
+
+/// # Errors
+/// `Invalid` if the URL has two logins, or contradicts itself about TLS.
+pub(super) fn check_login(url: &BrokerUrl) -> Result<()> {
+    url.uses_tls()?;
+    let files = ["token-file", "creds-file", "nkey-file"].iter().filter(|name| url.parameter(name).is_some()).count();
+    if files + usize::from(url.has_user()) > 1 {
+        return Err(invalid("the URL has one of: a user or a token, token-file, creds-file, nkey-file"));
+    }
+    Ok(())
 }
 
 /// The name in `header:NAME`.
@@ -127,6 +153,8 @@ mod tests {
             "nats://a/orders?durable=a*",
             "nats://a/orders?durable=d&order=key",
             "nats://a/orders?durable=d&ack-wait=0",
+            "nats://me:secret@a/orders?durable=d&creds-file=f",
+            "nats://a/orders?durable=d&token-file=f&nkey-file=f",
         ] {
             assert!(text.parse::<NatsUrl>().is_err(), "{text}");
         }

@@ -1,49 +1,13 @@
 //! Connections over TLS.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-
 use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, stream};
 use hapax_brokers::{NatsSource, NatsUrl};
 use hapax_core::ErrorKind;
 use hapax_testkit::servers::NatsServer;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tempfile::TempDir;
 
+use crate::authority::CertificateAuthority;
 use crate::common::runtime;
-
-/// A folder with the certificates of an authority, a server and a client.
-struct CertificateAuthority(TempDir);
-
-impl CertificateAuthority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, "authority");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority_key = KeyPair::generate().unwrap();
-        let authority = Self(tempfile::tempdir().unwrap());
-        authority.write("ca", &params.self_signed(&authority_key).unwrap().pem());
-        let issuer = Issuer::new(params, authority_key);
-        for (name, subject) in [("server", "127.0.0.1"), ("client", "worker.example")] {
-            let key = KeyPair::generate().unwrap();
-            let leaf = CertificateParams::new(vec![subject.into()]).unwrap().signed_by(&key, &issuer).unwrap();
-            authority.write(&format!("{name}-cert"), &leaf.pem());
-            authority.write(&format!("{name}-key"), &key.serialize_pem());
-        }
-        authority
-    }
-
-    fn write(&self, name: &str, pem: &str) {
-        let path = self.path(name);
-        fs::write(&path, pem).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-}
 
 pub(crate) async fn a_server_with_a_private_authority_is_trusted_and_sees_the_client() {
     let authority = CertificateAuthority::new();

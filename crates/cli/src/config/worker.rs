@@ -29,10 +29,11 @@ use crate::worker::target::LONGEST_RETRY_AFTER;
 pub(crate) const TABLE: &str = "worker";
 
 pub(crate) const SETTINGS: &[SettingSpec] = &[
-    SettingSpec::new(TABLE, "source", "HAPAX_SOURCE")
-        .value("URL")
-        .help("Where messages come from: {sources}")
-        .details("Workers with the same group, durable or queue share the messages."),
+    SettingSpec::new(TABLE, "source", "HAPAX_SOURCE").value("URL").help("Where messages come from: {sources}").details(
+        "Workers with the same group, durable or queue share the messages. Secrets are best in files that the URL \
+             names: password-file=PATH with a user for Kafka and NATS; token-file, nkey-file or creds-file for NATS. \
+             sasl=scram-sha-512 and others are for Kafka; tls=yes, ca, cert and key for both.",
+    ),
     SettingSpec::new(TABLE, "target", "HAPAX_TARGET")
         .value("URL")
         .help("The service that processes messages: http://HOST:PORT/PATH, https:// or h2c://")

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hapax_core::outbox::TopicTemplate;
 use hapax_core::{Error, Result};
 
+use crate::nats::url::check_login;
 use crate::sinks;
 use crate::url::{BrokerUrl, Shape};
 
@@ -19,7 +20,7 @@ use crate::url::{BrokerUrl, Shape};
 /// | parameter | |
 /// |---|---|
 /// | `timeout=SECONDS` | how long a publication waits for its confirmation, 30 by default |
-/// | `password-file=PATH`, `token-file=PATH` | a file with the password or the token, instead of one in the URL |
+/// | `password-file=PATH`, `token-file=PATH`, `creds-file=PATH`, `nkey-file=PATH` | as in [`NatsUrl`](crate::NatsUrl) |
 /// | `tls=yes`, `ca=PATH`, `cert=PATH`, `key=PATH` | as in [`NatsUrl`](crate::NatsUrl) |
 ///
 /// `Display` and `Debug` hide the password and the token.
@@ -44,7 +45,7 @@ const SHAPE: Shape = Shape {
     what: "a sink",
     example: "nats://HOST or nats://HOST/SUBJECT, nats://user:password@host:4222/orders.{topic} for instance",
     needs_path: false,
-    parameters: &["timeout", "password-file", "token-file", "tls", "ca", "cert", "key"],
+    parameters: &["timeout", "password-file", "token-file", "creds-file", "nkey-file", "tls", "ca", "cert", "key"],
 };
 
 impl FromStr for NatsSinkConfig {
@@ -54,7 +55,7 @@ impl FromStr for NatsSinkConfig {
     /// `Invalid` if the text is not the URL of a server, or has an unknown parameter or a wrong template.
     fn from_str(text: &str) -> Result<Self> {
         let url = SHAPE.parse(text)?;
-        url.uses_tls()?;
+        check_login(&url)?;
         let (topic, timeout) = sinks::parameters(&url)?;
         Ok(Self { url, topic, timeout })
     }
