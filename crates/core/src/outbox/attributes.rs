@@ -1,5 +1,7 @@
 //! The headers under which every sink publishes an event.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use bytes::Bytes;
 
 use crate::broker::Headers;
@@ -14,6 +16,9 @@ const PREFIXES: [&str; 4] = ["ce-", "ce_", "cloudEvents:", "cloudEvents_"];
 
 /// The attributes that a sink writes.
 const ATTRIBUTES: [&str; 6] = ["specversion", "id", "source", "type", "time", "partitionkey"];
+
+/// The last second of the year 9999, since the unix epoch.
+const LATEST_TIME: Duration = Duration::from_secs(253_402_300_799);
 
 impl OutgoingEvent {
     /// The headers under which a sink publishes this event: the event's own, `Idempotency-Key` with the event id,
@@ -77,20 +82,10 @@ pub(crate) fn percent_encoded(value: &[u8]) -> Bytes {
     value.iter().map(encoded).collect::<String>().into()
 }
 
-/// The time as RFC 3339 writes it, in UTC.
+/// The time as RFC 3339 writes it, in UTC. A time behind the year 9999 has no such text, and becomes its last second.
 pub(crate) fn rfc3339(time: Timestamp) -> String {
-    let (seconds, micros) = (time.0 / 1_000_000, time.0 % 1_000_000);
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counts years from 1 March of the year 0, so that a leap day is the last day of its year.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let (year, hour, minute, second) = (era * 400 + year + next_year, second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    let since = Duration::from_micros(time.0).min(LATEST_TIME);
+    humantime::format_rfc3339_micros(UNIX_EPOCH + since).to_string()
 }
 
 fn is_plain(byte: &u8) -> bool {
@@ -152,5 +147,7 @@ mod tests {
         ] {
             assert_eq!(rfc3339(Timestamp(seconds * 1_000_000)), text);
         }
+        assert_eq!(rfc3339(Timestamp(1_000_001)), "1970-01-01T00:00:01.000001Z");
+        assert_eq!(rfc3339(Timestamp(u64::MAX)), "9999-12-31T23:59:59.000000Z");
     }
 }

@@ -1,3 +1,6 @@
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,11 +178,21 @@ impl BucketRows {
     /// The cursor does not pass a row that is not decided. Otherwise a transaction could commit there after the read,
     /// and the next read would show a later row of its ordering key, but not this one. Returns whether it moved.
     pub(super) fn end_read(&mut self, end: Option<RowId>, decided: RowId) -> bool {
-        let end = end.unwrap_or(decided);
         let before = self.cursor;
-        self.cursor = before.max(end.min(decided));
+        self.forget_missing(before, end);
+        self.cursor = before.max(end.unwrap_or(decided).min(decided));
         self.front = self.front.max(self.cursor);
         self.cursor > before
+    }
+
+    /// Forgets skipped rows that a read of this range did not show: they are not open any more. Otherwise the later
+    /// rows of their keys would be skipped by each read that begins behind them.
+    fn forget_missing(&mut self, after: RowId, end: Option<RowId>) {
+        let (keys, deferred) = (&self.keys, &self.deferred);
+        self.skipped.retain(|order, first| {
+            let was_read = *first > after && end.is_none_or(|end| *first <= end);
+            !was_read || keys.contains_key(order) || deferred.is_waiting(*first)
+        });
     }
 
     /// Reads everything again, and keeps what is held.

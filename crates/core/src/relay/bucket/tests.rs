@@ -1,0 +1,55 @@
+use super::*;
+use crate::key::EventId;
+
+/// An open row of the key `a`.
+fn row(id: u64) -> OpenRow {
+    let mut bytes = [0; 16];
+    bytes[8..].copy_from_slice(&id.to_be_bytes());
+    let mut event = OutgoingEvent::new(EventId::from_bytes(bytes), "topic", "5");
+    event.ordering_key = Some(Bytes::from_static(b"a"));
+    OpenRow { id: RowId(id), bucket: 0, is_parked: false, damage: None, event: Arc::new(event) }
+}
+
+/// Holds as many rows of the key as it may, skips the next one, and publishes what is held.
+fn with_a_skipped_row() -> BucketRows {
+    let last = MAX_HELD_OF_KEY as u64;
+    let mut rows = BucketRows::default();
+    for id in 1..=last {
+        assert_eq!(rows.take(row(id), RowId(0)), TakenRow::New);
+    }
+    assert_eq!(rows.take(row(last + 1), RowId(0)), TakenRow::Skipped);
+    rows.end_read(None, RowId(last + 1));
+    for id in 1..=last {
+        assert_eq!(rows.start(Duration::ZERO, true).map(|started| started.id), Some(RowId(id)));
+        assert_eq!(rows.publish(RowId(id)), id == last, "the skipped row is read once no other is held");
+        rows.mark(RowId(id));
+    }
+    assert_eq!(rows.cursor(), RowId(last));
+    rows
+}
+
+#[test]
+fn a_skipped_row_that_is_open_is_taken_by_the_next_read() {
+    let mut rows = with_a_skipped_row();
+    let after = rows.cursor();
+    assert_eq!(rows.take(row(after.0 + 1), after), TakenRow::New);
+    rows.end_read(None, RowId(100));
+    assert!(rows.skipped.is_empty());
+}
+
+#[test]
+fn a_skipped_row_that_is_gone_keeps_no_later_row_of_its_key() {
+    let mut rows = with_a_skipped_row();
+    // An operator has dropped it, or a relay that had lost the bucket has marked it.
+    rows.end_read(None, RowId(100));
+    assert_eq!(rows.take(row(101), rows.cursor()), TakenRow::New);
+    assert!(rows.skipped.is_empty());
+}
+
+#[test]
+fn a_read_that_does_not_reach_a_skipped_row_keeps_it() {
+    let mut rows = with_a_skipped_row();
+    let (after, skipped) = (rows.cursor(), rows.cursor().0 + 1);
+    rows.end_read(Some(after), RowId(100));
+    assert_eq!(rows.skipped.values().copied().collect::<Vec<_>>(), [RowId(skipped)]);
+}
