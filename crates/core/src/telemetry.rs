@@ -67,6 +67,8 @@ pub mod names {
     pub const WORKER_OLDEST_SECONDS: &str = "hapax_worker_oldest_seconds";
     /// Messages that are being processed, by label `source`.
     pub const WORKER_IN_FLIGHT: &str = "hapax_worker_in_flight";
+    /// How long the batch that has run longest has been running, in seconds, by label `source`. 0 if none runs.
+    pub const WORKER_RUNNING_SECONDS: &str = "hapax_worker_longest_running_seconds";
     /// Attempts to process a message, by label `verdict`.
     pub const WORKER_ATTEMPTS: &str = "hapax_worker_attempts_total";
     /// Dead letters that were written, by labels `source` and `reason`. A repeated letter counts again.

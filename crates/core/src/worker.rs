@@ -72,6 +72,8 @@ pub struct WorkerSettings {
     pub max_panics: u32,
     /// How long a worker that stops waits for what runs. Default: 25 s.
     pub drain: Duration,
+    /// How long a batch may run until the log says so, every minute. It still runs on. Default: 2 min.
+    pub slow_after: Duration,
 }
 
 impl Default for WorkerSettings {
@@ -84,6 +86,7 @@ impl Default for WorkerSettings {
             max_held_bytes: 64 << 20,
             max_panics: 8,
             drain: Duration::from_secs(25),
+            slow_after: Duration::from_secs(120),
         }
     }
 }

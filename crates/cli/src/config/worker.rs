@@ -236,7 +236,7 @@ impl WorkerConfig {
         let data_dir = store::data_dir(&values, &store, &namespace)?;
         Ok(Self {
             identity: identity(&values, &namespace, secret.clone())?,
-            worker: worker_settings(&values)?,
+            worker: worker_settings(&values, &target, &gate)?,
             max_attempts: u32::try_from(values.one("attempts", parse::count)?).unwrap_or(u32::MAX),
             dead_letter,
             parks,
@@ -329,11 +329,13 @@ fn identity(
     Ok(if values.one("trust-operation", parse::is_on)? { identity.trust_operation() } else { identity })
 }
 
-fn worker_settings(values: &Values) -> Result<WorkerSettings, anyhow::Error> {
+fn worker_settings(values: &Values, target: &Target, gate: &Settings) -> Result<WorkerSettings, anyhow::Error> {
     let mut settings = WorkerSettings::default();
     settings.concurrency = values.one("concurrency", parse::count)?;
     settings.batch = values.one("batch", parse::count)?;
     settings.drain = values.one("drain", parse::nonzero_duration)?;
+    // A run ends with the timeout of the target, unless the store holds it up.
+    settings.slow_after = 2 * gate.policy.lease.max(target.timeout);
     Ok(settings)
 }
 

@@ -107,6 +107,7 @@ pub(crate) fn describe_worker() {
     describe_gauge!(core::WORKER_LAG, "Messages that are not acknowledged, delivered or not, if the broker tells");
     describe_gauge!(core::WORKER_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest message without an end, or 0");
     describe_gauge!(core::WORKER_IN_FLIGHT, "Messages that are processed now");
+    describe_gauge!(core::WORKER_RUNNING_SECONDS, Unit::Seconds, "How long the longest batch has been running, or 0");
     describe_counter!(core::WORKER_ATTEMPTS, "Ends of attempts, by verdict");
     describe_counter!(core::WORKER_DEAD, "Dead letters, by reason");
     describe_gauge!(core::WORKER_PARKED, "Ordering keys whose messages wait for the end of a dead letter");

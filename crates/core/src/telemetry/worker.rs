@@ -132,3 +132,20 @@ pub(crate) fn worker_load(source: &str, running: usize, oldest: Duration) {
     gauge!(names::WORKER_IN_FLIGHT, "source" => source.to_owned()).set(running as f64);
     gauge!(names::WORKER_OLDEST_SECONDS, "source" => source.to_owned()).set(oldest.as_secs_f64());
 }
+
+pub(crate) fn longest_running(source: &str, length: Duration) {
+    gauge!(names::WORKER_RUNNING_SECONDS, "source" => source.to_owned()).set(length.as_secs_f64());
+}
+
+pub(crate) fn runs_long(source: &str, delivery: &DeliveryId, length: Duration) {
+    let (topic, partition, number) = (&*delivery.lane.topic, delivery.lane.partition, delivery.number);
+    tracing::warn!(
+        source,
+        topic,
+        partition,
+        number,
+        running_seconds = length.as_secs(),
+        "the handler of a batch has not returned; the worker waits for it, and later messages of its ordering keys \
+         wait, too"
+    );
+}

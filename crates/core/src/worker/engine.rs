@@ -38,19 +38,28 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How long a source may take until it asks for nothing more.
 const STOP_READING_WITHIN: Duration = Duration::from_secs(2);
 
+/// The longest pause before a source that failed is asked again. Meanwhile the worker does not learn that lanes are
+/// revoked, and the time to finish what runs there is short.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// A message that the worker holds.
 pub(super) struct HeldMessage {
     delivery: Delivery,
     /// Why it is dead, if it has no usable key.
     identified: std::result::Result<IdentifiedMessage, DeadReason>,
     arrived: Duration,
-    is_running: bool,
+    /// Since when its batch has been running.
+    running_since: Option<Duration>,
     /// How often it has panicked in a batch of its own.
     panics: u32,
     lease: Option<Heartbeat>,
 }
 
 impl HeldMessage {
+    fn is_running(&self) -> bool {
+        self.running_since.is_some()
+    }
+
     /// What the message must be processed in order with.
     fn order_key(&self) -> Option<OrderKey> {
         let key = self.delivery.message.ordering_key.clone()?;
@@ -92,6 +101,8 @@ pub(super) struct Engine {
     source_failures: u32,
     source_due: Duration,
     measured_at: Option<Duration>,
+    /// When the log may say again that a batch does not end.
+    slow_logged_until: Duration,
     /// Set once the worker stops.
     stop: Option<StoppingWorker>,
 }
@@ -144,6 +155,7 @@ impl Engine {
             source_failures: 0,
             source_due: Duration::ZERO,
             measured_at: None,
+            slow_logged_until: Duration::ZERO,
             stop: None,
         })
     }
@@ -239,7 +251,7 @@ impl Engine {
                 ErrorKind::NotApplied | ErrorKind::Full | ErrorKind::Unknown => {
                     telemetry::source_failed(&self.name, &error);
                     self.source_failures = self.source_failures.saturating_add(1);
-                    let pause = backoff(self.source_failures).min(Duration::from_secs(5));
+                    let pause = backoff(self.source_failures).min(LONGEST_PAUSE);
                     self.source_due = self.runtime.boottime_now() + pause;
                 }
             },

@@ -106,25 +106,33 @@ pub(crate) async fn finish_and_close(journal: &FileJournal) {
 
 /// Runs the body and returns the errors that it logs.
 pub(crate) fn collect_errors<T>(body: impl FnOnce() -> T) -> (T, Vec<String>) {
-    let errors = ErrorCollector::default();
-    let output = tracing::subscriber::with_default(errors.clone(), body);
-    let errors = std::mem::take(&mut *errors.0.lock().unwrap());
-    (output, errors)
+    collect_logs(Level::ERROR, body)
 }
 
-#[derive(Clone, Default)]
-struct ErrorCollector(Arc<Mutex<Vec<String>>>);
+/// Runs the body and returns what it logs at this level.
+pub(crate) fn collect_logs<T>(level: Level, body: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let collector = LogCollector { level, lines: Arc::default() };
+    let output = tracing::subscriber::with_default(collector.clone(), body);
+    let lines = std::mem::take(&mut *collector.lines.lock().unwrap());
+    (output, lines)
+}
 
-impl Subscriber for ErrorCollector {
+#[derive(Clone)]
+struct LogCollector {
+    level: Level,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Subscriber for LogCollector {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
 
     fn event(&self, event: &Event<'_>) {
-        if *event.metadata().level() == Level::ERROR {
+        if *event.metadata().level() == self.level {
             let mut text = EventText(String::new());
             event.record(&mut text);
-            self.0.lock().unwrap().push(text.0);
+            self.lines.lock().unwrap().push(text.0);
         }
     }
 

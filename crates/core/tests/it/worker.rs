@@ -6,5 +6,6 @@ mod identity;
 mod parking;
 mod reopen;
 mod rows;
+mod stuck;
 mod verdicts;
 mod watermark;

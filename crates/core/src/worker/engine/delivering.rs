@@ -48,7 +48,7 @@ impl Engine {
         let key = delivery.message.ordering_key.clone().map(|key| (Arc::clone(&lane.topic), key));
         self.order.push(number, key);
         self.close_key(&delivery);
-        let held = HeldMessage { delivery, identified, arrived: now, is_running: false, panics: 0, lease };
+        let held = HeldMessage { delivery, identified, arrived: now, running_since: None, panics: 0, lease };
         self.messages.insert(number, held);
     }
 
@@ -94,7 +94,7 @@ impl Engine {
             state.revoked = Some(Revocation { until, is_leaving: false });
             let open: Vec<u64> = state.open.iter().copied().collect();
             for number in open {
-                let is_idle = self.messages.get(&number).is_some_and(|held| !held.is_running);
+                let is_idle = self.messages.get(&number).is_some_and(|held| !held.is_running());
                 if is_idle && !self.burials.has(number) {
                     drop(self.forget(number));
                 }

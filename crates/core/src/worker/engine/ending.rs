@@ -69,7 +69,7 @@ impl Engine {
     fn note_verdict(&mut self, number: u64, verdict: Option<Verdict>, jobs: usize, now: Duration) {
         // The lane may have been lost meanwhile.
         let Some(held) = self.messages.get_mut(&number) else { return };
-        held.is_running = false;
+        held.running_since = None;
         if verdict.is_none() && jobs == 1 {
             held.panics += 1;
         }
@@ -148,7 +148,7 @@ impl Engine {
     /// Leaves what waits to other workers. Where this worker keeps the order, a message waits here for the end of an
     /// earlier one of its key: another worker would not wait for it.
     pub(super) fn give_back_idle(&mut self) {
-        let is_in_hand = |(number, held): &(&u64, &HeldMessage)| held.is_running || self.burials.has(**number);
+        let is_in_hand = |(number, held): &(&u64, &HeldMessage)| held.is_running() || self.burials.has(**number);
         let keeps = self.capability.redelivers && !self.capability.keeps_order;
         let in_hand = self.messages.iter().filter(|_| keeps).filter(is_in_hand);
         let keys: BTreeSet<OrderKey> = in_hand.filter_map(|(_, held)| held.order_key()).collect();

@@ -91,10 +91,11 @@ impl Engine {
 
     fn start_batch(&mut self, numbers: Vec<u64>) {
         let mut jobs = Vec::with_capacity(numbers.len());
+        let now = self.runtime.boottime_now();
         for number in &numbers {
             let Some(held) = self.messages.get_mut(number) else { continue };
             let Ok(identified) = &held.identified else { continue };
-            held.is_running = true;
+            held.running_since = Some(now);
             jobs.push(Job {
                 call: identified.call,
                 key: identified.key.clone(),

@@ -5,11 +5,14 @@ use std::time::Duration;
 use crate::broker::Room;
 use crate::telemetry;
 use crate::worker::batches::BatchStart;
-use crate::worker::engine::Engine;
+use crate::worker::engine::{Engine, HeldMessage};
 use crate::worker::parking::Parking;
 
 /// How often gauges are set.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
+/// How often the log says that a batch does not end.
+const LOG_SLOW_EVERY: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// The room for the next call of the source. Without room it is polled all the same.
@@ -72,10 +75,26 @@ impl Engine {
             let at_broker = held.delivery.message.timestamp.map(|at| self.runtime.wall_now().since(at));
             at_broker.unwrap_or_default().max(now.saturating_sub(held.arrived))
         });
-        let running = self.messages.values().filter(|held| held.is_running).count();
+        let running = self.messages.values().filter(|held| held.is_running()).count();
         telemetry::worker_load(&self.name, running, oldest.unwrap_or_default());
+        self.measure_running(now);
         if self.stop.is_none() {
             self.start_measuring_lag();
+        }
+    }
+
+    /// Shows a batch that does not end: it has no deadline, keeps its place in the concurrency, and later messages of
+    /// its ordering keys wait.
+    fn measure_running(&mut self, now: Duration) {
+        let since = |held: &HeldMessage| Some((held.running_since?, held.delivery.id.clone()));
+        let oldest = self.messages.values().filter_map(since).min_by_key(|(since, _)| *since);
+        let length = oldest.as_ref().map_or(Duration::ZERO, |(since, _)| now.saturating_sub(*since));
+        telemetry::longest_running(&self.name, length);
+        if let Some((_, delivery)) = oldest.filter(|_| length >= self.settings.slow_after)
+            && now >= self.slow_logged_until
+        {
+            telemetry::runs_long(&self.name, &delivery, length);
+            self.slow_logged_until = now + LOG_SLOW_EVERY;
         }
     }
 }
