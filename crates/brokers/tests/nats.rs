@@ -23,7 +23,10 @@ use hapax_core::broker::{Acknowledges, DeliveryId, Lane, Position, Room, Settlem
 use hapax_testkit::servers::{self, NatsServer};
 
 use common::{DEADLINE, is_quiet, room, runtime, settle, some, take, text, texts};
-use logins::{a_token_a_seed_and_credentials_come_from_files, two_logins_and_files_without_a_login_are_refused};
+use logins::{
+    a_token_a_seed_and_credentials_come_from_files, a_user_without_the_rights_of_a_worker_learns_it_at_once,
+    two_logins_and_files_without_a_login_are_refused,
+};
 use tls::a_server_with_a_private_authority_is_trusted_and_sees_the_client;
 
 fn main() -> ExitCode {
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         a_token_a_seed_and_credentials_come_from_files,
         two_logins_and_files_without_a_login_are_refused,
         a_server_with_a_private_authority_is_trusted_and_sees_the_client,
+        a_user_without_the_rights_of_a_worker_learns_it_at_once,
     ])
 }
 

@@ -1,5 +1,6 @@
 //! From the URL to a connection and a durable consumer that can be used.
 
+use std::future::ready;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, pull};
@@ -10,6 +11,7 @@ use hapax_core::{Error, Result};
 use tracing::warn;
 
 use super::NatsUrl;
+use super::denials::Denials;
 use crate::url::{BrokerUrl, invalid, not_applied, read, read_secret, unusable};
 
 /// A connection and its durable consumer.
@@ -27,7 +29,11 @@ const MAX_ACK_PENDING: i64 = 10_000;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn connect(url: &NatsUrl) -> Result<Connected> {
-    let client = connect_client(&url.url).await?;
+    let (client, denials) = connect_client(&url.url).await?;
+    denials.watch("", open(client, url)).await?
+}
+
+async fn open(client: Client, url: &NatsUrl) -> Result<Connected> {
     let mut context = jetstream::new(client.clone());
     context.set_timeout(PATIENCE);
     let stream = open_stream(&context, url).await?;
@@ -38,11 +44,18 @@ pub(super) async fn connect(url: &NatsUrl) -> Result<Connected> {
     Ok(Connected { client, consumer, created })
 }
 
-/// A connection alone, which comes back by itself.
-pub(super) async fn connect_client(url: &BrokerUrl) -> Result<Client> {
+/// A connection alone, which comes back by itself, and what the server denies on it.
+pub(super) async fn connect_client(url: &BrokerUrl) -> Result<(Client, Denials)> {
     let addresses = url.hosts.iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
     let addresses = addresses.collect::<Result<Vec<_>, _>>().map_err(|_| invalid("a host in the URL is not valid"))?;
-    async_nats::connect_with_options(addresses, options(url)?).await.map_err(refused)
+    let denials = Denials::new();
+    let noting = denials.clone();
+    let options = options(url)?.event_callback(move |event| {
+        noting.note(&event);
+        ready(())
+    });
+    let client = async_nats::connect_with_options(addresses, options).await.map_err(refused)?;
+    Ok((client, denials))
 }
 
 fn options(url: &BrokerUrl) -> Result<ConnectOptions> {

@@ -29,8 +29,12 @@ use hapax_core::{Error, Result};
 pub use self::config::NatsSinkConfig;
 use self::streams::KnownStreams;
 use super::connect::{self, PATIENCE};
+use super::denials::Denials;
 use crate::sinks::{InFlight, limit_finding, max_len, not_published, too_large};
 use crate::url::{not_applied, unknown};
+
+/// Where streams are listed and read.
+const STREAMS: &str = "$JS.API.STREAM.";
 
 /// How long to wait after an event that only an operator can help.
 const OPERATOR_PAUSE: Duration = Duration::from_secs(1);
@@ -56,6 +60,7 @@ pub struct NatsSink {
     name: Arc<str>,
     config: NatsSinkConfig,
     client: Client,
+    denials: Denials,
     context: Context,
     streams: Arc<KnownStreams>,
     in_flight: InFlight,
@@ -72,14 +77,15 @@ impl NatsSink {
     /// # Cancel safety
     /// Safe to drop.
     pub async fn open(config: NatsSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let client = connect::connect_client(&config.url).await?;
+        let (client, denials) = connect::connect_client(&config.url).await?;
         let mut context = jetstream::new(client.clone());
         context.set_timeout(config.timeout);
         let streams = Arc::new(KnownStreams::default());
         // What is missing or denied, `check` reports.
-        let _ = timeout(&*runtime, PATIENCE, streams.read(&context, &config.topic)).await;
+        let read = timeout(&*runtime, PATIENCE, streams.read(&context, &config.topic));
+        let _ = denials.watch(STREAMS, read).await;
         let name = format!("nats/{}", config.url.hosts.join(",")).into();
-        Ok(Self { name, config, client, context, streams, in_flight: InFlight::new(), runtime })
+        Ok(Self { name, config, client, denials, context, streams, in_flight: InFlight::new(), runtime })
     }
 
     async fn send(&self, event: &OutgoingEvent) -> Published {
@@ -183,7 +189,9 @@ impl Sink for NatsSink {
         }
         let limit = self.client.server_info().max_payload;
         let small = limit_finding("the NATS server", limit, "set its max_payload to 1048576");
-        let streams = timeout(&*self.runtime, PATIENCE, self.streams.read(&self.context, &self.config.topic)).await;
+        let read = timeout(&*self.runtime, PATIENCE, self.streams.read(&self.context, &self.config.topic));
+        let denied = |error| not_applied("JetStream does not list its streams").caused_by(error);
+        let streams = self.denials.watch(STREAMS, read).await.map_err(denied)?;
         let streams = streams.ok_or_else(|| not_applied("JetStream does not reply in time"))??;
         Ok(small.into_iter().chain(streams).collect())
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, stream};
@@ -131,4 +132,30 @@ pub(crate) async fn two_logins_and_files_without_a_login_are_refused() {
         let error = both.parse::<NatsUrl>().unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && !error.to_string().contains("hush-hush"), "{error}");
     }
+}
+
+pub(crate) async fn a_user_without_the_rights_of_a_worker_learns_it_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let inbox = r#"subscribe: ["_INBOX.>"]"#;
+    let consumer = r#""$JS.API.CONSUMER.*.s.d", "$JS.API.CONSUMER.MSG.NEXT.s.d", "$JS.ACK.s.d.>""#;
+    let user = |name: &str, rights: &str| format!("{{ user: {name}, password: open, permissions: {{ {rights} }} }}");
+    let users = [
+        "{ user: admin, password: open }".to_owned(),
+        user("none", inbox).replace("permissions: {", "permissions: { publish: [\"other\"],"),
+        user("half", &format!(r#"publish: ["$JS.API.STREAM.INFO.s"], {inbox}"#)),
+        user("worker", &format!(r#"publish: ["$JS.API.STREAM.INFO.s", {consumer}], {inbox}"#)),
+    ];
+    let server = server_with(&folder, &format!("authorization {{ users: [ {} ] }}\n", users.join(", "))).await;
+    create_stream(&server, ConnectOptions::new().user_and_password("admin".into(), "open".into())).await;
+    let connect = async |user: &str| {
+        let url: NatsUrl = format!("nats://{user}:open@{}/s?durable=d", server.address()).parse().unwrap();
+        NatsSource::connect(&url, runtime()).await
+    };
+    for (user, missing) in [("none", "$JS.API.STREAM.INFO.s"), ("half", "$JS.API.CONSUMER.INFO.s.d")] {
+        let begun = Instant::now();
+        let error = connect(user).await.expect_err("a denial");
+        assert!(error.kind() == ErrorKind::Unusable && error.to_string().contains(missing), "{user}: {error:?}");
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    }
+    connect("worker").await.unwrap().close().await.unwrap();
 }
