@@ -27,7 +27,8 @@ impl Event {
     /// The largest event, in bytes: payload and headers together. NATS and Kafka count headers in their limit of 1 MiB.
     pub const MAX_LEN: usize = 1_000_000;
 
-    /// The longest topic and the longest ordering key, in bytes.
+    /// The longest topic, ordering key, type, source and content type, in bytes. Every sink keeps room for them beside
+    /// the largest event.
     pub const MAX_NAME: usize = 255;
 
     /// An event for this topic.
@@ -89,7 +90,7 @@ impl Event {
     /// The row of this event, the `number`-th of its operation.
     ///
     /// # Errors
-    /// `Invalid` if the topic, the ordering key or the size is out of its limits.
+    /// `Invalid` if the topic, the ordering key, an attribute or the size is out of its limits.
     pub(super) fn into_row(self, namespace: &str, operation: OperationId, number: u32) -> Result<OutboxRow> {
         self.validate()?;
         let Self { topic, payload, ordering_key, kind, source, content_type, headers } = self;
@@ -112,7 +113,7 @@ impl Event {
     /// The event as it leaves, with this id, for a writer without a ledger. It has no namespace and no operation yet.
     ///
     /// # Errors
-    /// `Invalid` if the topic, the ordering key or the size is out of its limits.
+    /// `Invalid` if the topic, the ordering key, an attribute or the size is out of its limits.
     pub fn into_outgoing(self, id: EventId) -> Result<OutgoingEvent> {
         self.validate()?;
         Ok(OutgoingEvent {
@@ -133,6 +134,16 @@ impl Event {
         }
         if self.ordering_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > Self::MAX_NAME) {
             return invalid("the ordering key of an event has 1 to 255 bytes; leave it out for events in any order");
+        }
+        let attributes = [
+            (&self.kind, "the type of an event has at most 255 bytes"),
+            (&self.source, "the source of an event has at most 255 bytes"),
+            (&self.content_type, "the content type of an event has at most 255 bytes"),
+        ];
+        for (value, message) in attributes {
+            if value.as_ref().is_some_and(|value| value.len() > Self::MAX_NAME) {
+                return invalid(message);
+            }
         }
         if self.payload.len() + headers > Self::MAX_LEN {
             return invalid("an event has at most 1,000,000 bytes, headers included");

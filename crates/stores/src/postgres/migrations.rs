@@ -24,6 +24,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, sql: include_str!("migrations/0003_dead.sql") },
     Migration { version: 4, sql: include_str!("migrations/0004_outbox.sql") },
     Migration { version: 5, sql: include_str!("migrations/0005_ledger_functions.sql") },
+    Migration { version: 6, sql: include_str!("migrations/0006_outbox_attributes.sql") },
 ];
 
 /// The versions that the schema lacks. None means that the schema can be used.

@@ -30,3 +30,11 @@ when not json_valid(new.headers) or json_type(new.headers) <> 'object'
 begin
     select raise(abort, 'the headers of an event are an object of texts');
 end;
+
+-- Every sink keeps room for names of this length beside the largest event. Counts bytes, as no length of a text does.
+create trigger if not exists hapax_outbox_attributes before insert on hapax_outbox
+when max(length(cast(new.namespace as blob)), length(cast(coalesce(new.type, '') as blob)),
+         length(cast(coalesce(new.source, '') as blob)), length(cast(coalesce(new.content_type, '') as blob))) > 255
+begin
+    select raise(abort, 'the namespace, type, source and content type of an event have at most 255 bytes each');
+end;

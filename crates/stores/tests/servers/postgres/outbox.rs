@@ -265,6 +265,12 @@ async fn limits() {
         ("'shop', null, null, 'topic', '', headers => '[]'", "are an object of texts", "Write them as"),
         ("'shop', null, null, 'topic', '', headers => '{\"a\": 1}'", "are an object of texts", "Write them as"),
         ("'shop', null, null, 'topic', null", "an event has a payload", "Store a large body"),
+        ("'shop', null, null, 'topic', '', type => repeat('x', 256)", "have at most 255 bytes", "Choose shorter"),
+        (
+            "'shop', null, null, 'topic', '', source => repeat('\u{e9}', 128)",
+            "have at most 255 bytes",
+            "Choose shorter",
+        ),
         (
             "'shop', null, null, 'topic', convert_to(repeat('x', 999999), 'UTF8'), headers => '{\"a\": \"b\"}'",
             "at most 1,000,000 bytes, headers included; this one has 1000001",
@@ -280,6 +286,10 @@ async fn limits() {
     let plain = "insert into hapax_outbox (event_id, namespace, topic, payload, headers)
                  values (gen_random_uuid(), 'shop', 'topic', '', '[]')";
     schema.admin().batch_execute(plain).await.expect_err("headers that nobody can read");
+    let plain = "insert into hapax_outbox (event_id, namespace, topic, payload, content_type)
+                 values (gen_random_uuid(), 'shop', 'topic', '', repeat('x', 256))";
+    let error = schema.admin().batch_execute(plain).await.expect_err("a content type that no sink has room for");
+    assert!(error.as_db_error().is_some_and(|reply| reply.message().contains("at most 255 bytes")), "{error:?}");
 }
 
 async fn notifications() {

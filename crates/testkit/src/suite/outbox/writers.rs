@@ -78,6 +78,11 @@ pub(super) async fn limits_at_insert(world: &OutboxWorld<'_>) {
         ("a long topic of few characters", OutgoingEvent { topic: "\u{1f980}".repeat(64), ..plain() }),
         ("an empty key", OutgoingEvent { ordering_key: key(0), ..plain() }),
         ("a long key", OutgoingEvent { ordering_key: key(256), ..plain() }),
+        ("a long namespace", OutgoingEvent { namespace: text(256), ..plain() }),
+        ("a long type", OutgoingEvent { kind: Some(text(256)), ..plain() }),
+        ("a long source", OutgoingEvent { source: Some(text(256)), ..plain() }),
+        ("a long source of few characters", OutgoingEvent { source: Some("\u{1f980}".repeat(64)), ..plain() }),
+        ("a long content type", OutgoingEvent { content_type: Some(text(256)), ..plain() }),
         ("a large payload", OutgoingEvent { payload: vec![0; 1_000_001].into(), ..plain() }),
         ("a large header", OutgoingEvent { payload: vec![0; 999_990].into(), headers: headers(10), ..plain() }),
     ];
@@ -87,13 +92,14 @@ pub(super) async fn limits_at_insert(world: &OutboxWorld<'_>) {
         assert!(refused.is_err(), "{what} was written");
     }
     let inside = [
-        OutgoingEvent { topic: text(255), ordering_key: key(255), ..plain() },
+        OutgoingEvent { topic: text(255), ordering_key: key(255), namespace: text(255), ..plain() },
+        OutgoingEvent { kind: Some(text(255)), source: Some(text(255)), content_type: Some(text(255)), ..plain() },
         OutgoingEvent { payload: vec![0; 1_000_000].into(), ..plain() },
         OutgoingEvent { payload: vec![0; 999_989].into(), headers: headers(10), ..plain() },
     ];
     world.emit(&inside).await;
     let sizes: Vec<usize> = world.read().await.rows.iter().map(|row| row.event.size()).collect();
-    assert_eq!(sizes, [11, 1_000_000, 1_000_000]);
+    assert_eq!(sizes, [11, 11, 1_000_000, 1_000_000]);
 }
 
 pub(super) async fn an_event_of_an_operation_is_written_once(world: &OutboxWorld<'_>) {
