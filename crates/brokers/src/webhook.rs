@@ -69,6 +69,9 @@ pub struct WebhookSink {
 }
 
 impl WebhookSink {
+    /// The name of the sink in logs and metrics.
+    pub const NAME: &str = "webhook";
+
     /// Checks the configuration. Sends nothing, and resolves no name.
     ///
     /// # Errors
@@ -83,7 +86,7 @@ impl WebhookSink {
             Endpoint::open(&name, &endpoint, &around).map(|opened| (name.into(), opened))
         };
         let endpoints = config.endpoints.into_iter().map(open).collect::<Result<_>>()?;
-        Ok(Self { name: "webhook".into(), template: config.template, max_len: config.max_len, endpoints })
+        Ok(Self { name: Self::NAME.into(), template: config.template, max_len: config.max_len, endpoints })
     }
 }
 

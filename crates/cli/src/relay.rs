@@ -1,3 +1,4 @@
 //! The relay between an outbox and a sink.
 
 pub(crate) mod health;
+pub(crate) mod opening;

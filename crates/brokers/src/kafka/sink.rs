@@ -83,7 +83,7 @@ impl KafkaSink {
         let found = facts.find(config.topic.constant()).await?;
         let limit = facts.limit_of_broker(&found).await.unwrap_or(DEFAULT_LIMIT);
         let (producer, ended) = SharedProducer::start(&config, BatchLimit::Bytes(limit), &runtime)?;
-        let name = format!("kafka/{}", config.url.hosts.join(",")).into();
+        let name = config.name().into();
         let (alone, ended, limit) = (OnceLock::new(), Mutex::new(vec![ended]), AtomicUsize::new(limit));
         Ok(Self { name, config, facts, producer, alone, ended, limit, in_flight: InFlight::new(), runtime })
     }

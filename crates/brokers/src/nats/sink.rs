@@ -84,7 +84,7 @@ impl NatsSink {
         // What is missing or denied, `check` reports.
         let read = timeout(&*runtime, PATIENCE, streams.read(&context, &config.topic));
         let _ = denials.watch(STREAMS, read).await;
-        let name = format!("nats/{}", config.url.hosts.join(",")).into();
+        let name = config.name().into();
         Ok(Self { name, config, client, denials, context, streams, in_flight: InFlight::new(), runtime })
     }
 

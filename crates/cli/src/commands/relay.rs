@@ -16,15 +16,16 @@ use tokio::task::spawn_blocking;
 
 use crate::admin::audit::AuditFile;
 use crate::admin::{AdminApi, PolicyDescription};
+use crate::commands::CommandError;
 use crate::commands::gateway::bind;
-use crate::commands::{CommandError, request};
 use crate::config::{self, Configured, Flags, HasFlags, RELAY_NAMESPACE, RelayConfig};
 use crate::logs::{self, Log};
 use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::metrics::{self, describe_relay, register_relay};
 use crate::ops::shutdown::Shutdown;
 use crate::ops::signals::{self, Reloads, StopSignals};
-use crate::relay::health::RelayHealth;
+use crate::relay::health::{RelayHealth, usable};
+use crate::relay::opening::{self, SinkSlot};
 use crate::store::checks::{CheckFailure, StoreChecks};
 use crate::store::wiring::outbox::{self, OpenedOutbox};
 use crate::store::wiring::{self, OpenedStore};
@@ -86,44 +87,23 @@ async fn drained(stop: &StopSignals, drain: Duration) {
     tokio::time::sleep(drain).await;
 }
 
-/// What a relay opens at its start.
+/// The database of a relay.
 struct OpenedRelay {
     outbox: OpenedOutbox,
     store: OpenedStore,
-    sink: Arc<dyn Sink>,
     runtime: Arc<dyn Runtime>,
 }
 
 impl OpenedRelay {
     /// Opens the database, and creates its tables if they are missing and the role may.
-    async fn create(config: &RelayConfig) -> Result<Self, CommandError> {
+    fn create(config: &RelayConfig) -> Result<Self, CommandError> {
         let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
         let outbox = outbox::create(&config.database, Arc::clone(&runtime), config.has_notifications)?;
-        Self::with(config, outbox, runtime).await
-    }
-
-    /// Opens the database. Refuses one without an outbox.
-    async fn open(config: &RelayConfig) -> Result<Self, CommandError> {
-        let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
-        let outbox = outbox::open(&config.database, Arc::clone(&runtime)).await?;
-        Self::with(config, outbox, runtime).await
-    }
-
-    async fn with(config: &RelayConfig, outbox: OpenedOutbox, runtime: Arc<dyn Runtime>) -> Result<Self, CommandError> {
         let store = wiring::open(&config.database, Arc::clone(&runtime))?;
-        let sink = request(config.sink.open(Arc::clone(&runtime))).await?;
-        if let Some((kept, window)) = config.relay.retention.zip(sink.window()).filter(|(kept, window)| kept < window) {
-            let (kept, window) = (humantime::format_duration(kept), humantime::format_duration(window));
-            let message = anyhow!(
-                "retention {kept} is shorter than the {window} in which the sink recognizes a repeated event; lengthen \
-                 retention: from these rows a broker that lost events is filled again"
-            );
-            return Err(CommandError::usage(message));
-        }
-        Ok(Self { outbox, store, sink, runtime })
+        Ok(Self { outbox, store, runtime })
     }
 
-    fn health(&self) -> RelayHealth {
+    fn health(&self, sink: &Arc<SinkSlot>) -> RelayHealth {
         let checks = StoreChecks {
             store: Arc::clone(&self.store.store),
             inspect: Arc::clone(&self.store.inspect),
@@ -132,12 +112,12 @@ impl OpenedRelay {
             secret: None,
             timeout: DATABASE_TIMEOUT,
         };
-        RelayHealth { checks, outbox: Arc::clone(&self.outbox.outbox), sink: Arc::clone(&self.sink) }
+        RelayHealth { checks, outbox: Arc::clone(&self.outbox.outbox), sink: Arc::clone(sink) }
     }
 
-    fn relay(self, config: &RelayConfig) -> Result<Relay, CommandError> {
+    fn relay(self, config: &RelayConfig, sink: Arc<dyn Sink>) -> Result<Relay, CommandError> {
         let store: Arc<dyn Store> = self.store.store;
-        let relay = Relay::builder(self.outbox.outbox, store, self.sink).upkeep(self.outbox.upkeep);
+        let relay = Relay::builder(self.outbox.outbox, store, sink).upkeep(self.outbox.upkeep);
         relay.settings(config.relay).runtime(self.runtime).build().map_err(CommandError::usage)
     }
 }
@@ -150,16 +130,28 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
     let metrics = metrics::install().map_err(CommandError::cannot_start)?;
     describe_relay();
     let private = bind(config.admin.listen).await?;
-    let opened = OpenedRelay::create(config).await?;
-    register_relay(opened.sink.name(), config.sink.place.endpoints());
-    let health = Arc::new(opened.health());
-    health.check_start().await.map_err(CommandError::cannot_start)?;
+    let opened = OpenedRelay::create(config)?;
+    register_relay(&config.sink.place.name(), config.sink.place.endpoints());
+    let slot = Arc::new(SinkSlot::default());
+    let health = Arc::new(opened.health(&slot));
     let shutdown = Arc::new(Shutdown::new(Duration::ZERO, config.relay.drain));
     let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, &opened)));
-    tokio::spawn(admin::serve(private, AdminState { health, metrics, access, api, shutdown: Arc::clone(&shutdown) }));
+    let state = AdminState { health: Arc::clone(&health) as _, metrics, access, api, shutdown: Arc::clone(&shutdown) };
+    // From here on /readyz tells what the relay waits for.
+    tokio::spawn(admin::serve(private, state));
+    let start = async {
+        let sink = slot.open(&config.sink, &opened.runtime).await?;
+        refuse_short_retention(config, &*sink)?;
+        health.check_start().await.map_err(CommandError::cannot_start)?;
+        Ok(sink)
+    };
+    let sink = tokio::select! {
+        sink = start => sink?,
+        () = stop.first.cancelled() => return Ok(ExitCode::SUCCESS),
+    };
     tokio::spawn(admin::sweep(Arc::clone(&opened.store.inspect)));
-    log_start(config, &*opened.sink);
-    match opened.relay(config)?.run(shutdown.wait(stop.first.cancelled())).await {
+    log_start(config, &*sink);
+    match opened.relay(config, sink)?.run(shutdown.wait(stop.first.cancelled())).await {
         Ok(RelayEnd { unconfirmed: 0 }) => Ok(ExitCode::SUCCESS),
         Ok(RelayEnd { unconfirmed }) => {
             tracing::warn!(unconfirmed, "stopped with events that are not confirmed; they are published again");
@@ -169,9 +161,20 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
     }
 }
 
+fn refuse_short_retention(config: &RelayConfig, sink: &dyn Sink) -> Result<(), CommandError> {
+    let Some((kept, window)) = config.relay.retention.zip(sink.window()).filter(|(kept, window)| kept < window) else {
+        return Ok(());
+    };
+    let (kept, window) = (in_words(kept), in_words(window));
+    Err(CommandError::usage(anyhow!(
+        "retention {kept} is shorter than the {window} in which the sink recognizes a repeated event; lengthen \
+         retention: from these rows a broker that lost events is filled again"
+    )))
+}
+
 fn admin_api(config: &RelayConfig, opened: &OpenedRelay) -> AdminApi {
     let policy = PolicyDescription::new("relay", RELAY_NAMESPACE)
-        .with("sink", json!(&**opened.sink.name()))
+        .with("sink", json!(config.sink.place.name()))
         .with("retention_seconds", json!(config.relay.retention.map(|kept| kept.as_secs())))
         .with("max_in_flight", json!(config.relay.max_in_flight));
     AdminApi {
@@ -184,30 +187,37 @@ fn admin_api(config: &RelayConfig, opened: &OpenedRelay) -> AdminApi {
     }
 }
 
-/// Prints the configuration, and checks the database and the sink.
+/// Prints the configuration, and checks the database and the sink. Writes nothing.
 async fn check(config: &RelayConfig) -> Result<ExitCode, CommandError> {
     let mut text = config.show();
     // An error means that the reader has closed the pipe.
     let _ = io::stdout().write_all(text.as_bytes());
     text.clear();
-    let opened = OpenedRelay::open(config).await?;
-    let health = opened.health();
-    let records = health.checks.findings().await.map_err(CheckFailure::from);
+    let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+    let outbox = outbox::open(&config.database, Arc::clone(&runtime)).await?;
+    let store = wiring::open_existing(&config.database, Arc::clone(&runtime)).await?;
+    let sink = opening::open_for_check(&config.sink, &runtime).await?;
+    refuse_short_retention(config, &*sink)?;
+    let records = match &store {
+        Some(store) => usable(store.inspect.check()).await,
+        // The relay creates them at its start.
+        None => Ok(Vec::new()),
+    };
     for (what, checked) in [
-        ("outbox", health.check_outbox().await),
+        ("outbox", usable(outbox.outbox.check()).await),
         ("records in its database", records),
-        ("sink", health.check_sink().await),
+        ("sink", usable(sink.check()).await),
     ] {
         let cannot_start = |failure: CheckFailure| CommandError::cannot_start(failure.into_error().context(what));
         for finding in checked.map_err(cannot_start)? {
             text += &format!("Note: the {what}: {}\n", finding.message);
         }
     }
-    text += &format!("\nsink {}: {}\n", opened.sink.name(), promise(&*opened.sink));
+    text += &format!("\nsink {}: {}\n", sink.name(), promise(&*sink));
     let retention = config.relay.retention.map_or("for ever".into(), |kept| format!("for {}", in_words(kept)));
     text += &format!("published rows are kept {retention}\nok\n");
     let _ = io::stdout().write_all(text.as_bytes());
-    opened.sink.close().await;
+    sink.close().await;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::anyhow;
 use async_trait::async_trait;
 use hapax::ErrorKind;
-use hapax::outbox::{Outbox, Sink};
+use hapax::outbox::Outbox;
 use hapax::store::{Finding, Severity};
 use tokio::time::timeout;
 
 use crate::ops::admin::ReportReadiness;
+use crate::relay::opening::SinkSlot;
 use crate::store::checks::{CheckFailure, StoreChecks};
 
 /// How long a check of the outbox or of the sink may take.
@@ -21,7 +22,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct RelayHealth {
     pub(crate) checks: StoreChecks,
     pub(crate) outbox: Arc<dyn Outbox>,
-    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) sink: Arc<SinkSlot>,
 }
 
 impl RelayHealth {
@@ -49,13 +50,14 @@ impl RelayHealth {
     }
 
     /// The findings of the outbox: its tables, and the rights of the relay.
-    pub(crate) async fn check_outbox(&self) -> Result<Vec<Finding>, CheckFailure> {
+    async fn check_outbox(&self) -> Result<Vec<Finding>, CheckFailure> {
         usable(self.outbox.check()).await
     }
 
     /// The findings of the sink.
-    pub(crate) async fn check_sink(&self) -> Result<Vec<Finding>, CheckFailure> {
-        usable(self.sink.check()).await
+    async fn check_sink(&self) -> Result<Vec<Finding>, CheckFailure> {
+        let sink = self.sink.opened().map_err(|reason| CheckFailure::Unreachable(anyhow!(reason)))?;
+        usable(sink.check()).await
     }
 }
 

@@ -348,3 +348,55 @@ fn a_check_opens_the_database_and_the_sink_and_names_what_is_missing() {
         assert!(error.contains(remedy) && !error.contains("hush-hush"), "{database}: {error}");
     }
 }
+
+#[test]
+fn a_check_writes_nothing_and_names_a_file_that_does_not_exist() {
+    let shop = Shop::new();
+    let path = |name: &str| shop.path(name).display().to_string();
+    let names = || {
+        let connection = shop.connection();
+        let mut tables = connection.prepare("select name from sqlite_master order by name").unwrap();
+        let tables: Vec<String> = tables.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        tables
+    };
+    // It has no table for records, which a relay creates at its start.
+    let before = names();
+    std::fs::write(path("empty.db"), "").unwrap();
+    for (sink, error) in [("no-queue.db", "no-queue.db does not exist"), ("empty.db", "empty.db has no queues yet")] {
+        let output = shop.command(&["--sink", &format!("sqlite://{}", path(sink)), "--check"]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{sink}: {told}");
+        assert!(told.contains(error), "{told}");
+    }
+    let config = shop.endpoints(&[("paid", "http://127.0.0.1:9/hook".into())]);
+    let checked = shop.command(&["--config", &config, "--check"]).output().unwrap();
+    assert_eq!(checked.status.code(), Some(0), "{}", String::from_utf8_lossy(&checked.stderr));
+    for command in [&["list"][..], &["resume", "--all"], &["republish", "--since", "1h"]] {
+        let database = format!("sqlite://{}", path("misspelt.db"));
+        let output = hapax().arg("outbox").args(command).args(["--database", &database]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{command:?}: {told}");
+        assert!(told.contains("misspelt.db does not exist"), "{told}");
+    }
+    assert_eq!(names(), before);
+    assert_eq!(std::fs::metadata(path("empty.db")).unwrap().len(), 0);
+    assert!(!shop.path("no-queue.db").exists() && !shop.path("misspelt.db").exists());
+}
+
+#[cfg(feature = "nats")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_broker_is_away_says_so_and_stops_when_asked() {
+    let shop = Shop::new();
+    let sink = format!("nats://{}", free_address());
+    let relay = shop.relay(&["--sink", &sink]);
+    // The page is served before the sink is open.
+    until("it waits for the broker", async || {
+        let answers = tokio::net::TcpStream::connect(shop.admin).await.is_ok();
+        answers && shop.page("/readyz").await.1.contains("the sink: no NATS server can be reached")
+    })
+    .await;
+    assert_eq!(shop.page("/readyz").await.0, 503);
+    assert_eq!(shop.page("/healthz").await.0, 200);
+    let log = relay.terminate();
+    assert!(log.contains("the sink cannot be opened; the relay tries again: no NATS server can be reached"), "{log}");
+}

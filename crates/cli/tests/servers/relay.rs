@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hapax::stores::PostgresTables;
 use hapax_testkit::servers::{self, NatsServer, PostgresSchema, PostgresServer, Trial};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{free_address, hapax, until};
 use crate::worker::{NatsClient, RunningWorker};
@@ -15,6 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("every_event_arrives_although_one_of_two_relays_is_killed", "nats", one_of_two_is_killed),
         servers::test("events_are_published_again_after_the_broker_has_lost_them", "nats", lost_by_the_broker),
+        servers::test("a_relay_waits_for_a_broker_that_is_away", "nats", broker_away),
         #[cfg(feature = "kafka")]
         servers::test("every_event_reaches_kafka_in_the_order_of_its_key", "kafka", to_kafka),
     ]
@@ -143,6 +145,28 @@ async fn lost_by_the_broker() {
     let mut arrived = shop.arrived();
     arrived.sort_unstable();
     assert_eq!(arrived, (1..=40).collect::<Vec<_>>());
+}
+
+/// The first two connections are closed, as by a proxy whose broker is down.
+async fn broker_away() {
+    let (shop, address) = (NatsShop::create().await, free_address());
+    shop.emit(1..=20).await;
+    let (listener, server) = (TcpListener::bind(address).await.unwrap(), shop.server.address());
+    tokio::spawn(async move {
+        for number in 1.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            if number > 2 {
+                let mut server = TcpStream::connect(server).await.unwrap();
+                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+            }
+        }
+    });
+    let template = format!("{}.{{topic}}", shop.schema.name());
+    let relay = shop.relay_to(&format!("nats://{address}"), &template);
+    until("all rows are published", async || shop.published().await == 20).await;
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("the relay tries again") && log.contains("events are published"), "{log}");
 }
 
 /// One relay is killed, so that some events may arrive again: Kafka recognizes none, and their ids are the same.

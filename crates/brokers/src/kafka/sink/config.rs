@@ -68,6 +68,11 @@ impl KafkaSinkConfig {
         self
     }
 
+    /// The name of the sink in logs and metrics.
+    pub fn name(&self) -> String {
+        format!("kafka/{}", self.url.hosts.join(","))
+    }
+
     /// How long a publication waits for its confirmation: 1 ms to 300 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {

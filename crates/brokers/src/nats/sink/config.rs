@@ -69,6 +69,11 @@ impl NatsSinkConfig {
         self
     }
 
+    /// The name of the sink in logs and metrics.
+    pub fn name(&self) -> String {
+        format!("nats/{}", self.url.hosts.join(","))
+    }
+
     /// How long a publication waits for its confirmation.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {

@@ -56,6 +56,10 @@ pub(crate) fn sink_schemes() -> String {
     schemes.join(", ")
 }
 
+/// The version of the tables of an SQLite file that has the queues.
+#[cfg(feature = "sqlite")]
+const SQLITE_QUEUES: i32 = 3;
+
 impl EventSink {
     /// Opens the sink.
     pub(crate) async fn open(&self, runtime: Arc<dyn Runtime>) -> Result<Arc<dyn Sink>, hapax::Error> {
@@ -81,7 +85,47 @@ impl EventSink {
     }
 }
 
+impl EventSink {
+    /// Refuses a file without queues, which opening the sink would create. Writes nothing.
+    ///
+    /// # Errors
+    /// The error names the file.
+    pub(crate) fn refuse_missing_tables(&self) -> Result<(), anyhow::Error> {
+        match self.place {
+            #[cfg(feature = "sqlite")]
+            SinkPlace::Sqlite(ref config) => {
+                let path = config.path();
+                if !path.exists() {
+                    bail!("{} does not exist; name the file of the worker, or run `hapax migrate`", path.display());
+                }
+                if hapax::stores::SqliteTables::new(path).missing()?.contains(&SQLITE_QUEUES) {
+                    bail!("{} has no queues yet; run `hapax migrate --database sqlite://{0}`", path.display());
+                }
+                Ok(())
+            }
+            #[cfg(feature = "kafka")]
+            SinkPlace::Kafka(_) => Ok(()),
+            #[cfg(feature = "nats")]
+            SinkPlace::Nats(_) => Ok(()),
+            SinkPlace::Webhooks(_) => Ok(()),
+        }
+    }
+}
+
 impl SinkPlace {
+    /// The name that its sink has in logs and metrics, known before the sink is open.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.name(),
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.name(),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(config) => config.name(),
+            Self::Webhooks(_) => hapax::brokers::WebhookSink::NAME.to_owned(),
+        }
+    }
+
     /// The names of its endpoints.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = &str> + Clone {
         let endpoints = match self {

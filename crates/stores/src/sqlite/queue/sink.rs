@@ -62,6 +62,16 @@ impl SqliteSinkConfig {
         self
     }
 
+    /// The name of the sink in logs and metrics.
+    pub fn name(&self) -> String {
+        format!("sqlite/{}", self.path.display())
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// How long a queue recognizes a repeated event. The file keeps about 60 bytes for each event of this time.
     #[must_use]
     pub fn window(mut self, window: Duration) -> Self {
@@ -122,10 +132,10 @@ impl SqliteSink {
     /// `Unusable` if the directory cannot be written or is on a network file system, if the file is not an SQLite
     /// database, and if the system cannot start a thread.
     pub fn open(config: SqliteSinkConfig, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let name = config.name().into();
         let SqliteSinkConfig { path, topic, window } = config;
         let connection = file_thread::open(&path, SqliteQueue::migrate)?;
         let thread = FileThread::start(&*runtime, "hapax-sqlite-sink", connection)?;
-        let name = format!("sqlite/{}", path.display()).into();
         Ok(Self { name, topic, window, thread, waiting: Arc::default(), runtime })
     }
 
