@@ -18,7 +18,8 @@ const LIST: &str = "crates/core/src/chaos.rs";
 /// The harnesses, fastest first: a package, one of its test binaries, and arguments.
 const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
     ("suite", ["hapax-core", "conformance"], &[]),
-    ("relay", ["hapax-core", "it"], &["relay::"]),
+    // The case that is left out takes ten times as long as all others.
+    ("relay", ["hapax-core", "it"], &["relay::", "--skip", "the_retries_of_many_rows"]),
     ("outbox", ["hapax-stores", "outbox"], &["memory"]),
     ("unit", ["hapax-core", "it"], &["--skip", "properties", "--skip", "blocked_executor", "--skip", "relay::"]),
     ("ledger", ["hapax-stores", "ledger"], &["sqlite"]),
@@ -34,7 +35,7 @@ const HARNESSES: &[(&str, [&str; 2], &[&str])] = &[
 const SHORT_ON_POSTGRES: [&str; 7] = ["postgres", "--skip", "every", "--skip", "own_", "--skip", "run_batch"];
 
 /// A harness that takes longer counts as one that does not see the bug.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(40);
 
 /// A test binary that is built and ready to run.
 struct Harness {
