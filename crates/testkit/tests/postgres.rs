@@ -6,6 +6,7 @@ use std::env;
 use std::io::{self, BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use hapax_testkit::ClockStep;
@@ -43,8 +44,17 @@ async fn value(client: &Client, query: &str) -> String {
     client.query_one(query, &[]).await.unwrap().get(0)
 }
 
+/// Whether the address refuses connections soon. A process that a server forks while it is killed has the port a little
+/// longer.
 fn refuses(address: SocketAddr) -> bool {
-    TcpStream::connect(address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let begun = Instant::now();
+    while begun.elapsed() < DEADLINE {
+        if TcpStream::connect(address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        thread::yield_now();
+    }
+    false
 }
 
 async fn settings() {
@@ -161,9 +171,9 @@ async fn kill_parent() {
 /// Starts a server from a thread that ends, prints its address and folder, and waits.
 fn run_parent() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = std::thread::spawn(move || runtime.block_on(start())).join().unwrap();
+    let server = thread::spawn(move || runtime.block_on(start())).join().unwrap();
     println!("{}\n{}", server.address(), server.data_folder().display());
     loop {
-        std::thread::park();
+        thread::park();
     }
 }
