@@ -16,6 +16,8 @@
 //! cargo xtask bench relay-1m  a backlog of 1,000,000 rows beside a small one, which takes minutes
 //! cargo xtask bench pipeline  all layers between Redis, Kafka, PostgreSQL and NATS, beside a pipeline without them
 //! cargo xtask bench pipeline latency  only what each layer adds to the latency; writes nothing
+//! cargo xtask bench keys      lists of 1,000,000 records on SQLite and Redis, and requests meanwhile; takes minutes
+//! cargo xtask bench keys "" N the same among N records; writes nothing
 //! cargo xtask bench gateway   the gateway as a process, beside a bare forwarder and nginx
 //! ```
 //!
@@ -60,6 +62,7 @@ fn main() -> anyhow::Result<()> {
     if set.as_deref() == Some("stage") {
         return stages::run(&filter, &words.next().context("the address is missing")?);
     }
+    let records = words.next().unwrap_or_default();
     let (set, subjects) = match set.as_deref() {
         Some("core") => ("core", subjects::library()),
         Some("http") => ("http", subjects::http()),
@@ -73,11 +76,12 @@ fn main() -> anyhow::Result<()> {
         Some("relay") => ("relay", subjects::relay()?),
         Some("relay-1m") => ("relay-1m", subjects::relay_backlog()?),
         Some("gateway") => ("gateway", subjects::gateway()?),
+        Some("keys") => ("keys", subjects::keys(&records)?),
         Some("pipeline") => ("pipeline", subjects::pipeline()?),
         Some(_) | None => {
             bail!(
                 "the first argument must be core, http, redis, postgres, postgres-10m, ledger, ledger-10m, worker, \
-                 worker-1m, relay, relay-1m, pipeline, sizing or gateway"
+                 worker-1m, relay, relay-1m, pipeline, sizing, keys or gateway"
             )
         }
     };
@@ -88,7 +92,7 @@ fn main() -> anyhow::Result<()> {
         ("pipeline", "" | "latency") => subjects::pipeline_latencies()?,
         _ => String::new(),
     };
-    if filter.is_empty() {
+    if filter.is_empty() && records.is_empty() {
         report::write(set, &measured, &more)?;
     }
     Ok(())

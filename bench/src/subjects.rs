@@ -4,6 +4,7 @@ mod coalesce;
 mod gate;
 mod gateway;
 mod http;
+mod keys;
 mod ledger;
 mod memory;
 mod pipeline;
@@ -17,7 +18,7 @@ mod worker;
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use bytes::Bytes;
 use hapax_core::machine::{Begin, Claim, Complete, Grant, Lapse};
 use hapax_core::store::Inserted;
@@ -48,6 +49,11 @@ pub(crate) fn http() -> Vec<Subject> {
 /// The gateway as a process, under load from wrk.
 pub(crate) fn gateway() -> anyhow::Result<Vec<Subject>> {
     gateway::all()
+}
+
+/// Lists of a million records, and the gateway while they are read.
+pub(crate) fn keys(records: &str) -> anyhow::Result<Vec<Subject>> {
+    keys::among(if records.is_empty() { 1_000_000 } else { records.parse().context("write a number of records")? })
 }
 
 /// The store on Redis, against the driver alone.

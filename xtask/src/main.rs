@@ -24,8 +24,8 @@ verbs:
   measure [--checkout DIR]
                  prints figures about the source: sizes, cycles, shared names, files entered by one POST
   mutants        turns known bugs on, one at a time; at least one test harness must fail for each
-  bench SET [S]  measures core, http, redis, postgres, ledger, worker, relay, gateway or pipeline beside its limits;
-                 only subjects whose name contains S
+  bench SET [S]  measures core, http, redis, postgres, ledger, worker, relay, gateway, keys or pipeline beside its
+                 limits; only subjects whose name contains S
   prove model [S]
                  visits every state of every setting of the model; only settings whose name contains S
   prove sim      runs many seeds of the simulation: --seeds N [--from S], resumes after a stop; --seed N shows one

@@ -36,7 +36,7 @@ pub(crate) fn bench(root: &Path, arguments: &[&str]) -> bool {
         command
     };
     let succeeds = |command: &mut Command| command.status().is_ok_and(|status| status.success());
-    let measures_processes = matches!(arguments.first(), Some(&("gateway" | "pipeline")));
+    let measures_processes = matches!(arguments.first(), Some(&("gateway" | "keys" | "pipeline")));
     let has_binary = || {
         let binary = ["build", "--release", "--quiet", "--package", "hapax-cli"];
         succeeds(Command::new("cargo").args(binary).current_dir(root))

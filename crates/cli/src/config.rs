@@ -16,6 +16,7 @@ mod admin;
 mod annotated;
 mod gateway;
 mod log;
+mod otlp;
 mod policy;
 mod reader;
 mod relay;

@@ -6,14 +6,19 @@ mod output;
 mod queue;
 
 use std::io::IsTerminal;
+use std::iter;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use hapax::telemetry::SPANS;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::otlp::{self, CollectorUrl};
 use flood::FloodLimit;
 use output::{LogOutput, QueueWriter};
 
@@ -29,6 +34,8 @@ pub(crate) struct LogSettings {
     pub(crate) format: Option<LogFormat>,
     /// Without a file, the log goes to standard error.
     pub(crate) file: Option<PathBuf>,
+    /// Where traces and metrics are exported to. Without it, the variables of OpenTelemetry decide.
+    pub(crate) collector: Option<CollectorUrl>,
 }
 
 impl LogSettings {
@@ -39,7 +46,7 @@ impl LogSettings {
     pub(crate) fn from_variable() -> Result<Self, anyhow::Error> {
         let levels = std::env::var_os("HAPAX_LOG").unwrap_or_else(|| "info".into());
         let levels = levels.to_string_lossy().parse().map_err(|error| anyhow!("HAPAX_LOG: {error:#}"))?;
-        Ok(Self { levels, format: None, file: None })
+        Ok(Self { levels, format: None, file: None, collector: None })
     }
 }
 
@@ -55,10 +62,10 @@ pub(crate) enum LogFormat {
 pub(crate) struct Log(Arc<LogOutput>);
 
 impl Log {
-    /// Starts the log. Must be called inside a tokio runtime.
+    /// Starts the log and the export of traces. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// If the file cannot be opened.
+    /// If the file cannot be opened, or if the settings of the export cannot be used.
     pub(crate) fn start(settings: &LogSettings) -> Result<Self, anyhow::Error> {
         let output = Arc::new(LogOutput::open(settings.file.as_deref())?);
         let is_terminal = settings.file.is_none() && std::io::stderr().is_terminal();
@@ -69,7 +76,11 @@ impl Log {
             LogFormat::Text => lines.with_target(false).boxed(),
             LogFormat::Json => lines.json().flatten_event(true).boxed(),
         };
-        tracing_subscriber::registry().with(lines.with_filter(FloodLimit)).with(settings.levels.0.clone()).init();
+        // Spans are for the export only.
+        let levels = settings.levels.0.clone().with_target(SPANS, LevelFilter::OFF);
+        let lines = lines.with_filter(levels.and(FloodLimit)).boxed();
+        let layers: Vec<_> = iter::once(lines).chain(otlp::start(settings.collector.as_ref())?).collect();
+        tracing_subscriber::registry().with(layers).init();
         tokio::spawn(flood::report_every_second());
         Ok(Self(output))
     }

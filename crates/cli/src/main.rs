@@ -8,6 +8,7 @@ mod files;
 mod gateway;
 mod logs;
 mod ops;
+mod otlp;
 mod relay;
 mod store;
 mod tls;

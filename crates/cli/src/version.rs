@@ -6,12 +6,14 @@ use std::sync::LazyLock;
 pub(crate) const VERSION: &str =
     if cfg!(feature = "chaos") { concat!(env!("CARGO_PKG_VERSION"), "+chaos") } else { env!("CARGO_PKG_VERSION") };
 
-/// The features of this build that add a store, a source or a sink.
+/// The features of this build that add a store, a source, a sink or an export.
 const FEATURES: &[&str] = &[
     #[cfg(feature = "kafka")]
     "kafka",
     #[cfg(feature = "nats")]
     "nats",
+    #[cfg(feature = "otlp")]
+    "otlp",
     #[cfg(feature = "postgres")]
     "postgres",
     #[cfg(feature = "redis")]

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "relay")]
 mod relay;
+mod spans;
 #[cfg(feature = "worker")]
 mod worker;
 
@@ -22,6 +23,8 @@ use crate::machine::Grant;
 use crate::record::Record;
 #[cfg(feature = "relay")]
 pub(crate) use relay::*;
+pub use spans::SPANS;
+pub(crate) use spans::{begin_span, complete_span, handler_span};
 #[cfg(feature = "worker")]
 pub(crate) use worker::*;
 

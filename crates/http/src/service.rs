@@ -14,7 +14,6 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
-use tracing::{Instrument, Span};
 
 use crate::answer::{LiveSlot, problem_response, respond, run_handler};
 use crate::body::{BodyRead, RequestBody, ResponseBody, discard, read_body};
@@ -255,10 +254,8 @@ where
 {
     let live = LiveSlot::new(Arc::clone(config));
     let handler_live = live.clone();
-    // The handler runs in another task, and its log lines belong to the span of this request.
-    let span = Span::current();
     // Boxed here, because a request is large and every function that it is passed to by value would copy it.
-    let handler = Box::new(move |attempt| run_handler(inner, request, attempt, handler_live).instrument(span));
+    let handler = Box::new(move |attempt| run_handler(inner, request, attempt, handler_live));
     let result = config.gate.run(call, handler).await;
     respond(&*config.problem, &call, result, live.take())
 }

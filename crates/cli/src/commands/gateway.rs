@@ -34,6 +34,7 @@ use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::shutdown::Shutdown;
 use crate::ops::signals::{Reloads, StopSignals};
 use crate::ops::{metrics, signals};
+use crate::otlp;
 use crate::store::gate::{GateStart, StartedGate};
 use crate::store::health::CheckIntervals;
 use crate::store::wiring::{self, OpenedStore};
@@ -165,6 +166,9 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     };
     // Ends the executors, and with them the requests that still run.
     drop(served);
+    if !matches!(stopped.kind, StopKind::AtOnce) {
+        otlp::end_within(shutdown.left_for_requests()).await;
+    }
     let is_written = logs::end_with(shutdown.left(), || {
         logs::report_missing();
         log_end(stopped, &gate, config.data_dir.as_deref());

@@ -24,6 +24,8 @@ use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::metrics::{self, describe_relay, register_relay};
 use crate::ops::shutdown::Shutdown;
 use crate::ops::signals::{self, Reloads, StopSignals};
+use crate::otlp;
+use crate::otlp::sink::traced;
 use crate::relay::health::{RelayHealth, usable};
 use crate::relay::opening::{self, SinkSlot};
 use crate::store::checks::{CheckFailure, StoreChecks};
@@ -151,7 +153,9 @@ async fn publish(config: &RelayConfig, stop: &StopSignals) -> Result<ExitCode, C
     };
     tokio::spawn(admin::sweep(Arc::clone(&opened.store.inspect)));
     log_start(config, &*sink);
-    match opened.relay(config, sink)?.run(shutdown.wait(stop.first.cancelled())).await {
+    let ended = opened.relay(config, traced(sink))?.run(shutdown.wait(stop.first.cancelled())).await;
+    otlp::end_within(shutdown.left_for_requests()).await;
+    match ended {
         Ok(RelayEnd { unconfirmed: 0 }) => Ok(ExitCode::SUCCESS),
         Ok(RelayEnd { unconfirmed }) => {
             tracing::warn!(unconfirmed, "stopped with events that are not confirmed; they are published again");

@@ -23,6 +23,7 @@ use crate::ops::admin::{self, AdminAccess, AdminState};
 use crate::ops::metrics::{self, describe_worker};
 use crate::ops::shutdown::Shutdown;
 use crate::ops::signals::{self, Reloads, StopSignals};
+use crate::otlp;
 use crate::store::gate::{GateStart, StartedGate};
 use crate::store::health::CheckIntervals;
 use crate::store::wiring::{self, OpenedStore};
@@ -153,6 +154,7 @@ async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) ->
         tracing::warn!("the journal was not closed in time; its answers are kept, and the next start records them");
     }
     let _ = tokio::time::timeout(shutdown.left(), dead.close()).await;
+    otlp::end_within(shutdown.left_for_requests()).await;
     exit_code(ended)
 }
 

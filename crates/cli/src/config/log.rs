@@ -4,6 +4,7 @@ use crate::config::reader::parse;
 use crate::config::reader::setting::SettingSpec;
 use crate::config::reader::values::Values;
 use crate::logs::LogSettings;
+use crate::otlp::CollectorUrl;
 
 pub(crate) const TABLE: &str = "log";
 
@@ -30,5 +31,6 @@ pub(crate) fn read(values: &Values) -> Result<LogSettings, anyhow::Error> {
         levels: values.one("log", str::parse)?,
         format: values.maybe("log-format", parse::log_format)?,
         file: values.maybe("log-file", parse::path)?,
+        collector: values.maybe("otlp", CollectorUrl::parse)?,
     })
 }

@@ -1,10 +1,10 @@
 //! Every setting, in the order in which the help and `--check` list them.
 
 use crate::config::reader::setting::SettingSpec;
-use crate::config::{admin, gateway, log, policy, relay, secrets, store, worker};
+use crate::config::{admin, gateway, log, otlp, policy, relay, secrets, store, worker};
 
 /// The tables of the file that hold settings, and the headings above their flags in the help.
-pub(crate) const TABLES: [(&str, &str); 8] = [
+pub(crate) const TABLES: [(&str, &str); 9] = [
     (gateway::TABLE, "[gateway] of the file"),
     (worker::TABLE, "[worker] of the file"),
     (store::TABLE, "[store] of the file"),
@@ -13,6 +13,7 @@ pub(crate) const TABLES: [(&str, &str); 8] = [
     (relay::TABLE, "[relay] of the file; endpoints of webhooks are its tables [relay.endpoints.NAME]"),
     (admin::TABLE, "[admin] of the file"),
     (log::TABLE, "[log] of the file"),
+    (otlp::TABLE, "[otlp] of the file"),
 ];
 
 /// The table whose settings each route may override.
@@ -41,7 +42,7 @@ impl Configured {
                 policy::TABLE | store::TABLE => worker::SHARED.contains(&setting.flag),
                 _ => true,
             },
-            Self::Relay => [relay::TABLE, admin::TABLE, log::TABLE].contains(&setting.table),
+            Self::Relay => [relay::TABLE, admin::TABLE, log::TABLE, otlp::TABLE].contains(&setting.table),
         }
     }
 }
@@ -50,7 +51,7 @@ impl Configured {
 pub(crate) fn all() -> impl Iterator<Item = &'static SettingSpec> {
     // A key in the wrong table is guessed to belong into the first table that has it: a lease into [policy].
     let tables = [gateway::SETTINGS, worker::SETTINGS, store::SETTINGS, secrets::SETTINGS, policy::SETTINGS];
-    tables.into_iter().chain([relay::SETTINGS, admin::SETTINGS, log::SETTINGS]).flatten()
+    tables.into_iter().chain([relay::SETTINGS, admin::SETTINGS, log::SETTINGS, otlp::SETTINGS]).flatten()
 }
 
 /// Returns the settings of one table.

@@ -24,6 +24,7 @@ use http::{HeaderName, HeaderValue, Request, Response, Version};
 use hyper::body::{Body, Incoming};
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Instrument;
 
 use crate::gateway::ingress::access_log::{AccessLogEntry, ConnectionActivity};
 use crate::gateway::ingress::answer_body::{AnswerBody, answer};
@@ -114,7 +115,8 @@ where
             Routed::Layer(layer) => {
                 // The layer boxes its future here, so that the request is not moved into a second box.
                 let response = layer.layer(self.inner.clone()).call(request);
-                Box::pin(async move {
+                let span = entry.span();
+                let handled = async move {
                     turn.await;
                     let response = answer(entry, response.await?, account);
                     if let Some(close_delimited) =
@@ -123,7 +125,8 @@ where
                         close_delimited.begin();
                     }
                     Ok(closing_after_trailers(response, chunked_end.as_ref()))
-                })
+                };
+                Box::pin(handled.instrument(span))
             }
             Routed::Page(response) | Routed::Refusal(response) => Box::pin(async move {
                 turn.await;

@@ -15,6 +15,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 
 use crate::logs;
 use crate::ops::process;
+use crate::otlp;
 use crate::version::{VERSION, features};
 
 /// Open client connections.
@@ -37,6 +38,9 @@ const BUILD_INFO: &str = "hapax_build_info";
 /// Findings of the last check of the store (label `severity`: `refuse` or `warn`).
 const FINDINGS: &str = "hapax_gateway_store_findings";
 
+/// Exports to a collector of OpenTelemetry (labels `signal`, and `result`: `yes` or `failed`).
+const OTLP_EXPORTS: &str = "hapax_otlp_exports_total";
+
 /// Lines of the log that were lost.
 const LOG_LINES_LOST: &str = "hapax_gateway_log_lines_lost_total";
 
@@ -54,6 +58,7 @@ pub(crate) fn install() -> Result<PrometheusHandle, BuildError> {
     register_with_zero();
     process::describe();
     process::collect();
+    otlp::push_metrics(&handle);
     let upkeep = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -98,6 +103,7 @@ fn describe() {
     describe_gauge!(BUILD_INFO, "Always 1; the labels describe the build");
     describe_gauge!(FINDINGS, "Findings of the last check of the store, by severity; the log contains their messages");
     describe_counter!(LOG_LINES_LOST, "Lines of the log that were lost: nobody read it, or it could not be written");
+    describe_counter!(OTLP_EXPORTS, "Exports to the collector of OpenTelemetry, by signal and result");
     describe_histogram!(REQUEST_SECONDS, Unit::Seconds, "From the head of a request to the end of its response");
 }
 
@@ -176,6 +182,11 @@ fn register_with_zero() {
         counter!(UPSTREAM_ERRORS, "kind" => kind.as_str()).absolute(0);
     }
     counter!(LOG_LINES_LOST).absolute(0);
+    for signal in ["traces", "metrics"] {
+        for result in ["yes", "failed"] {
+            counter!(OTLP_EXPORTS, "signal" => signal, "result" => result).absolute(0);
+        }
+    }
     gauge!(BUILD_INFO, "version" => VERSION, "features" => features()).set(1.0);
     set_findings(&[]);
 }
@@ -213,6 +224,12 @@ impl UpstreamErrorKind {
     pub(crate) fn count(self) {
         counter!(UPSTREAM_ERRORS, "kind" => self.as_str()).increment(1);
     }
+}
+
+/// Counts an export to the collector.
+#[cfg(feature = "otlp")]
+pub(crate) fn count_export(signal: &'static str, is_taken: bool) {
+    counter!(OTLP_EXPORTS, "signal" => signal, "result" => if is_taken { "yes" } else { "failed" }).increment(1);
 }
 
 /// Sets the number of records whose outcome is held as unknown.

@@ -21,6 +21,8 @@ use rustls::ClientConfig;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
+use crate::otlp::propagation::inject;
+use crate::otlp::spans;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::{Upstream, UpstreamClient, has_unknown_length};
 use crate::upstream::failure::UpstreamFailure;
@@ -151,7 +153,12 @@ impl<B: StreamedBody> Forwarder<B> {
             let length = HeaderValue::from(body.len());
             request.headers_mut().insert(CONTENT_LENGTH, length);
         }
-        match self.send(request).await {
+        let span = spans::upstream(request.method());
+        inject(&span, request.headers_mut());
+        let sent = self.send(request).await;
+        spans::end_upstream(&span, sent.as_ref().ok().map(Response::status));
+        drop(span);
+        match sent {
             Ok(response) => self.respond(response, &asked),
             Err(failure) => failure.response(asked.rk),
         }

@@ -21,7 +21,10 @@ use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tracing::Instrument;
 
+use crate::otlp::propagation::inject;
+use crate::otlp::spans;
 use crate::upstream::SendError;
 use crate::upstream::body::UpstreamBody;
 use crate::upstream::client::UpstreamClient;
@@ -97,11 +100,18 @@ impl HttpTarget {
         let mut verdicts = Vec::with_capacity(jobs.len());
         let mut is_blocked = false;
         for (place, job) in jobs {
-            let verdict = if is_blocked { Verdict::Busy { after: Duration::ZERO } } else { self.run(job).await };
+            let verdict = if is_blocked { Verdict::Busy { after: Duration::ZERO } } else { self.run_traced(job).await };
             is_blocked |= !matches!(verdict, Verdict::Done { .. } | Verdict::DeadLetter { .. });
             verdicts.push((place, verdict));
         }
         verdicts
+    }
+
+    async fn run_traced(&self, job: Job) -> Verdict {
+        let span = spans::message(&job);
+        let verdict = self.run(job).instrument(span.clone()).await;
+        spans::end_message(&span, &verdict);
+        verdict
     }
 
     async fn run(&self, job: Job) -> Verdict {
@@ -146,9 +156,14 @@ impl Process for HttpTarget {
 impl Service {
     /// Sends one attempt, and judges the response by its status.
     async fn send(&self, job: &Job, attempt: &Attempt) -> Told {
-        let request = request(job, attempt, &self.path, &self.forwarded);
+        let mut request = request(job, attempt, &self.path, &self.forwarded);
         let operation = job.call.operation();
-        let told = match timeout(self.timeout, self.client.send(request)).await {
+        let span = spans::upstream(request.method());
+        inject(&span, request.headers_mut());
+        let sent = timeout(self.timeout, self.client.send(request)).await;
+        spans::end_upstream(&span, sent.as_ref().ok().and_then(|sent| Some(sent.as_ref().ok()?.status())));
+        drop(span);
+        let told = match sent {
             Ok(Ok(response)) => self.judge(response, operation, attempt).await,
             Ok(Err(SendError::Unsent(error))) => {
                 tracing::warn!(%error, "the target is unreachable; the worker pauses");

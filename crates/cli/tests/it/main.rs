@@ -41,6 +41,8 @@ mod malformed_requests;
 mod memory_bounds;
 mod metrics;
 mod migrate;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod outbox;
 mod outbox_commands;
 mod packaging;

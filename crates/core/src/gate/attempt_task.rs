@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
+use tracing::Instrument;
 
 use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
@@ -46,11 +47,13 @@ impl Gate {
         }
         // Boxed before it is moved into the task: it is large, and every move would copy it.
         let attempt = Box::pin(gate.attempt(call, resources, handler));
-        self.shared.leases.spawn_attempt(async move {
+        let task = async move {
             let result = attempt.await;
             // The caller may have gone away; the record has the answer.
             let _ = sender.send(result);
-        });
+        };
+        // What the handler logs belongs to the span of the caller, too.
+        self.shared.leases.spawn_attempt(task.in_current_span());
         receiver.await.unwrap_or_else(|_| {
             let error = Error::new(ErrorKind::Unknown, "the task of the attempt ended without a result");
             Err(Refused::with_detail(Reason::Unknown { unrecorded: false }, error.into()))
@@ -70,21 +73,22 @@ impl Gate {
         F: Future<Output = Result<A, Failure<A>>> + Send + 'static,
     {
         let mut timer = PhaseTimer::start(&self.shared);
-        let begun = self.begin(call).await;
+        let begun = self.begin(call).instrument(telemetry::begin_span()).await;
         timer.end_phase(Meters::begun);
         let result = match begun {
             Ok(BeginOutcome::Granted(granted)) => {
                 telemetry::attempt_begins(&granted.grant);
                 resources.set_granted();
+                let span = telemetry::handler_span(granted.grant.token.0, granted.grant.attempt);
                 let attempt = Attempt::granted(granted.grant);
                 // Created before the handler runs: a handler that is aborted must abandon its grant.
                 let guard = GrantGuard::new(self, granted, attempt.cancellation());
-                let returned = catch_panic(attempt, handler).await;
+                let returned = catch_panic(attempt, handler).instrument(span).await;
                 timer.end_phase(Meters::handled);
                 if chaos::on("twin_told_early") {
                     resources.end_early(&returned);
                 }
-                let result = guard.settle(returned).await;
+                let result = guard.settle(returned).instrument(telemetry::complete_span()).await;
                 timer.end_phase(Meters::completed);
                 result
             }

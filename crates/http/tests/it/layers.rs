@@ -137,7 +137,12 @@ async fn trace_timeout_and_compression_work_outside_of_the_layer_h38() {
 
 #[tokio::test]
 async fn the_log_lines_of_a_handler_are_in_the_span_of_its_request() {
-    let _logs = tracing::subscriber::set_default(tracing_subscriber::registry());
+    // The spans of an attempt have the level debug.
+    let info = tracing::level_filters::LevelFilter::INFO;
+    let _logs = tracing::subscriber::set_default(tracing_subscriber::layer::SubscriberExt::with(
+        tracing_subscriber::registry(),
+        info,
+    ));
     let span = || Span::current().metadata().map_or("none", Metadata::name);
     let app = Router::new().route("/charges", on_post(async move || span())).layer(layer());
     let (_, _, seen) = send(&app, request("k")).instrument(tracing::info_span!("request")).await;

@@ -7,9 +7,11 @@ use hapax::http::{Problem, RecordKeySlot, RequestSummary};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
+use tracing::Span;
 
 use crate::gateway::ingress::IngressRules;
 use crate::ops::metrics::count_problem;
+use crate::otlp::spans;
 
 /// The target of the access log.
 pub(crate) const TARGET: &str = "hapax::access";
@@ -21,6 +23,7 @@ pub(crate) struct AccessLogEntry {
     method: Method,
     path: String,
     trace: Option<String>,
+    span: Span,
     started_at: std::time::Instant,
     status: Option<StatusCode>,
     outcome: &'static str,
@@ -40,6 +43,7 @@ impl AccessLogEntry {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
             trace: trace_id(request.headers()),
+            span: spans::request(request),
             started_at: std::time::Instant::now(),
             status: None,
             outcome: "passed",
@@ -50,6 +54,11 @@ impl AccessLogEntry {
             rules,
             _open: open,
         }
+    }
+
+    /// The span of the request. It ends with the entry.
+    pub(crate) fn span(&self) -> Span {
+        self.span.clone()
     }
 
     /// Where the layer notes the record of the request.
@@ -97,6 +106,7 @@ impl Drop for AccessLogEntry {
             count_problem(self.problem);
         }
         let rk = self.rk.get();
+        spans::end_request(&self.span, self.status, self.outcome(), rk);
         tracing::info!(
             target: TARGET,
             method = %self.method,
