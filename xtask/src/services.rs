@@ -192,6 +192,7 @@ mod tests {
         assert_eq!(
             names,
             [
+                "chromium",
                 "kafka",
                 "nats",
                 "node-postgres",

@@ -4,6 +4,7 @@ mod admin;
 mod causes;
 mod commands;
 mod config;
+mod dashboard;
 mod files;
 mod gateway;
 mod logs;

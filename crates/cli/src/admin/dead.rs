@@ -10,7 +10,7 @@ use crate::commands::dead::{letter_fields, listed_letter};
 
 pub(super) async fn list(letters: &dyn DeadLetterStore, ask: &ListLetters) -> Result<Value, ApiError> {
     let page = within_deadline(letters.list(ask.after.as_ref(), ask.limit)).await?;
-    let next = page.last().map(|last| last.cursor.as_str().to_owned());
+    let next = page.get(ask.limit - 1).map(|last| last.cursor.as_str().to_owned());
     let now = Tokio::current().wall_now();
     let listed = page.iter().filter(|letter| {
         ask.reason.is_none_or(|reason| letter.reason == ListedReason::Known(reason))

@@ -25,7 +25,7 @@ pub(super) async fn list(outbox: &dyn OutboxUpkeep, ask: &ListParked) -> Result<
     });
     let page = within_deadline(outbox.parked(after.as_ref(), ask.limit)).await?;
     let counts = within_deadline(outbox.counts(MAX_COUNTED)).await?;
-    let next = page.last().map(|last| format!("{}.{}", last.parked_at.0, hexadecimal(&last.key)));
+    let next = page.get(ask.limit - 1).map(|last| format!("{}.{}", last.parked_at.0, hexadecimal(&last.key)));
     let parked: Vec<Value> = page.iter().map(parked_key).collect();
     Ok(json!({ "counts": counted(&counts), "parked": parked, "next": next }))
 }

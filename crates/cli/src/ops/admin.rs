@@ -1,4 +1,4 @@
-//! The admin listener: health, readiness, metrics and the API. Also the task that removes expired records.
+//! The admin listener: health, readiness, metrics, the API and the dashboard. Also the removal of expired records.
 
 mod access;
 mod answering;
@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 
 use crate::admin::call::PREFIX;
 use crate::admin::{AdminApi, Requester, serve as api};
+use crate::dashboard;
 use crate::ops::admin::connections::{AdminConnections, ConnectionLimits};
 use crate::ops::shutdown::Shutdown;
 
@@ -80,6 +81,9 @@ pub(crate) async fn serve(listener: TcpListener, admin: AdminState) {
 }
 
 async fn respond(request: Request<Incoming>, client: IpAddr, admin: AdminState) -> Response<Full<Bytes>> {
+    if let Some(file) = dashboard::respond(request.method(), request.uri().path()) {
+        return file;
+    }
     let (mut format, mut status) = (TEXT_TYPE, StatusCode::OK);
     let text = match request.uri().path() {
         // The first two need no token, because load balancers and probes send none.
@@ -103,7 +107,7 @@ async fn respond(request: Request<Incoming>, client: IpAddr, admin: AdminState) 
             } else {
                 status = StatusCode::NOT_FOUND;
                 format!(
-                    "the pages are /healthz, /readyz, /metrics and those below {PREFIX}; see {PREFIX}openapi.json\n"
+                    "the pages are /, /healthz, /readyz, /metrics and those below {PREFIX}; see {PREFIX}openapi.json\n"
                 )
             }
         }

@@ -5,22 +5,19 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 
 use bytes::Bytes;
-use hapax::broker::{DeadLetters, DeadReason};
-use hapax::stores::{Sqlite, SqliteDeadLetters, SqliteLedger, SqliteOutbox, SqliteQueue};
+use hapax::stores::Sqlite;
 use http::Request;
 use http_body_util::Full;
-use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::dead_letters::{id, letter};
-use crate::harness::{Api, Gateway, GatewayClient, free_address, hapax, sqlite, until};
+use crate::admin_process::AdminProcess;
+use crate::dead_letters::id;
+use crate::harness::{Api, Gateway, GatewayClient, sqlite};
 use crate::json_schema::check_answer;
 use crate::keys_commands::{Planted, plant};
-use crate::outbox_commands::events;
 
 const READS: &str = "a-token-that-only-reads";
 const WRITES: &str = "a-token-that-may-write";
@@ -199,23 +196,13 @@ async fn every_answer_of_a_gateway_fits_the_description_of_the_api() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_of_a_worker_fits_the_description_of_the_api() {
-    let directory = tempfile::tempdir().unwrap();
-    let dead = SqliteDeadLetters::open(directory.path().join("dead.db")).unwrap();
-    let letters = vec![letter(1, DeadReason::Rejected), letter(2, DeadReason::OutcomeUnknown)];
-    dead.put(letters).await.into_iter().for_each(|result| result.unwrap());
-    let store = Sqlite::open(directory.path().join("hapax.db")).unwrap();
-    let rk = plant(&store, "message", Planted::Abandoned).await.to_string();
-    let token = hapax::Store::read(&store, &rk_of(&rk)).await.unwrap().record.unwrap().token.0;
-    let file = |name: &str| format!("sqlite://{}", directory.path().join(name).display());
-    SqliteQueue::migrate(&mut Connection::open(directory.path().join("queue.db")).unwrap()).unwrap();
-    let (source, dead) = (format!("{}?queue=orders", file("queue.db")), file("dead.db"));
-    let place = ["--store", &file("hapax.db"), "--dead-letter", &dead, "--source", &source];
-    let worker = AdminProcess::start("worker", &[&place[..], &["--target", "http://127.0.0.1:9/"]].concat()).await;
+    let (worker, rk, token) = AdminProcess::worker().await;
     let (first, second) = (format!("dead-letters/{}", id(1)), format!("dead-letters/{}", id(2)));
     let resolve = format!("records/{rk}/resolve");
     let described = "records/{rk}/resolve";
-    worker
-        .check_all(&[
+    check_all(
+        &worker,
+        &[
             ("get", "policy", "policy", json!(null), 200),
             ("get", "dead-letters?limit=1", "dead-letters", json!(null), 200),
             ("get", &format!("{first}?payload=true"), "dead-letters/{id}", json!(null), 200),
@@ -226,8 +213,9 @@ async fn every_answer_of_a_worker_fits_the_description_of_the_api() {
             ("post", &resolve, described, json!({ "token": token, "outcome": "processed" }), 200),
             ("get", "audit", "audit", json!(null), 200),
             ("get", "outbox", "outbox", json!(null), 404),
-        ])
-        .await;
+        ],
+    )
+    .await;
 }
 
 fn rk_of(digits: &str) -> hapax::RecordKey {
@@ -237,73 +225,38 @@ fn rk_of(digits: &str) -> hapax::RecordKey {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_of_a_relay_fits_the_description_of_the_api() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str| directory.path().join(name).display().to_string();
-    let mut connection = Connection::open(file("shop.db")).unwrap();
-    SqliteLedger::migrate(&mut connection).unwrap();
-    SqliteOutbox::migrate(&mut connection).unwrap();
-    let transaction = connection.transaction().unwrap();
-    let event = events().into_iter().next().unwrap();
-    let event = SqliteOutbox::emit(&transaction, "accounts", None, event).unwrap().to_string();
-    transaction.commit().unwrap();
-    SqliteQueue::migrate(&mut Connection::open(file("queue.db")).unwrap()).unwrap();
-    let flags = [
-        "--database",
-        &format!("sqlite://{}", file("shop.db")),
-        "--sink",
-        &format!("sqlite://{}?queue=q", file("queue.db")),
-    ];
-    let relay = AdminProcess::start("relay", &flags).await;
+    let (relay, event) = AdminProcess::relay().await;
     let published = json!({ "since": "2020-01-01T00:00:00Z" });
-    relay
-        .check_all(&[
+    check_all(
+        &relay,
+        &[
             ("get", "policy", "policy", json!(null), 200),
             ("get", "outbox", "outbox", json!(null), 200),
             ("get", &format!("outbox/events/{event}?payload=true"), "outbox/events/{id}", json!(null), 200),
             ("post", "outbox/resume", "outbox/resume", json!({ "key": "nobody" }), 409),
             ("post", "outbox/drop", "outbox/drop", json!({ "key": "nobody" }), 409),
+            ("post", "outbox/resume", "outbox/resume", json!({ "key": "acme" }), 200),
+            ("post", "outbox/drop", "outbox/drop", json!({ "key": "hex:ff00" }), 200),
             ("post", "outbox/republish", "outbox/republish", published, 200),
             ("get", "audit", "audit", json!(null), 200),
             ("get", "records", "records", json!(null), 404),
-        ])
-        .await;
-    assert!(std::fs::read_to_string(file("shop.db.spill/audit.jsonl")).unwrap().lines().count() == 3);
+        ],
+    )
+    .await;
+    assert_eq!(relay.audit("shop.db.spill").lines().count(), 5);
 }
 
-/// A worker or a relay, killed when dropped.
-struct AdminProcess {
-    child: Child,
-    client: GatewayClient,
-}
-
-impl AdminProcess {
-    async fn start(command: &str, flags: &[&str]) -> Self {
-        let admin = free_address();
-        let mut process = hapax();
-        process.arg(command).args(flags).args(["--admin", &admin.to_string()]).stderr(Stdio::null());
-        let own = Self { child: process.spawn().unwrap(), client: GatewayClient::of(admin) };
-        until("the process listens", async || own.client.get("/healthz").await.is_some()).await;
-        own
-    }
-
-    /// Sends each request, and checks its status and its answer against the description of the API.
-    async fn check_all(&self, requests: &[(&str, &str, &str, Value, u16)]) {
-        let document: Value = serde_json::from_str(include_str!("../../../../docs/openapi.json")).unwrap();
-        for (method, path, described, body, expected) in requests {
-            let body = if body.is_null() { String::new() } else { body.to_string() };
-            let request = Request::builder().method(method.to_uppercase().as_str()).header(JSON.0, JSON.1);
-            let request = request.uri(format!("http://{}/api/v1/{path}", self.client.public));
-            let answer = self.client.send(request.body(Full::from(body)).unwrap()).await.expect("an answer");
-            let (status, answer) = (answer.status.as_u16(), serde_json::from_str(&answer.body).unwrap());
-            assert_eq!(status, *expected, "{path}: {answer}");
-            check_answer(&document, method, &format!("/api/v1/{described}"), status, &answer);
-        }
-    }
-}
-
-impl Drop for AdminProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// Sends each request, and checks its status and its answer against the description of the API.
+async fn check_all(process: &AdminProcess, requests: &[(&str, &str, &str, Value, u16)]) {
+    let document: Value = serde_json::from_str(include_str!("../../../../docs/openapi.json")).unwrap();
+    let client = GatewayClient::of(process.admin);
+    for (method, path, described, body, expected) in requests {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = Request::builder().method(method.to_uppercase().as_str()).header(JSON.0, JSON.1);
+        let request = request.uri(format!("http://{}/api/v1/{path}", process.admin));
+        let answer = client.send(request.body(Full::from(body)).unwrap()).await.expect("an answer");
+        let (status, answer) = (answer.status.as_u16(), serde_json::from_str(&answer.body).unwrap());
+        assert_eq!(status, *expected, "{path}: {answer}");
+        check_answer(&document, method, &format!("/api/v1/{described}"), status, &answer);
     }
 }

@@ -9,7 +9,7 @@ use hapax::store::Protocol;
 use hapax::{Identity, Key, Millis, Owner, RecordKey, Scope, Seconds, Store, Timestamp};
 use serde_json::Value;
 
-use crate::harness::{hapax, until};
+use crate::harness::{Api, Gateway, hapax, until};
 
 /// Runs `hapax keys` and returns its exit code, its lines as JSON, and its errors.
 pub(crate) fn keys(arguments: &[&str]) -> (i32, Vec<Value>, String) {
@@ -158,63 +158,97 @@ pub(crate) async fn lists_more_than_a_page(store: &dyn Store, url: &str) {
     assert_eq!(keys(&["list", "--store", url, "--limit", "7"]).1.len(), 7);
 }
 
-/// A gateway is killed in mid-payment. An operator finds both keys, resolves one as done and one as not done, and the
-/// clients' retries get the answer and a fresh run.
-pub(crate) async fn drill(url: &str, directory: &Path) {
-    use crate::harness::{Api, Gateway};
+/// A gateway that was killed in the middle of two payments, and runs again. Both outcomes are unknown.
+pub(crate) struct Drill {
+    api: Api,
+    pub(crate) gateway: Gateway,
+    credential: String,
+}
 
-    let (api, data) = (Api::start().await, directory.join("data"));
-    let flags = ["--lease", "1s", "--on-lapse", "hold", "--data-dir", data.to_str().unwrap()];
-    let mut gateway = Gateway::start(api.address, url, &flags).await;
-    let (one, other) = (gateway.client(), gateway.client());
-    let requests = tokio::spawn(async move {
-        tokio::join!(
-            one.post("/slow", "payment-1", "{\"amount\":1}"),
-            other.post("/slow", "payment-2", "{\"amount\":2}")
-        )
-    });
-    api.wait_for_requests(2).await;
-    let public = gateway.kill_and_return_address();
-    assert!(requests.await.unwrap().0.is_none(), "the client gets no answer");
-    let gateway = Gateway::start_at(api.address, url, &flags, public).await;
-    let admin = format!("http://{}", gateway.admin);
-    let mut found = Vec::new();
-    until("both leases have expired", async || {
-        found = keys(&["list", "--state", "indeterminate", "--admin", &admin]).1;
-        found.len() == 2
-    })
-    .await;
-    for record in &found {
-        assert!(record["age_seconds"].is_u64() && record["attempt"] == 1 && text(&record["operation"]).len() == 36);
+/// What the operator of a drill gives as the answer of the first payment: a status and a body.
+pub(crate) const ANSWER_BY_HAND: (u16, &str) = (201, "<b id=\"planted\">paid by hand</b>");
+
+impl Drill {
+    pub(crate) async fn start(url: &str, directory: &Path) -> Self {
+        let (api, data) = (Api::start().await, directory.join("data"));
+        let flags = ["--lease", "1s", "--on-lapse", "hold", "--data-dir", data.to_str().unwrap()];
+        let mut gateway = Gateway::start(api.address, url, &flags).await;
+        let (one, other) = (gateway.client(), gateway.client());
+        let requests = tokio::spawn(async move {
+            tokio::join!(
+                one.post("/slow", "payment-1", "{\"amount\":1}"),
+                other.post("/slow", "payment-2", "{\"amount\":2}")
+            )
+        });
+        api.wait_for_requests(2).await;
+        let public = gateway.kill_and_return_address();
+        assert!(requests.await.unwrap().0.is_none(), "the client gets no answer");
+        let gateway = Gateway::start_at(api.address, url, &flags, public).await;
+        let credential = directory.join("credential");
+        std::fs::write(&credential, "Bearer tenant-secret\n").unwrap();
+        let drill = Self { api, gateway, credential: format!("@{}", credential.display()) };
+        let mut found = Vec::new();
+        until("both leases have expired", async || {
+            found = keys(&["list", "--state", "indeterminate", "--admin", &drill.admin()]).1;
+            found.len() == 2
+        })
+        .await;
+        for record in &found {
+            assert!(record["age_seconds"].is_u64() && record["attempt"] == 1 && text(&record["operation"]).len() == 36);
+        }
+        drill
     }
-    let credential = directory.join("credential");
-    std::fs::write(&credential, "Bearer tenant-secret\n").unwrap();
-    let credential = format!("@{}", credential.display());
-    let of = |key: &str| {
-        let found = keys(&["show", "--key", key, "--authorization", &credential, "--admin", &admin]).1.remove(0);
+
+    pub(crate) fn admin(&self) -> String {
+        format!("http://{}", self.gateway.admin)
+    }
+
+    /// The record key and the token of a payment.
+    pub(crate) fn record(&self, key: &str) -> (String, String) {
+        let admin = self.admin();
+        let words = ["show", "--key", key, "--authorization", &self.credential, "--admin", &admin];
+        let found = keys(&words).1.remove(0);
         (text(&found["rk"]).to_owned(), found["token"].to_string())
-    };
-    let (done, not_done) = (of("payment-1"), of("payment-2"));
-    let body = directory.join("answer");
-    std::fs::write(&body, "paid by hand").unwrap();
-    let body = format!("@{}", body.display());
-    let place = ["--admin", &admin];
-    let answer = ["--done", "--status", "201", "--header", "Content-Type: text/plain", "--body", &body];
-    assert_eq!(keys(&[&["resolve", &done.0, "--token", &done.1], &answer[..], &place].concat()).0, 0);
-    assert_eq!(keys(&[&["resolve", &not_done.0, "--token", &not_done.1, "--not-done"], &place[..]].concat()).0, 0);
-    let replayed = gateway.post("/slow", "payment-1", "{\"amount\":1}").await.unwrap();
-    assert_eq!((replayed.status.as_u16(), &*replayed.body, replayed.is_replayed()), (201, "paid by hand", true));
-    assert_eq!(api.count(), 2, "it did not run again");
-    (0..3).for_each(|_| api.release_slow());
-    let fresh = gateway.post("/slow", "payment-2", "{\"amount\":2}").await.unwrap();
-    assert!(fresh.status == 201 && !fresh.is_replayed() && fresh.body.starts_with("answer"), "{}", fresh.body);
-    assert_eq!(api.count(), 3);
-    for (rk, after) in [(&done.0, "completed"), (&not_done.0, "released")] {
-        let audit = gateway.get(gateway.admin, &format!("/api/v1/audit?record={rk}")).await.unwrap().body;
+    }
+
+    /// The operator has resolved the first payment as done and the second one as not done.
+    pub(crate) async fn check(&self) {
+        let (api, gateway) = (&self.api, &self.gateway);
+        let replayed = gateway.post("/slow", "payment-1", "{\"amount\":1}").await.unwrap();
+        let answer = (replayed.status.as_u16(), &*replayed.body);
+        assert!(answer == ANSWER_BY_HAND && replayed.is_replayed(), "{answer:?}");
+        assert_eq!(api.count(), 2, "it did not run again");
+        (0..3).for_each(|_| api.release_slow());
+        let fresh = gateway.post("/slow", "payment-2", "{\"amount\":2}").await.unwrap();
+        assert!(fresh.status == 201 && !fresh.is_replayed() && fresh.body.starts_with("answer"), "{}", fresh.body);
+        assert_eq!(api.count(), 3);
+    }
+
+    /// The audit file has one write of this record.
+    pub(crate) async fn check_audit(&self, rk: &str, after: &str) {
+        let audit = self.gateway.get(self.gateway.admin, &format!("/api/v1/audit?record={rk}")).await.unwrap().body;
         let audit: Value = serde_json::from_str(&audit).unwrap();
         let event = &audit["events"][0];
         assert_eq!((&event["action"], &event["result"]), (&"resolve".into(), &"done".into()), "{audit}");
         assert_eq!((&event["before"]["state"], &event["after"]["state"]), (&"indeterminate".into(), &after.into()));
         assert_eq!(event["who"]["name"], "127.0.0.1");
     }
+}
+
+/// An operator finds the keys of a killed gateway, resolves one as done and one as not done, and the clients' retries
+/// get the answer and a fresh run.
+pub(crate) async fn drill(url: &str, directory: &Path) {
+    let drill = Drill::start(url, directory).await;
+    let (done, not_done) = (drill.record("payment-1"), drill.record("payment-2"));
+    let (status, text) = ANSWER_BY_HAND;
+    let body = directory.join("answer");
+    std::fs::write(&body, text).unwrap();
+    let (status, body, admin) = (status.to_string(), format!("@{}", body.display()), drill.admin());
+    let place = ["--admin", &admin];
+    let answer = ["--done", "--status", &status, "--header", "Content-Type: text/plain", "--body", &body];
+    assert_eq!(keys(&[&["resolve", &done.0, "--token", &done.1], &answer[..], &place].concat()).0, 0);
+    assert_eq!(keys(&[&["resolve", &not_done.0, "--token", &not_done.1, "--not-done"], &place[..]].concat()).0, 0);
+    drill.check_audit(&done.0, "completed").await;
+    drill.check_audit(&not_done.0, "released").await;
+    drill.check().await;
 }

@@ -6,6 +6,7 @@
 mod address_share;
 mod admin;
 mod admin_api;
+mod admin_process;
 #[cfg(target_os = "linux")]
 mod attacks;
 #[cfg(target_os = "linux")]
@@ -13,6 +14,7 @@ mod attacks_on_slots;
 mod broken_uploads;
 mod client_aborts;
 mod config;
+mod dashboard;
 mod dead;
 mod dead_letters;
 mod demo;

@@ -35,14 +35,14 @@ pub(crate) async fn operate(outbox: &dyn Outbox, database: &str) {
     republishes(&run, &rows[3]);
 }
 
-async fn open_rows(outbox: &dyn Outbox) -> Vec<OpenRow> {
+pub(crate) async fn open_rows(outbox: &dyn Outbox) -> Vec<OpenRow> {
     let cursors = (0..BUCKETS).map(|bucket| BucketCursor { bucket, after: RowId(0), limit: 100 });
     let mut rows = outbox.read(&cursors.collect::<Vec<_>>(), 1 << 20).await.unwrap().rows;
     rows.sort_by_key(|row| row.id);
     rows
 }
 
-async fn park(outbox: &dyn Outbox, row: &OpenRow, reason: &str) {
+pub(crate) async fn park(outbox: &dyn Outbox, row: &OpenRow, reason: &str) {
     let (key, reason) = (row.event.order(), reason.to_owned());
     outbox.park(&ParkedRow { id: row.id, event: row.event.id, bucket: row.bucket, key, reason }).await.unwrap();
 }

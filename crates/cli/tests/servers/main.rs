@@ -2,7 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test, also in a helper")]
 
+#[path = "../it/admin_process.rs"]
+mod admin_process;
 mod any_language;
+mod browser;
+mod dashboard;
 mod dead;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         any_language::tests(),
         demo::tests(),
         packaging::tests(),
+        dashboard::tests(),
         shell_blocks::tests(),
         #[cfg(feature = "kafka")]
         kafka::tests(),

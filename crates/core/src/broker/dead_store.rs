@@ -14,8 +14,8 @@ use crate::record::Timestamp;
 #[async_trait]
 pub trait DeadLetterStore: DeadLetters {
     /// Returns at most `limit` letters behind the cursor, without their payloads, also those that cannot be decoded.
-    /// The letter that was written last is the last one. A letter that is written again while a caller pages may
-    /// appear twice.
+    /// Fewer than `limit` are the last ones. The letter that was written last is the last one. A letter that is
+    /// written again while a caller pages may appear twice.
     ///
     /// # Errors
     /// - `Invalid` if another kind of store has returned the cursor.

@@ -23,7 +23,8 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// As every call of this trait: `NotApplied`, `Unknown`, `Unusable`.
     async fn counts(&self, limit: u64) -> Result<OutboxCounts>;
 
-    /// Returns at most `limit` parked keys, the one that was parked first at the front, behind the key `after`.
+    /// Returns at most `limit` parked keys, the one that was parked first at the front, behind the key `after`. Fewer
+    /// than `limit` are the last ones.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).

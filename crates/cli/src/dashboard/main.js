@@ -1,0 +1,52 @@
+// Finds the page for the address: #/PAGE/ARGUMENT/…
+
+import { read } from './api.js';
+import { deadLetter, deadLetters } from './dead.js';
+import { element, say } from './dom.js';
+import { outbox } from './outbox.js';
+import { overview } from './overview.js';
+import { record, records } from './records.js';
+
+const PAGES = {
+  '': { title: 'Overview', show: overview, of: ['gateway', 'worker', 'relay'] },
+  records: { title: 'Records', show: records, of: ['gateway', 'worker'] },
+  'dead-letters': { title: 'Dead letters', show: deadLetters, of: ['worker'] },
+  outbox: { title: 'Outbox', show: outbox, of: ['relay'] },
+  record: { show: record, of: [] },
+  'dead-letter': { show: deadLetter, of: [] },
+};
+
+let shown = 0;
+
+async function show() {
+  // A page that arrives after a later one is thrown away.
+  shown += 1;
+  const own = shown;
+  const [name, ...words] = window.location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
+  const page = Object.hasOwn(PAGES, name) ? PAGES[name] : PAGES[''];
+  say('');
+  try {
+    const process = await read('policy');
+    showHead(process, name);
+    const content = await page.show(process, ...words);
+    if (own !== shown) return;
+    document.getElementById('page').replaceChildren(...content);
+    document.body.dataset.ready = name || 'overview';
+  } catch (error) {
+    if (own === shown) say(error.message);
+  }
+}
+
+function showHead(process, current) {
+  const words = `${process.process} ${process.version}, namespace ${process.namespace}`;
+  document.getElementById('process').textContent = words;
+  const pages = Object.entries(PAGES).filter(([, page]) => page.of.includes(process.process));
+  document.getElementById('pages').replaceChildren(...pages.map(([name, page]) => element('a', {
+    href: `#/${name}`,
+    'aria-current': name === current ? 'page' : null,
+  }, page.title)));
+}
+
+window.addEventListener('hashchange', show);
+show();
+window.addEventListener('unhandledrejection', (event) => say(event.reason?.message ?? String(event.reason)));

@@ -1,0 +1,50 @@
+// The outbox of a relay: its parked keys.
+
+import { read, write } from './api.js';
+import { confirm } from './confirm.js';
+import { button, duration, element, facts, link, say, table } from './dom.js';
+
+/** The counts, and the keys that wait for an operator. */
+export async function outbox(process, cursor) {
+  const page = await read('outbox', { limit: 100, cursor });
+  return [
+    element('h2', {}, 'Outbox'),
+    facts([
+      ['open events', page.counts.open],
+      ['age of the oldest', duration(page.counts.oldest_seconds)],
+      ['parked keys', page.counts.parked_keys],
+    ]),
+    element('h2', {}, 'Parked keys'),
+    table([
+      { title: 'key', cell: (parked) => parked.key },
+      { title: 'topic', cell: (parked) => parked.topic },
+      { title: 'reason', cell: (parked) => parked.reason },
+      { title: 'time', cell: (parked) => parked.time },
+      { title: '', cell: (parked) => element('span', { class: 'actions' },
+        button('resume', 'Resume …', () => decide(parked, 'resume')),
+        button('drop', 'Drop …', () => decide(parked, 'drop'))) },
+    ], page.parked, page.next ? 'None on this page.' : 'No key is parked.'),
+    page.next ? element('p', {}, link(['outbox', page.next], 'next page')) : '',
+  ];
+}
+
+const TEXTS = {
+  resume: 'The events of the key are published again, from its first one on.',
+  drop: 'The refused event is never published. The key stays parked until you resume it. This cannot be undone.',
+};
+
+async function decide(parked, action) {
+  const title = action === 'resume' ? 'Resume' : 'Drop';
+  const shown = [['key', parked.key], ['event', parked.event], ['topic', parked.topic], ['reason', parked.reason]];
+  if ((await confirm({ title, text: TEXTS[action], shown, button: title })) === null) return;
+  say('');
+  try {
+    let answer;
+    do answer = await write(`outbox/${action}`, { key: parked.key }); while (answer.is_complete === false);
+  } catch (error) {
+    say(error.message);
+    return;
+  }
+  if (action === 'drop') say(`The event ${parked.event} is dropped. Its key stays parked until you resume it.`);
+  else window.dispatchEvent(new Event('hashchange'));
+}

@@ -1,0 +1,168 @@
+// Lists of records, one record, and what an operator decides about it.
+
+import { CallError, read, write } from './api.js';
+import { confirm } from './confirm.js';
+import { button, bytes, duration, element, facts, headerLines, link, say, table } from './dom.js';
+
+/** The states of the API, and their words on these pages. */
+const STATES = {
+  'in-progress': 'in progress',
+  indeterminate: 'unknown',
+  completed: 'completed',
+  released: 'released',
+  dead: 'dead',
+};
+
+const COLUMNS = [
+  { title: 'record', cell: (record) => link(['record', record.rk], record.rk, { class: 'id' }) },
+  { title: 'operation', cell: (record) => element('span', { class: 'id' }, record.operation) },
+  { title: 'state', cell: (record) => state(record) },
+  { title: 'token', cell: (record) => record.token, isNumber: true },
+  { title: 'attempt', cell: (record) => record.attempt, isNumber: true },
+  { title: 'age', cell: (record) => duration(record.age_seconds), isNumber: true },
+];
+
+/** The list of records of a state. */
+export async function records(process, chosen = 'indeterminate', cursor) {
+  const page = await read('records', { state: chosen === 'all' ? '' : chosen, limit: 100, cursor });
+  const states = Object.entries({ ...STATES, all: 'all' }).map(([name, title]) =>
+    link(['records', name], title, { 'aria-current': name === chosen ? 'page' : null }));
+  return [
+    element('h2', {}, 'Records'),
+    element('p', { class: 'actions' }, states),
+    table(COLUMNS, page.records, page.next ? 'None on this page.' : 'There is no record in this list.'),
+    damaged(page.damaged),
+    page.next ? element('p', {}, link(['records', chosen, page.next], 'next page')) : null,
+  ].filter((part) => part !== null);
+}
+
+function damaged(keys) {
+  if (keys.length === 0) return null;
+  return element('p', { class: 'alarm' }, `Records that cannot be read: ${keys.join(', ')}`);
+}
+
+function state(record) {
+  const word = `${STATES[record.state]}${record.held ? ', held' : ''}`;
+  return element('span', { class: record.state === 'indeterminate' || record.state === 'dead' ? 'alarm' : null }, word);
+}
+
+/** One record, its audit events, and the actions that the API offers. */
+export async function record(process, rk) {
+  const [shown, audit] = await Promise.all([read(`records/${encodeURIComponent(rk)}`), history(rk)]);
+  const actions = process.process === 'worker' ? { ...ACTIONS, done: MESSAGE_DONE } : ACTIONS;
+  return [
+    element('h2', {}, 'Record'),
+    facts([
+      ['record', element('code', {}, shown.urn)],
+      ['operation', element('code', {}, shown.operation)],
+      ['state', state(shown)],
+      ['token', shown.token],
+      ['attempt', shown.attempt],
+      ['since', `${shown.since} (${duration(shown.age_seconds)})`],
+      ['expires', shown.expires],
+      ['answer', shown.answer_bytes === null ? null : `${shown.answer_bytes} bytes`],
+    ]),
+    element('p', { class: 'actions' },
+      Object.entries(actions).map(([name, action]) => button(name, `${action.title} …`, () => decide(shown, action))),
+      shown.answer_bytes === null ? null : button('answer', 'Show the answer', () => showAnswer(rk))),
+    element('div', { id: 'answer' }),
+    element('h2', {}, 'Audit events'),
+    table([
+      { title: 'time', cell: (event) => event.time },
+      { title: 'who', cell: (event) => `${event.who.name} (${event.who.by})` },
+      { title: 'action', cell: (event) => event.action },
+      { title: 'token', cell: (event) => event.token, isNumber: true },
+      { title: 'result', cell: (event) => (event.detail ? `${event.result}: ${event.detail}` : event.result) },
+    ], audit, 'No operator has written to this record, as far as the audit file of this process knows.'),
+    element('p', { class: 'soft' }, 'The log has the route of the request, in the lines with this operation id.'),
+  ];
+}
+
+async function history(rk) {
+  const page = await read('audit', { record: rk, limit: 100 }).catch((error) => {
+    // Without an audit file there are no events.
+    if (error instanceof CallError && error.status !== 0) return { events: [] };
+    throw error;
+  });
+  return page.events;
+}
+
+async function showAnswer(rk) {
+  const { answer } = await read(`records/${encodeURIComponent(rk)}`, { answer: true });
+  const text = !answer ? 'There is no answer.'
+    : answer.too_large ? 'The response was too large to be stored.'
+      : answer.bytes !== undefined ? bytes(answer.bytes)
+        : `${answer.status}\n${headerLines(answer.headers)}\n\n${bytes(answer.body)}`;
+  document.getElementById('answer').replaceChildren(element('pre', {}, text));
+}
+
+const input = (value, attributes = {}) => element('input', { value, ...attributes });
+
+const ACTIONS = {
+  done: {
+    title: 'Resolve as done',
+    text: 'The effect happened. Retries get the response below. This cannot be undone.',
+    path: 'resolve',
+    fields: () => [
+      { name: 'status', label: 'Status', element: input('200', { type: 'number', min: 200, max: 599, required: '' }) },
+      { name: 'type', label: 'Content-Type', element: input('application/json') },
+      { name: 'body', label: 'Body', element: element('textarea', { rows: 6 }) },
+    ],
+    body: ({ status, type, body }) => ({
+      outcome: 'done',
+      status: Number(status),
+      headers: type.trim() === '' ? [] : [['Content-Type', type.trim()]],
+      body,
+    }),
+  },
+  'not-done': {
+    title: 'Resolve as not done',
+    text: 'The effect did not happen. The next retry runs. If the effect did happen, it then happens twice.',
+    path: 'resolve',
+    fields: () => [],
+    body: () => ({ outcome: 'not-done' }),
+  },
+  reopen: {
+    title: 'Reopen',
+    text: 'The record is open again: the next copy may run.',
+    path: 'reopen',
+    fields: () => [],
+    body: () => ({}),
+  },
+  release: {
+    title: 'Release',
+    text: 'The attempt is given up. The next retry runs. If the effect did happen, it then happens twice.',
+    path: 'release',
+    fields: () => [],
+    body: () => ({}),
+  },
+};
+
+/** A message has no response, so a worker keeps only that its effect happened. */
+const MESSAGE_DONE = {
+  ...ACTIONS.done,
+  text: 'The effect happened. The message is not processed again. This cannot be undone.',
+  fields: () => [],
+  body: () => ({ outcome: 'processed' }),
+};
+
+/** Asks, writes with the token that the operator saw, and shows the record again. */
+async function decide(shown, action) {
+  const values = await confirm({
+    title: action.title,
+    text: action.text,
+    shown: [['record', shown.rk], ['operation', shown.operation], ['state', state(shown)], ['token', shown.token]],
+    fields: action.fields(),
+    button: `${action.title}, token ${shown.token}`,
+  });
+  if (values === null) return;
+  say('');
+  const path = `records/${encodeURIComponent(shown.rk)}/${action.path}`;
+  try {
+    await write(path, { token: shown.token, ...action.body(values) });
+  } catch (error) {
+    say(error.message);
+    return;
+  }
+  window.dispatchEvent(new Event('hashchange'));
+}

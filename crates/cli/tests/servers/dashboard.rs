@@ -1,0 +1,167 @@
+//! The dashboard in a browser.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use hapax::RecordKey;
+use hapax_testkit::servers::{self, Trial};
+
+use crate::admin_process::AdminProcess;
+use crate::browser::Browser;
+use crate::dead_letters::id;
+use crate::harness::{Api, Gateway, sqlite};
+use crate::keys_commands::{ANSWER_BY_HAND, Drill};
+
+/// The folder that gets a screenshot of each step, if it is set.
+const SCREENSHOTS: &str = "HAPAX_SCREENSHOTS";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        servers::test("dashboard_resolves_unknown_outcomes", "chromium", async || {
+            let directory = tempfile::tempdir().unwrap();
+            let drill = Drill::start(&sqlite(directory.path()), directory.path()).await;
+            tokio::task::block_in_place(|| resolve(&drill));
+            drill.check_audit(&drill.record("payment-1").0, "completed").await;
+            drill.check_audit(&drill.record("payment-2").0, "released").await;
+            drill.check().await;
+        }),
+        servers::test("dashboard_asks_for_a_token", "chromium", async || {
+            let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+            let token = directory.path().join("token");
+            std::fs::write(&token, "a-token-that-only-reads").unwrap();
+            std::fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+            let flags = ["--admin-token-file", token.to_str().unwrap()];
+            let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
+            let sent = gateway.post("/orders", "order-1", "{}").await.unwrap();
+            assert_eq!(sent.status, 201);
+            tokio::task::block_in_place(|| sign_in(&format!("http://{}", gateway.admin)));
+        }),
+        servers::test("dashboard_of_a_worker_drops_and_redrives", "chromium", async || {
+            let (worker, rk, _) = AdminProcess::worker().await;
+            tokio::task::block_in_place(|| decide_about_messages(&worker, rk));
+            let audit = worker.audit("hapax.db.spill");
+            assert_eq!(audit.matches("\"action\":\"drop\"").count(), 1, "{audit}");
+        }),
+        servers::test("dashboard_of_a_relay_resumes_and_drops", "chromium", async || {
+            let (relay, _) = AdminProcess::relay().await;
+            tokio::task::block_in_place(|| decide_about_events(&relay));
+        }),
+    ]
+}
+
+/// An operator finds both payments, resolves one as done and one as not done.
+fn resolve(drill: &Drill) {
+    let (mut browser, admin) = (Browser::start(), drill.admin());
+    browser.open(&format!("{admin}/"));
+    browser.until("document.body.dataset.ready === 'overview'");
+    browser.until("document.querySelector('.count.alarm').innerText.startsWith('2')");
+    show(&mut browser, "overview");
+    browser.click("a[href='#/records/indeterminate']");
+    browser.until("document.querySelectorAll('tbody tr').length === 2");
+    show(&mut browser, "records");
+    let (status, body) = ANSWER_BY_HAND;
+    let (rk, token) = drill.record("payment-1");
+    browser.click(&format!("a[href='#/record/{rk}']"));
+    browser.click("button[data-action='done']");
+    browser.until("document.querySelector('#confirm').open");
+    browser.until(&format!("document.querySelector('#confirm-ok').innerText.endsWith('token {token}')"));
+    browser.fill("#confirm input[type='number']", &status.to_string());
+    browser.fill("#confirm textarea", body);
+    show(&mut browser, "confirm");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelector('main dl').innerText.includes('completed')");
+    browser.until("document.querySelectorAll('tbody tr').length === 1");
+    show(&mut browser, "record");
+    browser.click("button[data-action='answer']");
+    browser.until("document.querySelector('#answer').innerText.includes('<b id=')");
+    assert_eq!(browser.evaluate("document.querySelector('#planted') === null"), true, "an answer became markup");
+    let (rk, token) = drill.record("payment-2");
+    browser.evaluate(&format!("location.hash = '#/record/{rk}'"));
+    browser.until(&format!("document.querySelector('main dl').innerText.includes('{rk}')"));
+    browser.click("button[data-action='not-done']");
+    browser.until(&format!("document.querySelector('#confirm-ok').innerText.endsWith('token {token}')"));
+    browser.click("#confirm button[value='cancel']");
+    assert_eq!(drill.record("payment-2").1, token, "a write that was cancelled is sent");
+    browser.click("button[data-action='not-done']");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelector('main dl').innerText.includes('released')");
+    assert!(browser.requested.len() > 10);
+    for url in &browser.requested {
+        assert!(url.starts_with(&format!("{admin}/")), "the page requests {url}");
+    }
+}
+
+/// A listener with a token shows nothing without it, and a token that reads cannot write.
+fn sign_in(admin: &str) {
+    let mut browser = Browser::start();
+    browser.open(&format!("{admin}/"));
+    browser.until("document.querySelector('#sign-in').open");
+    browser.fill("#sign-in input", "a-wrong-token-of-somebody");
+    browser.click("#sign-in button");
+    browser.until("document.querySelector('#sign-in').open && document.querySelector('#sign-in input').value === ''");
+    assert_eq!(browser.evaluate("document.querySelector('#process').innerText"), "");
+    browser.fill("#sign-in input", "a-token-that-only-reads");
+    browser.click("#sign-in button");
+    browser.until("document.body.dataset.ready === 'overview'");
+    browser.evaluate("location.hash = '#/records/completed'");
+    browser.click("tbody a");
+    browser.click("button[data-action='release']");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelector('#message').innerText.includes('no token may write')");
+}
+
+/// A worker has its dead letters, and records of messages, which have no response.
+fn decide_about_messages(worker: &AdminProcess, rk: RecordKey) {
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", worker.admin));
+    browser.until("document.querySelectorAll('.count.alarm').length === 2");
+    show(&mut browser, "worker");
+    browser.click("a[href='#/dead-letters']");
+    browser.until("document.querySelectorAll('tbody tr').length === 2");
+    show(&mut browser, "dead-letters");
+    browser.click(&format!("a[href='#/dead-letter/{}']", id(1)));
+    browser.click("button[data-action='payload']");
+    browser.until("document.querySelector('#payload').innerText.includes('top secret')");
+    assert_eq!(browser.evaluate("document.querySelector(\"button[data-action='not-done']\") === null"), true);
+    browser.click("button[data-action='drop']");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelectorAll('tbody tr').length === 1");
+    browser.click(&format!("a[href='#/dead-letter/{}']", id(2)));
+    browser.click("button[data-action='not-done']");
+    browser.until("document.querySelector('#confirm-text').innerText.includes('no attempt still runs')");
+    browser.click("#confirm-ok");
+    browser.until("document.body.dataset.ready === 'dead-letters'");
+    browser.evaluate(&format!("location.hash = '#/record/{rk}'"));
+    browser.click("button[data-action='done']");
+    browser.until("document.querySelector('#confirm-text').innerText.includes('not processed again')");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelector('main dl').innerText.includes('completed')");
+}
+
+/// Both keys of the relay are parked. The one that is resumed is published.
+fn decide_about_events(relay: &AdminProcess) {
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", relay.admin));
+    browser.until("document.querySelector('.count.alarm').innerText.startsWith('2')");
+    browser.click("a[href='#/outbox']");
+    browser.until("document.querySelectorAll('tbody tr').length === 2");
+    show(&mut browser, "outbox");
+    browser.click("button[data-action='resume']");
+    browser.until("document.querySelector('#confirm-facts').innerText.includes('acme')");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelectorAll('tbody tr').length === 1");
+    browser.click("button[data-action='drop']");
+    browser.until("document.querySelector('#confirm-facts').innerText.includes('hex:ff00')");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelector('#message').innerText.includes('is dropped')");
+    browser.click("button[data-action='resume']");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelector('main').innerText.includes('No key is parked')");
+}
+
+fn show(browser: &mut Browser, name: &str) {
+    if let Some(folder) = std::env::var_os(SCREENSHOTS) {
+        browser.write_screenshot(&Path::new(&folder).join(format!("{name}.png")));
+    }
+}
