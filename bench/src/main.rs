@@ -5,7 +5,8 @@
 //! cargo xtask bench core gate only those whose name contains "gate"
 //! cargo xtask bench http      the HTTP layer
 //! cargo xtask bench redis     the store on Redis, beside the driver alone
-//! cargo xtask bench postgres  the store on PostgreSQL, beside its statements alone and beside single statements
+//! cargo xtask bench postgres  the store on PostgreSQL, beside its statements alone and beside single statements, and
+//!                             the ledger in SQL beside the one in Rust
 //! cargo xtask bench postgres-10m  the same among 10,000,000 records, which takes minutes to fill
 //! cargo xtask bench ledger    the ledger on PostgreSQL and SQLite, beside bare claim rows
 //! cargo xtask bench ledger-10m  the same in a table of 10,000,000 rows, which takes minutes to fill

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 
 use anyhow::{Context, ensure};
+use hapax_testkit::servers::{PostgresServer, PostgresServerOptions, RedisKind, RedisServer, RedisServerOptions};
 use tempfile::TempDir;
+use tokio::runtime::Builder;
 
 use crate::harness::{BatchResult, Limit, MeasuredBatch, Subject};
 use crate::subjects::server_process::{ServerProcess, free_address};
@@ -18,7 +20,7 @@ const UNPROTECTED: &str = include_str!("../wrk/get.lua");
 const SECONDS: u32 = 2;
 const CONNECTIONS: u32 = 64;
 
-/// The gateway on two stores, and nginx, against a forwarder that does nothing else. Client, API and proxy share the
+/// The gateway on its stores, and nginx, against a forwarder that does nothing else. Client, API and proxy share the
 /// cores.
 pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let tools = Rc::new(UnpackedTools::unpacked()?);
@@ -26,6 +28,8 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let forwarder = Rc::new(forwarder(&api)?);
     let memory = Rc::new(gateway(&api, "memory:".into())?);
     let sqlite = Rc::new(gateway(&api, format!("sqlite://{}", tools.folder.path().join("hapax.db").display()))?);
+    let redis = Rc::new(gateway(&api, tools.servers.redis.url())?);
+    let postgres = Rc::new(gateway(&api, tools.servers.postgres.url())?);
     let nginx = Rc::new(tools.nginx(&api)?);
     let subject = |name, what, proxy: &Rc<ServerProcess>, script: &'static str, at_least| Subject {
         name,
@@ -46,8 +50,18 @@ pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
             NEW_KEYS,
             None,
         ),
+        subject("gateway, new keys, Redis", "a POST with a new key, on Redis without a log", &redis, NEW_KEYS, None),
+        subject(
+            "gateway, new keys, PostgreSQL",
+            "a POST with a new key, durable before each answer",
+            &postgres,
+            NEW_KEYS,
+            None,
+        ),
         subject("gateway, replays, memory", "a POST with the same key", &memory, REPLAYS, None),
         subject("gateway, replays, SQLite", "a POST with the same key", &sqlite, REPLAYS, None),
+        subject("gateway, replays, Redis", "a POST with the same key", &redis, REPLAYS, None),
+        subject("gateway, replays, PostgreSQL", "a POST with the same key", &postgres, REPLAYS, None),
         subject("gateway, unprotected", "a GET", &memory, UNPROTECTED, Some(0.95)),
         subject("nginx, new keys", "the same POST through nginx as a plain proxy", &nginx, NEW_KEYS, None),
         subject("nginx, unprotected", "the same GET through nginx as a plain proxy", &nginx, UNPROTECTED, None),
@@ -81,9 +95,31 @@ fn gateway(api: &Rc<ServerProcess>, store: String) -> anyhow::Result<ServerProce
     })
 }
 
-/// wrk and nginx, as unpacked by the fixtures.
+/// The servers that have the records of gateways.
+struct RecordServers {
+    redis: RedisServer,
+    postgres: PostgresServer,
+}
+
+impl RecordServers {
+    fn start() -> anyhow::Result<Self> {
+        for service in ["redis", "postgres"] {
+            // Unpacks the program, unless it is unpacked already or on PATH.
+            Command::new(format!("fixtures/{service}/unpack.sh")).stdout(Stdio::null()).status()?;
+        }
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let redis = RedisServerOptions::new(RedisKind::Redis).with_system_clock();
+            let postgres = PostgresServer::start(PostgresServerOptions::new()).await?;
+            Ok(Self { redis: RedisServer::start(redis).await?, postgres })
+        })
+    }
+}
+
+/// wrk and nginx, as unpacked by the fixtures, and the servers of the stores.
 struct UnpackedTools {
     root: PathBuf,
+    servers: RecordServers,
     folder: TempDir,
     runs: RefCell<u32>,
 }
@@ -95,7 +131,8 @@ impl UnpackedTools {
         let output = output.context("cannot run fixtures/unpack.sh")?;
         ensure!(output.status.success(), "fixtures/unpack.sh cannot unpack wrk and nginx");
         let root = String::from_utf8(output.stdout)?.trim().into();
-        Ok(Self { root, folder: tempfile::tempdir()?, runs: RefCell::default() })
+        let servers = RecordServers::start()?;
+        Ok(Self { root, servers, folder: tempfile::tempdir()?, runs: RefCell::default() })
     }
 
     fn command(&self, program: &str) -> Command {

@@ -1,6 +1,7 @@
 //! The store on PostgreSQL, beside its own statements by the driver alone, and beside one statement for each call.
 //! Client and server share the cores.
 
+mod doors;
 mod driver;
 mod server;
 
@@ -23,39 +24,46 @@ const SINGLE_CALLS: usize = 2_000;
 
 pub(crate) fn all() -> anyhow::Result<Vec<Subject>> {
     let database = BenchDatabase::start()?;
-    Ok(vec![
+    let mut subjects = beside_the_driver(&database);
+    subjects.extend(doors::all(&database));
+    subjects.push(bloat(&database));
+    Ok(subjects)
+}
+
+/// The subjects that are measured against the driver alone.
+fn beside_the_driver(database: &BenchDatabase) -> Vec<Subject> {
+    vec![
         Subject {
             name: "PostgreSQL, full cycle",
             what: "begin + complete of a new key, durable, 1,024 in flight, 4 connections",
-            run: cycles(&database),
+            run: cycles(database),
             limit: Some(Limit {
                 what: "the same statements for 256 keys each, by the driver alone on 4 connections",
-                run: driver::batched(&database),
+                run: driver::batched(database),
                 at_least: Some(0.5),
             }),
         },
         Subject {
             name: "PostgreSQL, full cycle, beside single statements",
             what: "the same",
-            run: cycles(&database),
+            run: cycles(database),
             limit: Some(Limit {
                 what: "the usual pattern: INSERT and UPDATE of one row each, durable, 32 connections, prepared",
-                run: driver::unbatched(&database),
+                run: driver::unbatched(database),
                 at_least: Some(4.0),
             }),
         },
         Subject {
             name: "PostgreSQL, one in flight",
             what: "begin + complete of a new key, one after the other; 1 / p50",
-            run: one_in_flight(&database),
+            run: one_in_flight(database),
             limit: Some(Limit {
                 what: "INSERT and UPDATE of one row, one after the other on one connection, prepared",
-                run: driver::one_in_flight(&database),
+                run: driver::one_in_flight(database),
                 at_least: Some(1.0 / 1.3),
             }),
         },
-        bloat(&database),
-    ])
+    ]
 }
 
 /// The store in a table of ten million live records.

@@ -1,8 +1,9 @@
 use std::sync::{Arc, Mutex};
 
+use hapax_core::ledger::Terms;
 use hapax_core::runtime::Tokio;
 use hapax_core::{Call, Inspect, Store};
-use hapax_stores::Postgres;
+use hapax_stores::{Postgres, PostgresLedger};
 use hapax_testkit::servers::{PostgresServer, PostgresServerOptions};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::Client;
@@ -43,6 +44,11 @@ impl BenchDatabase {
     pub(super) fn store(&self) -> anyhow::Result<Arc<dyn Store>> {
         let _inside = self.shared.runtime.enter();
         Ok(Arc::new(open(&self.shared.server)?))
+    }
+
+    pub(super) fn ledger(&self, terms: Terms) -> anyhow::Result<PostgresLedger> {
+        let _inside = self.shared.runtime.enter();
+        Ok(PostgresLedger::connect(&self.shared.server.url().parse()?, terms)?)
     }
 
     pub(super) fn take(&self, count: usize) -> Vec<Call> {

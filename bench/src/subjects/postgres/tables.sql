@@ -5,3 +5,6 @@ create table bare_record (
     expires_at  timestamptz not null,
     answer      bytea
 ) with (fillfactor = 70);
+
+-- What a service writes beside its row of the ledger.
+create table effect (operation uuid not null, amount integer not null);
