@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use crate::bank::{BankEffect, BankRows};
@@ -18,6 +18,10 @@ pub enum TransferDamage {
     Duplicate,
     /// A transfer never got an answer that tells how it ended.
     Lost,
+    /// A transfer still ran when the lease of every killed gateway had expired.
+    Stuck,
+    /// A transfer was answered, and its outcome is unknown to a later copy.
+    Forgotten,
     /// A transfer was answered as done, and its money did not move.
     NoEffect,
     /// Money moved for nothing that was ordered.
@@ -57,9 +61,13 @@ pub(crate) struct TransferAudit<'a> {
     pub(crate) orders: &'a [TransferOrder],
     /// The definite answers of each order.
     pub(crate) answers: &'a [Vec<DefiniteAnswer>],
+    /// The numbers of the orders that still ran when every lease had expired.
+    pub(crate) stuck: &'a BTreeSet<u32>,
     pub(crate) rows: &'a BankRows,
     /// Whether the service has a ledger.
     pub(crate) has_ledger: bool,
+    /// Whether the gateways hold an operation whose outcome is unknown. It may then have its effect or not.
+    pub(crate) is_held: bool,
 }
 
 /// What one operation left in the database.
@@ -113,8 +121,15 @@ impl TransferAudit<'_> {
         if own().next().is_none() {
             damages.insert(TransferDamage::Lost);
         }
-        if own().any(|answer| !answer.is_success()) {
+        if own().any(|answer| !(answer.is_success() || self.is_held && answer.is_unknown())) {
             damages.insert(TransferDamage::Refused);
+        }
+        if self.stuck.contains(&order.number) {
+            damages.insert(TransferDamage::Stuck);
+        }
+        // A completion that waited in a journal may come after `outcome-unknown`, and the last copy after both.
+        if own().any(DefiniteAnswer::is_success) && own().next_back().is_some_and(DefiniteAnswer::is_unknown) {
+            damages.insert(TransferDamage::Forgotten);
         }
         // Every answer equals the only right one, so all are equal.
         if own().any(|answer| answer.is_success() && (answer.status != 201 || answer.body != order.answer())) {
@@ -158,11 +173,13 @@ impl TransferAudit<'_> {
         }
     }
 
-    /// Every account has what the answered orders leave it.
+    /// Every account has what the answered orders leave it, and where the gateways hold orders, what their effects do.
     fn check_balances(&self, found: &mut Vec<FoundDamage>) {
         let mut expected: BTreeMap<&str, i64> = BTreeMap::new();
+        let effects: HashSet<&str> = self.rows.effects.iter().map(|effect| &*effect.operation).collect();
         for (order, answers) in self.orders.iter().zip(self.answers) {
-            if answers.iter().any(DefiniteAnswer::is_success) {
+            let has_effect = self.is_held && effects.contains(&*order.operation().to_string());
+            if has_effect || answers.iter().any(DefiniteAnswer::is_success) {
                 *expected.entry(&order.payer).or_insert(FIRST_BALANCE) -= order.amount;
                 *expected.entry(&order.payee).or_insert(FIRST_BALANCE) += order.amount;
             }

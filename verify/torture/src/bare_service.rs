@@ -17,39 +17,18 @@ use hapax::http::{IdempotencyLayer, Tenant};
 use hapax::ledger::Terms;
 use hapax::stores::{Postgres, PostgresLedger, PostgresUrl};
 use hapax::{Gate, OnLapse, Policy, Repeatable, Settings};
+use hapax_torture::transfers::{TABLES, transfer_without_ledger};
 use tokio::net::TcpListener;
-
-const TABLES: &str = "
-    create table if not exists transfer (operation text, payer text, payee text, amount bigint)";
 
 async fn transfer(attempt: Attempt, State(pool): State<Pool>, order: String) -> Response {
     for pause in [10, 100, 1000] {
-        match try_transfer(&pool, &attempt, &order).await {
+        match transfer_without_ledger(&pool, &attempt.operation().to_string(), &order).await {
             Ok(answer) => return (StatusCode::CREATED, answer).into_response(),
             Err(error) => eprintln!("{order}: {error:#}"),
         }
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
     Unknown((StatusCode::SERVICE_UNAVAILABLE, "try again\n")).into_response()
-}
-
-async fn try_transfer(pool: &Pool, attempt: &Attempt, order: &str) -> Result<String> {
-    let mut words = order.split_whitespace();
-    let (from, to) = (words.next().context("no payer")?, words.next().context("no payee")?);
-    let amount: i64 = words.next().context("no amount")?.parse()?;
-    let mut client = pool.get().await?;
-    let transaction = client.transaction().await?;
-    let operation = attempt.operation().to_string();
-    let answer = format!("{from} gave {to} {amount}: {operation}\n");
-    transaction.execute("update account set balance = balance - $2 where name = $1", &[&from, &amount]).await?;
-    transaction.execute("update account set balance = balance + $2 where name = $1", &[&to, &amount]).await?;
-    transaction.execute("insert into transfer values ($1, $2, $3, $4)", &[&operation, &from, &to, &amount]).await?;
-    // An id of its own for each attempt: the derived one would be refused the second time.
-    let emit = "insert into hapax_outbox (event_id, operation, namespace, topic, payload)
-                values (gen_random_uuid(), $1::text::uuid, 'transfers', 'transfers', $2)";
-    transaction.execute(emit, &[&operation, &answer.as_bytes()]).await?;
-    transaction.commit().await?;
-    Ok(answer)
 }
 
 #[tokio::main]

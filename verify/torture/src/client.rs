@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use tokio::time::sleep;
 
-use crate::http_session::{HttpSession, Manners};
+use crate::http_session::{HttpSession, Manners, WholeAnswer};
 use crate::journal::{Payload, TransferJournal};
 use crate::order::{TransferOrder, topic};
 use crate::random::SplitMix;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The client of a run.
 #[derive(Debug)]
 pub(crate) struct HostileClient {
-    pub(crate) gateway: SocketAddr,
+    pub(crate) gateways: Vec<SocketAddr>,
     pub(crate) journal: TransferJournal,
     pub(crate) seed: u64,
 }
@@ -29,8 +29,9 @@ impl HostileClient {
         let mut random = SplitMix::new(self.seed, topic::CLIENT, order.number.into());
         let copies = if random.percent(30) { random.of(2..5) } else { 1 };
         let first: Vec<Manners> = (0..copies).map(|_| manners(&mut random)).collect();
-        try_join_all(first.into_iter().map(|manners| self.send_alone(order, manners))).await?;
-        let mut session = HttpSession::new(self.gateway);
+        let first: Vec<_> = first.into_iter().map(|manners| (self.session(&mut random), manners)).collect();
+        try_join_all(first.into_iter().map(|(session, manners)| self.send_alone(order, session, manners))).await?;
+        let mut session = self.session(&mut random);
         self.retry_until_settled(order, &mut session, &mut random).await?;
         if !self.journal.is_settled(order.number) {
             self.journal.note_patience_lost();
@@ -53,15 +54,25 @@ impl HostileClient {
         let order = &orders[random.of(0..number) as usize];
         if random.percent(50) && !order.is_probed {
             let manners = manners(&mut random);
-            self.send_alone(order, manners).await?;
+            self.send_alone(order, self.session(&mut random), manners).await?;
         }
         Ok(())
+    }
+
+    /// Sends one copy when every lease has expired, and notes whether the order still runs.
+    pub(crate) async fn ask_once(&self, order: &TransferOrder) -> io::Result<()> {
+        let mut random = SplitMix::new(self.seed, topic::LAST_COPY, order.number.into());
+        let asked = self.exchange(order, Payload::Own, (&mut self.session(&mut random), Manners::Waits)).await;
+        match asked {
+            Ok(answer) => self.journal.note_last(order, answer),
+            Err(error) => self.journal.note_silence(order, Payload::Own, &error),
+        }
     }
 
     /// Asks again, long after the run, when nobody but the ledger remembers.
     pub(crate) async fn ask_again(&self, order: &TransferOrder) -> io::Result<()> {
         let mut random = SplitMix::new(!self.seed, topic::CLIENT, order.number.into());
-        let mut session = HttpSession::new(self.gateway);
+        let mut session = self.session(&mut random);
         let begun = Instant::now();
         while !self.send(order, Payload::Own, (&mut session, Manners::Waits)).await? && begun.elapsed() < PATIENCE {
             sleep(random.millis(200)).await;
@@ -100,8 +111,16 @@ impl HostileClient {
         Ok(())
     }
 
-    async fn send_alone(&self, order: &TransferOrder, manners: Manners) -> io::Result<()> {
-        let mut session = HttpSession::new(self.gateway);
+    /// A connection to one of the gateways.
+    fn session(&self, random: &mut SplitMix) -> HttpSession {
+        let number = match u32::try_from(self.gateways.len()) {
+            Ok(1) | Err(_) => 0,
+            Ok(gateways) => random.of(0..gateways),
+        };
+        HttpSession::new(self.gateways[number as usize])
+    }
+
+    async fn send_alone(&self, order: &TransferOrder, mut session: HttpSession, manners: Manners) -> io::Result<()> {
         self.send(order, Payload::Own, (&mut session, manners)).await.map(drop)
     }
 
@@ -110,8 +129,20 @@ impl HostileClient {
         &self,
         order: &TransferOrder,
         payload: Payload,
-        (session, manners): (&mut HttpSession, Manners),
+        session: (&mut HttpSession, Manners),
     ) -> io::Result<bool> {
+        match self.exchange(order, payload, session).await {
+            Ok(answer) => self.journal.note(order, payload, answer),
+            Err(error) => self.journal.note_silence(order, payload, &error).map(|()| false),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        order: &TransferOrder,
+        payload: Payload,
+        (session, manners): (&mut HttpSession, Manners),
+    ) -> io::Result<WholeAnswer> {
         let body = match payload {
             Payload::Own => order.body(),
             Payload::Other => order.other_body(),
@@ -123,10 +154,7 @@ impl HostileClient {
             order.key,
             body.len()
         );
-        match session.send(request.as_bytes(), manners).await {
-            Ok(answer) => self.journal.note(order, payload, answer),
-            Err(error) => self.journal.note_silence(order, payload, &error).map(|()| false),
-        }
+        session.send(request.as_bytes(), manners).await
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct PlannedFault {
     pub(crate) fault: TortureFault,
     /// The number of settled transfers after which it happens.
     at: u32,
+    /// Its number among the faults of the run.
+    number: u64,
     /// What its random numbers begin with.
     seed: u64,
 }
@@ -35,7 +37,7 @@ pub(crate) fn plan(options: &TortureOptions) -> Vec<PlannedFault> {
     let kinds = TortureFault::ALL.into_iter();
     let all = kinds.flat_map(|fault| (0..options.number_of(fault)).map(move |_| fault));
     let last = (options.transfers / 10 * 9).max(1);
-    let place = |(number, fault)| PlannedFault { fault, at: random.of(0..last), seed: options.seed ^ number };
+    let place = |(number, fault)| PlannedFault { fault, at: random.of(0..last), number, seed: options.seed ^ number };
     (0..).zip(all).map(place).collect()
 }
 
@@ -47,12 +49,13 @@ impl PlannedFault {
         let outage = random.millis(300);
         match self.fault {
             TortureFault::KillService => world.service.kill_and_restart(outage).await?,
-            TortureFault::KillGateway => world.gateway.kill_and_restart(outage).await?,
+            TortureFault::KillGateway => world.gateway(self.number).kill_and_restart(outage).await?,
             TortureFault::KillRedis => {
-                let _turn = world.redis_turn.lock().await;
-                world.redis.kill();
+                let redis = world.redis()?;
+                let _turn = redis.turn.lock().await;
+                redis.server.kill();
                 sleep(outage).await;
-                world.redis.restart().await?;
+                redis.server.restart().await?;
             }
             TortureFault::KillDatabase => {
                 let _turn = world.database_turn.lock().await;
@@ -75,7 +78,7 @@ impl PlannedFault {
                 cut_commit(&world.database_proxy, &mut random).await;
             }
             TortureFault::CutDatabase => world.database_proxy.inject(cut(&mut random, b"", 100)),
-            TortureFault::CutRedis => world.redis_proxy.inject(cut(&mut random, b"", 100)),
+            TortureFault::CutRedis => world.redis()?.proxy.inject(cut(&mut random, b"", 100)),
         }
         Ok(self.fault)
     }

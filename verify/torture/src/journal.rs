@@ -1,6 +1,6 @@
 //! What the client has sent, and what it was told. The audit believes this journal and the database, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -31,12 +31,19 @@ impl DefiniteAnswer {
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
+
+    /// Whether the outcome is unknown. It is definite where the gateways hold such an operation.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.status == 409
+    }
 }
 
 /// The journal of a run. It is also written to a file, one line for each answer.
 #[derive(Debug)]
 pub(crate) struct TransferJournal {
     state: Mutex<JournalContents>,
+    /// Whether the gateways hold an operation whose outcome is unknown.
+    is_held: bool,
 }
 
 #[derive(Debug)]
@@ -44,6 +51,8 @@ struct JournalContents {
     /// The definite answers of each order, by its number.
     answers: Vec<Vec<DefiniteAnswer>>,
     counts: BTreeMap<String, u64>,
+    /// The orders that still ran when every lease had expired.
+    stuck: BTreeSet<u32>,
     file: BufWriter<File>,
 }
 
@@ -51,10 +60,11 @@ struct JournalContents {
 const LET_THROUGH: &str = "copies that the gateway let through, and the service answered again";
 
 impl TransferJournal {
-    pub(crate) fn create(path: &Path, orders: u32) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, orders: u32, is_held: bool) -> io::Result<Self> {
         let file = BufWriter::new(File::create(path)?);
         let answers = (0..orders).map(|_| Vec::new()).collect();
-        Ok(Self { state: Mutex::new(JournalContents { answers, counts: BTreeMap::new(), file }) })
+        let contents = JournalContents { answers, counts: BTreeMap::new(), stuck: BTreeSet::new(), file };
+        Ok(Self { state: Mutex::new(contents), is_held })
     }
 
     /// Notes a request that got no answer.
@@ -73,7 +83,8 @@ impl TransferJournal {
     /// Notes an answer. Returns whether it is definite.
     pub(crate) fn note(&self, order: &TransferOrder, payload: Payload, answer: WholeAnswer) -> io::Result<bool> {
         let WholeAnswer { status, is_replay, body: text } = answer;
-        let is_definite = is_definite(status);
+        let is_unknown = status == 409 && problem(&text) == Some("outcome-unknown");
+        let is_definite = is_definite(status) || (self.is_held && is_unknown);
         let mut state = self.state.lock();
         let sent = body(order, payload);
         writeln!(state.file, "{} {} {payload:?} {sent:?}: {status} {is_replay} {text:?}", order.caller, order.key)?;
@@ -92,6 +103,19 @@ impl TransferJournal {
             state.answers[order.number as usize].push(DefiniteAnswer { payload, status, body: text });
         }
         Ok(is_definite)
+    }
+
+    /// Notes the answer to a copy that was sent when every lease had expired.
+    pub(crate) fn note_last(&self, order: &TransferOrder, answer: WholeAnswer) -> io::Result<()> {
+        if answer.status == 409 && problem(&answer.body) == Some("in-progress") {
+            self.state.lock().stuck.insert(order.number);
+        }
+        self.note(order, Payload::Own, answer).map(drop)
+    }
+
+    /// The orders that still ran when every lease had expired.
+    pub(crate) fn stuck(&self) -> BTreeSet<u32> {
+        self.state.lock().stuck.clone()
     }
 
     /// The definite answers of an order.

@@ -8,9 +8,11 @@
 //! client.rs             the hostile client, with its journal
 //! faults.rs             kills, pauses and cuts
 //! bank.rs, audit.rs     what the database says, and whether it agrees with the journal
+//! transfers.rs          the writes of the services
 //! ```
 //!
-//! [`target`] tortures `hapax worker` and a service behind it in the same way.
+//! In another run the service is behind two gateways, and PostgreSQL has all records. [`target`] tortures
+//! `hapax worker` and a service behind it in the same way.
 
 mod audit;
 mod bank;
@@ -25,6 +27,7 @@ mod random;
 mod run;
 mod sections;
 pub mod target;
+pub mod transfers;
 mod world;
 
 pub use audit::{FoundDamage, TransferDamage};

@@ -10,8 +10,9 @@ use hapax_torture::{FaultSelection, TortureOptions, TorturedService};
 mod report;
 
 const USAGE: &str = "\
-usage: hapax-torture [--transfers N] [--seed N] [--runner | --python | --without-ledger]
-                     [--kill-database N | --cut-commits N] [--report FILE --commit COMMIT]";
+usage: hapax-torture [--transfers N] [--seed N]
+                     [--runner | --python | --without-ledger | --two-gateways retry|hold]
+                     [--kill-database N | --cut-commits N | --kill-each N] [--report FILE --commit COMMIT]";
 
 struct ProgramArguments {
     options: TortureOptions,
@@ -45,10 +46,18 @@ impl ProgramArguments {
                 "--without-ledger" => service = TorturedService::WithoutLedger,
                 "--runner" => service = TorturedService::Runner,
                 "--python" => service = TorturedService::Python,
+                "--two-gateways" => {
+                    service = match &**words.next()? {
+                        "retry" => TorturedService::Gated,
+                        "hold" => TorturedService::Held,
+                        _ => return None,
+                    }
+                }
                 "--transfers" => transfers = Some(words.next()?.parse().ok()?),
                 "--seed" => seed = words.next()?.parse().ok()?,
                 "--kill-database" => faults = FaultSelection::KillDatabase(words.next()?.parse().ok()?),
                 "--cut-commits" => faults = FaultSelection::CutCommits(words.next()?.parse().ok()?),
+                "--kill-each" => faults = FaultSelection::KillEach(words.next()?.parse().ok()?),
                 "--report" => report = Some(words.next()?.into()),
                 "--commit" => commit = words.next()?.clone(),
                 _ => return None,
@@ -56,7 +65,9 @@ impl ProgramArguments {
         }
         let enough = match faults {
             FaultSelection::Everything => 2000,
-            FaultSelection::KillDatabase(times) | FaultSelection::CutCommits(times) => times.checked_mul(100)?,
+            FaultSelection::KillDatabase(times)
+            | FaultSelection::CutCommits(times)
+            | FaultSelection::KillEach(times) => times.checked_mul(100)?,
         };
         let transfers = transfers.unwrap_or(enough).max(1);
         Some(Self { options: TortureOptions { transfers, seed, service, faults }, report, commit })
@@ -75,7 +86,7 @@ impl ProgramArguments {
         }
         let is_clean = result.damages.is_empty();
         if let Some(path) = &self.report
-            && is_clean == self.options.service.has_ledger()
+            && is_clean == self.options.service.must_be_clean()
         {
             let text = fs::read_to_string(path).unwrap_or_default();
             fs::write(path, hapax_torture::with_section(&text, &section))?;

@@ -69,6 +69,8 @@ pub enum FaultSelection {
     KillDatabase(u32),
     /// A connection to PostgreSQL is cut at COMMIT this often.
     CutCommits(u32),
+    /// PostgreSQL and each gateway are killed this often.
+    KillEach(u32),
 }
 
 /// The service of a run. All of them do the same writes.
@@ -82,22 +84,61 @@ pub enum TorturedService {
     Python,
     /// One without a ledger, to prove that the audit can fail.
     WithoutLedger,
+    /// One with a ledger and no records, behind two gateways that run an operation again after its lease. Their records
+    /// are in the database of the ledger.
+    Gated,
+    /// The same without a ledger, and the gateways hold an operation whose outcome is unknown.
+    Held,
+}
+
+/// Where the gateways of a run keep their records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordHome {
+    /// There is one gateway, with records on Redis.
+    Redis,
+    /// There are two gateways, with records in the database of the service.
+    Database,
 }
 
 impl TorturedService {
     /// Whether it has a ledger.
     pub fn has_ledger(self) -> bool {
         match self {
-            Self::OwnTransaction | Self::Runner | Self::Python => true,
-            Self::WithoutLedger => false,
+            Self::OwnTransaction | Self::Runner | Self::Python | Self::Gated => true,
+            Self::WithoutLedger | Self::Held => false,
         }
+    }
+
+    /// Whether its gateways answer `outcome-unknown` to the copies of an operation that may have run.
+    pub(crate) fn is_held(self) -> bool {
+        self == Self::Held
+    }
+
+    pub(crate) fn record_home(self) -> RecordHome {
+        match self {
+            Self::OwnTransaction | Self::Runner | Self::Python | Self::WithoutLedger => RecordHome::Redis,
+            Self::Gated | Self::Held => RecordHome::Database,
+        }
+    }
+
+    /// How many gateways there are before it.
+    pub(crate) fn gateways(self) -> u32 {
+        match self.record_home() {
+            RecordHome::Redis => 1,
+            RecordHome::Database => 2,
+        }
+    }
+
+    /// Whether a run without damage is what it has to show. The other runs prove that the audit can fail.
+    pub fn must_be_clean(self) -> bool {
+        self != Self::WithoutLedger
     }
 
     /// Whether it has records of layer 1. Otherwise only the gateway has some.
     pub(crate) fn has_records(self) -> bool {
         match self {
             Self::OwnTransaction | Self::Runner | Self::WithoutLedger => true,
-            Self::Python => false,
+            Self::Python | Self::Gated | Self::Held => false,
         }
     }
 
@@ -110,6 +151,8 @@ impl TorturedService {
             Self::OwnTransaction => "example-transfer-postgres",
             Self::Runner => "hapax-torture-runner-service",
             Self::WithoutLedger => "hapax-torture-bare-service",
+            Self::Gated => return Ok((built("hapax-torture-gated-service")?, Some("with-ledger".into()))),
+            Self::Held => return Ok((built("hapax-torture-gated-service")?, Some("without-ledger".into()))),
             Self::Python => {
                 let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
                 let script = root.join("examples/any-language/service.py");
@@ -138,9 +181,15 @@ impl TortureOptions {
     pub fn number_of(&self, fault: TortureFault) -> u32 {
         let once_in = |transfers: u32| (self.transfers / transfers).max(1);
         match (self.faults, fault) {
-            (FaultSelection::KillDatabase(times), TortureFault::KillDatabase)
+            (FaultSelection::KillDatabase(times) | FaultSelection::KillEach(times), TortureFault::KillDatabase)
             | (FaultSelection::CutCommits(times), TortureFault::CutCommit) => times,
-            (FaultSelection::KillDatabase(_) | FaultSelection::CutCommits(_), _) => 0,
+            (FaultSelection::KillEach(times), TortureFault::KillGateway) => times * self.service.gateways(),
+            (FaultSelection::KillDatabase(_) | FaultSelection::CutCommits(_) | FaultSelection::KillEach(_), _) => 0,
+            (FaultSelection::Everything, TortureFault::KillRedis | TortureFault::CutRedis)
+                if self.service.record_home() == RecordHome::Database =>
+            {
+                0
+            }
             (FaultSelection::Everything, TortureFault::ForgetRecords) if !self.service.has_records() => 0,
             (FaultSelection::Everything, TortureFault::CutCommit) => once_in(50),
             (FaultSelection::Everything, TortureFault::CutDatabase | TortureFault::CutRedis) => once_in(100),

@@ -20,6 +20,7 @@ pub(crate) mod topic {
     pub(crate) const FAULTS: u64 = 3;
     pub(crate) const FAULT: u64 = 4;
     pub(crate) const LATE_COPY: u64 = 5;
+    pub(crate) const LAST_COPY: u64 = 6;
 }
 
 /// One transfer that the client wants.

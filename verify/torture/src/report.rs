@@ -10,12 +10,15 @@ pub(crate) fn command(options: &TortureOptions) -> String {
         FaultSelection::Everything => String::new(),
         FaultSelection::KillDatabase(times) => format!(" --kill-database {times}"),
         FaultSelection::CutCommits(times) => format!(" --cut-commits {times}"),
+        FaultSelection::KillEach(times) => format!(" --kill-each {times}"),
     };
     let service = match options.service {
         TorturedService::OwnTransaction => "",
         TorturedService::Runner => " --runner",
         TorturedService::Python => " --python",
         TorturedService::WithoutLedger => " --without-ledger",
+        TorturedService::Gated => " --two-gateways retry",
+        TorturedService::Held => " --two-gateways hold",
     };
     let (transfers, seed) = (options.transfers, options.seed);
     format!("cargo xtask prove torture --transfers {transfers} --seed {seed}{faults}{service}")
@@ -26,12 +29,15 @@ fn heading(options: &TortureOptions) -> String {
         FaultSelection::Everything => "Every fault",
         FaultSelection::KillDatabase(_) => "PostgreSQL killed under load",
         FaultSelection::CutCommits(_) => "Connections cut at COMMIT under load",
+        FaultSelection::KillEach(_) => "PostgreSQL and gateways killed under load",
     };
     let service = match options.service {
         TorturedService::OwnTransaction => "",
         TorturedService::Runner => ", the ledger runs the transaction",
         TorturedService::Python => ", a service in Python with the ledger in SQL",
         TorturedService::WithoutLedger => ", without the ledger",
+        TorturedService::Gated => ", two gateways on PostgreSQL alone, retry",
+        TorturedService::Held => ", two gateways on PostgreSQL alone, hold, no ledger",
     };
     format!("## {faults}{service}\n")
 }
@@ -54,8 +60,12 @@ pub(crate) fn section(options: &TortureOptions, commit: &str, result: &TortureRe
     for (what, count) in &result.counts {
         row(what, count.to_string());
     }
-    row("copies that the service answered after all records were removed", result.from_the_ledger.to_string());
-    row("second effects before all records were removed", result.duplicates_in_run.to_string());
+    if options.service == TorturedService::Held {
+        row("transfers that end as `outcome-unknown`", result.unknown.to_string());
+    } else {
+        row("copies that the service answered after all records were removed", result.from_the_ledger.to_string());
+        row("second effects before all records were removed", result.duplicates_in_run.to_string());
+    }
     row("**transfers with a second effect**", result.count(TransferDamage::Duplicate).to_string());
     row("**transfers without an answer**", result.count(TransferDamage::Lost).to_string());
     row("**everything that the audit found**", result.damages.len().to_string());

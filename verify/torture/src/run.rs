@@ -16,9 +16,10 @@ use crate::audit::{FoundDamage, TransferAudit, TransferDamage};
 use crate::bank;
 use crate::client::HostileClient;
 use crate::faults;
-use crate::journal::TransferJournal;
-use crate::options::{FaultSelection, TortureFault, TortureOptions};
+use crate::journal::{DefiniteAnswer, TransferJournal};
+use crate::options::{FaultSelection, RecordHome, TortureFault, TortureOptions};
 use crate::order::TransferOrder;
+use crate::process::RestartableProcess;
 use crate::world::TortureWorld;
 
 /// How many orders are open at the same time.
@@ -40,6 +41,8 @@ pub struct TortureResult {
     pub duplicates_in_run: u64,
     /// Copies that were answered after all records had been removed: from the ledger alone.
     pub from_the_ledger: u64,
+    /// Transfers whose last copy was answered with `outcome-unknown`.
+    pub unknown: usize,
     /// Everything that the audit found.
     pub damages: Vec<FoundDamage>,
     /// How long it took.
@@ -61,34 +64,40 @@ pub async fn run(options: TortureOptions, folder: &Path) -> Result<TortureResult
     let begun = Instant::now();
     let world = Arc::new(TortureWorld::start(folder, options.service).await?);
     let orders: Vec<_> = (0..options.transfers).map(|number| TransferOrder::draw(options.seed, number)).collect();
-    let journal = TransferJournal::create(&folder.join("journal"), options.transfers)?;
-    let client = HostileClient { gateway: world.gateway.address(), journal, seed: options.seed };
+    let is_held = options.service.is_held();
+    let journal = TransferJournal::create(&folder.join("journal"), options.transfers, is_held)?;
+    let gateways = world.gateways.iter().map(RestartableProcess::address).collect();
+    let client = HostileClient { gateways, journal, seed: options.seed };
     let faults = order_everything(&options, &world, &client, &orders).await?;
     let cuts = world.database_proxy.counts().cuts;
     if let FaultSelection::CutCommits(planned) = options.faults {
         ensure!(cuts == u64::from(planned), "only {cuts} of {planned} connections were cut");
     }
-    world.database_proxy.heal().await?;
-    world.redis_proxy.heal().await?;
-    // Completions that wait for a store are recorded by then.
+    world.heal().await?;
+    // Completions that wait for a store are recorded by then, and every lease of a killed gateway has expired.
     sleep(Duration::from_secs(4)).await;
     let duplicates_in_run = bank::duplicates(&world.database).await?;
-    bank::forget_records(&world.database).await?;
-    world.redis.command(&["FLUSHALL"]).await?;
+    if options.service.record_home() == RecordHome::Database {
+        ask_once(&client, &orders).await?;
+    }
+    if !is_held {
+        world.forget_records().await?;
+    }
     let let_through = client.journal.let_through();
     ask_again(&client, &orders).await?;
-    world.service.check().await?;
-    world.gateway.check().await?;
+    world.check().await?;
     let rows = bank::read(&world.database).await?;
     let answers: Vec<_> = orders.iter().map(|order| client.journal.answers(order.number)).collect();
+    let stuck = client.journal.stuck();
     let has_ledger = options.service.has_ledger();
-    let audit = TransferAudit { orders: &orders, answers: &answers, rows: &rows, has_ledger };
+    let audit = TransferAudit { orders: &orders, answers: &answers, stuck: &stuck, rows: &rows, has_ledger, is_held };
     Ok(TortureResult {
         faults,
-        cuts: world.database_proxy.counts().cuts + world.redis_proxy.counts().cuts,
+        cuts: world.cuts(),
         counts: client.journal.counts()?,
         duplicates_in_run,
         from_the_ledger: client.journal.let_through() - let_through,
+        unknown: answers.iter().filter(|answers| answers.last().is_some_and(DefiniteAnswer::is_unknown)).count(),
         damages: audit.run(),
         took: begun.elapsed(),
     })
@@ -127,6 +136,12 @@ async fn order_everything(
         done = async { tokio::try_join!(happened, ordered) } => Ok(done?.0),
         stalled = report_progress("settled", options.transfers, settled) => stalled,
     }
+}
+
+/// Sends one copy of every order, after every lease has expired.
+async fn ask_once(client: &HostileClient, orders: &[TransferOrder]) -> Result<()> {
+    let all = stream::iter(orders).map(|order| client.ask_once(order));
+    Ok(all.buffer_unordered(OPEN_ORDERS).try_collect::<()>().await?)
 }
 
 /// Asks for every order once more.

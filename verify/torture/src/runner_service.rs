@@ -12,21 +12,19 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use hapax::gate::{Failure, Reason};
+use hapax::gate::Reason;
 use hapax::http::axum::{Attempt, NotApplied, Unknown};
 use hapax::http::{IdempotencyLayer, Tenant};
-use hapax::ledger::{Call, Entry, Event, Terms};
+use hapax::ledger::{Call, Terms};
 use hapax::stores::{Postgres, PostgresLedger, PostgresUrl};
 use hapax::{Gate, OnLapse, Policy, Repeatable, Settings};
+use hapax_torture::transfers::{TABLES, transfer_with_entry};
 use tokio::net::TcpListener;
-use tokio_postgres::Transaction;
-
-const TABLES: &str = "
-    create table if not exists transfer (operation text, payer text, payee text, amount bigint)";
 
 async fn transfer(attempt: Attempt, State(ledger): State<PostgresLedger>, order: String) -> Response {
-    let moved = ledger
-        .run(Call::from(&*attempt), async move |transaction, entry| transfer_in(transaction, entry, &order).await);
+    let moved = ledger.run(Call::from(&*attempt), async move |transaction, entry| {
+        transfer_with_entry(transaction, entry, &order).await
+    });
     let refused = match moved.await {
         Ok(result) => return (StatusCode::CREATED, result.answer).into_response(),
         Err(refused) => refused,
@@ -40,20 +38,6 @@ async fn transfer(attempt: Attempt, State(ledger): State<PostgresLedger>, order:
             Unknown((StatusCode::SERVICE_UNAVAILABLE, "try again\n")).into_response()
         }
     }
-}
-
-async fn transfer_in(transaction: &Transaction<'_>, entry: &mut Entry, order: &str) -> Result<String, Failure<String>> {
-    let [from, to, amount] = order.split_whitespace().collect::<Vec<_>>()[..] else {
-        return Err(Failure::finally(String::from("send: FROM TO AMOUNT\n")));
-    };
-    let amount: i64 = amount.parse()?;
-    let operation = entry.operation().to_string();
-    let answer = format!("{from} gave {to} {amount}: {operation}\n");
-    transaction.execute("update account set balance = balance - $2 where name = $1", &[&from, &amount]).await?;
-    transaction.execute("update account set balance = balance + $2 where name = $1", &[&to, &amount]).await?;
-    transaction.execute("insert into transfer values ($1, $2, $3, $4)", &[&operation, &from, &to, &amount]).await?;
-    entry.emit(Event::new("transfers", answer.clone()).ordered_by(from.to_owned()))?;
-    Ok(answer)
 }
 
 #[tokio::main]

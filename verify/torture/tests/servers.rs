@@ -22,6 +22,12 @@ fn main() -> ExitCode {
         servers::test("no_fault_moves_money_twice_or_loses_an_answer", service, with_the_ledger),
         servers::test("the_same_holds_if_the_ledger_runs_the_transaction", service, with_the_runner),
         servers::test("the_same_holds_for_a_service_in_python_with_the_ledger_in_sql", python, in_python),
+        servers::test(
+            "two_gateways_on_postgresql_alone_run_an_operation_again_with_one_effect",
+            "postgres",
+            retried_by_two,
+        ),
+        servers::test("two_gateways_on_postgresql_alone_hold_what_may_have_run", "postgres", held_by_two),
         servers::test("the_audit_finds_second_effects_without_the_ledger", service, without_the_ledger),
         Trial::test("target::under_hold_no_message_has_a_second_effect_and_none_is_lost", || block_on(held())),
         Trial::test("target::without_faults_each_message_is_sent_once", || block_on(calm())),
@@ -36,11 +42,15 @@ fn block_on(test: impl Future<Output = ()>) -> Result<(), Failed> {
 }
 
 async fn run(transfers: u32, service: TorturedService) -> TortureResult {
+    run_with(transfers, service, FaultSelection::Everything).await
+}
+
+async fn run_with(transfers: u32, service: TorturedService, faults: FaultSelection) -> TortureResult {
     let folder = tempfile::tempdir().unwrap();
-    let options = TortureOptions { transfers, seed: 1, service, faults: FaultSelection::Everything };
+    let options = TortureOptions { transfers, seed: 1, service, faults };
     let result = hapax_torture::run(options, folder.path()).await.unwrap();
     println!("{:?} {:?}", result.faults, result.counts);
-    if service.has_ledger() && !result.damages.is_empty() {
+    if service.must_be_clean() && !result.damages.is_empty() {
         println!("the journal and the logs are in {}", folder.keep().display());
     }
     result
@@ -70,6 +80,21 @@ async fn in_python() {
     }
     assert_eq!(result.faults[&TortureFault::KillDatabase], 1);
     assert!(result.cuts >= 10, "{}", result.cuts);
+}
+
+async fn retried_by_two() {
+    let result = run_with(300, TorturedService::Gated, FaultSelection::KillEach(3)).await;
+    assert_eq!(result.damages, []);
+    assert_eq!((result.faults[&TortureFault::KillGateway], result.faults[&TortureFault::KillDatabase]), (6, 3));
+    assert_eq!((result.unknown, result.from_the_ledger), (0, 300));
+}
+
+async fn held_by_two() {
+    let result = run_with(300, TorturedService::Held, FaultSelection::KillEach(3)).await;
+    assert_eq!(result.damages, []);
+    assert_eq!((result.faults[&TortureFault::KillGateway], result.faults[&TortureFault::KillDatabase]), (6, 3));
+    // The kills have hit running operations.
+    assert!(result.unknown > 0, "{:?}", result.counts);
 }
 
 async fn without_the_ledger() {

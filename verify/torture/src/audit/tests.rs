@@ -31,7 +31,12 @@ impl CleanRun {
     }
 
     fn damages(&self) -> Vec<TransferDamage> {
-        let audit = TransferAudit { orders: &self.orders, answers: &self.answers, rows: &self.rows, has_ledger: true };
+        self.damages_of(&BTreeSet::new(), false)
+    }
+
+    fn damages_of(&self, stuck: &BTreeSet<u32>, is_held: bool) -> Vec<TransferDamage> {
+        let (orders, answers, rows) = (&self.orders[..], &self.answers[..], &self.rows);
+        let audit = TransferAudit { orders, answers, stuck, rows, has_ledger: true, is_held };
         audit.run().into_iter().map(|found| found.damage).collect()
     }
 }
@@ -70,4 +75,26 @@ fn the_audit_finds_every_planted_damage() {
         plant(&mut run);
         assert!(run.damages().contains(damage), "{number}: {damage:?} is not among {:?}", run.damages());
     }
+}
+
+#[test]
+fn an_order_that_still_runs_after_every_lease_is_found() {
+    assert_eq!(CleanRun::new().damages_of(&BTreeSet::from([1]), false), [TransferDamage::Stuck]);
+}
+
+/// The effect of such an order may be there or not, and its answer may come later.
+#[test]
+fn an_unknown_outcome_is_one_only_where_orders_are_held() {
+    let is_own = |answer: &DefiniteAnswer| answer.payload == Payload::Own;
+    let unknown = DefiniteAnswer { payload: Payload::Own, status: 409, body: "outcome-unknown".into() };
+    let nothing_stuck = BTreeSet::new();
+    let mut run = CleanRun::new();
+    run.answers[1].retain(|answer| !is_own(answer));
+    run.answers[1].push(unknown.clone());
+    assert_eq!(run.damages_of(&nothing_stuck, true), []);
+    assert!(run.damages_of(&nothing_stuck, false).contains(&TransferDamage::Refused));
+    run.answers[1].push(CleanRun::new().answers[1][0].clone());
+    assert_eq!(run.damages_of(&nothing_stuck, true), []);
+    run.answers[1].push(unknown);
+    assert_eq!(run.damages_of(&nothing_stuck, true), [TransferDamage::Forgotten]);
 }
