@@ -1,8 +1,11 @@
 use std::env;
 use std::fmt;
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
+use futures_util::future::join_all;
 use hapax_core::runtime::BoxFuture;
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Builder;
@@ -20,6 +23,7 @@ pub struct Backend {
     make: Arc<MakeSetup>,
     conditions: Conditions<Capability>,
     sequences: u64,
+    setups: u64,
 }
 
 impl fmt::Debug for Backend {
@@ -40,6 +44,7 @@ impl Backend {
             make: Arc::new(Box::new(move || Box::pin(make()))),
             conditions: Conditions { lacks: &[], service: None },
             sequences: SEQUENCES,
+            setups: 1,
         }
     }
 
@@ -65,6 +70,14 @@ impl Backend {
         self.sequences = sequences;
         self
     }
+
+    /// Compares so many sequences at once, each on a store of its own: most of the time, a store that syncs to a disk
+    /// waits.
+    #[must_use]
+    pub fn sequences_at_once(mut self, setups: u64) -> Self {
+        self.setups = setups;
+        self
+    }
 }
 
 /// The default number of random sequences. `HAPAX_SEQUENCES` replaces it for long runs.
@@ -81,41 +94,38 @@ pub fn main(backends: &[Backend]) -> ExitCode {
 
 fn case_trial(backend: &Backend, case: SuiteCase) -> Trial {
     let name = format!("{}::{}::clause_{:02}", backend.name, case.name, case.clause);
-    build_trial(backend, TrialPlan { name, needs: case.needs, is_concurrent: true }, move |setup| (case.run)(setup))
+    let make = Arc::clone(&backend.make);
+    backend.conditions.trial(name, case.needs, move || {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async {
+            let setup = make().await;
+            (case.run)(&*setup).await;
+        });
+        Ok(())
+    })
 }
 
 fn differential_trial(backend: &Backend) -> Trial {
     let requested = env::var("HAPAX_SEQUENCES").ok();
     let sequences =
         requested.map_or(backend.sequences, |count| count.parse().expect("HAPAX_SEQUENCES is not a number"));
-    // The steps are sequential: several threads would only spend time on waking each other.
-    let plan = TrialPlan { name: format!("{}::differential", backend.name), needs: None, is_concurrent: false };
-    build_trial(backend, plan, move |setup| {
-        Box::pin(async move {
-            let steps = differential(setup, 0..sequences).await;
-            println!("{sequences} sequences, {steps} steps, no difference");
-        })
-    })
-}
-
-struct TrialPlan {
-    name: String,
-    needs: Option<Capability>,
-    is_concurrent: bool,
-}
-
-fn build_trial(
-    backend: &Backend,
-    plan: TrialPlan,
-    body: impl for<'a> FnOnce(&'a dyn Setup) -> BoxFuture<'a, ()> + Send + 'static,
-) -> Trial {
-    let make = Arc::clone(&backend.make);
-    backend.conditions.trial(plan.name, plan.needs, move || {
-        let mut runtime = if plan.is_concurrent { Builder::new_multi_thread() } else { Builder::new_current_thread() };
-        runtime.worker_threads(2).enable_all().build()?.block_on(async {
+    let (make, setups) = (Arc::clone(&backend.make), backend.setups);
+    backend.conditions.trial(format!("{}::differential", backend.name), None, move || {
+        // The steps are sequential: several threads would only spend time on waking each other.
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let begun = Instant::now();
+        let steps = runtime.block_on(join_all((0..setups).map(async |number| {
             let setup = make().await;
-            body(&*setup).await;
-        });
+            differential(&*setup, share(sequences, number, setups)).await
+        })));
+        let (steps, took) = (steps.into_iter().sum::<usize>(), begun.elapsed().as_secs());
+        println!("{sequences} sequences, {steps} steps in {took} s, no difference");
         Ok(())
     })
+}
+
+/// The seeds of one of several setups.
+fn share(sequences: u64, number: u64, setups: u64) -> Range<u64> {
+    let first = |number| sequences * number / setups;
+    first(number)..first(number + 1)
 }

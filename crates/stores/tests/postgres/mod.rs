@@ -12,7 +12,7 @@ use hapax_testkit::{Backend, Capability, ClockStep, Setup, StoredPart};
 
 pub(crate) fn backend() -> Backend {
     let setup = || async { Box::new(PostgresSetup::new().await) as Box<dyn Setup> };
-    let backend = Backend::new("postgres", setup).sequences(100);
+    let backend = Backend::new("postgres", setup).sequences(1_000).sequences_at_once(8);
     backend.requiring("postgres").lacking(LACKING)
 }
 

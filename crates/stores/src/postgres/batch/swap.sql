@@ -52,6 +52,18 @@ with clock as materialized (
     returning rk
 ), written as (
     select rk from replaced union all select rk from inserted
+), hidden as (
+    -- Completions under older tokens: their rows no longer show the newer ones.
+    select a.seen_token as token
+      from written w join asked a on a.rk = w.rk
+     where (a.seen_token < 0, a.seen_token) > (a.token < 0, a.token)
+     order by (a.seen_token < 0) desc, a.seen_token desc
+     limit 1
+), raised as (
+    update hapax_store s
+       set mark = h.token
+      from hidden h
+     where s.id = 1 and (h.token < 0, h.token) > (s.mark < 0, s.mark)
 )
 select a.rk as asked_rk, c.now, c.mark, w.rk is not null as is_written, null::bigint as newest_token, f.*
   from asked a cross join clock c left join found f on f.rk = a.rk left join written w on w.rk = a.rk

@@ -25,7 +25,15 @@ with clock as materialized (
      where $15::timestamptz is null and not exists (select from found)
         on conflict (rk) do nothing
     returning rk
+), written as (
+    select rk from replaced union all select rk from inserted
+), raised as (
+    -- A completion under an older token: its row no longer shows the newer one.
+    update hapax_store s
+       set mark = $20
+      from written
+     where s.id = 1 and ($20 < 0, $20) > ($6 < 0, $6) and ($20 < 0, $20) > (s.mark < 0, s.mark)
 )
-select $1 as asked_rk, c.now, c.mark, exists (select from replaced) or exists (select from inserted) as is_written,
+select $1 as asked_rk, c.now, c.mark, exists (select from written) as is_written,
        null::bigint as newest_token, f.*
   from clock c left join found f on true
