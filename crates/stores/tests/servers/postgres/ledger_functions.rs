@@ -1,9 +1,9 @@
 //! The ledger in SQL: what its suite cannot see, because the other doors do not have it.
 
-use hapax_core::ledger::{Call, Terms};
+use hapax_core::ledger::{Call, Claimed, Terms};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{Fingerprint, Rule};
-use hapax_testkit::servers::{self, PostgresSchema};
+use hapax_testkit::servers::{self, PostgresSchema, PostgresServer, PostgresServerOptions};
 use libtest_mimic::Trial;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
@@ -22,6 +22,9 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("an_operation_that_is_closed_is_dead_in_sql", POSTGRES, dead),
         servers::test("an_operation_that_has_ended_is_not_busy_in_sql", POSTGRES, two_replays),
         servers::test("a_refusal_can_be_recorded_in_sql_without_its_effect", POSTGRES, refusal),
+        servers::test("a_claim_of_another_transaction_cannot_be_finished_in_sql", POSTGRES, foreign_claim),
+        servers::test("a_prepared_transaction_has_finished_its_operation", POSTGRES, prepared),
+        servers::test("an_ended_operation_is_busy_in_rust_while_a_copy_reads_it", POSTGRES, busy_while_read),
     ]
 }
 
@@ -256,6 +259,61 @@ async fn two_replays() {
     assert_eq!(once(&owner, "one", None).await, replay);
     assert_eq!(once(&other, "two", None).await.unwrap().0, "fresh");
     assert_eq!(once(&owner, "two", None).await, Ok(("busy".into(), None)));
+}
+
+/// Only a superuser without triggers can commit an open claim.
+async fn foreign_claim() {
+    let (schema, owner) = with_tables().await;
+    let admin = connect(&schema, "postgres").await;
+    let name = schema.name();
+    admin.batch_execute(&format!("set search_path to {name}; set session_replication_role = replica")).await.unwrap();
+    assert_eq!(once(&admin, "one", None).await.unwrap().0, "fresh");
+    assert_eq!(done(&owner, "one", b"").await, Err(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE));
+    let open = owner.query_one("select count(*) from hapax_ledger where open = 1", &[]).await.unwrap();
+    assert_eq!(open.get::<_, i64>(0), 1, "the claim is committed and open");
+}
+
+/// Two-phase commit. A claim that is not finished cannot be prepared.
+async fn prepared() {
+    let server = PostgresServer::start(PostgresServerOptions::new().with_args(&["-c", "max_prepared_transactions=2"]));
+    let server = server.await.unwrap();
+    ledger(&server.url(), terms()).create_tables().await.unwrap();
+    let claimant = server.client().await.unwrap();
+    claimant.batch_execute("begin").await.unwrap();
+    assert_eq!(once(&claimant, "one", None).await.unwrap().0, "fresh");
+    let unfinished = claimant.batch_execute("prepare transaction 'first'").await.unwrap_err();
+    assert_eq!(code(&unfinished), SqlState::FOREIGN_KEY_VIOLATION);
+    for (end, outcome) in [("rollback prepared 'first'", "fresh"), ("commit prepared 'first'", "replay")] {
+        let claimant = server.client().await.unwrap();
+        claimant.batch_execute("begin").await.unwrap();
+        assert_eq!(once(&claimant, "one", None).await.unwrap().0, "fresh");
+        done(&claimant, "one", b"done").await.unwrap();
+        claimant.batch_execute("prepare transaction 'first'").await.unwrap();
+        server.restart().await.unwrap();
+        let other = server.client().await.unwrap();
+        assert_eq!(once(&other, "one", None).await, Ok(("busy".into(), None)));
+        other.batch_execute(end).await.unwrap();
+        other.batch_execute("begin").await.unwrap();
+        assert_eq!(once(&other, "one", None).await.unwrap().0, outcome);
+    }
+}
+
+/// Row K1 comes first: without the lock, the ledger in Rust reads nothing.
+async fn busy_while_read() {
+    let (schema, copy) = with_tables().await;
+    let ledger = ledger(&schema.url(), terms());
+    run(&ledger, "one").await.unwrap();
+    copy.batch_execute("begin").await.unwrap();
+    assert_eq!(once(&copy, "one", None).await.unwrap().0, "replay");
+    let mut other = connect(&schema, schema.name()).await;
+    let transaction = other.transaction().await.unwrap();
+    let claimed = ledger.claim::<String>(&transaction, &call("one")).await.unwrap();
+    assert!(matches!(claimed, Claimed::Busy), "{claimed:?}");
+    transaction.rollback().await.unwrap();
+    copy.batch_execute("rollback").await.unwrap();
+    let transaction = other.transaction().await.unwrap();
+    let claimed = ledger.claim::<String>(&transaction, &call("one")).await.unwrap();
+    assert!(matches!(&claimed, Claimed::Replay(answer) if answer == "done"), "{claimed:?}");
 }
 
 async fn refusal() {
