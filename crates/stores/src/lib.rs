@@ -31,6 +31,8 @@ mod postgres;
 mod redis;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]
 mod schema;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod server_events;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod spread;
 #[cfg(any(feature = "postgres", feature = "sqlx"))]

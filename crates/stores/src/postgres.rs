@@ -28,6 +28,7 @@ mod row;
 mod statements;
 mod sweep;
 mod tables;
+mod timeline;
 mod tls;
 mod url;
 
@@ -52,6 +53,7 @@ use pool::{ConnectionPool, Parameter};
 use row::RecordReply;
 use statements::Statements;
 use sweep::SweepPosition;
+use timeline::TimelineMonitor;
 
 use crate::schema;
 
@@ -113,6 +115,7 @@ struct Shared {
     runtime: Arc<dyn Runtime>,
     statements: Statements,
     clock: ServerClock,
+    monitor: Arc<TimelineMonitor>,
     /// Set once the tables are there.
     has_tables: OnceCell<()>,
     swept_to: SweepPosition,
@@ -144,11 +147,12 @@ impl Postgres {
     /// `Unusable` if a file in the URL cannot be read, or contains no certificate.
     pub fn with(url: &PostgresUrl, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let url = Arc::new(url.clone());
-        let pool = ConnectionPool::new(Arc::clone(&url), Arc::clone(&runtime), url.connections)?;
-        let connections = url.connections;
+        let (monitor, connections) = (Arc::new(TimelineMonitor::new(&url.schema)), url.connections);
+        let pool = ConnectionPool::watched(Arc::clone(&url), Arc::clone(&runtime), connections, Arc::clone(&monitor))?;
         let shared = Arc::new(Shared {
             statements: Statements::new(&url.schema),
             clock: ServerClock::new(Arc::clone(&runtime)),
+            monitor,
             runtime,
             has_tables: OnceCell::new(),
             swept_to: SweepPosition::default(),
@@ -186,7 +190,9 @@ impl Postgres {
     }
 
     async fn findings(&self) -> Result<Vec<Finding>, PostgresCallError> {
-        let rows = self.pool.query(&self.shared.statements.facts, &[]).await?;
+        let mut connection = self.pool.begin_call().await?;
+        self.shared.monitor.observe(connection.client_mut()).await;
+        let rows = connection.query(&self.shared.statements.facts, &[]).await?;
         let row = rows.first().ok_or_else(|| {
             PostgresCallError::Judged(Error::new(ErrorKind::NotApplied, "the server does not tell its settings"))
         })?;
@@ -194,6 +200,7 @@ impl Postgres {
         let isolation: String = row.try_get("isolation").map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_record", "hapax_store"]);
         findings.extend(record_findings(&isolation, self.shared.url.tls));
+        findings.extend(self.shared.monitor.findings());
         Ok(findings)
     }
 }
@@ -293,7 +300,8 @@ impl Store for Postgres {
     /// Returns a store with connections of its own, driven by the executor of the caller.
     async fn dedicated(self: Arc<Self>) -> Result<Arc<dyn Store>> {
         let url = Arc::clone(&self.shared.url);
-        let pool = ConnectionPool::new(url, Arc::new(Tokio::current()), DEDICATED)?;
+        let monitor = Arc::clone(&self.shared.monitor);
+        let pool = ConnectionPool::watched(url, Arc::new(Tokio::current()), DEDICATED, monitor)?;
         let shared = Arc::clone(&self.shared);
         let queues = Queues::new(&shared, &pool, DEDICATED);
         Ok(Arc::new(Self { shared, pool, queues }))
@@ -334,7 +342,8 @@ impl Inspect for Postgres {
         inspection::purge(self, rk, seen).await
     }
 
-    /// Checks the server's version, role and settings, and whether the tables are there.
+    /// Checks the server's version, role and settings, whether it was replaced or lost records, and whether the tables
+    /// are there.
     async fn check(&self) -> Result<Vec<Finding>> {
         let findings = self.findings().await?;
         // A server that must not be used gets no tables.

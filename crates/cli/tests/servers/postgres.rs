@@ -1,5 +1,6 @@
 //! Tests of the gateway with PostgreSQL.
 
+use hapax_testkit::proxy::{Direction, NetworkFault, Proxy};
 use hapax_testkit::servers::{self, PostgresServer, PostgresServerOptions, Trial};
 use http::StatusCode;
 
@@ -13,6 +14,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         servers::test("a_gateway_starts_before_its_server", postgres, before_its_server),
         servers::test("a_role_that_may_not_create_tables_is_refused", postgres, without_rights),
         servers::test("a_server_that_does_not_sync_is_reported", postgres, no_sync),
+        servers::test("a_standby_promoted_with_loss_is_reported", postgres, promoted_with_loss),
         servers::test("the_audit_of_the_demo_holds", postgres, demo_audit),
     ]
 }
@@ -73,6 +75,42 @@ async fn no_sync() {
     let gateway = Gateway::start(api.address, &server.url(), &flags).await;
     let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap();
     assert!(metrics.body.contains("hapax_gateway_store_findings{severity=\"warn\"} 1\n"), "{}", metrics.body);
+}
+
+/// The operation whose record was lost runs again: only a ledger could prevent that. The log and the metrics tell.
+async fn promoted_with_loss() {
+    let primary = start(&[]).await;
+    let [replication, clients] =
+        [Proxy::start(primary.address()).await.unwrap(), Proxy::start(primary.address()).await.unwrap()];
+    let options = PostgresServerOptions::new().standby_of(replication.address());
+    let standby = PostgresServer::start(options).await.unwrap();
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let url = format!("postgres://postgres@{}/postgres", clients.address());
+    let gateway = Gateway::start(api.address, &url, &["--data-dir", directory.path().to_str().unwrap()]).await;
+    let kept = gateway.post("/charges", "kept-key", "{}").await.unwrap();
+    standby.catch_up_with(&primary).await.unwrap();
+    replication.inject(NetworkFault::HalfOpen(Direction::ToClient));
+    assert_eq!(gateway.post("/charges", "lost-key", "{}").await.unwrap().status, StatusCode::CREATED);
+    primary.kill();
+    standby.promote().await.unwrap();
+    clients.redirect_to(standby.address());
+    clients.reset();
+    until("the gateway uses the new primary", async || {
+        gateway.get(gateway.admin, "/readyz").await.is_some_and(|got| got.status == 200)
+    })
+    .await;
+    let metrics = gateway.get(gateway.admin, "/metrics").await.unwrap().body;
+    assert!(metrics.contains("hapax_amnesia_total 1\n"), "{metrics}");
+    assert!(metrics.contains("hapax_gateway_store_findings{severity=\"warn\"} 2\n"), "{metrics}");
+    let copies = [gateway.post("/charges", "kept-key", "{}").await, gateway.post("/charges", "lost-key", "{}").await];
+    let [kept_copy, lost_copy] = copies.map(Option::unwrap);
+    assert!(kept_copy.is_replayed() && kept_copy.body == kept.body, "{}", kept_copy.body);
+    assert!(!lost_copy.is_replayed() && api.count() == 3, "{}", lost_copy.body);
+    gateway.terminate();
+    let (_, logs) = gateway.wait_for_exit();
+    for event in ["the server has lost records since the last check", "the server has another timeline"] {
+        assert_eq!(logs.matches(event).count(), 1, "{logs}");
+    }
 }
 
 async fn demo_audit() {

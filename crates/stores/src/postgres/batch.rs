@@ -30,6 +30,7 @@ use super::clock::ServerClock;
 use super::pool::ConnectionPool;
 use super::row::RecordReply;
 use super::statements::{CallStatements, Statements};
+use super::timeline::WrittenRecord;
 
 pub(super) use begin::BeginCall;
 use columns::Column;
@@ -59,6 +60,9 @@ pub(super) trait BatchCall: Send + Sync + 'static {
 
     /// Prepares the call to be sent now.
     fn prepare(&mut self, clock: &ServerClock);
+
+    /// What the call has written, once the server has confirmed it. `None` for a write whose loss loses no record.
+    fn written(&self) -> Option<WrittenRecord>;
 
     /// The parameters of the statements for these calls.
     fn columns<'a>(calls: &[&'a Self]) -> Vec<Column<'a>>;

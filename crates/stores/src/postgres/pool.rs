@@ -1,14 +1,13 @@
 //! Connections that calls share: each call has one to itself until it gets its reply.
 
 mod direct;
+mod listen;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
 use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
@@ -17,13 +16,13 @@ use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
+use tokio_postgres::{Client, Connection, NoTls, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::call_error::PostgresCallError;
+use super::timeline::TimelineMonitor;
 use super::tls::{self, TlsMode};
 use super::url::PostgresUrl;
 
@@ -59,12 +58,32 @@ impl ConnectionPool {
     /// # Errors
     /// `Unusable` if a file in the URL cannot be read.
     pub(crate) fn new(url: Arc<PostgresUrl>, runtime: Arc<dyn Runtime>, connections: usize) -> Result<Self> {
+        Self::build(url, runtime, connections, None)
+    }
+
+    /// Creates a pool as [`ConnectionPool::new`] does. The monitor observes each connection before it is used.
+    pub(super) fn watched(
+        url: Arc<PostgresUrl>,
+        runtime: Arc<dyn Runtime>,
+        connections: usize,
+        monitor: Arc<TimelineMonitor>,
+    ) -> Result<Self> {
+        Self::build(url, runtime, connections, Some(monitor))
+    }
+
+    fn build(
+        url: Arc<PostgresUrl>,
+        runtime: Arc<dyn Runtime>,
+        connections: usize,
+        monitor: Option<Arc<TimelineMonitor>>,
+    ) -> Result<Self> {
         url.config()?;
         let uses_tls = url.tls != TlsMode::Disable;
         let tls = uses_tls.then(|| tls::client_config(url.tls, &url.tls_files)).transpose()?;
         let system_tls = tls.filter(|_| !url.tls_files.has_any());
         let permits = Arc::new(Semaphore::new(2 * connections));
-        let connector = Arc::new(ConnectorParts { url, system_tls, runtime, permits, spares: Mutex::default() });
+        let connector =
+            Arc::new(ConnectorParts { url, system_tls, runtime, permits, spares: Mutex::default(), monitor });
         let built = managed::Pool::builder(Connector(Arc::clone(&connector))).max_size(connections).build();
         let connections = built.map_err(|source| {
             Error::new(ErrorKind::Unusable, "the pool of connections cannot be created").caused_by(source)
@@ -104,54 +123,6 @@ impl ConnectionPool {
     pub(crate) async fn begin_call(&self) -> Result<UnansweredCall<'_>, PostgresCallError> {
         Ok(UnansweredCall { connection: Some(self.get().await?), pool: self })
     }
-}
-
-impl ConnectionPool {
-    /// Opens a connection beside those of the pool, runs this statement, and calls `notified` once, and then for each
-    /// notification, until the connection ends.
-    ///
-    /// # Cancel safety
-    /// If dropped, the connection is closed.
-    pub(crate) async fn listen(&self, statement: &str, notified: impl Fn()) -> Result<(), PostgresCallError> {
-        let parts = &self.connector;
-        let config = parts.url.config().map_err(PostgresCallError::Judged)?;
-        if parts.url.tls == TlsMode::Disable {
-            let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;
-            return heed(client, connection, statement, notified).await;
-        }
-        let connected = config.connect(MakeRustlsConnect::new(parts.tls()?)).await;
-        let (client, connection) = connected.map_err(PostgresCallError::NotConnected)?;
-        heed(client, connection, statement, notified).await
-    }
-}
-
-/// Runs the statement on the connection, and reads notifications until it ends.
-async fn heed<S, T>(
-    client: Client,
-    mut connection: Connection<S, T>,
-    statement: &str,
-    notified: impl Fn(),
-) -> Result<(), PostgresCallError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
-{
-    let messages = poll_fn(|context| {
-        while let Some(message) = ready!(connection.poll_message(context)) {
-            if let AsyncMessage::Notification(_) = message? {
-                notified();
-            }
-        }
-        Poll::Ready(Ok(()))
-    });
-    let statement = async {
-        client.batch_execute(statement).await?;
-        notified();
-        // The connection ends when its client is dropped.
-        std::future::pending().await
-    };
-    let ended = select(pin!(messages), pin!(statement)).await.factor_first().0;
-    ended.map_err(PostgresCallError::Sent)
 }
 
 impl fmt::Debug for ConnectionPool {
@@ -294,6 +265,7 @@ struct ConnectorParts {
     /// Sessions whose callers gave up before they were open. The next callers get them: otherwise callers whose timeout
     /// is shorter than a connect would never get a connection.
     spares: Mutex<Vec<Session>>,
+    monitor: Option<Arc<TimelineMonitor>>,
 }
 
 /// A client with what is known of its connection.
@@ -365,6 +337,14 @@ impl ConnectorParts {
     }
 
     async fn open(&self, permit: OwnedSemaphorePermit) -> Result<Session, PostgresCallError> {
+        let session = self.connect(permit).await?;
+        if let Some(monitor) = &self.monitor {
+            monitor.observe(&session.client).await;
+        }
+        Ok(session)
+    }
+
+    async fn connect(&self, permit: OwnedSemaphorePermit) -> Result<Session, PostgresCallError> {
         let config = self.url.config().map_err(PostgresCallError::Judged)?;
         if self.url.tls == TlsMode::Disable {
             let (client, connection) = config.connect(NoTls).await.map_err(PostgresCallError::NotConnected)?;

@@ -14,6 +14,7 @@ use redis::{RedisError, Value, cmd, pipe};
 
 use super::server_info::ServerInfo;
 use super::value;
+use crate::server_events::{EventCounter, LastValue};
 
 /// A key with a random value, written once and without expiry. If its value changes, the server has lost its data.
 pub(super) const SENTINEL: &str = "hx:amnesia";
@@ -38,42 +39,6 @@ pub(super) struct ServerMonitor {
     sentinel_problem: Mutex<Option<&'static str>>,
     pub(super) data_losses: EventCounter,
     pub(super) process_changes: EventCounter,
-}
-
-/// The last observed value, and the number of the observation that read it.
-#[derive(Default)]
-struct LastValue(Mutex<(u64, Option<Bytes>)>);
-
-impl LastValue {
-    /// Stores the value and returns whether it differs from the one before. Ignores an observation that is older than
-    /// the last.
-    fn has_changed(&self, observation: u64, value: Bytes) -> bool {
-        let mut last = self.0.lock();
-        if observation < last.0 {
-            return false;
-        }
-        let (_, before) = std::mem::replace(&mut *last, (observation, Some(value.clone())));
-        before.is_some_and(|before| before != value)
-    }
-}
-
-/// Counts an event. One check reports each new count once.
-#[derive(Default)]
-pub(super) struct EventCounter {
-    count: AtomicU64,
-    reported: AtomicU64,
-}
-
-impl EventCounter {
-    fn increment(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the count if it has grown since the last call, and marks it as reported.
-    pub(super) fn take_unreported(&self) -> Option<u64> {
-        let count = self.count.load(Ordering::Relaxed);
-        (self.reported.swap(count, Ordering::Relaxed) < count).then_some(count)
-    }
 }
 
 impl ServerMonitor {
@@ -199,20 +164,5 @@ const NO_PERMISSION: &str = "the user may not read and write the key hx:amnesia,
 impl fmt::Debug for ServerMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServerMonitor")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_older_observation_is_ignored() {
-        let (last, value) = (LastValue::default(), |name: &'static str| Bytes::from_static(name.as_bytes()));
-        assert!(!last.has_changed(0, value("first")));
-        assert!(last.has_changed(2, value("second")));
-        assert!(!last.has_changed(1, value("first")), "observation 1 is older than observation 2");
-        assert!(!last.has_changed(3, value("second")));
-        assert!(last.has_changed(4, value("first")));
     }
 }

@@ -4,6 +4,7 @@ mod access;
 mod batches;
 mod calls;
 mod emitting;
+mod failovers;
 mod ledger;
 mod ledger_failures;
 mod ledger_functions;
@@ -26,7 +27,8 @@ use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
     let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_functions::tests(), ledger_upkeep::tests()];
-    let records = [access::tests(), batches::tests(), calls::tests(), outages::tests(), schemas::tests()];
+    let records =
+        [access::tests(), batches::tests(), calls::tests(), failovers::tests(), outages::tests(), schemas::tests()];
     let others = [emitting::tests(), outbox::tests(), snippets::tests(), sqlx::tests(), worker::tests()];
     ledgers.into_iter().chain(records).chain(others).flatten().collect()
 }

@@ -20,6 +20,7 @@ use crate::{ClockStep, ports};
 /// The options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresServerOptions {
+    primary: Option<SocketAddr>,
     arguments: Vec<String>,
 }
 
@@ -28,6 +29,13 @@ impl PostgresServerOptions {
     /// port and lets every user in without a password.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A standby that copies the server at this address, and streams its changes. The primary does not wait for it.
+    #[must_use]
+    pub fn standby_of(mut self, primary: SocketAddr) -> Self {
+        self.primary = Some(primary);
+        self
     }
 
     /// Adds arguments, `-c` and `synchronous_commit=off` for instance.
@@ -149,6 +157,37 @@ impl PostgresServer {
         self.process.kill();
     }
 
+    /// Waits until this standby has everything that its primary has confirmed.
+    ///
+    /// # Errors
+    ///
+    /// If one of them does not answer.
+    pub async fn catch_up_with(&self, primary: &Self) -> io::Result<()> {
+        let (standby, primary) = (self.client().await?, primary.client().await?);
+        let flushed = primary.query_one("select pg_current_wal_flush_lsn()::text", &[]).await;
+        let flushed: String = flushed.map_err(io::Error::other)?.get(0);
+        let replayed = format!("select coalesce(pg_last_wal_replay_lsn() >= '{flushed}', false)");
+        let mut poll = poll();
+        while !standby.query_one(&replayed, &[]).await.map_err(io::Error::other)?.get::<_, bool>(0) {
+            poll.tick().await;
+        }
+        Ok(())
+    }
+
+    /// Makes a standby the primary, and waits until it takes writes.
+    ///
+    /// # Errors
+    ///
+    /// If it does not.
+    ///
+    /// # Cancel safety
+    ///
+    /// The standby may be promoted even if the future is dropped.
+    pub async fn promote(&self) -> io::Result<()> {
+        let promoted = self.client().await?.query_one("select pg_promote()", &[]).await.map_err(io::Error::other)?;
+        if promoted.get(0) { Ok(()) } else { Err(io::Error::other("the standby is still one")) }
+    }
+
     /// Asks the server to disconnect its clients and to end (SIGINT), and waits until it has ended.
     ///
     /// # Errors
@@ -206,6 +245,9 @@ impl PostgresServer {
         let configure = |command: &mut Command| {
             let port = self.address.port().to_string();
             command.args(["--bind", "127.0.0.1", "--port", &port, "--dir"]).arg(self.data_folder());
+            if let Some(primary) = self.options.primary {
+                command.args(["--standby-of", &primary.to_string()]);
+            }
             command.args(&self.options.arguments);
         };
         let _ = fs::remove_file(self.pid_file());

@@ -8,6 +8,7 @@ use super::columns::{Column, record_columns};
 use super::{BatchCall, CallStatements, Statements};
 use crate::postgres::clock::ServerClock;
 use crate::postgres::row::RecordColumns;
+use crate::postgres::timeline::WrittenRecord;
 
 /// A begin with the grant that it asks for.
 pub(in crate::postgres) struct BeginCall {
@@ -46,6 +47,10 @@ impl BatchCall for BeginCall {
     /// Draws the token: it would be too small after a long wait for a connection.
     fn prepare(&mut self, clock: &ServerClock) {
         *self = Self::new(&self.ask, clock);
+    }
+
+    fn written(&self) -> Option<WrittenRecord> {
+        Some(WrittenRecord { rk: self.rk, token: self.grant.token, is_completed: false })
     }
 
     fn columns<'a>(calls: &[&'a Self]) -> Vec<Column<'a>> {

@@ -8,6 +8,7 @@ use super::columns::{Column, answer_bytes, record_columns};
 use super::{BatchCall, CallStatements, Statements};
 use crate::postgres::clock::ServerClock;
 use crate::postgres::row::{self, RecordColumns};
+use crate::postgres::timeline::WrittenRecord;
 
 /// A completion of a grant.
 #[derive(Clone)]
@@ -36,6 +37,10 @@ impl BatchCall for CompleteCall {
     }
 
     fn prepare(&mut self, _: &ServerClock) {}
+
+    fn written(&self) -> Option<WrittenRecord> {
+        Some(WrittenRecord { rk: self.rk, token: self.ask.claim.token, is_completed: true })
+    }
 
     fn columns<'a>(calls: &[&'a Self]) -> Vec<Column<'a>> {
         let records: Vec<_> = calls.iter().map(|call| RecordColumns::of(Some(&call.change.record), &call.rk)).collect();

@@ -8,6 +8,7 @@ use super::columns::Column;
 use super::{BatchCall, CallStatements, Statements};
 use crate::postgres::clock::ServerClock;
 use crate::postgres::row;
+use crate::postgres::timeline::WrittenRecord;
 
 /// A renewal of the grant with this claim.
 #[derive(Clone)]
@@ -32,6 +33,10 @@ impl BatchCall for RenewCall {
     }
 
     fn prepare(&mut self, _: &ServerClock) {}
+
+    fn written(&self) -> Option<WrittenRecord> {
+        None
+    }
 
     fn columns<'a>(calls: &[&'a Self]) -> Vec<Column<'a>> {
         let each = || calls.iter();

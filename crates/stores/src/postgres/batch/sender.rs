@@ -15,7 +15,7 @@ use super::{BatchCall, BatchQueue, WaitingCall};
 use crate::postgres::call_error::{PostgresCallError, SharedCallError};
 use crate::postgres::clock::SendingTime;
 use crate::postgres::pool::{Parameter, UnansweredCall};
-use crate::postgres::row;
+use crate::postgres::row::{self, RecordReply};
 use crate::postgres::statements::CallStatements;
 
 /// One of the tasks that send the calls of a queue. It ends when no call waits.
@@ -90,9 +90,19 @@ impl<C: BatchCall> BatchSender<C> {
             let read = is_written.and_then(|is_written| row::reply(row, &rk, is_written));
             // A failed send means that the caller has given up.
             let _ = reply.send(read.map(|read| {
-                self.queue.shared.clock.learn(sending, &read.seen);
+                self.learn(&call, sending, &read);
                 (call, read)
             }));
+        }
+    }
+}
+
+impl<C: BatchCall> BatchSender<C> {
+    fn learn(&self, call: &C, sending: &SendingTime, read: &RecordReply) {
+        let shared = &self.queue.shared;
+        shared.clock.learn(sending, &read.seen);
+        if let Some(written) = call.written().filter(|_| read.is_written) {
+            shared.monitor.note_write(written);
         }
     }
 }

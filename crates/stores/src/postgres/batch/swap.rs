@@ -8,6 +8,7 @@ use super::columns::{Column, answer_bytes, record_columns};
 use super::{BatchCall, CallStatements, Statements};
 use crate::postgres::clock::ServerClock;
 use crate::postgres::row::{self, RecordColumns};
+use crate::postgres::timeline::WrittenRecord;
 
 /// A change of the record that was seen.
 #[derive(Clone)]
@@ -33,6 +34,11 @@ impl BatchCall for SwapCall {
     }
 
     fn prepare(&mut self, _: &ServerClock) {}
+
+    fn written(&self) -> Option<WrittenRecord> {
+        let (token, is_completed) = (self.next.record.token, self.next.record.state.holding().is_none());
+        Some(WrittenRecord { rk: self.rk, token, is_completed })
+    }
 
     fn columns<'a>(calls: &[&'a Self]) -> Vec<Column<'a>> {
         let next: Vec<_> = calls.iter().map(|call| RecordColumns::of(Some(&call.next.record), &call.rk)).collect();
