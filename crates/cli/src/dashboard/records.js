@@ -30,6 +30,8 @@ export async function records(process, chosen = 'indeterminate', cursor) {
   return [
     element('h2', {}, 'Records'),
     element('p', { class: 'actions' }, states),
+    element('p', { class: 'soft' },
+      'Records do not name their namespace: this list has the records of all gateways and workers on the store.'),
     table(COLUMNS, page.records, page.next ? 'None on this page.' : 'There is no record in this list.'),
     damaged(page.damaged),
     page.next ? element('p', {}, link(['records', chosen, page.next], 'next page')) : null,

@@ -133,9 +133,13 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
     // Many at once.
     let (code, planned, error) = run(&["release", "--state", "indeterminate", "--dry-run"]);
     assert!(code == 0 && planned.len() == 1 && error.contains("nothing is written"), "{error}");
+    assert!(error.contains("the records of all gateways and workers on this store"), "{error}");
+    let (code, _, error) = run(&["release", "--state", "indeterminate"]);
+    assert!(code == 2 && error.contains("add --all-namespaces"), "{code} {error}");
     assert_eq!(show("unknown too")["state"], "indeterminate");
-    assert_eq!(run(&["release", "--state", "indeterminate", "--older-than", "1h"]).1.len(), 0);
-    assert_eq!(run(&["release", "--state", "indeterminate"]).1.len(), 1);
+    let all = ["release", "--state", "indeterminate", "--all-namespaces"];
+    assert_eq!(run(&[&all[..], &["--older-than", "1h"]].concat()).1.len(), 0);
+    assert_eq!(run(&all).1.len(), 1);
     assert_eq!(show("unknown too")["state"], "released");
 
     let events = std::fs::read_to_string(&audit).unwrap();

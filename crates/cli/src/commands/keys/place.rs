@@ -35,7 +35,7 @@ pub(super) struct PlaceArgs {
 
     /// The namespace of the service, for --key and for the default audit file [default: default]
     ///
-    /// The admin API knows its own.
+    /// The admin API knows its own. Lists, and writes of many records, are about all namespaces of the store.
     #[arg(long, value_name = "NAME", requires = "store", default_value = "default", hide_default_value = true)]
     namespace: String,
 

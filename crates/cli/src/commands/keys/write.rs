@@ -27,6 +27,13 @@ pub(super) struct WriteArgs {
     #[command(flatten)]
     filter: ListFilter,
 
+    /// Your word that records of other gateways and workers may be written, too
+    ///
+    /// A record does not name its namespace, so --state and --older-than find the records of every gateway and worker
+    /// on the store. A write of many records needs this flag.
+    #[arg(long, conflicts_with = "rk")]
+    all_namespaces: bool,
+
     /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -74,6 +81,10 @@ pub(super) struct PurgeArgs {
     #[command(flatten)]
     write: WriteArgs,
 }
+
+/// Why a write of many records may reach further than its user thinks.
+const ALL_NAMESPACES: &str =
+    "records do not name their namespace: these are the records of all gateways and workers on this store";
 
 fn header(field: &str) -> Result<(String, String), String> {
     let (name, value) = field.split_once(':').ok_or("write NAME: VALUE")?;
@@ -129,6 +140,9 @@ impl WriteArgs {
                 let message = anyhow!("add --token N, the token that `hapax keys show {rk}` prints");
                 Err(CommandError::usage(message))
             }
+            (None, _) if !self.all_namespaces && !self.dry_run => {
+                Err(CommandError::usage(anyhow!("{ALL_NAMESPACES}; add --all-namespaces if you mean all of them")))
+            }
             (None, _) => self.write_many(action, body).await,
         }
     }
@@ -170,7 +184,7 @@ impl WriteArgs {
         found.sort_unstable();
         found.dedup_by(|left, right| left.0 == right.0);
         if self.dry_run {
-            eprintln!("{} records; nothing is written", found.len());
+            eprintln!("{} records; nothing is written; {ALL_NAMESPACES}", found.len());
             return Ok(ExitCode::SUCCESS);
         }
         let mut refused = 0_usize;
