@@ -200,7 +200,6 @@ impl Postgres {
         let isolation: String = row.try_get("isolation").map_err(PostgresCallError::Sent)?;
         let mut findings = facts.findings(&["hapax_record", "hapax_store"]);
         findings.extend(record_findings(&isolation, self.shared.url.tls));
-        findings.extend(self.shared.monitor.findings());
         Ok(findings)
     }
 }
@@ -345,16 +344,17 @@ impl Inspect for Postgres {
     /// Checks the server's version, role and settings, whether it was replaced or lost records, and whether the tables
     /// are there.
     async fn check(&self) -> Result<Vec<Finding>> {
-        let findings = self.findings().await?;
+        let mut findings = self.findings().await?;
         // A server that must not be used gets no tables.
-        if findings.iter().any(|finding| finding.severity == Severity::Refuse) {
-            return Ok(findings);
+        if findings.iter().all(|finding| finding.severity != Severity::Refuse) {
+            self.create_tables().await?;
+            let connection = self.pool.get().await?;
+            if !migrations::missing(&connection, &self.shared.url.schema).await?.is_empty() {
+                return Err(Error::new(ErrorKind::Unusable, NO_TABLES));
+            }
         }
-        self.create_tables().await?;
-        let connection = self.pool.get().await?;
-        if !migrations::missing(&connection, &self.shared.url.schema).await?.is_empty() {
-            return Err(Error::new(ErrorKind::Unusable, NO_TABLES));
-        }
+        // Last: an event counts as reported, so no later step may fail.
+        findings.extend(self.shared.monitor.findings());
         Ok(findings)
     }
 

@@ -1,11 +1,12 @@
-//! Watches whether another server answers at the address of the store: a standby that was promoted, or a backup that
-//! was restored. Either begins a new timeline, and may lack the last writes that the store was told of.
+//! Watches whether the server at the address of the store has lost writes that it had confirmed: a standby was
+//! promoted, a backup was restored, or a crash lost the last commits.
 //!
-//! Every new connection is observed before it is used. So the last write that is looked for on a new timeline was
-//! confirmed on the one before. Behind a pooler connections outlive a server, and only the checks observe.
+//! Every new connection is observed before it is used, and so is one connection in each check. The last write that was
+//! confirmed must still be there. Behind a pooler connections outlive a server, and only the checks observe.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::join;
 use hapax_core::store::{Finding, Severity};
 use hapax_core::{RecordKey, Token, telemetry};
 use parking_lot::Mutex;
@@ -24,13 +25,24 @@ pub(super) struct TimelineMonitor {
     timeline: LastValue,
     /// How many observations have begun.
     observations: AtomicU64,
-    last_write: Mutex<Option<WrittenRecord>>,
+    writes: Mutex<ConfirmedWrites>,
     changes: EventCounter,
     losses: EventCounter,
 }
 
+/// What the server has confirmed, as far as the monitor needs it.
+#[derive(Default)]
+struct ConfirmedWrites {
+    last: Option<WrittenRecord>,
+    /// The write that observations look for, until one of them gets an answer. Later writes do not replace it: they may
+    /// be on another server.
+    sought: Option<WrittenRecord>,
+    /// The write whose loss was counted last.
+    lost: Option<WrittenRecord>,
+}
+
 /// A write that the server confirmed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WrittenRecord {
     pub(super) rk: RecordKey,
     pub(super) token: Token,
@@ -43,7 +55,7 @@ impl TimelineMonitor {
             has_kept: schema.qualify(include_str!("records/has_kept.sql")),
             timeline: LastValue::default(),
             observations: AtomicU64::default(),
-            last_write: Mutex::default(),
+            writes: Mutex::default(),
             changes: EventCounter::default(),
             losses: EventCounter::default(),
         }
@@ -51,37 +63,46 @@ impl TimelineMonitor {
 
     /// Notes a write that the server confirmed.
     pub(super) fn note_write(&self, written: WrittenRecord) {
-        *self.last_write.lock() = Some(written);
+        self.writes.lock().last = Some(written);
     }
 
-    /// Reads the timeline of the server. If it has changed, looks for the last confirmed write. A service that hides
-    /// its timeline is not watched.
+    /// Reads the timeline of the server, and looks for the last confirmed write. Without an answer, the next
+    /// observation looks for the same write.
+    ///
+    /// # Cancel safety
+    /// The next observation looks for the same write.
     pub(super) async fn observe(&self, client: &Client) {
         let observation = self.observations.fetch_add(1, Ordering::Relaxed);
-        let read = client.query_typed(include_str!("records/timeline.sql"), &[]).await;
-        let row = read.ok().and_then(|rows| rows.into_iter().next());
-        // Null on a standby, which the checks refuse.
-        let Some(timeline) = row.and_then(|row| row.try_get::<_, Option<String>>("timeline").ok().flatten()) else {
-            return;
+        let sought = {
+            let mut writes = self.writes.lock();
+            writes.sought = writes.sought.or(writes.last);
+            writes.sought
         };
-        let last_write = {
-            // Held during the comparison: no later connection may write before the last write is taken.
-            let mut last_write = self.last_write.lock();
-            if !self.timeline.has_changed(observation, timeline.into()) {
-                return;
-            }
-            last_write.take()
-        };
-        self.changes.increment();
-        if let Some(written) = last_write
-            && matches!(self.has_kept(client, &written).await, Ok(false))
-        {
-            self.losses.increment();
-            telemetry::store_forgot();
+        let (timeline, is_kept) = join(timeline(client), self.is_kept(client, sought)).await;
+        if timeline.is_some_and(|timeline| self.timeline.has_changed(observation, timeline.into())) {
+            self.changes.increment();
+        }
+        if let (Some(sought), Ok(is_kept)) = (sought, is_kept) {
+            self.conclude(sought, is_kept);
         }
     }
 
-    async fn has_kept(&self, client: &Client, written: &WrittenRecord) -> Result<bool, Error> {
+    fn conclude(&self, sought: WrittenRecord, is_kept: bool) {
+        let mut writes = self.writes.lock();
+        writes.sought = writes.sought.filter(|other| *other != sought);
+        // Two observations may have looked for it at the same time.
+        if is_kept || writes.lost == Some(sought) {
+            return;
+        }
+        writes.lost = Some(sought);
+        writes.last = writes.last.filter(|last| *last != sought);
+        drop(writes);
+        self.losses.increment();
+        telemetry::store_forgot();
+    }
+
+    async fn is_kept(&self, client: &Client, sought: Option<WrittenRecord>) -> Result<bool, Error> {
+        let Some(written) = sought else { return Ok(true) };
         let (rk, token) = (&written.rk.as_bytes()[..], stored_token(written.token));
         let parameters: [Parameter<'_>; 3] =
             [(&rk, Type::BYTEA), (&token, Type::INT8), (&written.is_completed, Type::BOOL)];
@@ -92,9 +113,9 @@ impl TimelineMonitor {
         }
     }
 
-    /// What has happened since the last call. The count makes each message different, so that a repeated event is not
-    /// taken for the one already reported.
+    /// What has happened since the last call.
     pub(super) fn findings(&self) -> Vec<Finding> {
+        // The count makes each message different, so that a repeated event is not taken for the one already reported.
         let lost = self.losses.take_unreported().map(|times| {
             format!(
                 "the server has lost records since the last check; their operations may run again \
@@ -110,4 +131,10 @@ impl TimelineMonitor {
         let messages = lost.into_iter().chain(changed);
         messages.map(|message| Finding { severity: Severity::Warn, message }).collect()
     }
+}
+
+/// The timeline of the server. `None` on a standby, which the checks refuse, and from a service that hides it.
+async fn timeline(client: &Client) -> Option<String> {
+    let rows = client.query_typed(include_str!("records/timeline.sql"), &[]).await.ok()?;
+    rows.first()?.try_get("timeline").ok()?
 }

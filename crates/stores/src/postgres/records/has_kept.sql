@@ -1,9 +1,8 @@
--- Whether the record $1 is as it was written under the token $2, and completed if $3, or as a later write left it. The
--- mark has the token of a record that was removed.
-select exists (
-           select from hapax_record
-            where rk = $1
-              and ((token < 0, token) > ($2 < 0, $2) or (token = $2 and (state = 2 or not $3)))
-       ) or exists (
-           select from hapax_store where id = 1 and (mark < 0, mark) >= ($2 < 0, $2)
-       ) as has_kept
+-- Whether the record $1 is as it was written under the token $2, and completed if $3, or as a later write left it. If
+-- its row is gone or shows an older token, the mark must have kept the token.
+select case when r.token = $2 then r.state = 2 or not $3
+            when (r.token < 0, r.token) > ($2 < 0, $2) then true
+            else (s.mark < 0, s.mark) >= ($2 < 0, $2)
+       end as has_kept
+  from hapax_store s left join hapax_record r on r.rk = $1
+ where s.id = 1
