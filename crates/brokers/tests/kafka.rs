@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     let tls: [servers::Trial; 0] = [];
     let tests = tests![
         a_message_arrives_with_headers_ordering_key_and_coordinates,
+        a_header_whose_name_is_not_utf_8_is_left_out,
         only_what_is_settled_is_committed_and_the_rest_arrives_again,
         a_missing_topic_is_refused,
         a_committed_offset_that_the_broker_does_not_have_is_refused,
@@ -155,6 +156,33 @@ async fn a_message_arrives_with_headers_ordering_key_and_coordinates() {
     assert_eq!((delivery.id.number, delivery.attempt), (0, None));
     let acks = source.settler().settle(vec![(delivery.id, Settlement::Ack)]).await;
     assert_eq!(acks[0].as_ref().unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// Headers with a name of these bytes, which the safe functions of the driver do not write.
+#[expect(unsafe_code, reason = "the C library takes any bytes for a name, as other producers do")]
+fn headers_with_name(name: &[u8]) -> OwnedHeaders {
+    use rdkafka::bindings::{rd_kafka_header_add, rd_kafka_headers_t};
+    let headers = OwnedHeaders::new().insert(Header { key: "before", value: Some("1") });
+    // A borrow of headers has the address of the C library's headers.
+    let native = std::ptr::from_ref(headers.as_borrowed()).cast_mut().cast::<rd_kafka_headers_t>();
+    let length = name.len().cast_signed();
+    // SAFETY: the headers are alive, nothing else uses them, and the library copies the name and the value.
+    let error = unsafe { rd_kafka_header_add(native, name.as_ptr().cast(), length, name.as_ptr().cast(), length) };
+    assert_eq!(error as i32, 0, "{error:?}");
+    headers.insert(Header { key: "after", value: Some("2") })
+}
+
+async fn a_header_whose_name_is_not_utf_8_is_left_out() {
+    let fixture = Fixture::new("not-utf-8", 1).await;
+    let record = BaseRecord::<(), _>::to("not-utf-8").payload("five").headers(headers_with_name(b"na\xefve"));
+    fixture.producer.send(record).map_err(|(error, _)| error).unwrap();
+    fixture.send(0..1, 1);
+    let mut source = fixture.source("").await;
+    let arrived = take(&mut source, 2).await;
+    assert_eq!(texts(&arrived), ["five", "0"]);
+    let headers: Vec<&str> = arrived[0].message.headers.iter().map(|(name, _)| name).collect();
+    assert_eq!(headers, ["before", "after"]);
+    source.close().await.unwrap();
 }
 
 async fn only_what_is_settled_is_committed_and_the_rest_arrives_again() {

@@ -2,6 +2,7 @@
 //! in the callback that lets partitions go.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ pub(super) async fn start(
             Ok((consumer, origins)) => {
                 // A failed send means that nobody waits for the source any more.
                 if ready.send(Ok(Arc::downgrade(&consumer))).is_ok() {
-                    run(&consumer, &lanes, &origins);
+                    fail_on_panic(&lanes, || run(&consumer, &lanes, &origins));
                 }
                 lanes.close();
                 // Commits what is settled, and leaves the group.
@@ -128,6 +129,15 @@ fn fetch_metadata(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<Me
     }
 }
 
+/// Reports a panic to the worker, which would otherwise wait for messages for ever.
+fn fail_on_panic(lanes: &SharedLanes, run: impl FnOnce()) {
+    // Unwind safe: after a panic the lanes are forgotten, and the thread ends.
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        lanes.lose_all();
+        lanes.fail(unusable("the thread that reads from Kafka has panicked; start the worker again"));
+    }
+}
+
 fn run(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &Origins) {
     while !lanes.state().is_closed {
         poll(consumer, lanes, origins);
@@ -177,14 +187,10 @@ fn receive(consumer: &BaseConsumer<Rebalancer>, lanes: &SharedLanes, origins: &O
 }
 
 fn read(message: &BorrowedMessage<'_>, origin: &Arc<str>) -> Message {
-    let mut headers = Headers::default();
-    for header in message.headers().iter().flat_map(|headers| headers.iter()) {
-        headers.push(header.key, Bytes::copy_from_slice(header.value.unwrap_or_default()));
-    }
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
     Message {
         payload: Bytes::copy_from_slice(message.payload().unwrap_or_default()),
-        headers,
+        headers: read_headers(message),
         ordering_key: message.key().map(Bytes::copy_from_slice),
         coordinates: Some(Coordinates {
             origin: Arc::clone(origin),
@@ -193,6 +199,29 @@ fn read(message: &BorrowedMessage<'_>, origin: &Arc<str>) -> Message {
         }),
         timestamp: millis.map(|millis| Timestamp(millis.saturating_mul(1000))),
     }
+}
+
+fn read_headers(message: &BorrowedMessage<'_>) -> Headers {
+    let (mut headers, mut unreadable) = (Headers::default(), 0);
+    let Some(borrowed) = message.headers() else { return headers };
+    for index in 0..borrowed.count() {
+        // The driver panics if a name is not UTF-8, and any producer can write such a name.
+        match catch_unwind(AssertUnwindSafe(|| borrowed.try_get(index))) {
+            Ok(Some(header)) => headers.push(header.key, Bytes::copy_from_slice(header.value.unwrap_or_default())),
+            Ok(None) => {}
+            Err(_panic) => unreadable += 1,
+        }
+    }
+    if unreadable > 0 {
+        warn!(
+            topic = message.topic(),
+            partition = message.partition(),
+            offset = message.offset(),
+            unreadable,
+            "a record of Kafka has headers whose names are not UTF-8; they are left out"
+        );
+    }
+    headers
 }
 
 fn bare_list(partitions: &[Partition]) -> TopicPartitionList {
@@ -229,4 +258,24 @@ fn report(lanes: &SharedLanes, error: KafkaError) {
         lanes.lose_all();
     }
     lanes.fail(told.caused_by(error));
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_core::ErrorKind;
+    use hapax_core::broker::{Event, Room};
+    use hapax_core::runtime::Tokio;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_of_the_thread_takes_the_lanes_away_and_ends_the_source() {
+        let lanes = SharedLanes::new(Arc::new(Tokio::current()));
+        lanes.add(vec![(("orders".into(), 0), None)]);
+        fail_on_panic(&lanes, || panic!("in the driver"));
+        let room = Room { messages: 1, bytes: 1, closed: Arc::default() };
+        assert!(matches!(lanes.next(&room), Ok(Some(Event::Lost { lanes })) if lanes.len() == 1));
+        assert_eq!(lanes.next(&room).unwrap_err().kind(), ErrorKind::Unusable);
+        tokio::time::timeout(POLL, lanes.changed()).await.expect("the worker is woken");
+    }
 }
