@@ -9,7 +9,7 @@
 //! dead.rs     dead letters: list, show, redrive, drop
 //! outbox.rs   the outbox: what waits, parked keys, republish
 //! policy.rs   what this process does, under which policy
-//! audit.rs    the file to which every write appends an event
+//! audit.rs    the file to which every write appends its events
 //! ```
 
 pub(crate) mod audit;
@@ -31,7 +31,7 @@ use hapax::{Error, ErrorKind};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use audit::{AuditEvent, AuditFile};
+use audit::AuditFile;
 use call::{ApiCall, ReadEndpoint, WriteEndpoint, WriteTarget};
 use records::RecordDesk;
 
@@ -51,7 +51,7 @@ pub(crate) struct AdminApi {
     pub(crate) outbox: Option<Arc<dyn OutboxUpkeep>>,
     /// What the process does, under which policy.
     pub(crate) policy: Value,
-    /// Where writes are noted. Without it, nothing can be written.
+    /// Where each write is noted before and after it. Without it, nothing can be written.
     pub(crate) audit: Option<AuditFile>,
 }
 
@@ -123,7 +123,7 @@ impl AdminApi {
     /// Carries out a call that was allowed.
     ///
     /// # Cancel safety
-    /// A dropped write may have happened without its audit event. The listener runs writes in a task of their own.
+    /// A dropped write may have happened without the audit event that has its result. The listener runs writes in a task of their own.
     pub(crate) async fn handle(&self, requester: &Requester, call: &ApiCall) -> Result<Value, ApiError> {
         match call {
             ApiCall::Read(endpoint) => self.read(endpoint).await,
@@ -150,32 +150,17 @@ impl AdminApi {
 
     async fn write(&self, requester: &Requester, endpoint: &WriteEndpoint) -> Result<Value, ApiError> {
         let audit = self.audit.as_ref().ok_or_else(no_audit_file)?;
-        // Before the write: what cannot be noted does not happen.
-        audit.check().await?;
-        let result = match &endpoint.target {
-            WriteTarget::Record(rk, action) => match self.records() {
-                Ok(records) => records.act(rk, action).await,
-                Err(error) => Err(error),
-            },
-            WriteTarget::DeadLetter(id, action) => match self.dead() {
-                Ok(letters) => dead::act(letters, *id, *action).await,
-                Err(error) => Err(error),
-            },
-            WriteTarget::Outbox(action) => match self.outbox() {
-                Ok(outbox) => outbox::act(outbox, action).await,
-                Err(error) => Err(error),
-            },
-        };
-        audit.append(AuditEvent::of(requester, endpoint, &result)).await?;
-        result
+        if endpoint.is_dry_run() {
+            return self.carry_out(&endpoint.target).await;
+        }
+        audit.around(requester, endpoint, self.carry_out(&endpoint.target)).await
     }
 
-    /// Notes a write that was refused before it reached the system.
-    async fn note_refusal(&self, requester: &Requester, what: &str, refusal: &ApiError) {
-        if let Some(audit) = &self.audit
-            && let Err(error) = audit.append_refusal(requester, what, refusal).await
-        {
-            tracing::error!(reason = error.detail, "a refused write is not in the audit file");
+    async fn carry_out(&self, target: &WriteTarget) -> Result<Value, ApiError> {
+        match target {
+            WriteTarget::Record(rk, action) => self.records()?.act(rk, action).await,
+            WriteTarget::DeadLetter(id, action) => dead::act(self.dead()?, *id, *action).await,
+            WriteTarget::Outbox(action) => outbox::act(self.outbox()?, action).await,
         }
     }
 

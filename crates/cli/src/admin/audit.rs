@@ -1,8 +1,10 @@
-//! The audit file: one JSON object a line, for every write of an operator. Nothing in it is ever changed.
+//! The audit file: JSON objects, one a line. Each write of an operator has two: one before it, and one with its result.
+//! Nothing in the file is ever changed.
 
+use std::collections::{HashSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,15 +15,18 @@ use serde_json::{Map, Value, json};
 
 use crate::admin::call::{ListEvents, WriteEndpoint};
 use crate::admin::{ApiError, Requester};
-use crate::commands::print::time;
+use crate::commands::print::{hexadecimal, time};
 
 /// The name of the file in the directory of a store.
 pub(crate) const FILE_NAME: &str = "audit.jsonl";
 
+/// The error of a write that is done, and whose result is not in the file.
+pub(crate) const INCOMPLETE: &str = "audit-incomplete";
+
 /// How much of the end of the file a list reads.
 const READ_BACK: u64 = 16 << 20;
 
-/// The file to which every write appends an event. Several processes may share it: each event is one write to its end.
+/// The file to which every write appends its events. Several processes may share it: each event is one write to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditFile {
     path: Arc<Path>,
@@ -34,10 +39,15 @@ pub(crate) struct AuditFile {
 pub(crate) struct AuditEvent(Map<String, Value>);
 
 impl AuditEvent {
-    /// The event of a write that reached the system.
-    pub(crate) fn of(requester: &Requester, endpoint: &WriteEndpoint, result: &Result<Value, ApiError>) -> Self {
-        let mut event = Self::begin(requester, endpoint.name);
-        event.0.extend(endpoint.subject());
+    /// The event before a write. `write` ties it to the one with the result.
+    fn begun(requester: &Requester, endpoint: &WriteEndpoint, write: &str) -> Self {
+        let mut event = Self::of(requester, endpoint, write);
+        event.0.insert("result".into(), json!(BEGUN));
+        event
+    }
+
+    fn ended(requester: &Requester, endpoint: &WriteEndpoint, write: &str, result: &Result<Value, ApiError>) -> Self {
+        let mut event = Self::of(requester, endpoint, write);
         match result {
             Ok(done) => {
                 for member in ["before", "after"] {
@@ -45,58 +55,70 @@ impl AuditEvent {
                 }
                 event.0.insert("result".into(), json!("done"));
             }
-            Err(error) => event.refuse(error),
+            Err(error) => {
+                let result = if error.status.is_server_error() { "failed" } else { "refused" };
+                event.0.insert("before".into(), error.record.clone().unwrap_or_default());
+                event.0.insert("result".into(), json!(result));
+                event.0.insert("error".into(), json!(error.code));
+                event.0.insert("detail".into(), json!(error.detail));
+            }
         }
         event
     }
 
-    fn begin(requester: &Requester, action: &str) -> Self {
+    fn of(requester: &Requester, endpoint: &WriteEndpoint, write: &str) -> Self {
         let now = time(Tokio::current().wall_now());
-        let fields = [("time", json!(now)), ("who", requester.to_json()), ("action", json!(action))];
-        Self(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
-    }
-
-    fn refuse(&mut self, error: &ApiError) {
-        let result = if error.status.is_server_error() { "failed" } else { "refused" };
-        self.0.insert("before".into(), error.record.clone().unwrap_or_default());
-        self.0.insert("result".into(), json!(result));
-        self.0.insert("error".into(), json!(error.code));
-        self.0.insert("detail".into(), json!(error.detail));
+        let fields = [
+            ("time", json!(now)),
+            ("who", requester.to_json()),
+            ("action", json!(endpoint.name)),
+            ("write", json!(write)),
+        ];
+        let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
+        Self(fields.chain(endpoint.subject()).collect())
     }
 }
+
+/// The result of the event before a write.
+const BEGUN: &str = "begun";
 
 impl AuditFile {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path: path.into(), turn: Arc::default() }
     }
 
-    /// Creates the file if it is missing.
+    /// Carries out a write between its two events. When this returns, both are on disk.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub(crate) async fn check(&self) -> Result<(), ApiError> {
-        let own = self.clone();
-        run(move || own.open().map(drop)).await.map_err(|error| self.failed(&error))
+    /// `audit-failed` if the first event cannot be written: then the write is not carried out. `audit-incomplete` if it
+    /// is done and the second event cannot be written. Otherwise those of the write.
+    pub(crate) async fn around(
+        &self,
+        requester: &Requester,
+        endpoint: &WriteEndpoint,
+        write: impl Future<Output = Result<Value, ApiError>>,
+    ) -> Result<Value, ApiError> {
+        let id = new_id();
+        let begun = self.append(AuditEvent::begun(requester, endpoint, &id)).await;
+        begun.map_err(|error| {
+            let mut failed = self.failed(&error);
+            failed.detail += "; nothing is written";
+            failed
+        })?;
+        let result = write.await;
+        match self.append(AuditEvent::ended(requester, endpoint, &id, &result)).await {
+            Ok(()) => result,
+            Err(error) => {
+                let path = self.path.display();
+                tracing::error!(%error, %path, write = id, "the result of a write is not in the audit file");
+                result.and_then(|_| Err(self.incomplete(&error)))
+            }
+        }
     }
 
-    /// Appends an event. When it returns, the event is on disk.
-    ///
-    /// # Errors
-    /// If the file cannot be written. The write that the event tells of may have happened.
-    pub(crate) async fn append(&self, event: AuditEvent) -> Result<(), ApiError> {
+    async fn append(&self, event: AuditEvent) -> io::Result<()> {
         let own = self.clone();
-        run(move || own.append_line(&event)).await.map_err(|error| {
-            let path = self.path.display();
-            tracing::error!(%error, %path, "an audit event is lost: what it tells of may be done");
-            self.failed(&error)
-        })
-    }
-
-    /// Notes a write that was refused before its arguments were read.
-    pub(crate) async fn append_refusal(&self, who: &Requester, what: &str, refusal: &ApiError) -> Result<(), ApiError> {
-        let mut event = AuditEvent::begin(who, what);
-        event.refuse(refusal);
-        self.append(event).await
+        run(move || own.append_line(&event)).await
     }
 
     /// The newest events first.
@@ -109,14 +131,19 @@ impl AuditFile {
         if let Some(directory) = self.path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)
+        OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(&self.path)
     }
 
     fn append_line(&self, event: &AuditEvent) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&event.0)?;
-        line.push(b'\n');
         let _turn = self.turn.lock();
         let mut file = self.open()?;
+        let mut line = Vec::new();
+        // A full disk may have cut the last line.
+        if is_cut(&file)? {
+            line.push(b'\n');
+        }
+        serde_json::to_writer(&mut line, &event.0)?;
+        line.push(b'\n');
         file.write_all(&line)?;
         file.sync_all()
     }
@@ -137,15 +164,18 @@ impl AuditFile {
             reader.read_until(b'\n', &mut Vec::new())?;
         }
         let wanted = ask.record.map(|rk| rk.to_string());
-        let mut events = std::collections::VecDeque::new();
+        // A write has two events, and the second one replaces the first. So many hold at least `limit` writes.
+        let mut events = VecDeque::new();
         for line in reader.split(b'\n') {
             // A line that was cut by a full disk is no event.
             let Ok(event) = serde_json::from_slice::<Value>(&line?) else { continue };
             if wanted.as_ref().is_none_or(|rk| event["record"] == **rk) {
                 events.push_front(event);
-                events.truncate(ask.limit);
+                events.truncate(2 * ask.limit);
             }
         }
+        remove_ended(&mut events);
+        events.truncate(ask.limit);
         Ok(json!({ "events": events, "is_complete": start == 0 }))
     }
 
@@ -153,8 +183,132 @@ impl AuditFile {
         let detail = format!("the audit file {} cannot be used: {error}", self.path.display());
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "audit-failed", detail)
     }
+
+    fn incomplete(&self, error: &io::Error) -> ApiError {
+        let path = self.path.display();
+        let detail = format!("the write is done, but the audit file {path} does not have its result: {error}");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, INCOMPLETE, detail)
+    }
+}
+
+/// Ties the two events of a write together.
+fn new_id() -> String {
+    let mut id = [0; 8];
+    Tokio::current().fill_random(&mut id);
+    hexadecimal(&id)
+}
+
+/// Whether the file has content that does not end with a newline.
+fn is_cut(file: &File) -> io::Result<bool> {
+    let Some(last) = file.metadata()?.len().checked_sub(1) else { return Ok(false) };
+    let mut end = [0];
+    file.read_exact_at(&mut end, last)?;
+    Ok(end != *b"\n")
+}
+
+/// Removes the first event of each write that has a second one.
+fn remove_ended(events: &mut VecDeque<Value>) {
+    let is_begun = |event: &Value| event["result"] == BEGUN;
+    let ended: HashSet<String> = events
+        .iter()
+        .filter(|event| !is_begun(event))
+        .filter_map(|event| event["write"].as_str().map(str::to_owned))
+        .collect();
+    events.retain(|event| !is_begun(event) || !event["write"].as_str().is_some_and(|write| ended.contains(write)));
 }
 
 async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::call::ApiCall;
+
+    const RK: &str = "0123456789abcdef0123456789abcdef";
+
+    fn purge() -> WriteEndpoint {
+        let body = json!({ "token": 7, "force": true }).as_object().unwrap().clone();
+        let Ok(ApiCall::Write(endpoint)) = ApiCall::write(&["records", RK, "purge"], body) else { panic!("a write") };
+        endpoint
+    }
+
+    async fn write(audit: &AuditFile, result: Result<Value, ApiError>) -> Result<Value, ApiError> {
+        audit.around(&Requester::user(), &purge(), async { result }).await
+    }
+
+    fn lines(path: &Path) -> Vec<Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_write_has_an_event_before_it_and_one_with_its_result() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        let audit = AuditFile::new(path.clone());
+        let seen = path.clone();
+        let begun = audit.around(&Requester::user(), &purge(), async move { Ok(json!(lines(&seen))) }).await.unwrap();
+        assert_eq!((&begun[0]["result"], &begun[0]["token"], begun[1].is_null()), (&json!("begun"), &json!(7), true));
+        assert_eq!(begun[0]["arguments"], json!({ "force": true }));
+        write(&audit, Err(ApiError::not_found("no record"))).await.unwrap_err();
+        let results: Vec<_> = lines(&path).iter().map(|event| event["result"].clone()).collect();
+        assert_eq!(results, ["begun", "done", "begun", "refused"]);
+        // A list has one event for each write.
+        let ask = ListEvents { record: Some(crate::admin::call::record_key(RK).unwrap()), limit: 2 };
+        let listed = audit.read(ask.clone()).await.unwrap();
+        let results = |listed: &Value| -> Vec<Value> {
+            listed["events"].as_array().unwrap().iter().map(|event| event["result"].clone()).collect()
+        };
+        assert_eq!(results(&listed), ["refused", "done"]);
+        // And the first one of a write that did not end.
+        audit.append(AuditEvent::begun(&Requester::user(), &purge(), "other")).await.unwrap();
+        assert_eq!(results(&audit.read(ask).await.unwrap()), ["begun", "refused"]);
+    }
+
+    #[tokio::test]
+    async fn without_its_first_event_a_write_is_not_carried_out() {
+        let audit = AuditFile::new("/dev/full".into());
+        let refused = audit.around(&Requester::user(), &purge(), async { panic!("it is carried out") }).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.code == "audit-failed" && refused.detail.ends_with("nothing is written"), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_result_cannot_be_noted_says_that_it_is_done() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        let audit = AuditFile::new(path.clone());
+        let fill = async {
+            std::fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        };
+        let write = async {
+            fill.await;
+            Ok(json!({}))
+        };
+        let answered = audit.around(&Requester::user(), &purge(), write).await.unwrap_err();
+        assert!(answered.code == INCOMPLETE && answered.detail.starts_with("the write is done"), "{answered:?}");
+        std::fs::remove_file(&path).unwrap();
+        let refused = ApiError::not_found("no record");
+        let fail = async {
+            std::os::unix::fs::symlink("/dev/full", directory.path().join("full")).unwrap();
+            std::fs::rename(directory.path().join("full"), &path).unwrap();
+            Err(refused)
+        };
+        let answered = audit.around(&Requester::user(), &purge(), fail).await.unwrap_err();
+        assert_eq!(answered.code, "not-found", "nothing is done, so the refusal is the answer");
+    }
+
+    #[tokio::test]
+    async fn an_event_behind_a_cut_line_has_a_line_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        std::fs::write(&path, "{\"time\":\"2026-01-31T12:00:00Z\",\"who\":{\"na").unwrap();
+        let audit = AuditFile::new(path.clone());
+        write(&audit, Ok(json!({}))).await.unwrap();
+        assert_eq!(lines(&path).len(), 2, "both events can be read");
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 3, "the file has no other line");
+    }
 }

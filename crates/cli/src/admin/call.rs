@@ -61,6 +61,8 @@ pub(crate) enum WriteTarget {
 pub(crate) struct RecordAction {
     pub(crate) token: u64,
     pub(crate) change: RecordChange,
+    /// Only decide, and write nothing.
+    pub(crate) is_dry_run: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +74,20 @@ pub(crate) enum RecordChange {
     Purge {
         force: bool,
     },
+}
+
+impl RecordChange {
+    fn arguments(&self) -> Value {
+        match self {
+            Self::Resolve(FoundOutcome::Response { status, .. }) => {
+                json!({ "outcome": "done", "status": status.as_u16() })
+            }
+            Self::Resolve(FoundOutcome::Processed) => json!({ "outcome": "processed" }),
+            Self::Resolve(FoundOutcome::NotDone) => json!({ "outcome": "not-done" }),
+            Self::Purge { force } => json!({ "force": force }),
+            Self::Reopen | Self::Release => json!({}),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +169,8 @@ impl ApiCall {
             ["records", rk, verb] => {
                 let rk = record_key(rk)?;
                 let (name, change) = record_change(verb, &mut body)?;
-                (name, WriteTarget::Record(rk, RecordAction { token: body.number("token")?, change }))
+                let (token, is_dry_run) = (body.number("token")?, body.flag("dry_run")?);
+                (name, WriteTarget::Record(rk, RecordAction { token, change, is_dry_run }))
             }
             ["dead-letters", id, "redrive"] => {
                 let not_done = body.flag("not_done")?;
@@ -234,11 +251,22 @@ fn parse<T: std::str::FromStr>(text: &str) -> Result<T, ApiError> {
 }
 
 impl WriteEndpoint {
-    /// What the call was about, for the audit event: the record, and the token.
+    /// Whether the call only asks whether the write would be carried out.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        matches!(self.target, WriteTarget::Record(_, RecordAction { is_dry_run: true, .. }))
+    }
+
+    /// What the call is about, for its audit events: the record, the token, and the arguments without headers and
+    /// bodies.
     pub(crate) fn subject(&self) -> Map<String, Value> {
         let subject = match &self.target {
-            WriteTarget::Record(rk, action) => json!({ "record": rk.to_string(), "token": action.token }),
-            WriteTarget::DeadLetter(id, _) => json!({ "dead_letter": id.to_string() }),
+            WriteTarget::Record(rk, action) => {
+                json!({ "record": rk.to_string(), "token": action.token, "arguments": action.change.arguments() })
+            }
+            WriteTarget::DeadLetter(id, LetterAction::Redrive { not_done }) => {
+                json!({ "dead_letter": id.to_string(), "arguments": { "not_done": not_done } })
+            }
+            WriteTarget::DeadLetter(id, LetterAction::Drop) => json!({ "dead_letter": id.to_string() }),
             WriteTarget::Outbox(OutboxAction::Resume(key) | OutboxAction::Drop(key)) => {
                 json!({ "ordering_key": key.to_string() })
             }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hapax::http::RecordedResponse;
-use hapax::machine::{Observed, Purge, Purged, Resolved, Verdict};
+use hapax::machine::{self, Change, Decision, Observed, Purge, Purged, Resolved, Verdict};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::{Protocol, RecordStatus, Scan};
 use hapax::{Policy, RecordKey, Seconds, Token};
@@ -64,7 +64,10 @@ const PAGE_TIME: Duration = Duration::from_millis(500);
 impl RecordDesk {
     pub(crate) async fn list(&self, ask: &ListRecords) -> Result<Value, ApiError> {
         let started = Instant::now();
-        let mut scan = Scan::new(CHUNK.min(ask.limit)).idle_for(ask.idle_for);
+        // A chunk is counted before it is filtered.
+        let is_filtered = ask.filter.is_some() || ask.operation.is_some() || !ask.idle_for.is_zero();
+        let chunk = if is_filtered { CHUNK } else { CHUNK.min(ask.limit) };
+        let mut scan = Scan::new(chunk).idle_for(ask.idle_for);
         if let Some(filter) = ask.filter {
             scan = scan.only(&filter.statuses());
         }
@@ -103,13 +106,22 @@ impl RecordDesk {
         Ok(shown)
     }
 
-    /// Carries out what an operator wants. The reply has the record before and after it.
+    /// Carries out what an operator wants. The reply has the record before and after it. A dry run writes nothing, and
+    /// has the same refusals.
     pub(crate) async fn act(&self, rk: &RecordKey, action: &RecordAction) -> Result<Value, ApiError> {
         let before = self.read(rk).await?;
         let seen = SeenRecord::of_read(*rk, &before);
         if seen.as_ref().is_some_and(SeenRecord::is_internal) {
             let detail = "the record belongs to Hapax itself: it ties a namespace to its secret, or events to a relay";
             return Err(ApiError::new(StatusCode::CONFLICT, "internal-record", detail));
+        }
+        if action.is_dry_run {
+            return match (self.is_allowed(action, &before)?, seen) {
+                (true, Some(seen)) => {
+                    Ok(json!({ "rk": rk.to_string(), "before": seen.to_json(), "after": seen.to_json() }))
+                }
+                (_, seen) => Err(refusal(rk, seen.as_ref(), action)),
+            };
         }
         let is_done = match &action.change {
             RecordChange::Resolve(outcome) => self.resolve(rk, action, &self.verdict(outcome)?, &before).await?,
@@ -153,6 +165,29 @@ impl RecordDesk {
         Ok(within_deadline(protocol.resolve(rk, token, verdict)).await? == Resolved::Yes)
     }
 
+    /// Whether the machine allows a change of the record that was read.
+    fn is_allowed(&self, action: &RecordAction, before: &Observed) -> Result<bool, ApiError> {
+        let token = Token(action.token);
+        let reply = |decision| match decision {
+            Decision::Reply(reply) | Decision::Change(_, reply) => reply == Resolved::Yes,
+        };
+        let resolves = |verdict: &Verdict| {
+            let held = match machine::hold(before, token, self.lifetimes.unknown) {
+                Decision::Change(Change { record, .. }, _) => Observed { record: Some(record), ..before.clone() },
+                Decision::Reply(_) => before.clone(),
+            };
+            reply(machine::resolve(&held, token, verdict))
+        };
+        Ok(match &action.change {
+            RecordChange::Resolve(outcome) => resolves(&self.verdict(outcome)?),
+            RecordChange::Release => resolves(&self.verdict(&FoundOutcome::NotDone)?),
+            RecordChange::Reopen => reply(machine::reopen(before, token, self.lifetimes.released)),
+            RecordChange::Purge { force } => {
+                machine::purge(before, &Purge { expected: token, forget_unknown: *force }) == Purged::Yes
+            }
+        })
+    }
+
     async fn purge(&self, rk: &RecordKey, token: u64, force: bool) -> Result<bool, ApiError> {
         let ask = Purge { expected: Token(token), forget_unknown: force };
         let purged = Protocol::over(&*self.store.store).purge(&*self.store.inspect, rk, &ask);
@@ -184,5 +219,75 @@ impl RecordDesk {
             }
             FoundOutcome::Processed => Ok(Verdict::Done { answer: PROCESSED, retention }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use async_trait::async_trait;
+    use hapax::machine::{Begin, Begun, Lapse};
+    use hapax::store::{Chunk, Finding, Memory, Swapped};
+    use hapax::{Identity, Inspect, Key, Millis, Owner, Scope};
+
+    use super::*;
+    use crate::admin::record::RecordFilter;
+
+    /// Counts how often a list reads the store.
+    #[derive(Debug)]
+    struct CountingInspect {
+        store: Arc<Memory>,
+        scans: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl Inspect for CountingInspect {
+        async fn sweep(&self, limit: usize) -> hapax::Result<usize> {
+            self.store.sweep(limit).await
+        }
+
+        async fn scan(&self, ask: &Scan) -> hapax::Result<Chunk> {
+            self.scans.fetch_add(1, Ordering::Relaxed);
+            self.store.scan(ask).await
+        }
+
+        async fn purge(&self, rk: &RecordKey, seen: &Observed) -> hapax::Result<Swapped> {
+            self.store.purge(rk, seen).await
+        }
+
+        async fn check(&self) -> hapax::Result<Vec<Finding>> {
+            self.store.check().await
+        }
+    }
+
+    /// A store with so many records in progress.
+    async fn desk(records: usize) -> (RecordDesk, Arc<CountingInspect>) {
+        let store = Arc::new(Memory::new());
+        for number in 0..records {
+            let key = Key::new(format!("key-{number}")).unwrap();
+            let call = Identity::plain().call(&Scope::untenanted("default").unwrap(), &key);
+            let (lease, unknown_retention) = (Millis(600_000), Seconds(3600));
+            let ask = Begin { call, owner: Owner([1; 16]), lease, unknown_retention, on_lapse: Lapse::Hold };
+            let begun = Protocol::over(&*store).begin(&ask).await.unwrap();
+            assert!(matches!(begun, Begun::Granted(_)), "{begun:?}");
+        }
+        let inspect = Arc::new(CountingInspect { store: Arc::clone(&store), scans: AtomicUsize::new(0) });
+        let opened = OpenedStore { store, inspect: Arc::clone(&inspect) as _ };
+        let lifetimes = RecordLifetimes::of(&hapax::Settings::default().policy);
+        (RecordDesk { store: opened, lifetimes, answers: AnswerForm::Either }, inspect)
+    }
+
+    #[tokio::test]
+    async fn a_filtered_list_with_a_small_limit_reads_the_store_in_large_chunks() {
+        let (desk, inspect) = desk(5 * CHUNK).await;
+        let filter = Some(RecordFilter::named("dead").unwrap());
+        let ask = ListRecords { filter, idle_for: Duration::ZERO, operation: None, from: None, limit: 1 };
+        let listed = desk.list(&ask).await.unwrap();
+        assert_eq!((listed["records"].as_array().unwrap().len(), &listed["next"]), (0, &Value::Null));
+        assert!(inspect.scans.load(Ordering::Relaxed) <= 6, "{inspect:?}");
+        let all = ListRecords { filter: None, ..ask };
+        assert_eq!(desk.list(&all).await.unwrap()["records"].as_array().unwrap().len(), 1);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -42,13 +42,23 @@ pub(crate) async fn respond(
                 task.await.unwrap_or_else(|_| Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", "failed")))
             }
             Err(refusal) => {
-                api.note_refusal(&requester, &format!("{} {}", head.method, path.join("/")), &refusal).await;
+                log_refusal(&requester, head.uri.path(), &refusal);
                 Err(refusal)
             }
         },
         Err(error) => Err(error),
     };
     to_response(result)
+}
+
+/// Logs a write that was refused before it reached the system. It changed nothing, so it is no audit event: everybody
+/// who can connect could fill the file. The log has at most ten of these lines a second, and counts the others.
+fn log_refusal(requester: &Requester, path: &str, refusal: &ApiError) {
+    /// A path may have 64 KiB.
+    const LONGEST: usize = 120;
+    let path = path.get(..LONGEST).unwrap_or(path);
+    let (client, error) = (&requester.name, refusal.code);
+    tracing::warn!(client, path, error, "a write over the admin API is refused, and nothing is changed");
 }
 
 async fn read(head: &Parts, path: &[&str], api: &AdminApi, requester: &Requester) -> Result<Value, ApiError> {
@@ -58,8 +68,8 @@ async fn read(head: &Parts, path: &[&str], api: &AdminApi, requester: &Requester
 
 /// Reads a write that may be carried out.
 async fn allowed_write(head: &Parts, body: Incoming, path: &[&str], access: &AdminAccess) -> Result<ApiCall, ApiError> {
-    if let Some((status, detail)) = access.write_refusal(&head.headers) {
-        return Err(ApiError::new(status, "not-allowed", detail.trim_end()));
+    if let Some(refusal) = access.write_refusal(&head.headers) {
+        return Err(refusal);
     }
     check_write(&head.headers, access.names())?;
     if head.uri.query().is_some() {
@@ -85,6 +95,11 @@ fn too_large() -> ApiError {
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail)
 }
 
+/// The answer to a request that may not even read.
+pub(crate) fn refused(refusal: ApiError) -> Response<Full<Bytes>> {
+    to_response(Err(refusal))
+}
+
 fn to_response(result: Result<Value, ApiError>) -> Response<Full<Bytes>> {
     let (status, body) = match &result {
         Ok(value) => (StatusCode::OK, value.to_string()),
@@ -96,6 +111,9 @@ fn to_response(result: Result<Value, ApiError>) -> Response<Full<Bytes>> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if status == StatusCode::METHOD_NOT_ALLOWED {
         let allowed = if result.is_err_and(|error| error.detail.contains("POST")) { "POST" } else { "GET" };
         headers.insert(ALLOW, HeaderValue::from_static(allowed));

@@ -96,9 +96,12 @@ async fn respond(request: Request<Incoming>, client: IpAddr, admin: AdminState) 
             }
         },
         path => {
-            if let Some((refusal, explanation)) = admin.access.refusal(request.headers()) {
-                status = refusal;
-                explanation.into()
+            if let Some(refusal) = admin.access.refusal(request.headers()) {
+                if path.starts_with(PREFIX) {
+                    return api::refused(refusal);
+                }
+                status = refusal.status;
+                format!("{}\n", refusal.detail)
             } else if path.starts_with(PREFIX) {
                 return api::respond(request, &admin.api, &admin.access, Requester::client(client)).await;
             } else if path == "/metrics" {

@@ -48,6 +48,12 @@ async fn a_terminal_gets_a_table_and_both_states_of_a_write() {
     assert!(written.contains("before: indeterminate, token") && written.contains("after:  released"), "{written}");
     // Beside the file, where the gateway on it would write.
     assert!(directory.path().join("hapax.db.spill/audit.jsonl").exists());
+    // What cannot be noted does not happen.
+    let token = keys(&["show", &rk, "--store", &url]).1[0]["token"].to_string();
+    let place = ["--store", &url, "--audit-file", "/dev/full"];
+    let (code, _, error) = keys(&[&["purge", &rk, "--token", &token], &place[..]].concat());
+    assert!(code == 3 && error.contains("nothing is written"), "{code} {error}");
+    assert_eq!(keys(&["show", &rk, "--store", &url]).1[0]["state"], "released");
 }
 
 #[test]
@@ -77,4 +83,22 @@ fn wrong_usage_is_2_and_a_place_that_cannot_be_reached_is_3() {
         assert!(found == code && error.contains(message), "{arguments:?}: {found} {error}");
         assert!(!error.contains("hush-hush"), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_that_a_refusal_names_works_as_it_is_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, url) = (directory.path().join("hapax.db"), sqlite(directory.path()));
+    let rk = plant(&Sqlite::open(&path).unwrap(), "order", Planted::Abandoned).await.to_string();
+    let token = keys(&["show", &rk, "--store", &url]).1[0]["token"].to_string();
+    let audit = directory.path().join("the operator's file");
+    let place = ["--store", &url, "--namespace", "shop", "--audit-file", audit.to_str().unwrap()];
+    let refused = keys(&[&["purge", &rk, "--token", &token], &place[..]].concat());
+    let command = refused.2.split_once("; run: hapax ").unwrap().1.trim_end();
+    assert!(command.contains("--namespace shop"), "{command}");
+    let script = format!("exec '{}' {command}", hapax().get_program().display());
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{script}: {output:?}");
+    assert_eq!(keys(&["show", &rk, "--store", &url]).0, 1, "the record is purged");
+    assert!(std::fs::read_to_string(&audit).unwrap().contains("\"result\":\"done\""));
 }

@@ -103,6 +103,8 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
         let (rk, token) = (text(&before["rk"]).to_owned(), token_of(&before));
         let (code, _, error) = run(&[&action[..1], &[&rk, "--token", &token], &action[1..]].concat());
         assert!(code == 1 && error.contains(command), "{key} {action:?}: {code} {error}");
+        let (planned, _, same) = run(&[&action[..1], &[&rk, "--token", &token, "--dry-run"], &action[1..]].concat());
+        assert_eq!((planned, same.contains(command)), (1, true), "{key} {action:?}: {same}");
         let (code, _, error) = run(&[&action[..1], &[&rk, "--token", "7"], &action[1..]].concat());
         assert!(code == 1 && error.contains("keys show"), "{key} {action:?}: {code} {error}");
         assert_eq!((&show(key)["token"], &show(key)["state"]), (&before["token"], &before["state"]), "{key}");
@@ -113,6 +115,9 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
     let unknown = show("unknown");
     let answer = ["--done", "--status", "201", "--header", field, "--body", &file];
     let named = [text(&unknown["rk"]), "--token", &token_of(&unknown)];
+    let planned = run(&[&["resolve", "--dry-run"], &named[..], &answer].concat());
+    assert_eq!((planned.0, &planned.1[0]["done"]), (0, &Value::from(false)), "{}", planned.2);
+    assert_eq!(show("unknown")["state"], "indeterminate");
     let done = run(&[&["resolve"], &named[..], &answer].concat());
     assert_eq!(done.0, 0, "{}", done.2);
     assert_eq!(
@@ -132,7 +137,9 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
 
     // Many at once.
     let (code, planned, error) = run(&["release", "--state", "indeterminate", "--dry-run"]);
-    assert!(code == 0 && planned.len() == 1 && error.contains("nothing is written"), "{error}");
+    assert!(code == 0 && planned.len() == 1 && error.contains("1 records, 0 of them refused; nothing is"), "{error}");
+    let (code, planned, error) = run(&["release", "--state", "in-progress", "--dry-run"]);
+    assert!(code == 0 && planned.is_empty() && error.contains("1 records, 1 of them refused"), "{error}");
     assert!(error.contains("the records of all gateways and workers on this store"), "{error}");
     let (code, _, error) = run(&["release", "--state", "indeterminate"]);
     assert!(code == 2 && error.contains("add --all-namespaces"), "{code} {error}");
@@ -145,7 +152,9 @@ pub(crate) async fn changes_each_state_as_the_protocol_allows(store: &dyn Store,
     let events = std::fs::read_to_string(&audit).unwrap();
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |result: &str| events.iter().filter(|event| event["result"] == result).count();
-    assert_eq!((count("done"), count("refused"), events.len()), (5, 14, 19));
+    assert_eq!((count("begun"), count("done"), count("refused"), events.len()), (19, 5, 14, 38));
+    let outcomes = events.iter().filter(|event| event["arguments"]["outcome"] == "done" && event["result"] == "done");
+    assert!(outcomes.into_iter().all(|event| event["arguments"]["status"] == 201), "{events:?}");
     assert!(events.iter().all(|event| event["who"]["by"] == "command" && event["token"].is_u64()), "{events:?}");
     assert!(!std::fs::read_to_string(&audit).unwrap().contains("paid"), "the audit has no answers");
 }

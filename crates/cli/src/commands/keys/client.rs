@@ -13,6 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Map, Value};
 
 use crate::admin::ApiError;
+use crate::admin::audit::INCOMPLETE;
 use crate::admin::call::PREFIX;
 use crate::commands::CommandError;
 use crate::config::AdminToken;
@@ -39,7 +40,7 @@ impl AdminClient {
         };
         let token = token_file.map(|path| AdminToken::read(path).context("--admin-token-file")).transpose();
         let token = token.map_err(CommandError::usage)?;
-        let tls = crate::tls::client_config(None).map_err(CommandError::cannot_start)?;
+        let tls = crate::tls::client_config(None, None).map_err(CommandError::cannot_start)?;
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
         Ok(Self {
             address: format!("{scheme}://{authority}{PREFIX}"),
@@ -95,4 +96,4 @@ impl AdminClient {
 }
 
 /// The errors that the command tells apart.
-const KNOWN: [&str; 5] = ["stale", "wrong-state", "not-found", "internal-record", "damaged"];
+const KNOWN: [&str; 6] = ["stale", "wrong-state", "not-found", "internal-record", "damaged", INCOMPLETE];

@@ -9,7 +9,7 @@ use hapax::runtime::Tokio;
 use serde_json::{Map, Value};
 
 use super::client::AdminClient;
-use crate::admin::audit::AuditFile;
+use crate::admin::audit::{AuditFile, INCOMPLETE};
 use crate::admin::call::ApiCall;
 use crate::admin::records::{AnswerForm, RecordDesk, RecordLifetimes};
 use crate::admin::{AdminApi, ApiError, PolicyDescription, Requester};
@@ -48,23 +48,45 @@ pub(super) struct PlaceArgs {
     pub(super) json: bool,
 }
 
-/// The records, opened. Both forms are asked by the same paths.
+/// The records, opened.
 #[derive(Debug)]
-pub(super) enum KeysPlace {
+pub(super) struct KeysPlace {
+    backend: Backend,
+    /// The flags that name this place, for a command that the operator may run next.
+    flags: String,
+}
+
+/// Both forms are asked by the same paths.
+#[derive(Debug)]
+enum Backend {
     Listener(Box<AdminClient>),
     Store(Box<AdminApi>),
 }
 
 impl PlaceArgs {
     pub(super) async fn open(&self) -> Result<KeysPlace, CommandError> {
-        match (&self.admin, &self.store) {
-            (Some(url), _) => {
-                let client = AdminClient::new(url, self.admin_token_file.as_deref())?;
-                Ok(KeysPlace::Listener(Box::new(client)))
+        let backend = match (&self.admin, &self.store) {
+            (Some(url), _) => Backend::Listener(Box::new(AdminClient::new(url, self.admin_token_file.as_deref())?)),
+            (None, Some(url)) => Backend::Store(Box::new(self.open_store(url).await?)),
+            (None, None) => {
+                return Err(CommandError::usage(anyhow!("name the place by --admin URL or --store URL")));
             }
-            (None, Some(url)) => self.open_store(url).await.map(|api| KeysPlace::Store(Box::new(api))),
-            (None, None) => Err(CommandError::usage(anyhow!("name the place by --admin URL or --store URL"))),
-        }
+        };
+        Ok(KeysPlace { backend, flags: self.flags() })
+    }
+
+    fn flags(&self) -> String {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let is_named = self.namespace != "default";
+        let flags = [
+            ("--admin", self.admin.as_ref().map(ToString::to_string)),
+            ("--admin-token-file", path(&self.admin_token_file)),
+            ("--store", self.store.as_deref().map(without_password)),
+            ("--namespace", is_named.then(|| self.namespace.clone())),
+            ("--audit-file", path(&self.audit_file)),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag} {}", quoted(&value?))));
+        given.collect()
     }
 
     async fn open_store(&self, url: &str) -> Result<AdminApi, CommandError> {
@@ -93,14 +115,14 @@ impl PlaceArgs {
 
 impl KeysPlace {
     pub(super) async fn get(&self, path: &str, query: &str) -> Result<Value, CommandError> {
-        let answer = match self {
-            Self::Listener(client) => client.get(path, query).await?,
-            Self::Store(api) => {
+        let answer = match &self.backend {
+            Backend::Listener(client) => client.get(path, query).await?,
+            Backend::Store(api) => {
                 let call = ApiCall::read(&path.split('/').collect::<Vec<_>>(), query);
                 called(api, call).await
             }
         };
-        answer.map_err(failure)
+        answer.map_err(|error| self.failure(error))
     }
 
     /// Writes. The inner error is the refusal of one record; a command on many goes on.
@@ -109,12 +131,12 @@ impl KeysPlace {
         path: &str,
         body: Map<String, Value>,
     ) -> Result<Result<Value, ApiError>, CommandError> {
-        let answer = match self {
-            Self::Listener(client) => client.post(path, body).await?,
-            Self::Store(api) => called(api, ApiCall::write(&path.split('/').collect::<Vec<_>>(), body)).await,
+        let answer = match &self.backend {
+            Backend::Listener(client) => client.post(path, body).await?,
+            Backend::Store(api) => called(api, ApiCall::write(&path.split('/').collect::<Vec<_>>(), body)).await,
         };
         match answer {
-            Err(error) if !is_about_record(&error) => Err(failure(error)),
+            Err(error) if !is_about_record(&error) => Err(self.failure(error)),
             answered => Ok(answered),
         }
     }
@@ -122,6 +144,39 @@ impl KeysPlace {
     pub(super) async fn namespace(&self) -> Result<String, CommandError> {
         let policy = self.get("policy", "").await?;
         Ok(policy["namespace"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// The error of a command, with the exit code of its kind, and the command that would work here.
+    pub(super) fn failure(&self, error: ApiError) -> CommandError {
+        let command = error.command.map_or(String::new(), |command| format!("; run: {command}{}", self.flags));
+        let told = anyhow!("{}{command}", error.detail);
+        match error.status.as_u16() {
+            400 | 413 => CommandError::usage(told),
+            404 | 409 => CommandError::failed(told),
+            _ if error.code == INCOMPLETE => CommandError::failed(told),
+            _ => CommandError::cannot_start(told),
+        }
+    }
+}
+
+/// A URL with `***` in place of its password.
+fn without_password(url: &str) -> String {
+    let hidden = || {
+        let (scheme, rest) = url.split_once("://")?;
+        let (user, host) = rest.rsplit_once('@')?;
+        let (name, _) = user.split_once(':')?;
+        Some(format!("{scheme}://{name}:***@{host}"))
+    };
+    hidden().unwrap_or_else(|| url.to_owned())
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=@%,+".contains(letter);
+    if word.chars().all(is_plain) && !word.is_empty() {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 
@@ -132,15 +187,4 @@ async fn called(api: &AdminApi, call: Result<ApiCall, ApiError>) -> Result<Value
 /// Whether a refusal is about the state of one record.
 fn is_about_record(error: &ApiError) -> bool {
     matches!(error.code, "stale" | "wrong-state" | "not-found" | "internal-record" | "damaged")
-}
-
-/// The error of a command, with the exit code of its kind.
-pub(super) fn failure(error: ApiError) -> CommandError {
-    let command = error.command.as_ref().map_or(String::new(), |command| format!("; {command}"));
-    let told = anyhow!("{}{command}", error.detail);
-    match error.status.as_u16() {
-        400 | 413 => CommandError::usage(told),
-        404 | 409 => CommandError::failed(told),
-        _ => CommandError::cannot_start(told),
-    }
 }

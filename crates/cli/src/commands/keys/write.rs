@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use serde_json::{Map, Value, json};
 
-use super::place::{KeysPlace, PlaceArgs, failure};
+use super::place::{KeysPlace, PlaceArgs};
 use super::which::ListFilter;
 use super::{Pages, file, print};
 use crate::admin::ApiError;
@@ -34,7 +34,7 @@ pub(super) struct WriteArgs {
     #[arg(long, conflicts_with = "rk")]
     all_namespaces: bool,
 
-    /// Print what would be written, and write nothing
+    /// Print what would be written, and what would be refused, and write nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -154,16 +154,8 @@ impl WriteArgs {
         body: &Map<String, Value>,
     ) -> Result<ExitCode, CommandError> {
         let place = self.place.open().await?;
-        if self.dry_run {
-            let record = place.get(&format!("records/{rk}"), "").await?;
-            if record["token"] != token {
-                return Err(CommandError::failed(anyhow!("its token is {}, and you saw {token}", record["token"])));
-            }
-            line(&print::planned(action, &record, self.place.json))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let done = write(&place, action, (&rk.to_string(), token), body).await?.map_err(failure)?;
-        line(&print::written(action, &done, self.place.json))?;
+        let answer = self.send(&place, action, (&rk.to_string(), token), body).await?;
+        self.print(action, &answer.map_err(|error| place.failure(error))?)?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -174,23 +166,16 @@ impl WriteArgs {
         let (mut pages, mut found) = (Pages::new(&self.filter, None), Vec::new());
         while let Some(page) = pages.next(&place, usize::MAX).await? {
             for record in &page.records {
-                if self.dry_run {
-                    line(&print::planned(action, record, self.place.json))?;
-                }
                 found.extend(record["rk"].as_str().map(str::to_owned).zip(record["token"].as_u64()));
             }
         }
         // A scan may return a record twice.
         found.sort_unstable();
         found.dedup_by(|left, right| left.0 == right.0);
-        if self.dry_run {
-            eprintln!("{} records; nothing is written; {ALL_NAMESPACES}", found.len());
-            return Ok(ExitCode::SUCCESS);
-        }
         let mut refused = 0_usize;
         for (rk, token) in &found {
-            match write(&place, action, (rk, *token), body).await? {
-                Ok(done) => drop(line(&print::written(action, &done, self.place.json))?),
+            match self.send(&place, action, (rk, *token), body).await? {
+                Ok(done) => self.print(action, &done)?,
                 Err(error) => {
                     refused += 1;
                     eprintln!("refused: {rk}: {}", error.detail);
@@ -198,19 +183,38 @@ impl WriteArgs {
             }
         }
         match refused {
+            _ if self.dry_run => {
+                let count = found.len();
+                eprintln!("{count} records, {refused} of them refused; nothing is written; {ALL_NAMESPACES}");
+                Ok(ExitCode::SUCCESS)
+            }
             0 => Ok(ExitCode::SUCCESS),
             _ => Err(CommandError::failed(anyhow!("{refused} of {} records are as they were", found.len()))),
         }
     }
-}
 
-async fn write(
-    place: &KeysPlace,
-    action: &str,
-    (rk, token): (&str, u64),
-    body: &Map<String, Value>,
-) -> Result<Result<Value, ApiError>, CommandError> {
-    let mut body = body.clone();
-    body.insert("token".into(), json!(token));
-    place.post(&format!("records/{rk}/{action}"), body).await
+    async fn send(
+        &self,
+        place: &KeysPlace,
+        action: &str,
+        (rk, token): (&str, u64),
+        body: &Map<String, Value>,
+    ) -> Result<Result<Value, ApiError>, CommandError> {
+        let mut body = body.clone();
+        body.insert("token".into(), json!(token));
+        if self.dry_run {
+            body.insert("dry_run".into(), json!(true));
+        }
+        place.post(&format!("records/{rk}/{action}"), body).await
+    }
+
+    fn print(&self, action: &str, done: &Value) -> Result<(), CommandError> {
+        let as_json = self.place.json;
+        let text = if self.dry_run {
+            print::planned(action, &done["before"], as_json)
+        } else {
+            print::written(action, done, as_json)
+        };
+        line(&text).map(drop)
+    }
 }

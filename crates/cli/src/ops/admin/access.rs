@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, StatusCode};
 
+use crate::admin::ApiError;
 use crate::config::{AdminConfig, AdminToken};
 
 /// The clients that may read the pages other than /healthz and /readyz.
@@ -43,14 +44,14 @@ impl AdminAccess {
         }
     }
 
-    /// The status and the text of a refusal; none if the client has access.
-    pub(super) fn refusal(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+    /// The refusal of a request; none if the client has access.
+    pub(super) fn refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
         match self {
             Self::ThisHost { names } if asks_for(headers, names) => None,
-            Self::ThisHost { .. } => Some((
+            Self::ThisHost { .. } => Some(ApiError::new(
                 StatusCode::MISDIRECTED_REQUEST,
-                "the Host field names another host; use an IP address or localhost, or allow the name with \
-                 --admin-host\n",
+                "wrong-host",
+                "the Host field names another host; use an IP address or localhost, or allow the name with --admin-host",
             )),
             Self::WithTokens { read, write, .. }
                 if bearer(headers).is_some_and(|shown| is_one_of([read, write], shown)) =>
@@ -58,23 +59,29 @@ impl AdminAccess {
                 None
             }
             Self::WithTokens { .. } => {
-                Some((StatusCode::UNAUTHORIZED, "send the token: Authorization: Bearer TOKEN\n"))
+                let detail = "send the token: Authorization: Bearer TOKEN";
+                Some(ApiError::new(StatusCode::UNAUTHORIZED, "token-required", detail))
             }
-            Self::NoClient => Some((
+            Self::NoClient => Some(ApiError::new(
                 StatusCode::FORBIDDEN,
-                "other hosts can reach this listener, and no token is configured; start with --admin-token-file\n",
+                "not-allowed",
+                "other hosts can reach this listener, and no token is configured; start with --admin-token-file",
             )),
         }
     }
 
     /// As [`refusal`](Self::refusal), for a client that may read and wants to write.
-    pub(crate) fn write_refusal(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+    pub(crate) fn write_refusal(&self, headers: &HeaderMap) -> Option<ApiError> {
         match self {
             Self::WithTokens { write, .. } if bearer(headers).is_some_and(|shown| is_one_of([write], shown)) => None,
-            Self::WithTokens { write: Some(_), .. } => Some((StatusCode::FORBIDDEN, "this token may only read\n")),
-            Self::WithTokens { write: None, .. } => Some((
+            // Another token may write: the dashboard asks for it.
+            Self::WithTokens { write: Some(_), .. } => {
+                Some(ApiError::new(StatusCode::FORBIDDEN, "token-reads-only", "this token may only read"))
+            }
+            Self::WithTokens { write: None, .. } => Some(ApiError::new(
                 StatusCode::FORBIDDEN,
-                "no token may write; start with --admin-write-token-file, or without any token on a loopback address\n",
+                "not-allowed",
+                "no token may write; start with --admin-write-token-file, or without any token on a loopback address",
             )),
             Self::ThisHost { .. } | Self::NoClient => self.refusal(headers),
         }
@@ -129,7 +136,7 @@ mod tests {
         for value in values {
             headers.append(&name, HeaderValue::from_str(value).unwrap());
         }
-        access.refusal(&headers).map(|(status, _)| status.as_u16())
+        access.refusal(&headers).map(|refusal| refusal.status.as_u16())
     }
 
     #[test]
@@ -191,7 +198,7 @@ mod tests {
             let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
             HeaderMap::from_iter([(AUTHORIZATION, value)])
         };
-        let status = |refusal: Option<(StatusCode, &str)>| refusal.map(|(status, _)| status.as_u16());
+        let status = |refusal: Option<ApiError>| refusal.map(|refusal| refusal.status.as_u16());
         for (read, write, expected) in [
             (Some(reads), Some(writes), [(None, Some(403)), (None, None)]),
             (Some(reads), None, [(None, Some(403)), (Some(401), Some(403))]),
