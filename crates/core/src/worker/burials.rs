@@ -5,8 +5,9 @@ use crate::broker::DeadReason;
 use crate::error::Result;
 use crate::ledger::rules::backoff;
 
-/// How many dead letters are written in one call.
-const MOST_AT_ONCE: usize = 256;
+/// How many dead letters are written in one call. The results of a call that takes too long are lost, and a store may
+/// write one letter after the other: a call with many slow letters would never succeed.
+const MOST_AT_ONCE: usize = 32;
 
 /// A message that is to become a dead letter.
 #[derive(Clone, Copy, Debug)]

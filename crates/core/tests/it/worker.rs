@@ -1,6 +1,7 @@
 //! The parts of the worker: decisions row by row, watermark, identity of messages.
 
 mod actions;
+mod burials;
 mod engine;
 mod identity;
 mod parking;
