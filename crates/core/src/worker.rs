@@ -115,7 +115,8 @@ struct WorkerParts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerEnd {
     /// The number of messages that were still being processed, or whose end the broker did not confirm. They arrive
-    /// again at another worker.
+    /// again at another worker. A broker that acknowledges a prefix, such as Kafka, confirms positions: one that is not
+    /// confirmed counts as one message.
     pub unfinished: usize,
 }
 

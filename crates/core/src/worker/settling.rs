@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::broker::{DeliveryId, Lane, Settlement};
@@ -27,7 +27,8 @@ impl PendingSettlement {
 #[derive(Default)]
 pub(super) struct SettleQueue {
     waiting: Vec<PendingSettlement>,
-    in_flight: Option<BTreeSet<Lane>>,
+    /// How many settlements of each lane.
+    in_flight: Option<BTreeMap<Lane, usize>>,
 }
 
 /// After this many tries the settlement of a delivery is forgotten. The broker delivers the message again, and the copy
@@ -55,7 +56,10 @@ impl SettleQueue {
         self.waiting = later;
         let due: Vec<PendingSettlement> = due;
         if !due.is_empty() {
-            self.in_flight = Some(due.iter().map(|pending| pending.id.lane.clone()).collect());
+            let in_flight = self.in_flight.insert(BTreeMap::new());
+            for pending in &due {
+                *in_flight.entry(pending.id.lane.clone()).or_default() += 1;
+            }
         }
         due
     }
@@ -72,7 +76,7 @@ impl SettleQueue {
         let mut results = results.into_iter();
         let mut forgotten = Vec::new();
         for mut pending in sent {
-            if results.next().is_some_and(|result| result.is_ok()) || !lanes.contains(&pending.id.lane) {
+            if results.next().is_some_and(|result| result.is_ok()) || !lanes.contains_key(&pending.id.lane) {
                 continue;
             }
             pending.tries += 1;
@@ -105,13 +109,13 @@ impl SettleQueue {
 
     /// Whether a settlement of the lane has no result.
     pub(super) fn has(&self, lane: &Lane) -> bool {
-        let is_in_flight = self.in_flight.as_ref().is_some_and(|lanes| lanes.contains(lane));
+        let is_in_flight = self.in_flight.as_ref().is_some_and(|lanes| lanes.contains_key(lane));
         is_in_flight || self.waiting.iter().any(|pending| pending.id.lane == *lane)
     }
 
     /// The number of settlements without a result.
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.in_flight.as_ref().map_or(0, BTreeSet::len)
+        self.waiting.len() + self.in_flight.as_ref().map_or(0, |lanes| lanes.values().sum())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -124,5 +128,28 @@ impl SettleQueue {
             Some(_) => None,
             None => self.waiting.iter().map(|pending| pending.due).min(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn settlements_in_flight_count_one_by_one() {
+        let lane = |partition| Lane { topic: "orders".into(), partition, generation: 1 };
+        let (mut queue, now) = (SettleQueue::default(), Duration::ZERO);
+        for (number, partition) in [(1, 0), (2, 0), (3, 1)] {
+            let id = DeliveryId { lane: lane(partition), number, handle: Bytes::new() };
+            queue.push(PendingSettlement::new(id, Settlement::Ack, None));
+        }
+        let sent = queue.take_due(now);
+        assert_eq!((sent.len(), queue.len()), (3, 3));
+        queue.forget(&lane(0));
+        assert_eq!(queue.len(), 1);
+        queue.settled(sent, vec![Ok(()), Ok(()), Ok(())], now);
+        assert_eq!(queue.len(), 0);
     }
 }
