@@ -5,8 +5,10 @@
 //! tenant.rs    where the tenant is
 //! received.rs  the operation and fingerprint that a producer sent
 //! json.rs      JSON payloads: pointers, canonical form
+//! exact.rs     numbers that a double cannot hold
 //! ```
 
+mod exact;
 mod json;
 mod key_rule;
 mod received;

@@ -3,6 +3,7 @@ use std::cell::OnceCell;
 use serde_json::Value;
 
 use crate::broker::DeadReason;
+use crate::worker::identity::exact::{is_held_by_double, is_printed_exactly, mark_lost_digits};
 
 /// A payload that may be JSON, parsed when a rule first asks.
 pub(super) struct JsonPayload<'p> {
@@ -16,26 +17,56 @@ impl<'p> JsonPayload<'p> {
     }
 
     fn value(&self) -> Option<&Value> {
-        self.parsed.get_or_init(|| serde_json::from_slice(self.bytes).ok()).as_ref()
+        self.parsed.get_or_init(|| parse(self.bytes)).as_ref()
     }
 
     /// The text or number at a pointer. None if there is nothing, or the payload is no JSON.
+    ///
+    /// # Errors
+    /// `KeyMalformed` if there is something else, or a number that loses digits.
     pub(super) fn text_at(&self, pointer: &str) -> Result<Option<Vec<u8>>, DeadReason> {
         match self.value().and_then(|value| value.pointer(pointer)) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone().into_bytes())),
-            Some(Value::Number(number)) => Ok(Some(number.to_string().into_bytes())),
-            Some(Value::Bool(_) | Value::Array(_) | Value::Object(_)) => Err(DeadReason::KeyMalformed),
+            Some(Value::Number(number)) if is_printed_exactly(number) => Ok(Some(number.to_string().into_bytes())),
+            Some(Value::Number(_) | Value::Bool(_) | Value::Array(_) | Value::Object(_)) => {
+                Err(DeadReason::KeyMalformed)
+            }
         }
     }
 
-    /// The payload in the form of RFC 8785, without what is at these pointers.
-    pub(super) fn canonical(&self, without: &[Box<str>]) -> Option<Vec<u8>> {
-        let mut value = self.value()?.clone();
+    /// The payload in the form of RFC 8785, without what is at these pointers. None if the payload is no JSON.
+    ///
+    /// # Errors
+    /// `KeyMalformed` if the payload has a number that this form cannot hold.
+    pub(super) fn canonical(&self, without: &[Box<str>]) -> Result<Option<Vec<u8>>, DeadReason> {
+        let Some(mut value) = self.value().cloned() else { return Ok(None) };
         for pointer in without {
             remove(&mut value, pointer);
         }
-        serde_json_canonicalizer::to_vec(&value).ok()
+        if !are_numbers_held(&value) {
+            return Err(DeadReason::KeyMalformed);
+        }
+        Ok(serde_json_canonicalizer::to_vec(&value).ok())
+    }
+}
+
+/// None if this is no JSON. A number that loses digits is another one, which a key refuses.
+fn parse(json: &[u8]) -> Option<Value> {
+    let value = serde_json::from_slice(json).ok()?;
+    match mark_lost_digits(json) {
+        None => Some(value),
+        Some(marked) => serde_json::from_slice(&marked).ok(),
+    }
+}
+
+/// Whether doubles hold all numbers of this value.
+fn are_numbers_held(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => is_held_by_double(number),
+        Value::Array(elements) => elements.iter().all(are_numbers_held),
+        Value::Object(members) => members.values().all(are_numbers_held),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
     }
 }
 

@@ -10,13 +10,13 @@ use crate::worker::identity::{coordinates_key, invalid, join};
 
 /// Where the key of a message is.
 ///
-/// As text: `header:NAME`, `cloudevents`, `json:/pointer`, `coordinates`, or `payload-hash:BUCKET[,/pointer…]` with a
-/// bucket such as `10s`, `5m`, `1h` or `1d`.
+/// As text: `header:NAME`, `cloudevents`, `json:/pointer`, `coordinates`, or `payload-hash:BUCKET[;/pointer…]` with a
+/// bucket such as `10s`, `5m`, `1h` or `1d`. A comma would end the rule in a list of rules.
 ///
 /// ```
 /// use hapax::worker::KeyRule;
 ///
-/// assert!("payload-hash:1h,/sent_at".parse::<KeyRule>().is_ok());
+/// assert!("payload-hash:1h;/sent_at".parse::<KeyRule>().is_ok());
 /// assert!("header:".parse::<KeyRule>().is_err() && "payload-hash".parse::<KeyRule>().is_err());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl KeyRule {
             Self::Coordinates => {
                 Ok(message.coordinates.as_ref().map(|place| coordinates_key(place, message.timestamp)))
             }
-            Self::PayloadHash(bucket) => Ok(bucket.key(message, payload, identity)),
+            Self::PayloadHash(bucket) => bucket.key(message, payload, identity),
         }
     }
 
@@ -73,12 +73,19 @@ impl KeyRule {
 
 impl Bucket {
     /// None if the payload is no JSON, or the broker has no time for the message.
-    fn key(&self, message: &Message, payload: &JsonPayload<'_>, identity: &Identity) -> Option<Vec<u8>> {
+    fn key(
+        &self,
+        message: &Message,
+        payload: &JsonPayload<'_>,
+        identity: &Identity,
+    ) -> Result<Option<Vec<u8>>, DeadReason> {
+        let Some((timestamp, canonical)) = message.timestamp.zip(payload.canonical(&self.without)?) else {
+            return Ok(None);
+        };
         let length = u64::try_from(self.length.as_micros()).unwrap_or(u64::MAX).max(1);
-        let bucket = message.timestamp?.0 / length;
-        let canonical = payload.canonical(&self.without)?;
+        let bucket = timestamp.0 / length;
         let hash = identity.fingerprint(Rule::NONE, &[&canonical]);
-        Some(join(&[hash.as_bytes(), &length.to_be_bytes(), &bucket.to_be_bytes()]))
+        Ok(Some(join(&[hash.as_bytes(), &length.to_be_bytes(), &bucket.to_be_bytes()])))
     }
 }
 
@@ -95,7 +102,7 @@ impl FromStr for KeyRule {
             ("payload-hash", Some(bucket)) => Ok(Self::PayloadHash(bucket.parse()?)),
             _ => Err(invalid(format!(
                 "`{text}` is no rule for keys; use header:NAME, cloudevents, json:/pointer, coordinates or \
-                 payload-hash:BUCKET"
+                 payload-hash:BUCKET[;/pointer]"
             ))),
         }
     }
@@ -105,13 +112,13 @@ impl FromStr for Bucket {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let mut parts = text.split(',');
+        let mut parts = text.split(';');
         let length = parts.next().and_then(duration).filter(|length| !length.is_zero());
         let without: Arc<[Box<str>]> = parts.map(Box::from).collect();
         match length {
             Some(length) if without.iter().all(|pointer| pointer.starts_with('/')) => Ok(Self { length, without }),
             _ => {
-                Err(invalid(format!("`{text}` is no bucket; write a time such as 1h, then pointers such as ,/sent_at")))
+                Err(invalid(format!("`{text}` is no bucket; write a time such as 1h, then pointers such as ;/sent_at")))
             }
         }
     }

@@ -99,7 +99,7 @@ fn coordinates_name_one_message_of_one_topic() {
 
 #[test]
 fn a_payload_hash_ignores_the_order_of_members_and_what_is_excluded() {
-    let rules = &["payload-hash:1h,/sent_at"];
+    let rules = &["payload-hash:1h;/sent_at"];
     let first = message(&[], r#"{"amount": 1.0, "to": "b", "sent_at": 1}"#);
     let again = message(&[], r#"{"to":"b","sent_at":2,"amount":1}"#);
     let other = message(&[], r#"{"to":"c","sent_at":1,"amount":1}"#);
@@ -109,6 +109,58 @@ fn a_payload_hash_ignores_the_order_of_members_and_what_is_excluded() {
     later.timestamp = Some(Timestamp(1_800_003_600_000_000));
     assert_ne!(key(rules, &first), key(rules, &later), "another bucket");
     assert_eq!(key(rules, &Message { timestamp: None, ..first }), Err(DeadReason::KeyMissing));
+}
+
+#[test]
+fn a_payload_hash_of_a_number_that_a_double_cannot_hold_is_malformed() {
+    let hash = |payload: &str| key(&["payload-hash:1h"], &message(&[], payload));
+    let refused = [
+        r#"{"transfer": 1234567890123456789}"#,
+        r#"{"transfer": 1234567890123456788}"#,
+        r#"["\\\"", 9007199254740993]"#,
+        "-9007199254740993",
+        r#"[[{"amount": 0.12345678901234567891}]]"#,
+        "12345678901234567.5",
+        "36893488147419103232",
+        "1e300",
+        "123456789012345678901234567890e-15",
+        "1e-400",
+        "1e-99999999999999999999",
+    ];
+    for payload in refused {
+        assert_eq!(hash(payload), Err(DeadReason::KeyMalformed), "{payload}");
+    }
+    let held = [
+        "9007199254740992",
+        "-9007199254740992",
+        "0.1",
+        "[-0.0, 0e99999999999999999999, 1.50e+3, 123456789012300000000e-5]",
+        "0.30000000000000004",
+        r#"{"1234567890123456789": "a \" 1234567890123456789"}"#,
+    ];
+    for payload in held {
+        assert!(hash(payload).is_ok(), "{payload}");
+    }
+    assert_eq!(hash("1234567890123450000000e-7"), hash("123456789012345"));
+    let rules = &["payload-hash:1h;/sent_at"];
+    let sent = |at: &str| key(rules, &message(&[], &format!(r#"{{"amount": 1, "sent_at": {at}}}"#)));
+    assert_eq!(sent("1800000000.1234567891"), sent("1800000000123456789"), "an excluded number does not count");
+}
+
+#[test]
+fn a_number_at_a_pointer_that_loses_digits_is_no_key_and_no_tenant() {
+    let at = |number: &str| key(&["json:/id"], &message(&[], &format!(r#"{{"id": {number}, "other": 0.1}}"#)));
+    for number in [u64::MAX.to_string(), i64::MIN.to_string(), "9007199254740993".into(), "1.5".into()] {
+        assert_eq!(at(&number), Ok(number.into_bytes()));
+    }
+    for number in ["18446744073709551616", "18446744073709551617", "100000000000000000000", "0.12345678901234567891"] {
+        assert_eq!(at(number), Err(DeadReason::KeyMalformed), "{number}");
+        let tenant = identity(&["header:k"]).tenant("json:/shop".parse().unwrap());
+        let found = tenant.identify(&message(&[("k", "7")], &format!(r#"{{"shop": {number}}}"#)));
+        assert_eq!(found.unwrap_err(), DeadReason::CallerUnknown, "{number}");
+    }
+    let elsewhere = message(&[], r#"{"id": 7, "other": 18446744073709551617}"#);
+    assert_eq!(key(&["json:/id"], &elsewhere), Ok(b"7".to_vec()));
 }
 
 #[test]
@@ -189,7 +241,7 @@ fn rules_are_read_from_their_text_and_others_are_refused() {
     for text in ["", "header", "header:", "json:id", "coordinates:x", "payload-hash:", "payload-hash:0s"] {
         assert!(text.parse::<KeyRule>().is_err(), "{text}");
     }
-    for text in ["payload-hash:5", "payload-hash:1w", "payload-hash:1h,at"] {
+    for text in ["payload-hash:5", "payload-hash:1w", "payload-hash:1h;at", "payload-hash:1h,/at"] {
         assert!(text.parse::<KeyRule>().is_err(), "{text}");
     }
     assert!("none:x".parse::<TenantRule>().is_err() && "none".parse::<TenantRule>().is_ok());
