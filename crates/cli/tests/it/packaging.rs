@@ -1,6 +1,6 @@
 //! What packages take from the binary and from `assets`: version, manual, completions, configuration, alerts, units.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -42,14 +42,34 @@ fn commands(help: &str) -> Vec<&str> {
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect()
 }
 
+fn is_of_flag(char: char) -> bool {
+    char.is_ascii_alphanumeric() || char == '-'
+}
+
 /// The long flags in a help text, at the beginning of a line.
 fn flags(help: &str) -> BTreeSet<&str> {
     let words = help.lines().filter_map(|line| {
         let line = line.trim_start();
         let line = line.strip_prefix("-h, ").or_else(|| line.strip_prefix("-V, ")).unwrap_or(line);
-        line.starts_with("--").then(|| line.split([' ', ',']).next()).flatten()
+        line.starts_with("--").then(|| line.split(|char| !is_of_flag(char)).next()).flatten()
     });
     words.filter(|flag| !["--help", "--version"].contains(flag)).collect()
+}
+
+/// Panics if the page of a command lacks a flag of its help, or if a command below it has no such page.
+fn assert_page_is_complete(directory: &Path, command: &[&str]) {
+    let name = format!("hapax-{}", command.join("-"));
+    let page = std::fs::read_to_string(directory.join(format!("{name}.1"))).expect(&name);
+    let page = page.replace("\\-", "-").replace("\\fB", " ").replace("\\fI", " ");
+    let help = printed(&[command, &["--help"]].concat());
+    let words: BTreeSet<&str> = page.split(|char| !is_of_flag(char)).collect();
+    for flag in flags(&help) {
+        assert!(words.contains(flag), "{name}.1 has no {flag}");
+    }
+    for inner in commands(&help) {
+        assert!(words.contains(&*format!("{name}-{inner}")), "{name}.1 does not name {inner}");
+        assert_page_is_complete(directory, &[command, &[inner]].concat());
+    }
 }
 
 #[test]
@@ -65,10 +85,7 @@ fn each_command_has_a_page_with_all_its_flags() {
     );
     assert!(page("hapax").contains("hapax\\-gateway(1)"), "the first page names the others");
     for command in all {
-        let text = page(&format!("hapax-{command}")).replace("\\-", "-");
-        for flag in flags(&printed(&[command, "--help"])) {
-            assert!(text.contains(flag), "hapax-{command}.1 has no {flag}");
-        }
+        assert_page_is_complete(directory.path(), &[command]);
     }
     let pages = std::fs::read_dir(directory.path()).unwrap().count();
     assert!(page("hapax-dead-list").contains(".TH hapax-dead-list 1") && pages > 12, "{pages} pages");
@@ -138,10 +155,82 @@ fn the_annotated_configuration_is_accepted_and_changes_nothing() {
     }
 }
 
-/// The names of all metrics on an admin page.
-fn exposed(page: &str) -> BTreeSet<String> {
-    let samples = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    samples.filter_map(|line| line.split(['{', ' ']).next()).map(str::to_owned).collect()
+#[test]
+fn each_unit_keeps_its_audit_file_in_a_directory_of_its_own() {
+    let state = tempfile::tempdir().unwrap();
+    // A user without a home, and a database on another host: there is no other place for the file.
+    let database = "postgres://127.0.0.1:9/shop";
+    let commands: [(&str, &[&str]); 3] = [
+        ("gateway", &["--upstream", "http://127.0.0.1:9", "--store", database]),
+        ("worker", &["--source", "sqlite://shop.db?queue=q", "--target", "http://127.0.0.1:9", "--store", database]),
+        ("relay", &["--database", database, "--sink", "sqlite://other.db?queue=q"]),
+    ];
+    for (name, flags) in commands {
+        let unit = asset(&format!("systemd/hapax-{name}.service"));
+        let values = |key: &'static str| unit.lines().filter_map(move |line| line.strip_prefix(key));
+        let directories: Vec<&str> = values("StateDirectory=").flat_map(str::split_whitespace).collect();
+        let mut process = hapax();
+        process.current_dir(state.path()).args([name, "--check"]).args(flags);
+        for (variable, value) in values("Environment=").filter_map(|line| line.split_once('=')) {
+            process.env(variable, value.replace("%S", state.path().to_str().unwrap()));
+        }
+        let shown = String::from_utf8(process.output().unwrap().stdout).unwrap();
+        let audit = shown.lines().find_map(|line| line.trim().strip_prefix("audit-file")).unwrap_or_default();
+        let path = Path::new(audit.split_whitespace().next().unwrap_or_default());
+        let directory = path.parent().and_then(|directory| directory.strip_prefix(state.path()).ok());
+        let is_owned = directory.is_some_and(|own| directories.iter().any(|listed| Path::new(listed) == own));
+        assert!(is_owned, "{name}: {audit:?} is not in {directories:?}\n{shown}");
+    }
+}
+
+/// The metrics of admin pages: of each name its labels, and of each label its values.
+type Exposed = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
+fn add_exposed(all: &mut Exposed, page: &str) {
+    for sample in page.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let (name, rest) = sample.split_once(['{', ' ']).unwrap();
+        let known = all.entry(name.to_owned()).or_default();
+        let written = if sample.contains('{') { rest.rsplit_once('}').unwrap().0 } else { "" };
+        for (label, value) in labels(written) {
+            known.entry(label.to_owned()).or_default().insert(value.to_owned());
+        }
+    }
+}
+
+/// The labels of a sample with their values, or the matchers of a query.
+fn labels(written: &str) -> impl Iterator<Item = (&str, &str)> {
+    let parts: Vec<&str> = written.split('"').collect();
+    let name = |text: &str| text.find(|char: char| char.is_ascii_alphabetic()).unwrap_or_default();
+    let pairs: Vec<_> = parts.chunks_exact(2).map(|pair| (&pair[0][name(pair[0])..], pair[1])).collect();
+    pairs.into_iter().map(|(label, value)| (label.trim_end_matches(['=', '~', '!']), value))
+}
+
+/// The labels that Prometheus adds.
+const OF_TARGETS: [&str; 2] = ["job", "instance"];
+
+/// Panics if a query has a metric, a label or the value of a label that no process exposes.
+fn assert_exposed(query: &str, all: &Exposed) {
+    let asked = queried(query);
+    assert!(!asked.is_empty(), "{query} asks for nothing");
+    for name in &asked {
+        assert!(all.contains_key(name), "{query}: nothing exposes {name}");
+    }
+    let pieces: Vec<&str> = query.split('{').collect();
+    for (before, after) in pieces.iter().zip(pieces.iter().skip(1)) {
+        let name = before.rsplit(|char: char| !char.is_ascii_alphanumeric() && char != '_').next().unwrap();
+        for (label, value) in labels(after.split('}').next().unwrap()) {
+            let values = all[name].get(label);
+            assert!(OF_TARGETS.contains(&label) || values.is_some(), "{query}: {name} has no label {label}");
+            let is_known = value.starts_with('$') || values.is_some_and(|values| values.contains(value));
+            assert!(is_known, "{query}: {name} has no {label} {value:?}");
+        }
+    }
+    for list in query.split(" by (").skip(1) {
+        for label in list.split(')').next().unwrap().split(", ") {
+            let is_known = asked.iter().any(|name| all[name].contains_key(label));
+            assert!(OF_TARGETS.contains(&label) || is_known, "{query}: no metric has the label {label}");
+        }
+    }
 }
 
 /// The words of a query that are names of metrics.
@@ -159,14 +248,31 @@ fn queries_of_board(board: &Value) -> Vec<String> {
     queries.chain(definitions).collect()
 }
 
+/// The queries of alerts. One that is longer than a line is indented below its `expr: >-`.
+fn queries_of_alerts(alerts: &str) -> Vec<String> {
+    let mut lines = alerts.lines().peekable();
+    let mut queries = Vec::new();
+    while let Some(line) = lines.next() {
+        let Some(first) = line.trim_start().strip_prefix("expr: ") else { continue };
+        let mut query = first.replace(">-", "");
+        let indent = format!("{}  ", &line[..line.len() - line.trim_start().len()]);
+        while let Some(more) = lines.next_if(|line| line.starts_with(&indent)) {
+            query = format!("{query} {}", more.trim());
+        }
+        queries.push(query);
+    }
+    queries
+}
+
 /// Starts a gateway, a worker and a relay, and returns what they expose once each has done something.
-async fn exposed_by_all() -> BTreeSet<String> {
+async fn exposed_by_all() -> Exposed {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let api = Api::start().await;
     let gateway = Gateway::start(api.address, "memory:", &[]).await;
     gateway.post("/charges", "key-1", "{}").await.unwrap();
-    let mut names = exposed(&gateway.get(gateway.admin, "/metrics").await.unwrap().body);
+    let mut all = Exposed::new();
+    add_exposed(&mut all, &gateway.get(gateway.admin, "/metrics").await.unwrap().body);
 
     let mut shop = Connection::open(path("shop.db")).unwrap();
     SqliteLedger::migrate(&mut shop).unwrap();
@@ -195,12 +301,12 @@ async fn exposed_by_all() -> BTreeSet<String> {
     for (address, last) in [(worker, "hapax_worker_lag{"), (relay, "hapax_outbox_parked_keys ")] {
         until("the metrics of a process are there", async || {
             let Some(page) = gateway.get(address, "/metrics").await else { return false };
-            names.extend(exposed(&page.body));
+            add_exposed(&mut all, &page.body);
             page.body.contains(last)
         })
         .await;
     }
-    names
+    all
 }
 
 struct KilledAtEnd(Child);
@@ -214,24 +320,17 @@ impl Drop for KilledAtEnd {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_and_board_ask_for_metrics_that_exist() {
-    let mut names = exposed_by_all().await;
+    let mut all = exposed_by_all().await;
     // Only a Rust service has a ledger.
-    names.insert(hapax::telemetry::names::UNFINISHED.into());
+    all.entry(hapax::telemetry::names::UNFINISHED.into()).or_default();
     let alerts = asset("alerts.yml");
     let board: Value = serde_json::from_str(&asset("board.json")).unwrap();
-    let mut queries = queries_of_board(&board);
-    let of_alerts: Vec<String> =
-        alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).map(str::to_owned).collect();
-    assert!(of_alerts.len() > 20 && queries.len() > 20, "{} {}", of_alerts.len(), queries.len());
-    queries.extend(of_alerts);
-    for query in queries {
-        let asked = queried(&query);
-        assert!(!asked.is_empty(), "{query} asks for nothing");
-        for name in asked {
-            assert!(names.contains(&name), "{query}: nothing exposes {name}");
-        }
-    }
+    let (of_alerts, of_board) = (queries_of_alerts(&alerts), queries_of_board(&board));
     let alert_count = alerts.matches("- alert: ").count();
+    assert!(of_alerts.len() == alert_count && of_board.len() > 20, "{} {}", of_alerts.len(), of_board.len());
+    for query in of_alerts.iter().chain(&of_board) {
+        assert_exposed(query, &all);
+    }
     assert_eq!(alerts.matches("runbook: ").count(), alert_count, "an alert has no runbook");
     assert_eq!(alerts.matches("severity: ").count(), alert_count, "an alert has no severity");
 }

@@ -9,6 +9,10 @@ use libtest_mimic::{Completion, Failed, Trial};
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         Trial::ignorable_test("packaging::promtool_accepts_the_alerts", promtool_accepts_the_alerts),
+        Trial::ignorable_test(
+            "packaging::alerts_fire_when_they_matter_and_only_then",
+            alerts_fire_when_they_matter_and_only_then,
+        ),
         Trial::ignorable_test("packaging::systemd_accepts_the_units", systemd_accepts_the_units),
         Trial::ignorable_test("packaging::the_image_has_a_new_enough_compiler", the_image_has_a_new_enough_compiler),
     ]
@@ -23,12 +27,21 @@ fn said(output: &Output) -> String {
 }
 
 fn promtool_accepts_the_alerts() -> Result<Completion, Failed> {
+    promtool(["check", "rules"], "assets/alerts.yml")
+}
+
+/// The file has series of metrics, and the alerts that fire on them.
+fn alerts_fire_when_they_matter_and_only_then() -> Result<Completion, Failed> {
+    promtool(["test", "rules"], "crates/cli/tests/servers/alerts.yml")
+}
+
+fn promtool(command: [&str; 2], file: &str) -> Result<Completion, Failed> {
     if let Err(missing) = required("promtool") {
         return missing.outcome();
     }
     let script = root().join("fixtures/promtool/server.sh");
-    let output = Command::new(script).args(["check", "rules"]).arg(root().join("assets/alerts.yml")).output()?;
-    assert!(output.status.success(), "{}", said(&output));
+    let output = Command::new(script).args(command).arg(root().join(file)).output()?;
+    assert!(output.status.success() && said(&output).contains("SUCCESS"), "{}", said(&output));
     Ok(Completion::Completed)
 }
 
