@@ -308,6 +308,9 @@ pub(crate) fn ledger_caught_copy() {
 /// Reports a ledger that a process opens, with the time for which its rows are kept. For adapters.
 pub fn ledger_opened(terms: &Terms) {
     let (namespace, retention) = (terms.namespace(), terms.kept_for());
+    // An alert on an increase needs the 0 before it.
+    counter!(names::CAUGHT, "layer" => "ledger").increment(0);
+    counter!(names::UNFINISHED).increment(0);
     tracing::info!(%namespace, %retention, "a ledger is open; a copy that comes after the retention runs again");
 }
 

@@ -13,7 +13,7 @@ use crate::ledger::LedgerVerdict;
 #[async_trait]
 pub trait LedgerRows: fmt::Debug + Send + Sync + 'static {
     /// Returns the committed rows of these operations, of every namespace, in any order. Each committed row has its
-    /// effect and its answer.
+    /// answer, and its effect if the verdict is [`LedgerVerdict::Applied`].
     ///
     /// # Errors
     /// `NotApplied` if the database cannot be reached, `Unusable` if the table is missing or the role may not read it.
