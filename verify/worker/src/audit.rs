@@ -86,7 +86,7 @@ impl WorkerAudit {
                 self.damages.push(format!("{table} has {} rows of {} operations", found.len(), distinct.len()));
             }
         }
-        let dead: i64 = client.query_one("select count(*) from hapax_dead", &[]).await.map_or(0, |row| row.get(0));
+        let dead: i64 = client.query_one("select count(*) from hapax_dead", &[]).await?.get(0);
         if dead > 0 {
             self.damages.push(format!("{dead} dead letters"));
         }

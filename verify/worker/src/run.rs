@@ -95,6 +95,7 @@ pub async fn run(options: WorkerTortureOptions, folder: &Path) -> Result<WorkerT
     }
     let audit = WorkerAudit::run(&world.database, &orders, options.has_ledger).await?;
     world.damages.extend(audit.damages);
+    world.damages.extend(ends(world.members.ended, world.ended_badly));
     Ok(WorkerTortureResult {
         faults,
         messages: world.topic.sent,
@@ -105,6 +106,12 @@ pub async fn run(options: WorkerTortureOptions, folder: &Path) -> Result<WorkerT
         damages: world.damages,
         took: begun.elapsed(),
     })
+}
+
+/// What is wrong with the ends of the workers. No fault may make one end by itself.
+fn ends(by_themselves: u32, badly: u32) -> impl Iterator<Item = String> {
+    let ends = [(by_themselves, "ended by themselves"), (badly, "did not end with 0 at SIGTERM")];
+    ends.into_iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} workers {how}"))
 }
 
 impl WorkerWorld {
@@ -164,5 +171,18 @@ impl WorkerWorld {
             self.members.revive()?;
             sleep(Duration::from_millis(100)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_ends_by_itself_or_badly_is_a_finding() {
+        let found = |by_themselves, badly| ends(by_themselves, badly).collect::<Vec<_>>();
+        assert!(found(0, 0).is_empty());
+        assert_eq!(found(2, 0), ["2 workers ended by themselves"]);
+        assert_eq!(found(0, 1), ["1 workers did not end with 0 at SIGTERM"]);
     }
 }

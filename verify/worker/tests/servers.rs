@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use hapax_testkit::servers;
-use hapax_worker_torture::{WorkerTortureOptions, WorkerTortureResult};
+use hapax_worker_torture::{WorkerFault, WorkerTortureOptions, WorkerTortureResult};
 
 fn main() -> ExitCode {
     // A run needs both servers.
@@ -33,6 +33,7 @@ async fn run(transfers: u32, has_ledger: bool) -> WorkerTortureResult {
 async fn with_the_ledger() {
     let result = run(3000, true).await;
     assert_eq!(result.damages, Vec::<String>::new());
+    assert_eq!(result.faults.keys().copied().collect::<Vec<_>>(), WorkerFault::ALL, "{result:?}");
     assert!(result.messages > 3000 && result.offset_checks > 0, "{result:?}");
 }
 
