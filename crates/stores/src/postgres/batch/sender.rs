@@ -57,7 +57,13 @@ impl<C: BatchCall> BatchSender<C> {
     }
 
     fn next_batch(&mut self) -> Vec<WaitingCall<C>> {
-        self.refused.pop().unwrap_or_else(|| self.queue.state.lock().take_batch())
+        while let Some(mut part) = self.refused.pop() {
+            part.retain(|waiting| !waiting.reply.is_closed());
+            if !part.is_empty() {
+                return part;
+            }
+        }
+        self.queue.state.lock().take_batch()
     }
 
     /// Sends the calls in one statement, and the replies to their callers.

@@ -22,6 +22,7 @@ pub(super) fn tests() -> Vec<Trial> {
         test("batches_of_the_same_records_never_wait_for_each_other", POSTGRES, opposite_order),
         test("a_caller_that_gives_up_disturbs_no_other_of_its_batch", POSTGRES, one_gives_up),
         test("a_refused_call_fails_alone", POSTGRES, refused),
+        test("a_part_of_a_refused_batch_whose_callers_gave_up_is_not_sent", POSTGRES, refused_and_gone),
         test("a_locked_record_delays_no_other_of_its_batch", POSTGRES, locked),
         test("large_answers_are_sent_in_several_statements", POSTGRES, large),
         test("a_single_call_is_prepared_unless_a_pooler_is_in_between", "pgbouncer", prepared),
@@ -182,6 +183,40 @@ async fn refused() {
     assert!(row.get::<_, i64>(0) < 50, "{} statements", row.get::<_, i64>(0));
 }
 
+/// Refuses every record. From the second statement on, it first waits for the lock of the test.
+const REFUSES_ALL: &str = "
+    create sequence statements;
+    grant usage on sequence statements to public;
+    create function refuse() returns trigger language plpgsql as
+        'begin
+             if nextval(''statements'') > 1 then perform pg_advisory_xact_lock(7); end if;
+             raise check_violation using message = ''refused'';
+         end';
+    create trigger refuses before insert on hapax_record for each statement execute function refuse()";
+
+async fn refused_and_gone() {
+    let (schema, operations) = (schema().await, operations(10));
+    let rk = operations[0].0.record_key();
+    store(&schema.url()).read(&rk).await.unwrap();
+    schema.admin().batch_execute(REFUSES_ALL).await.unwrap();
+    schema.admin().batch_execute("select pg_advisory_lock(7)").await.unwrap();
+    let statements = async || -> i64 {
+        schema.admin().query_one("select last_value from statements", &[]).await.unwrap().get(0)
+    };
+    // Has no connection yet, so the calls are in one batch. Its first half is the second statement.
+    let store = store(&format!("{}&connections=1", schema.url()));
+    tokio::select! {
+        _ = join_all(operations.iter().map(|operation| operation.begin(&*store, FIRST))) => panic!("they wait"),
+        () = until("the first half has been sent", async || statements().await == 2) => {}
+    }
+    schema.admin().batch_execute("select pg_advisory_unlock(7)").await.unwrap();
+    // Calls get the connection in the order in which they asked for it.
+    for _ in 0..3 {
+        store.read(&rk).await.unwrap();
+    }
+    assert_eq!(statements().await, 2);
+}
+
 async fn locked() {
     let (schema, operations) = (schema().await, operations(200));
     let store = store(&schema.url());
@@ -198,9 +233,11 @@ async fn locked() {
             assert!(matches!(completed, Ok(Completed::Done | Completed::Already)), "{completed:?}");
         }
     };
+    // The others first: then the locked one is in the statement of some of them.
     tokio::select! {
-        completed = &mut one => panic!("the record is locked: {completed:?}"),
+        biased;
         () = all_others => {}
+        completed = &mut one => panic!("the record is locked: {completed:?}"),
     }
     schema.admin().batch_execute("commit").await.unwrap();
     assert!(matches!(one.await, Ok(Completed::Done)));

@@ -295,6 +295,8 @@ async fn prepared() {
         other.batch_execute(end).await.unwrap();
         other.batch_execute("begin").await.unwrap();
         assert_eq!(once(&other, "one", None).await.unwrap().0, outcome);
+        // The next round claims it again.
+        other.batch_execute("rollback").await.unwrap();
     }
 }
 
