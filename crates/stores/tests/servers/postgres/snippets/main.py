@@ -10,3 +10,12 @@ with psycopg.connect(sys.argv[1], autocommit=True) as connection:
             print(outcome, (answer or b"-").decode(), flush=True)
         except psycopg.Error as error:
             print("error", error.sqlstate, flush=True)
+
+# An open transaction: the first statement begins it, because the driver does not commit by itself.
+with psycopg.connect(sys.argv[1]) as connection:
+    connection.execute("select 1")
+    try:
+        pay(connection, "00000000-0000-8000-8000-000000000009", None, 9)
+        print("paid in an open transaction", flush=True)
+    except RuntimeError:
+        print("refused", flush=True)
