@@ -1,5 +1,4 @@
-//! What a store observes of its server again and again: values that change when the server is replaced or loses its
-//! data, and how often that has happened.
+//! A value of the server that changes when the server is replaced or loses its data, and a counter of such events.
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
