@@ -19,8 +19,9 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .value("FILE")
         .help("File with the token that may write through the admin API: 16 or more visible characters")
         .details(
-            "With this file or --admin-token-file, every path but /healthz and /readyz requires one of the two tokens, \
-             and only this one writes. Without both, every client on this host may read and write.",
+            "With this file or --admin-token-file, every path but /healthz, /readyz and the files of the dashboard \
+             requires one of the two tokens, and only this one writes. Without both, every client on this host may \
+             read and write.",
         ),
     SettingSpec::new(TABLE, "audit-file", "HAPAX_AUDIT_FILE")
         .value("FILE")
@@ -39,7 +40,7 @@ pub(crate) struct AdminConfig {
     pub(crate) token: Option<AdminToken>,
     /// The token that may write, too.
     pub(crate) write_token: Option<AdminToken>,
-    /// The names under which the address may be asked without a token, beside addresses and `localhost`.
+    /// The names and addresses under which the address may be asked, beside `localhost` and loopback addresses.
     pub(crate) hosts: Vec<String>,
     /// None if nothing can be written.
     pub(crate) audit_file: Option<PathBuf>,

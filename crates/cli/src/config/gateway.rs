@@ -50,16 +50,18 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .value("FILE")
         .help("File with the token that the admin address requires to read: 16 or more visible characters")
         .details(
-            "Every path but /healthz and /readyz then requires `Authorization: Bearer TOKEN`. \
+            "Every path but /healthz, /readyz and the files of the dashboard then requires \
+             `Authorization: Bearer TOKEN`. \
              The file must not be readable by everybody.",
         ),
     SettingSpec::new(TABLE, "admin-host", "HAPAX_ADMIN_HOST")
         .value("NAME")
         .list()
-        .help("Host name under which /metrics may be asked without a token, beside IP addresses and localhost")
+        .help("Host name or address under which clients may ask --admin, beside localhost and loopback addresses")
         .details(
             "Any other name gets 421: a page of a browser could reach the admin address under a name of its own \
-             (DNS rebinding). With --admin-token-file every name is allowed, and always for /healthz and /readyz.",
+             (DNS rebinding). A read also works under each IP address, and a read with a token under each name. \
+             A write needs a name or address that is listed, also with a token.",
         ),
     SettingSpec::new(TABLE, "upstream-timeout", "HAPAX_UPSTREAM_TIMEOUT")
         .value("DURATION")

@@ -158,7 +158,7 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "admin-host", "HAPAX_ADMIN_HOST")
         .value("NAME")
         .list()
-        .help("Host name under which /metrics may be asked without a token, beside IP addresses and localhost"),
+        .help("Host name or address under which clients may ask --admin, beside localhost and loopback addresses"),
     SettingSpec::new(TABLE, "drain", "HAPAX_DRAIN")
         .value("DURATION")
         .default("25s")

@@ -37,6 +37,7 @@ mod http_contract;
 mod json_schema;
 mod keys;
 mod keys_commands;
+mod keys_over_admin;
 mod lifecycle;
 mod logs;
 mod malformed_requests;

@@ -1,6 +1,6 @@
 //! Parses the text of each kind of value. An error says how to write the value.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -102,9 +102,14 @@ pub(crate) fn path(text: &str) -> Result<PathBuf, anyhow::Error> {
     Ok(text.into())
 }
 
+/// A host as a `Host` field names it: an IPv6 address is in brackets.
 pub(crate) fn host_name(text: &str) -> Result<String, anyhow::Error> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if let Ok(address) = bare.parse::<Ipv6Addr>() {
+        return Ok(format!("[{address}]"));
+    }
     if text.is_empty() || text.contains(|other: char| !other.is_ascii_alphanumeric() && !"-._".contains(other)) {
-        bail!("{text:?} is not a host name; write it without a port, metrics.example for instance");
+        bail!("{text:?} is not a host; write a name or an address without a port, metrics.example for instance");
     }
     Ok(text.to_owned())
 }
