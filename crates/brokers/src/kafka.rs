@@ -70,7 +70,7 @@ impl KafkaSource {
         let lanes = Arc::new(SharedLanes::new(Arc::clone(&runtime)));
         let (consumer, ended) = poller::start(url, &lanes, &*runtime).await?;
         let settle = Arc::new(KafkaSettle::new(consumer, Arc::clone(&lanes)));
-        let name = format!("kafka/{}/{}", url.topics().join(","), url.group()).into();
+        let name = url.source_name().into();
         Ok(Self { name, lanes, settle, ended: Some(ended) })
     }
 }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -156,6 +157,13 @@ impl KafkaUrl {
     pub fn group(&self) -> &str {
         self.url.parameter("group").unwrap_or_default()
     }
+
+    /// The name of the source. The order of the topics does not change it: dead letters are found under this name.
+    pub(super) fn source_name(&self) -> String {
+        let topics: BTreeSet<&str> = self.topics.iter().map(String::as_str).collect();
+        let topics: Vec<&str> = topics.into_iter().collect();
+        format!("kafka/{}/{}", topics.join(","), self.group())
+    }
 }
 
 impl fmt::Display for KafkaUrl {
@@ -173,6 +181,14 @@ impl fmt::Debug for KafkaUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_source_does_not_depend_on_the_order_of_its_topics() {
+        for topics in ["orders,refunds", "refunds,orders", "refunds,orders,refunds"] {
+            let url: KafkaUrl = format!("kafka://a/{topics}?group=g").parse().unwrap();
+            assert_eq!(url.source_name(), "kafka/orders,refunds/g", "{topics}");
+        }
+    }
 
     #[test]
     fn a_url_names_topics_and_a_group() {
