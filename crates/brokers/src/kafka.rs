@@ -3,6 +3,7 @@
 //! ```text
 //! url.rs        the URL
 //! config.rs     from the URL to the settings of the driver
+//! failures.rs   why no broker can be reached
 //! poller.rs     the thread that polls: connects, reads messages, pauses and resumes partitions
 //! rebalance.rs  the callback of the driver: assigns partitions, and waits for the worker before it lets them go
 //! lanes.rs      what the thread, the worker and the settlements share
@@ -11,6 +12,7 @@
 //! ```
 
 mod config;
+mod failures;
 mod lanes;
 mod poller;
 mod rebalance;

@@ -2,11 +2,15 @@
 
 use hapax_core::{Error, Result};
 use rdkafka::ClientConfig;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
 
 use super::KafkaUrl;
 use super::url::GroupProtocol;
-use crate::url::{BrokerUrl, Credentials, invalid, read_secret, unusable};
+use crate::url::{BrokerUrl, Credentials, invalid, read_secret};
+
+/// At this level the driver tells of connections that end before they can be used.
+pub(super) const TELLS_OF_CONNECTIONS: RDKafkaLogLevel = RDKafkaLogLevel::Info;
 
 pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
     let mut config = ClientConfig::new();
@@ -39,6 +43,7 @@ pub(super) fn config(url: &KafkaUrl) -> Result<ClientConfig> {
         config.set("group.instance.id", member);
     }
     log_in(&url.url, &mut config)?;
+    config.set_log_level(TELLS_OF_CONNECTIONS);
     Ok(config)
 }
 
@@ -79,19 +84,5 @@ pub(super) fn refused(error: &KafkaError) -> Error {
         }
         KafkaError::ClientCreation(why) => invalid(format!("the Kafka driver refuses its settings: {why}")),
         _ => invalid("the Kafka driver refuses its settings"),
-    }
-}
-
-/// The error of a connection that fails again at each try.
-pub(super) fn refusal(error: &KafkaError) -> Option<Error> {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "an enum of the driver")]
-    match error.rdkafka_error_code()? {
-        RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed => {
-            Some(unusable("the Kafka broker refuses the credentials"))
-        }
-        RDKafkaErrorCode::SSL => {
-            Some(unusable("TLS with the Kafka broker fails; check `ca`, `cert` and `key` of the URL"))
-        }
-        _ => None,
     }
 }

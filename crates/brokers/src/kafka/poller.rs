@@ -10,7 +10,6 @@ use bytes::Bytes;
 use hapax_core::broker::{Coordinates, Headers, Message, Position};
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, Result, Timestamp};
-use parking_lot::Mutex;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -19,6 +18,7 @@ use rdkafka::metadata::{Metadata, MetadataTopic};
 use tokio::sync::oneshot;
 use tracing::warn;
 
+use super::failures::{ConnectionFailures, fetch_metadata};
 use super::lanes::{Partition, SharedLanes};
 use super::rebalance::Rebalancer;
 use super::{KafkaUrl, config};
@@ -35,10 +35,6 @@ const WOKEN_FOR: usize = 256;
 /// How long the broker may take at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long one request for metadata waits at the start, and how many there are.
-const METADATA_WITHIN: Duration = Duration::from_millis(500);
-const METADATA_TRIES: usize = 20;
-
 /// Starts the thread. Returns the consumer, which lives as long as the thread, and what ends with it.
 pub(super) async fn start(
     url: &KafkaUrl,
@@ -49,7 +45,7 @@ pub(super) async fn start(
     let (end, ended) = oneshot::channel();
     let (url, lanes) = (url.clone(), Arc::clone(lanes));
     let body = move || {
-        match connect(&url, &lanes) {
+        match connect(&url, &lanes, || !ready.is_closed()) {
             Err(error) => drop(ready.send(Err(error))),
             Ok((consumer, origins)) => {
                 // A failed send means that nobody waits for the source any more.
@@ -73,14 +69,23 @@ pub(super) async fn start(
 /// The origin in the coordinates of messages, by topic.
 type Origins = HashMap<Arc<str>, Arc<str>>;
 
-fn connect(url: &KafkaUrl, lanes: &Arc<SharedLanes>) -> Result<(Arc<BaseConsumer<Rebalancer>>, Origins)> {
+/// Fails early once `is_awaited` is false.
+fn connect(
+    url: &KafkaUrl,
+    lanes: &Arc<SharedLanes>,
+    is_awaited: impl Fn() -> bool,
+) -> Result<(Arc<BaseConsumer<Rebalancer>>, Origins)> {
     let names: Vec<&str> = url.topics().iter().map(String::as_str).collect();
     let topics: HashMap<String, Arc<str>> = names.iter().map(|&topic| (topic.to_owned(), topic.into())).collect();
     let shared: Vec<Arc<str>> = topics.values().cloned().collect();
-    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, refusal: Mutex::default() };
+    let failures = ConnectionFailures::default();
+    let context = Rebalancer { lanes: Arc::clone(lanes), start: url.start, topics, failures };
     let made = config::config(url)?.create_with_context(context);
     let consumer: BaseConsumer<Rebalancer> = made.map_err(|error| config::refused(&error))?;
-    names.iter().try_for_each(|topic| check_topic(&consumer, topic))?;
+    for topic in &names {
+        let metadata = fetch_metadata(&consumer, &consumer.context().failures, topic, &is_awaited)?;
+        check_topic(&metadata, topic)?;
+    }
     let cluster = consumer.client().fetch_cluster_id(PATIENCE);
     let cluster = cluster.ok_or_else(|| not_applied("the Kafka broker does not tell the id of its cluster"))?;
     let origin = |topic: Arc<str>| {
@@ -91,8 +96,7 @@ fn connect(url: &KafkaUrl, lanes: &Arc<SharedLanes>) -> Result<(Arc<BaseConsumer
     Ok((Arc::new(consumer), shared.into_iter().map(origin).collect()))
 }
 
-fn check_topic(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<()> {
-    let metadata = fetch_metadata(consumer, topic)?;
+fn check_topic(metadata: &Metadata, topic: &str) -> Result<()> {
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     let has_partitions = found.is_some_and(|found| !found.partitions().is_empty());
     match found.and_then(MetadataTopic::error).map(RDKafkaErrorCode::from) {
@@ -104,28 +108,6 @@ fn check_topic(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<()> {
         }
         None if has_partitions => Ok(()),
         Some(_) | None => Err(unusable(format!("the Kafka broker has no topic `{topic}`: create it first"))),
-    }
-}
-
-/// Asks for the metadata of a topic. Ends early if the broker refuses the credentials or TLS fails: the driver would
-/// connect again and again.
-fn fetch_metadata(consumer: &BaseConsumer<Rebalancer>, topic: &str) -> Result<Metadata> {
-    let mut tries = METADATA_TRIES;
-    loop {
-        let error = match consumer.fetch_metadata(Some(topic), METADATA_WITHIN) {
-            Ok(metadata) => return Ok(metadata),
-            Err(error) => error,
-        };
-        // Nothing is subscribed to yet, so this brings only what the driver reports, here or to the context.
-        let reported = consumer.poll(METADATA_WITHIN / 5).and_then(std::result::Result::err);
-        let refusal = reported.as_ref().and_then(config::refusal).or_else(|| consumer.context().refusal.lock().take());
-        if let Some(refusal) = refusal {
-            return Err(refusal);
-        }
-        tries -= 1;
-        if tries == 0 {
-            return Err(not_applied("no Kafka broker can be reached").caused_by(error));
-        }
     }
 }
 

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::{Error, Result};
-use parking_lot::Mutex;
+use hapax_core::Result;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
@@ -15,9 +14,9 @@ use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
-use tracing::{debug, warn};
+use tracing::debug;
 
-use super::config;
+use super::failures::ConnectionFailures;
 use super::lanes::{Partition, SharedLanes};
 use super::url::Start;
 use crate::url::{not_applied, unknown, unusable};
@@ -32,8 +31,7 @@ pub(super) struct Rebalancer {
     pub(super) start: Start,
     /// One value for all messages of a topic.
     pub(super) topics: HashMap<String, Arc<str>>,
-    /// Why the last connection failed, if another try would fail, too.
-    pub(super) refusal: Mutex<Option<Error>>,
+    pub(super) failures: ConnectionFailures,
 }
 
 impl Rebalancer {
@@ -139,14 +137,7 @@ impl ConsumerContext for Rebalancer {
 
 impl ClientContext for Rebalancer {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
-        match level {
-            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
-                warn!(facility, "the Kafka driver says: {text}");
-            }
-            RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => {
-                debug!(facility, "the Kafka driver says: {text}");
-            }
-        }
+        self.failures.log(level, facility, text);
     }
 
     fn stats(&self, statistics: Statistics) {
@@ -161,9 +152,6 @@ impl ClientContext for Rebalancer {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        debug!(%error, "the Kafka driver reports: {reason}");
-        if let Some(refusal) = config::refusal(&error) {
-            *self.refusal.lock() = Some(refusal);
-        }
+        self.failures.error(error, reason);
     }
 }

@@ -94,6 +94,8 @@ pub(crate) async fn a_user_logs_in_and_a_wrong_password_is_refused_at_once() {
     is_refused(&server, "worker:other%20sesame@", "", refused).await;
     is_refused(&server, "stranger:open%20sesame@", "", refused).await;
     #[cfg(feature = "kafka-tls")]
+    is_refused(&server, "worker:open%20sesame@", "&tls=yes", "does not speak TLS on this port").await;
+    #[cfg(feature = "kafka-tls")]
     for mechanism in ["scram-sha-256", "scram-sha-512"] {
         works(&server, "worker:open%20sesame@", &format!("&sasl={mechanism}")).await;
         is_refused(&server, "worker:other%20sesame@", &format!("&sasl={mechanism}"), refused).await;
@@ -123,6 +125,8 @@ pub(crate) async fn a_broker_with_a_private_authority_is_trusted_and_sees_the_cl
     works(&server, user, &format!("&sasl=scram-sha-512&ca={ca}{identity}")).await;
     // Neither an unknown authority nor a missing certificate of the client is accepted.
     is_refused(&server, user, &identity, "TLS").await;
-    assert!(connect(&server, user, &format!("&ca={ca}")).await.is_err());
+    is_refused(&server, user, &format!("&ca={ca}"), "demands one").await;
+    let error = connect(&server, user, "").await.expect_err("a listener for TLS");
+    assert!(error.kind() == ErrorKind::NotApplied && error.to_string().contains("add `tls=yes`"), "{error:?}");
     is_refused(&server, "worker:other%20sesame@", &format!("&ca={ca}{identity}"), "refuses the credentials").await;
 }

@@ -7,6 +7,7 @@ use hapax_core::runtime::{Runtime, timeout};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::metadata::{Metadata, MetadataTopic};
 use tokio::sync::oneshot;
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 use super::KafkaSinkConfig;
 use super::producer::PATIENCE;
 use crate::kafka::config;
+use crate::kafka::failures::{ConnectionFailures, fetch_metadata};
 use crate::url::{not_applied, unusable};
 
 /// The limit of a broker whose operator has set none, with the frame of a batch.
@@ -29,9 +31,11 @@ pub(super) struct FoundBroker {
     pub(super) has_topic: bool,
 }
 
-/// A connection of its own for questions.
+/// Connections of their own for questions.
 pub(super) struct BrokerFacts {
-    admin: Arc<AdminClient<DefaultClientContext>>,
+    admin: AdminClient<DefaultClientContext>,
+    /// Asks for metadata. The client for administrators does not pass on why it reaches no broker.
+    finder: Arc<BaseConsumer<ConnectionFailures>>,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -43,16 +47,19 @@ impl BrokerFacts {
         settings.set("allow.auto.create.topics", "false");
         config::log_in(&config.url, &mut settings)?;
         let admin = settings.create().map_err(|error| config::refused(&error))?;
-        Ok(Self { admin: Arc::new(admin), runtime })
+        let finder =
+            settings.set_log_level(config::TELLS_OF_CONNECTIONS).create_with_context(ConnectionFailures::default());
+        let finder = Arc::new(finder.map_err(|error| config::refused(&error))?);
+        Ok(Self { admin, finder, runtime })
     }
 
     /// Asks a broker for a topic, or only for itself.
     pub(super) async fn find(&self, topic: Option<String>) -> Result<FoundBroker> {
-        let admin = Arc::clone(&self.admin);
+        let finder = Arc::clone(&self.finder);
         let (reply, found) = oneshot::channel();
         let body = move || {
-            let metadata = admin.inner().fetch_metadata(Some(topic.as_deref().unwrap_or(ANY_TOPIC)), PATIENCE);
-            let metadata = metadata.map_err(|error| not_applied("no Kafka broker can be reached").caused_by(error));
+            let asked = topic.as_deref().unwrap_or(ANY_TOPIC);
+            let metadata = fetch_metadata(&finder, finder.context(), asked, || !reply.is_closed());
             // The caller may be gone.
             let _ = reply.send(metadata.and_then(|metadata| found_broker(&metadata, topic.as_deref())));
         };
