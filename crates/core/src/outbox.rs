@@ -32,8 +32,8 @@ use crate::store::Finding;
 pub(crate) use attributes::{is_reserved_header, percent_encoded, rfc3339};
 pub use memory::{MemoryOutbox, MemoryTransaction};
 pub use rows::{
-    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId, RowState,
-    bucket_of,
+    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, OPENING, OpenRow, OpenRows, OutgoingEvent, ParkedRow, RowId,
+    RowState, bucket_of, republications,
 };
 pub use sink::{Published, Sink};
 pub use template::TopicTemplate;
@@ -58,8 +58,8 @@ pub trait Outbox: fmt::Debug + Send + Sync + 'static {
     /// Makes these rows published where they are open. A row in another state stays as it is, and so does one with
     /// another event. It waits for no other transaction.
     ///
-    /// `rewinds`: the [`OpenRows::rewinds`] of a read that ended before the rows were published. If they have grown
-    /// since, nothing is marked: an operator publishes rows again because the broker may have lost them.
+    /// `rewinds`: the [`OpenRows::rewinds`] of a read that ended before the rows were published. If a republication has
+    /// begun since, nothing is marked: an operator publishes rows again because the broker may have lost them.
     ///
     /// # Errors
     /// As [`read`](Self::read), and `Unknown`.

@@ -12,8 +12,8 @@ use crate::chaos;
 use crate::error::Result;
 use crate::key::EventId;
 use crate::outbox::{
-    BucketCursor, EventRow, Horizon, MarkedRows, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep, OutgoingEvent,
-    ParkedKey, ParkedRow, Reopened, RowId, RowState, bucket_of,
+    BucketCursor, EventRow, Horizon, MarkedRows, OPENING, OpenRow, OpenRows, Outbox, OutboxCounts, OutboxUpkeep,
+    OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId, RowState, bucket_of, republications,
 };
 use crate::record::Timestamp;
 use crate::runtime::Runtime;
@@ -240,7 +240,7 @@ impl Outbox for MemoryOutbox {
     async fn mark(&self, rows: &[EventRow], rewinds: u64) -> Result<MarkedRows> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
-        if tables.rewinds != rewinds {
+        if republications(tables.rewinds) != republications(rewinds) {
             return Ok(MarkedRows { is_rewound: true, ..MarkedRows::default() });
         }
         let from: &[RowState] = match chaos::on("mark_any_state") {
@@ -342,7 +342,7 @@ impl OutboxUpkeep for MemoryOutbox {
         }
         if ids.is_empty() {
             tables.parked.remove(key);
-            tables.rewinds += 1;
+            tables.rewinds += OPENING;
         }
         Ok(Some(ids.len()))
     }
@@ -365,13 +365,22 @@ impl OutboxUpkeep for MemoryOutbox {
         let looked_at: Vec<(RowId, bool)> = behind.take(limit).map(|(id, row)| (*id, is_meant(row))).collect();
         let meant = looked_at.iter().filter(|(_, is_meant)| *is_meant);
         let opened = meant.filter(|(id, _)| tables.change(*id, &[RowState::Published], RowState::Open, now)).count();
-        // Also without such rows: those that were published and are not marked yet must be published again.
-        tables.rewinds += u64::from(opened > 0 || after == RowId(0));
+        // The first call also without such rows: those that were published and are not marked yet must be published
+        // again.
+        tables.rewinds += match (after, opened) {
+            (RowId(0), _) => 1,
+            (_, 0) => 0,
+            _ => OPENING,
+        };
         Ok(looked_at.last().map(|(last, _)| Reopened { last: *last, rows: opened }))
     }
 
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
         let now = self.0.runtime.wall_now();
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.0.runtime.wall_now())
+    }
+
         let mut tables = self.0.tables.lock();
         let is_old = |row: &MemoryRow| row.ended_at.is_some_and(|ended_at| now.since(ended_at) > older_than);
         let old = tables.rows.iter().filter(|(_, row)| is_old(row)).map(|(id, row)| (*id, row.event.id));

@@ -26,7 +26,7 @@ pub struct EventRow {
 pub struct MarkedRows {
     /// The number of rows that are published now.
     pub marked: usize,
-    /// Rows were opened again since the given rewinds, so nothing was marked: read the rows again.
+    /// A republication has begun since the given rewinds, so nothing was marked: read the rows again.
     pub is_rewound: bool,
     /// Open rows on which another transaction has a lock. They are as before: mark them again later.
     pub locked: Vec<EventRow>,
@@ -79,6 +79,16 @@ pub struct BucketCursor {
     pub limit: u32,
 }
 
+/// By how much [`OpenRows::rewinds`] grows where rows are opened and marks still count. Two numbers in one: below are
+/// the republications.
+pub const OPENING: u64 = 1 << 32;
+
+/// How many republications have begun, of [`OpenRows::rewinds`]. A mark counts only if no further one has begun since
+/// its event was published.
+pub const fn republications(rewinds: u64) -> u64 {
+    rewinds % OPENING
+}
+
 /// What a read of the outbox found.
 #[derive(Clone, Debug, Default)]
 pub struct OpenRows {
@@ -86,8 +96,9 @@ pub struct OpenRows {
     pub rows: Vec<OpenRow>,
     /// Whether rows were left out because of the limit on bytes.
     pub is_cut: bool,
-    /// Grows, in the same transaction, whenever rows behind a cursor become open again: a resumed key, a republication.
-    /// The relay then reads everything again before it publishes these rows.
+    /// Grows, in the same transaction, whenever rows behind a cursor become open again: by 1 when a republication
+    /// begins, and by [`OPENING`] when it opens further rows, or when a key is resumed. The relay then reads everything
+    /// again before it publishes these rows.
     pub rewinds: u64,
 }
 

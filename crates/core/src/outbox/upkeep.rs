@@ -54,9 +54,18 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// Looks at the next `limit` rows behind `after`, in the order of their ids, and opens those again that were
     /// published within this time. If it opens one, relays read everything again. Returns None at the end of the table.
     ///
+    /// A republication begins with `after` 0. From then on the mark of an event that was published before does not
+    /// count.
+    ///
     /// # Errors
     /// See [`counts`](Self::counts).
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>>;
+
+    /// The time on the clock by which rows become published, for the end of a republication.
+    ///
+    /// # Errors
+    /// See [`counts`](Self::counts).
+    async fn now(&self) -> Result<Timestamp>;
 
     /// Removes up to `limit` published or dropped rows that are older than this. Returns how many.
     ///

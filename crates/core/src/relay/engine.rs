@@ -89,8 +89,8 @@ struct OwnedBucket {
     ownership: u64,
     claim: HeldClaim,
     rows: BucketRows,
-    /// When it is read again from its first row.
-    restart_due: Duration,
+    /// When it was last read from its first row on.
+    restarted: Duration,
     /// Nothing new of it is published: it is given back as soon as what was started is marked.
     is_leaving: bool,
     /// How many times as many rows are read as there is room for; see [`take`](Self::take).
@@ -104,6 +104,8 @@ struct BucketRead {
     /// How often reading had begun anew.
     restarts: u64,
     cursor: BucketCursor,
+    /// Whether it is read from its first row on although the cursor is behind that.
+    is_restart: bool,
 }
 
 /// A row that was started, and the ownership of its bucket at that time.
@@ -301,7 +303,7 @@ impl RelayEngine {
     /// Notes that the database refused a call. Stops if calling it again does not help.
     fn note_failure(&mut self, error: Error) {
         telemetry::outbox_failed(&error);
-        self.reading.distrust();
+        self.reading.distrust(self.runtime.boottime_now());
         match error.kind() {
             ErrorKind::Invalid | ErrorKind::Unusable => self.stop(Some(error)),
             ErrorKind::NotApplied | ErrorKind::Unknown | ErrorKind::Full | ErrorKind::Damaged => {}

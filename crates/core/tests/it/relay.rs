@@ -4,6 +4,7 @@
 mod databases;
 mod failing;
 mod faulty;
+mod operators;
 mod parking;
 mod world;
 mod worlds;

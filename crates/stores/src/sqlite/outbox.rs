@@ -226,6 +226,10 @@ impl OutboxUpkeep for SqliteOutbox {
 
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
         let micros = u64::try_from(older_than.as_micros()).unwrap_or(u64::MAX);
+    async fn now(&self) -> Result<Timestamp> {
+        Ok(self.runtime.wall_now())
+    }
+
         let before = Timestamp(self.runtime.wall_now().0.saturating_sub(micros));
         // From where the last call ended, to the end of the table or to the first ids with old rows.
         loop {

@@ -79,6 +79,8 @@ pub fn outbox_cases() -> Vec<OutboxCase> {
             a_dropped_row_is_never_read,
             republish_opens_what_was_published_since,
             a_mark_from_before_a_republication_changes_nothing,
+            marks_count_during_a_republication_and_after_a_resumption,
+            a_republication_until_now_has_all_that_was_published,
             sweep_spares_open_aside_and_young_rows,
             parked_keys_are_listed_from_the_oldest,
             counts_are_those_of_the_open_rows;

@@ -14,9 +14,6 @@ use crate::telemetry;
 /// their leases have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How often a bucket is read again from its first row. The state of a row is the truth, and a cursor only saves work.
-const RESTART_EVERY: Duration = Duration::from_secs(300);
-
 impl RelayEngine {
     pub(super) fn start_look(&mut self, now: Duration) {
         if self.is_looking || now < self.look_due {
@@ -55,7 +52,7 @@ impl RelayEngine {
             ownership: self.ownerships,
             claim,
             rows: BucketRows::default(),
-            restart_due: now + RESTART_EVERY,
+            restarted: now,
             is_leaving: false,
             growth: 1,
         };
@@ -72,10 +69,6 @@ impl RelayEngine {
         self.buckets.retain(|_, bucket| bucket.claim.is_held(now));
         if self.buckets.len() < count {
             telemetry::buckets_lost(count - self.buckets.len());
-        }
-        for bucket in self.buckets.values_mut().filter(|bucket| bucket.restart_due <= now) {
-            bucket.rows.restart();
-            bucket.restart_due = now + RESTART_EVERY;
         }
     }
 

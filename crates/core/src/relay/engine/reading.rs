@@ -1,8 +1,10 @@
 //! When the outbox is read, and what a read brings.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::chaos;
 use crate::error::{Error, Result};
@@ -14,6 +16,9 @@ use crate::telemetry;
 /// The pauses between reads, while rows come and while none do.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const IDLE_PAUSE: Duration = Duration::from_millis(250);
+
+/// The longest pause while all rows are to be read again because a call has failed.
+const DISTRUST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The pause after a read that failed.
 const FAILURE_PAUSE: Duration = Duration::from_millis(500);
@@ -31,8 +36,13 @@ const HORIZON_EVERY: Duration = Duration::from_millis(250);
 const IDLE_HORIZON: Duration = Duration::from_secs(10);
 
 /// How often all open rows are read again, and not only those behind the cursors: a database that crashes, or is
-/// replaced by a standby, may lose marks, whose rows are then open again.
+/// replaced by a standby, may lose marks, whose rows are then open again. One bucket after the other is read from its
+/// first row on: behind an old transaction that passes over everything that was published since, and for all buckets
+/// at once it could take longer than a call may.
 const WHOLE_EVERY: Duration = Duration::from_secs(30);
+
+/// How often everything is read again because rows became open. An operator may open rows many times a second.
+const REWIND_EVERY: Duration = Duration::from_secs(1);
 
 /// The number of rows that are read from one bucket at most, beyond those that are held.
 const MAX_ROWS: usize = 1024;
@@ -54,8 +64,14 @@ pub(super) struct ReadPlan {
     not_before: Duration,
     pause: Duration,
     horizon_due: Duration,
-    /// When all open rows are read again.
-    whole_due: Duration,
+    /// When the next bucket is read from its first row on.
+    restart_due: Duration,
+    /// Each bucket that was not read from its first row on since then is due at once: a call has failed.
+    distrusted: Option<Duration>,
+    /// Whether the next read begins at the first rows of all buckets, because rows became open.
+    is_whole: bool,
+    /// No rewind before.
+    rewind_due: Duration,
     /// Whether the last read has shown rows that are not decided.
     has_undecided: bool,
     /// Whether a read has failed since the horizon was read: another server may answer now.
@@ -90,12 +106,19 @@ struct ReadEnd {
     decided: RowId,
 }
 
+impl ReadBegun {
+    /// How long it took, if it was slow.
+    fn slow_length(&self, now: Duration) -> Duration {
+        Some(now - self.at).filter(|length| *length > SLOW_READ).unwrap_or_default()
+    }
+}
+
 impl OwnedBucket {
     /// Holds rows that were read behind this one.
     ///
     /// A read that was full, and brought nothing new, has the rows of keys that wait, for instance because their first
     /// row fails. The next one is larger, so that it gets to the rows of other keys behind them: the cursor cannot pass
-    /// rows that are not decided.
+    /// rows that are not decided. So it is with many rows of few keys, while the cursor goes back after each read.
     fn take(
         &mut self,
         read: &BucketRead,
@@ -104,7 +127,13 @@ impl OwnedBucket {
         aside: &mut BTreeSet<EventRow>,
     ) -> ReadGain {
         let after = read.cursor.after;
+        let is_restart = read.is_restart && self.rows.restarts() == read.restarts;
+        if is_restart {
+            self.rows.restart();
+        }
+        let restarts = read.restarts + u64::from(is_restart);
         let last = rows.last().map_or(after, |row| row.id);
+        let has_few_keys = end.is_full && has_few_keys(&rows);
         let mut has_new = false;
         for row in rows {
             let named = row.named();
@@ -120,12 +149,13 @@ impl OwnedBucket {
             false => ((is_full || is_cut).then_some(last), decided),
         };
         // The cursor went back meanwhile: the next read begins there.
-        let went_back = self.rows.cursor() < after || self.rows.restarts() != read.restarts;
+        let went_back = self.rows.cursor() < after || self.rows.restarts() != restarts;
         let has_moved = !went_back && self.rows.end_read(end, decided);
-        let may_grow = is_full && !has_new && !has_moved && self.growth < MAX_GROWTH;
+        let brings_little = if went_back { has_few_keys } else { !has_new && !has_moved };
+        let may_grow = is_full && brings_little && self.growth < MAX_GROWTH;
         if may_grow {
             self.growth *= 2;
-        } else if has_moved {
+        } else if has_moved && !has_few_keys {
             self.growth = 1;
         }
         ReadGain { has_new, has_more: is_full && has_new, goes_on: went_back || is_full && has_moved || may_grow }
@@ -140,7 +170,10 @@ impl Default for ReadPlan {
             not_before: Duration::ZERO,
             pause: BUSY_PAUSE,
             horizon_due: Duration::ZERO,
-            whole_due: Duration::ZERO,
+            restart_due: Duration::ZERO,
+            distrusted: None,
+            is_whole: false,
+            rewind_due: Duration::ZERO,
             has_undecided: false,
             has_failed: false,
             bytes_growth: 1,
@@ -155,9 +188,25 @@ impl ReadPlan {
         self.pause = BUSY_PAUSE;
     }
 
-    /// A call of the database has failed: it may have crashed, so the next read shows all open rows.
-    pub(super) fn distrust(&mut self) {
-        self.whole_due = Duration::ZERO;
+    /// A call of the database has failed: it may have crashed, so the next reads show all open rows.
+    pub(super) fn distrust(&mut self, now: Duration) {
+        self.distrusted = Some(now);
+    }
+
+    /// Notes that a read ended, or failed, which began one of these buckets anew. The next one waits for its turn, and
+    /// longer if this one was slow.
+    fn end_restart(&mut self, began: &ReadBegun, now: Duration, buckets: usize) {
+        let turn = WHOLE_EVERY / u32::try_from(buckets.max(1)).unwrap_or(u32::MAX);
+        let turn = if self.distrusted.is_some() { Duration::ZERO } else { turn };
+        self.restart_due = now + turn.max(began.slow_length(now) * SLOW_READ_PAUSES).min(WHOLE_EVERY);
+    }
+
+    /// Rows became open, and everything was read again a moment ago. What was read now is not used: its rows may have
+    /// to wait for rows that became open before them.
+    fn wait_for_rewind(&mut self) {
+        self.not_before = self.rewind_due;
+        self.due = self.rewind_due;
+        self.is_whole = true;
     }
 
     fn needs_horizon(&self, now: Duration) -> bool {
@@ -223,10 +272,8 @@ impl RelayEngine {
         let (rows, _) = self.held();
         let room = self.settings.max_held.saturating_sub(rows) / self.buckets.len().max(1);
         let most_failing = self.failing_room(now).rows;
-        let is_whole = now >= self.reading.whole_due;
-        if is_whole {
-            self.reading.whole_due = now + WHOLE_EVERY;
-        }
+        let is_whole = std::mem::take(&mut self.reading.is_whole);
+        let restarted = self.next_restart(now);
         let mut asked = Vec::with_capacity(self.buckets.len());
         for (number, bucket) in &mut self.buckets {
             if is_whole {
@@ -236,8 +283,16 @@ impl RelayEngine {
             // Rows that are held and not decided are read again.
             let limit = bucket.rows.len().saturating_add(room.clamp(MIN_ROWS, MAX_ROWS) * bucket.growth);
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-            let cursor = BucketCursor { bucket: *number, after: bucket.rows.cursor(), limit };
-            asked.push(BucketRead { ownership: bucket.ownership, restarts: bucket.rows.restarts(), cursor });
+            // The cursor stays where it is until the rows are there: a read that fails costs nothing.
+            let is_restart = restarted == Some(*number);
+            let after = if is_restart { RowId(0) } else { bucket.rows.cursor() };
+            let cursor = BucketCursor { bucket: *number, after, limit };
+            asked.push(BucketRead {
+                ownership: bucket.ownership,
+                restarts: bucket.rows.restarts(),
+                cursor,
+                is_restart,
+            });
         }
         let bytes = self.settings.max_held_bytes.saturating_mul(self.reading.bytes_growth);
         let began = ReadBegun { at: now, decided: self.decided.up_to() };
@@ -246,15 +301,36 @@ impl RelayEngine {
         self.call_outbox(read, move |rows| RelayReport::Read { asked, began, rows });
     }
 
+    /// The bucket that the next read begins anew, if it is time: the one that was longest not read from its first row.
+    fn next_restart(&mut self, now: Duration) -> Option<u8> {
+        let (number, bucket) = self.buckets.iter_mut().min_by_key(|(_, bucket)| bucket.restarted)?;
+        let plan = &mut self.reading;
+        plan.distrusted = plan.distrusted.filter(|since| bucket.restarted <= *since);
+        let is_due = now >= plan.restart_due && (plan.distrusted.is_some() || now >= bucket.restarted + WHOLE_EVERY);
+        is_due.then(|| {
+            // Also if the read fails: then others have their turn.
+            bucket.restarted = now;
+            *number
+        })
+    }
+
     pub(super) fn take_read(&mut self, asked: &[BucketRead], began: &ReadBegun, rows: Result<OpenRows>) {
+        let now = self.runtime.boottime_now();
+        if asked.iter().any(|read| read.is_restart) {
+            self.reading.end_restart(began, now, self.buckets.len());
+        }
         let rows = match rows {
             Ok(rows) => rows,
             Err(error) => return self.fail_read(error),
         };
         self.reading.is_reading = false;
         let has_rewound = self.rewinds.is_some_and(|seen| seen != rows.rewinds);
+        if has_rewound && now < self.reading.rewind_due {
+            return self.reading.wait_for_rewind();
+        }
         self.rewinds = Some(rows.rewinds);
         if has_rewound {
+            self.reading.rewind_due = now + REWIND_EVERY;
             self.rewind();
         }
         self.reading.has_undecided = rows.rows.iter().any(|row| row.id > began.decided);
@@ -263,12 +339,11 @@ impl RelayEngine {
         let usable: Vec<BucketRead> = asked.iter().copied().filter(is_whole).collect();
         let mut gain = self.take_rows(&usable, began.decided, rows);
         gain.goes_on |= usable.len() < asked.len();
-        let now = self.runtime.boottime_now();
-        let length = Some(now - began.at).filter(|length| *length > SLOW_READ).unwrap_or_default();
-        let slow = (length * SLOW_READ_PAUSES).min(LONGEST_SLOW_PAUSE);
+        let slow = (began.slow_length(now) * SLOW_READ_PAUSES).min(LONGEST_SLOW_PAUSE);
         let plan = &mut self.reading;
         plan.pause = match gain.has_new || gain.goes_on {
             true => BUSY_PAUSE,
+            false if plan.distrusted.is_some() => DISTRUST_PAUSE,
             false => (plan.pause * 2).clamp(BUSY_PAUSE, IDLE_PAUSE),
         };
         plan.not_before = if gain.has_more { now } else { now + slow };
@@ -306,6 +381,12 @@ impl RelayEngine {
         self.reading.not_before = self.runtime.boottime_now() + FAILURE_PAUSE;
         self.reading.due = self.reading.not_before;
     }
+}
+
+/// Whether most of these rows wait for another one of their key.
+fn has_few_keys(rows: &[OpenRow]) -> bool {
+    let keys: HashSet<Bytes> = rows.iter().map(|row| row.event.order()).collect();
+    2 * keys.len() <= rows.len()
 }
 
 fn by_bucket(rows: Vec<OpenRow>) -> BTreeMap<u8, Vec<OpenRow>> {

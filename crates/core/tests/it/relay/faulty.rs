@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hapax_core::outbox::{
-    BucketCursor, EventRow, Horizon, MarkedRows, MemoryOutbox, OpenRows, Outbox, OutboxCounts, OutboxUpkeep,
+    BUCKETS, BucketCursor, EventRow, Horizon, MarkedRows, MemoryOutbox, OpenRows, Outbox, OutboxCounts, OutboxUpkeep,
     OutgoingEvent, ParkedKey, ParkedRow, Reopened, RowId, RowState,
 };
 use hapax_core::runtime::Runtime;
@@ -22,13 +22,13 @@ pub(super) struct OutboxFaults {
     /// The next call of each of these kinds never ends.
     pub(super) hanging: BTreeSet<&'static str>,
     pub(super) read_takes: Duration,
+    /// A read passes over each id behind its cursors, and this long for each, as behind an old transaction.
+    pub(super) read_takes_an_id: Duration,
     pub(super) sweep_takes: Duration,
     /// Rows on which another transaction has a lock.
     pub(super) locked: BTreeSet<EventId>,
     /// Marks are confirmed and lost, as in a crash of the database.
     pub(super) loses_marks: bool,
-    /// Rows become open again all the time.
-    pub(super) rewinds_all_the_time: bool,
     pub(super) reads: usize,
     pub(super) sweeps: usize,
     /// How often the relay waited for something to happen.
@@ -62,11 +62,11 @@ impl Outbox for FaultyOutbox {
     async fn read(&self, cursors: &[BucketCursor], bytes: usize) -> Result<OpenRows> {
         self.faults.lock().reads += 1;
         self.call("read").await;
-        let mut rows = self.outbox.read(cursors, bytes).await?;
-        if self.faults.lock().rewinds_all_the_time {
-            rows.rewinds = u64::try_from(self.faults.lock().reads).unwrap();
-        }
-        let takes = self.faults.lock().read_takes;
+        let rows = self.outbox.read(cursors, bytes).await?;
+        let drawn = self.outbox.horizon().await?.drawn.0;
+        let passed: u64 = cursors.iter().map(|cursor| drawn.saturating_sub(cursor.after.0) / u64::from(BUCKETS)).sum();
+        let an_id = self.faults.lock().read_takes_an_id;
+        let takes = self.faults.lock().read_takes + an_id * u32::try_from(passed).unwrap();
         self.sleep(takes).await;
         Ok(rows)
     }
@@ -78,9 +78,6 @@ impl Outbox for FaultyOutbox {
         }
         let locked = self.faults.lock().locked.clone();
         let (locked, free): (Vec<_>, Vec<_>) = rows.iter().partition(|row| locked.contains(&row.event));
-        // The reads have shown invented ones.
-        let is_invented = self.faults.lock().rewinds_all_the_time;
-        let rewinds = if is_invented { self.outbox.read(&[], 0).await?.rewinds } else { rewinds };
         let marked = self.outbox.mark(&free, rewinds).await?;
         Ok(MarkedRows { locked, ..marked })
     }
@@ -130,6 +127,10 @@ impl OutboxUpkeep for FaultyOutbox {
 
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
         self.outbox.republish(published, after, limit).await
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.outbox.now().await
     }
 
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {

@@ -18,6 +18,9 @@ use super::faulty::{FaultyOutbox, OutboxFaults};
 
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
+/// The key of the events that a test waits for.
+pub(super) const LIVE: u8 = 255;
+
 /// What the sink has, in the order in which it got it.
 #[derive(Debug, Default)]
 pub(super) struct SinkLog {
@@ -191,6 +194,27 @@ impl RelayWorld {
 
     fn all_marked(&self) -> bool {
         self.committed.lock().values().flatten().all(|id| self.state(*id) == Some(RowState::Published))
+    }
+
+    /// Emits an event of the live key each second, and returns how long the slowest of them took to arrive.
+    ///
+    /// # Panics
+    /// If one does not arrive within a minute.
+    pub(super) fn slowest_live_event(&self, events: usize) -> Duration {
+        let mut slowest = Duration::ZERO;
+        for number in 0..events {
+            let (begun, arrived_before) = (self.time.now(), self.log.lock().arrived.len());
+            self.emit(Some(LIVE), Duration::ZERO, true);
+            self.time.run_for(Duration::from_millis(1));
+            let id = self.committed.lock()[&vec![LIVE]].last().copied().unwrap();
+            let has_arrived = || self.log.lock().arrived[arrived_before..].contains(&id).then_some(());
+            let arrived = self.time.run_until(Duration::from_secs(60), has_arrived);
+            assert!(arrived.is_some(), "the live event {number} did not arrive within a minute");
+            let took = self.time.now() - begun;
+            slowest = slowest.max(took);
+            self.time.run_for(Duration::from_secs(1).saturating_sub(took));
+        }
+        slowest
     }
 
     /// The row of an event.

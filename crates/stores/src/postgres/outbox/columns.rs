@@ -80,7 +80,7 @@ pub(super) fn column<'r, T: FromSql<'r>>(row: &'r Row, name: &str) -> Result<T> 
     row.try_get(name).map_err(damaged)
 }
 
-fn time(row: &Row, name: &str) -> Result<Timestamp> {
+pub(super) fn time(row: &Row, name: &str) -> Result<Timestamp> {
     let stored: SystemTime = column(row, name)?;
     Ok(Timestamp(0).plus(stored.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()))
 }

@@ -19,6 +19,7 @@ pub(super) struct OutboxSql {
     pub(super) end_resume: String,
     pub(super) drop: String,
     pub(super) republish: String,
+    pub(super) now: String,
     pub(super) sweep: String,
     pub(super) facts: String,
 }
@@ -41,6 +42,7 @@ impl OutboxSql {
             end_resume: schema.qualify(include_str!("end_resume.sql")),
             drop: schema.qualify(include_str!("drop.sql")),
             republish: schema.qualify(include_str!("republish.sql")),
+            now: schema.qualify(include_str!("now.sql")),
             sweep: schema.qualify(include_str!("sweep.sql")),
             facts: schema.qualify(include_str!("facts.sql")),
         }

@@ -100,6 +100,10 @@ impl OutboxUpkeep for PostgresOutbox {
     async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
         let seconds = older_than.as_secs_f64();
         // From where the last call ended, to the end of the table or to the first pages with old rows.
+    async fn now(&self) -> Result<Timestamp> {
+        columns::time(&self.query_one(&self.sql.now, &[]).await?, "now")
+    }
+
         loop {
             let from = self.swept_to.load(Ordering::Acquire);
             let to = from.saturating_add(PAGES);

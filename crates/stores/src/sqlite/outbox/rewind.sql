@@ -1,1 +1,1 @@
-update hapax_relay set rewinds = rewinds + 1
+update hapax_relay set rewinds = rewinds + ?1

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hapax_core::outbox::{
-    BucketCursor, EventRow, MarkedRows, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow, Reopened,
-    RowId, RowState, bucket_of,
+    BucketCursor, EventRow, MarkedRows, OPENING, OpenRow, OpenRows, OutboxCounts, OutgoingEvent, ParkedKey, ParkedRow,
+    Reopened, RowId, RowState, bucket_of, republications,
 };
 use hapax_core::{EventId, Timestamp};
 use rusqlite::types::Type;
@@ -109,7 +109,7 @@ pub(super) fn mark(
     rewinds: u64,
     now: Timestamp,
 ) -> rusqlite::Result<MarkedRows> {
-    if read_rewinds(connection)? != rewinds {
+    if republications(read_rewinds(connection)?) != republications(rewinds) {
         return Ok(MarkedRows { is_rewound: true, ..MarkedRows::default() });
     }
     let sql = include_str!("mark.sql");
@@ -189,7 +189,7 @@ pub(super) fn resume(
     let opened = execute(connection, include_str!("reopen.sql"), params![key, count(limit)])?;
     if opened == 0 {
         execute(connection, include_str!("end_resume.sql"), [key])?;
-        execute(connection, include_str!("rewind.sql"), [])?;
+        rewind(connection, OPENING)?;
     }
     Ok(Some(opened))
 }
@@ -208,11 +208,20 @@ pub(super) fn republish(
     // The time of a row is rounded down. So is the start, and the end is rounded up: no row is left out.
     let (since, until) = (millis(published.start), millis(Timestamp(published.end.0.saturating_add(999))));
     let rows = execute(connection, include_str!("republish.sql"), params![stored(after), last, since, until])?;
-    // Also without such rows: those that were published and are not marked yet must be published again.
-    if rows > 0 || after == RowId(0) {
-        execute(connection, include_str!("rewind.sql"), [])?;
+    // The first call also without such rows: those that were published and are not marked yet must be published again.
+    // Further calls leave marks as they are: an event whose relay had read the republication was published after it.
+    if after == RowId(0) {
+        rewind(connection, 1)?;
+    } else if rows > 0 {
+        rewind(connection, OPENING)?;
     }
     Ok(Some(Reopened { last: row_id(last), rows }))
+}
+
+/// Makes relays read everything again.
+fn rewind(connection: &Connection, by: u64) -> rusqlite::Result<()> {
+    let by = i64::try_from(by).unwrap_or(i64::MAX);
+    execute(connection, include_str!("rewind.sql"), [by]).map(drop)
 }
 
 /// The smallest and the largest id.

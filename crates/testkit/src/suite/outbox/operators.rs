@@ -108,6 +108,40 @@ pub(super) async fn republish_opens_what_was_published_since(world: &OutboxWorld
 pub(super) async fn a_mark_from_before_a_republication_changes_nothing(world: &OutboxWorld<'_>) {
     world.emit(&[event("marked", Some("a")), event("published", Some("b"))]).await;
     let read = world.read().await;
+pub(super) async fn marks_count_during_a_republication_and_after_a_resumption(world: &OutboxWorld<'_>) {
+    world.emit(&[event("one", Some("a")), event("two", Some("b")), event("three", Some("c"))]).await;
+    world.publish_all().await;
+    let before = world.read().await;
+    let first = world.republish(ALWAYS, RowId(0)).await.expect("there are rows");
+    // A relay publishes what the first call has opened. Its marks come after the second call.
+    let read = world.read().await;
+    let rows: Vec<EventRow> = read.rows.iter().map(OpenRow::named).collect();
+    assert_eq!((first.rows, rows.len()), (2, 2), "two a call");
+    let second = world.republish(ALWAYS, first.last).await.expect("there are rows");
+    assert_eq!(second.rows, 1);
+    assert!(world.read().await.rewinds > read.rewinds, "a relay whose cursor is behind the row does not look again");
+    let late = world.outbox.mark(&rows, before.rewinds).await.expect("the outbox answers");
+    assert!(late.is_rewound, "the rows were published before the republication: {late:?}");
+    let marked = world.outbox.mark(&rows, read.rewinds).await.expect("the outbox answers");
+    assert_eq!(marked, MarkedRows { marked: 2, ..MarkedRows::default() });
+
+    let read = world.read().await;
+    world.park(&read.rows[0], "too large").await;
+    world.resume("c", 10).await;
+    let resumed = world.read().await;
+    assert!(resumed.rewinds > read.rewinds, "a relay whose cursor is behind the row does not look again");
+    let marked = world.outbox.mark(&[resumed.rows[0].named()], read.rewinds).await.expect("the outbox answers");
+    assert_eq!(marked, MarkedRows { marked: 1, ..MarkedRows::default() });
+}
+
+pub(super) async fn a_republication_until_now_has_all_that_was_published(world: &OutboxWorld<'_>) {
+    world.emit(&[event("one", Some("a")), event("two", Some("b"))]).await;
+    world.publish_all().await;
+    world.age(Duration::from_secs(1)).await;
+    let now = world.upkeep.now().await.expect("the outbox answers");
+    assert_eq!(world.republish(ALWAYS.start..now, RowId(0)).await.expect("there are rows").rows, 2);
+}
+
     let rows: Vec<EventRow> = read.rows.iter().map(OpenRow::named).collect();
     world.mark(&rows[..1]).await;
     // The broker has lost both. The mark of the second one, or its repetition, comes late.
@@ -154,6 +188,8 @@ pub(super) async fn sweep_spares_open_aside_and_young_rows(world: &OutboxWorld<'
 }
 
 pub(super) async fn parked_keys_are_listed_from_the_oldest(world: &OutboxWorld<'_>) {
+    let again = world.upkeep.republish(&ALWAYS, RowId(0), 100).await.expect("the outbox answers");
+    assert_eq!(again.map(|again| again.rows), Some(1), "only the young row is still there");
     let keys = ["c", "a", "d", "b"];
     for key in keys {
         world.emit(&[event(key, Some(key))]).await;
