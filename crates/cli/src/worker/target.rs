@@ -37,6 +37,9 @@ const WHILE_FULL: Duration = Duration::from_millis(100);
 /// If the service has refused so many messages since it applied one, it is taken to refuse everything. Nothing is given
 /// up then, and the worker pauses.
 const REFUSES_ALL: usize = 20;
+/// From this attempt on, a refused message waits alone, and the worker does not pause for it. Otherwise the refused
+/// messages would take all slots again after each pause, and those behind them could not show that the service works.
+const WAITS_ALONE: u32 = 3;
 /// The longest pause of the whole worker.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The longest `Retry-After` that counts. The record of a refused message lives longer, so that its attempts count on.
@@ -181,7 +184,7 @@ impl Service {
         };
         match told {
             Told::Applied | Told::Final(_) => self.health.note_applied(operation),
-            Told::GivenUp => self.health.forget(operation),
+            Told::GivenUp(_) => self.health.forget(operation),
             Told::Unreachable => self.health.is_down.store(true, Ordering::Relaxed),
             Told::NotApplied { .. } | Told::Unknown => {}
         }
@@ -204,10 +207,10 @@ impl Service {
             Outcome::Unknown => Told::Unknown,
             Outcome::NotApplied | Outcome::Denied => {
                 let number = u32::from(attempt.number());
-                let own = self.health.note_refused(operation);
+                let own = self.health.note_refused(operation, parts.status);
                 let is_last = number >= self.max_attempts && own >= OWN_REFUSALS.min(self.max_attempts);
                 let after = backoff(number).max(retry_after(&parts.headers));
-                if is_last { Told::GivenUp } else { Told::NotApplied { after } }
+                if is_last { Told::GivenUp(parts.status) } else { Told::NotApplied { after } }
             }
         }
     }
@@ -247,11 +250,13 @@ impl Service {
                 // The effect is there, and this process knows it: only a copy would not.
                 (Reason::Unrecorded | Reason::Unknown { .. }, Some(Told::Applied)) => Verdict::Done { caught: false },
                 (Reason::Unrecorded | Reason::Unknown { .. }, Some(Told::Final(_))) => dead(DeadReason::Rejected, 0),
-                (Reason::NotApplied { .. }, Some(Told::GivenUp)) => {
+                (Reason::NotApplied { .. }, Some(Told::GivenUp(_))) => {
                     dead(DeadReason::AttemptsExhausted, self.max_attempts)
                 }
                 (Reason::NotApplied { .. }, Some(Told::Unreachable)) => Verdict::Pause { after: WHILE_DOWN },
-                (Reason::NotApplied { .. }, Some(Told::NotApplied { after })) if self.health.refuses_all() => {
+                (Reason::NotApplied { .. }, Some(Told::NotApplied { after }))
+                    if number < WAITS_ALONE && self.health.refuses_all() =>
+                {
                     Verdict::Pause { after: after.min(LONGEST_PAUSE) }
                 }
                 (Reason::NotApplied { .. }, Some(Told::NotApplied { after })) => Verdict::Retry { after },
@@ -278,10 +283,15 @@ impl ServiceHealth {
     }
 
     /// Returns how often this operation was refused while others were not.
-    fn note_refused(&self, operation: OperationId) -> u32 {
+    fn note_refused(&self, operation: OperationId, status: StatusCode) -> u32 {
         let mut refusals = self.refusals.lock();
-        refusals.since_applied.insert(operation);
-        if refusals.since_applied.len() >= REFUSES_ALL {
+        let is_new = refusals.since_applied.insert(operation);
+        let refused = refusals.since_applied.len();
+        if refused >= REFUSES_ALL {
+            // After 20, 40, 80 messages, and so on.
+            if is_new && refused.is_multiple_of(REFUSES_ALL) && (refused / REFUSES_ALL).is_power_of_two() {
+                tracing::warn!("the target has refused {refused} messages in a row, the last one with {status}");
+            }
             return 0;
         }
         if refusals.own.len() >= REMEMBERED {
@@ -304,7 +314,7 @@ enum Told {
     Applied,
     Final(StatusCode),
     NotApplied { after: Duration },
-    GivenUp,
+    GivenUp(StatusCode),
     Unreachable,
     Unknown,
 }
@@ -318,8 +328,8 @@ impl Told {
                 Err(Failure::finally(TargetAnswer { is_applied: false }))
             }
             Self::NotApplied { .. } => Err(Failure::not_applied("the target did not apply it")),
-            Self::GivenUp => {
-                tracing::warn!(attempt, "the target did not apply a message in its last attempt");
+            Self::GivenUp(status) => {
+                tracing::warn!(attempt, %status, "the target did not apply a message in its last attempt");
                 Err(Failure::given_up("the target did not apply it in the last attempt"))
             }
             Self::Unreachable => Err(Failure::not_applied("the target is unreachable")),

@@ -3,10 +3,18 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use hapax::broker::Message;
 use hapax::stores::SqliteQueue;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use rusqlite::Connection;
+use tokio::net::TcpListener;
 
 use crate::harness::{Api, free_address, hapax, until};
 use crate::raw_http::RawConnection;
@@ -225,6 +233,44 @@ async fn a_service_that_is_down_costs_no_message() {
     assert_eq!((api.count(), shop.dead().len()), (2, 0));
 }
 
+/// A service that refuses the message `refused`, and notes the others that it applied.
+async fn refusing_api() -> (SocketAddr, Arc<Mutex<Vec<Bytes>>>) {
+    let (listener, applied) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::<Mutex<Vec<Bytes>>>::default());
+    let (address, noted) = (listener.local_addr().unwrap(), Arc::clone(&applied));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let noted = Arc::clone(&noted);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let noted = Arc::clone(&noted);
+                async move {
+                    let body = request.into_body().collect().await?.to_bytes();
+                    let is_refused = body == "refused";
+                    if !is_refused {
+                        noted.lock().unwrap().push(body);
+                    }
+                    let status = if is_refused { StatusCode::NOT_FOUND } else { StatusCode::OK };
+                    Ok::<_, hyper::Error>(Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap())
+                }
+            });
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (address, applied)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_behind_more_refused_ones_than_slots_reach_the_service() {
+    let (shop, (address, applied)) = (Shop::new(), refusing_api().await);
+    let refused = (0..24).map(|n| message(&format!("refused-{n}"), "refused"));
+    let messages: Vec<Message> = refused.chain([message("order-1", "five"), message("order-2", "six")]).collect();
+    shop.enqueue(&messages);
+    let worker = shop.worker(&format!("http://{address}/transfers"), &["--concurrency", "4"]);
+    until("the others are applied", async || applied.lock().unwrap().len() == 2).await;
+    let ended = worker.terminate();
+    let logs = String::from_utf8_lossy(&ended.stderr);
+    assert!(logs.contains("has refused 20 messages in a row, the last one with 404"), "{logs}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redrive_sends_a_message_again_that_had_too_many_attempts() {
     let (shop, api) = (Shop::new(), Api::start().await);
@@ -306,6 +352,7 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
         (&["--dead-letter", "nats://127.0.0.1/{other}"], "--dead-letter"),
         (&["--dead-letter", "nats://127.0.0.1", "--dead-letter-topic", "{other}"], "--dead-letter-topic"),
         (&["--dead-letter-topic", "dead"], "only a broker has topics"),
+        (&["--key", "payload-hash:1h,/sent_at"], "payload-hash:BUCKET[;/pointer]"),
     ] {
         let output = shop.command("http://127.0.0.1:9/", flags).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -316,4 +363,16 @@ fn a_wrong_configuration_is_refused_with_its_remedy() {
     let shown = String::from_utf8(checked.stdout).unwrap();
     assert!(shown.contains("namespace") && shown.contains("orders") && shown.ends_with("ok\n"), "{shown}");
     assert!(!Path::new(&shop.path("records.db")).exists(), "--check opens nothing");
+}
+
+#[test]
+fn a_rule_with_excluded_pointers_is_one_rule_of_a_list() {
+    let (shop, rules) = (Shop::new(), "header:id,payload-hash:1h;/sent_at;/trace/id");
+    let by_flag = shop.command("http://127.0.0.1:9/", &["--key", rules, "--check"]).output().unwrap();
+    let by_variable = shop.command("http://127.0.0.1:9/", &["--check"]).env("HAPAX_KEY", rules).output().unwrap();
+    for checked in [by_flag, by_variable] {
+        let (shown, error) = (String::from_utf8_lossy(&checked.stdout), String::from_utf8_lossy(&checked.stderr));
+        assert_eq!(checked.status.code(), Some(0), "{error}");
+        assert!(shown.contains("payload-hash:1h;/sent_at;/trace/id"), "{shown}");
+    }
 }
