@@ -103,7 +103,8 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("Where the key of a message is; the first rule that finds one wins")
         .details(
             "header:NAME, cloudevents, json:/POINTER, coordinates (the place of the message at its broker), or \
-             payload-hash:BUCKET (a hash of the payload, and its time in spans such as 1h).",
+             payload-hash:BUCKET (a hash of the payload, and its time in spans such as 1h). \
+             payload-hash:1h;/sent_at;/trace/id leaves out what is at these pointers.",
         ),
     SettingSpec::new(TABLE, "tenant", "HAPAX_TENANT")
         .value("RULE")
