@@ -83,17 +83,21 @@ fn certified_key(certificate: &Path, key: &Path) -> Result<CertifiedKey, anyhow:
     })
 }
 
-/// Returns a configuration that trusts only the authorities in this file, or those of the system without a file.
-pub(crate) fn client_config(authorities: Option<&Path>) -> Result<ClientConfig, anyhow::Error> {
+/// Returns a configuration that trusts only the authorities in this file, or those of the system without a file. `flag`
+/// is the flag that names the file, for errors.
+pub(crate) fn client_config(authorities: Option<&Path>, flag: Option<&str>) -> Result<ClientConfig, anyhow::Error> {
     let mut roots = RootCertStore::empty();
     let found = match authorities {
-        Some(file) => certificates(file).context("--upstream-ca")?,
+        Some(file) => certificates(file).context(flag.unwrap_or_default().to_owned())?,
         None => rustls_native_certs::load_native_certs().certs,
     };
     let (taken, ignored) = roots.add_parsable_certificates(found);
     match (authorities, ignored) {
         (Some(file), 1..) => bail!("{} contains a certificate that is not an authority", file.display()),
-        (None, _) if taken == 0 => bail!("the system has no trusted authorities; name a file with --upstream-ca"),
+        (None, _) if taken == 0 => {
+            let remedy = flag.unwrap_or("the variable SSL_CERT_FILE");
+            bail!("the system has no trusted authorities; name a file with {remedy}")
+        }
         _ => client_that_trusts(roots),
     }
 }

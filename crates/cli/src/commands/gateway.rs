@@ -107,7 +107,11 @@ impl Opened {
         let certificate = files.map(|(cert, key)| ServerCertificate::load(cert, key)).transpose();
         let certificate = certificate.map_err(CommandError::cannot_start)?;
         let is_secure = config.upstream.scheme == Scheme::HTTPS;
-        let trust = if is_secure { tls::client_config(config.upstream_ca.as_deref()) } else { tls::unused_config() };
+        let trust = if is_secure {
+            tls::client_config(config.upstream_ca.as_deref(), Some("--upstream-ca"))
+        } else {
+            tls::unused_config()
+        };
         let trust = trust.map_err(CommandError::cannot_start)?;
         let store = wiring::open(&config.store, Arc::new(Tokio::current()))?;
         Ok(Self { log, tls: LoadedTls { certificate, trust }, store })

@@ -2,11 +2,13 @@
 //! certain.
 
 mod discrepancy;
+mod judgement;
 mod outbox;
 mod probe;
 mod records;
 mod sample;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +44,10 @@ pub(crate) struct ReconcileArgs {
     #[arg(long, value_name = "URL")]
     probe: Option<http::Uri>,
 
+    /// PEM file with the certificate authorities that are trusted for an https:// probe [default: the system's]
+    #[arg(long, value_name = "FILE", requires = "probe")]
+    probe_ca: Option<PathBuf>,
+
     /// How many completed records the probe is asked about
     #[arg(long, value_name = "N", default_value_t = 100, requires = "probe")]
     sample: usize,
@@ -66,6 +72,14 @@ pub(crate) struct ReconcileArgs {
     #[arg(long, value_name = "NAME")]
     worker_namespace: Vec<String>,
 
+    /// The file with the secret of these workers' namespaces, if they have one
+    #[arg(long, value_name = "FILE", requires = "worker_namespace")]
+    secrets: Option<PathBuf>,
+
+    /// The service keeps no ledger: a recorded answer needs no row
+    #[arg(long)]
+    no_ledger: bool,
+
     /// Release records whose effect is in the ledger, so that the next retry gets the answer from there
     #[arg(long)]
     fix: bool,
@@ -87,7 +101,7 @@ pub(crate) async fn run(args: ReconcileArgs) -> Result<ExitCode, CommandError> {
     if store.ends_with_process() {
         return Err(CommandError::usage(anyhow!("memory: has no records of another process; name its store")));
     }
-    let probe = args.probe.as_ref().map(EffectProbe::new).transpose()?;
+    let probe = args.probe.as_ref().map(|uri| EffectProbe::new(uri, args.probe_ca.as_deref())).transpose()?;
     let outbox = wiring::outbox::open(&database, Arc::new(Tokio::current())).await?;
     let claims = wiring::open_existing(&database, Arc::new(Tokio::current())).await?;
     let records = wiring::open_existing(&store, Arc::new(Tokio::current())).await?.ok_or_else(|| {

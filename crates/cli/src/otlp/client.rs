@@ -37,7 +37,7 @@ impl fmt::Debug for CollectorClient {
 
 impl CollectorClient {
     pub(super) fn new(url: &str, signal: &'static str, timeout: Duration) -> Result<Self, anyhow::Error> {
-        let trust = if url.starts_with("https:") { tls::client_config(None)? } else { tls::unused_config()? };
+        let trust = if url.starts_with("https:") { tls::client_config(None, None)? } else { tls::unused_config()? };
         let connector = HttpsConnectorBuilder::new().with_tls_config(trust).https_or_http().enable_http1().build();
         let client = Client::builder(TokioExecutor::new()).build(connector);
         Ok(Self { client, runtime: Handle::current(), signal, timeout })

@@ -48,36 +48,40 @@ pub(crate) struct System {
 /// The keys of two events that the outbox has: the first one is to be parked, the second one waits.
 pub(crate) const EVENT_KEYS: [&str; 2] = ["to be parked", "waits"];
 
-const DAY: Seconds = Seconds(24 * 3600);
+pub(crate) const DAY: Seconds = Seconds(24 * 3600);
 /// The namespace of a worker whose messages have the operation of the gateway as their key.
-const WORKER: &str = "posting";
+pub(crate) const WORKER: &str = "posting";
 
 /// What is found: its name, and the record, key or bucket.
-type Found = BTreeSet<(String, String)>;
+pub(crate) type Found = BTreeSet<(String, String)>;
 
 impl System {
     /// `longest` is the time for which a record must not have been touched.
     async fn reconcile(&self, longest: &str, more: &[&str]) -> Output {
+        let flags = ["--longest-transaction", longest, "--unpublished-after", "10ms", "--worker-namespace", WORKER];
+        self.reconcile_with(&[&flags, more].concat()).await
+    }
+
+    pub(crate) async fn reconcile_with(&self, flags: &[&str]) -> Output {
         let mut command = hapax();
         command.args(["reconcile", "--store", &self.store_url, "--database", &self.database_url, "--json"]);
-        command.args(["--longest-transaction", longest, "--unpublished-after", "10ms", "--worker-namespace", WORKER]);
-        command.args(more);
+        command.args(flags);
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
-    fn protocol(&self) -> Protocol<'_> {
+    pub(crate) fn protocol(&self) -> Protocol<'_> {
         Protocol::over(&*self.records)
     }
 
     /// A begun operation. The lease is over before anybody looks, unless it is long.
-    async fn begin(&self, name: &str, lease: Millis) -> Grant {
+    pub(crate) async fn begin(&self, name: &str, lease: Millis) -> Grant {
         let ask =
             Begin { call: call(name), owner: Owner([7; 16]), lease, unknown_retention: DAY, on_lapse: Lapse::Hold };
         let Begun::Granted(grant) = self.protocol().begin(&ask).await.unwrap() else { panic!("{name} is not new") };
         grant
     }
 
-    async fn book(&self, call: ledger::Call, text: &str) {
+    pub(crate) async fn book(&self, call: ledger::Call, text: &str) {
         assert_eq!((self.book)(call, text.to_owned()).await, text);
     }
 
@@ -87,20 +91,20 @@ impl System {
 }
 
 /// The call of this operation.
-fn call(name: &str) -> Call {
+pub(crate) fn call(name: &str) -> Call {
     let call = Identity::plain().call(&Scope::tenant("bank", "acme").unwrap(), &Key::new(name).unwrap());
     call.fingerprint(payload(name))
 }
 
-fn payload(text: &str) -> Fingerprint {
+pub(crate) fn payload(text: &str) -> Fingerprint {
     Identity::plain().fingerprint(Rule(1), &[text.as_bytes()])
 }
 
-fn subject(name: &str) -> String {
+pub(crate) fn subject(name: &str) -> String {
     format!("urn:hapax:record:{}", call(name).record_key())
 }
 
-fn completion(grant: &Grant, answer: &'static [u8]) -> Complete {
+pub(crate) fn completion(grant: &Grant, answer: &'static [u8]) -> Complete {
     Complete {
         claim: Claim::from(grant),
         fingerprint: grant.fingerprint,
@@ -111,8 +115,8 @@ fn completion(grant: &Grant, answer: &'static [u8]) -> Complete {
     }
 }
 
-const SHORT: Millis = Millis(1);
-const LONG: Millis = Millis(3_600_000);
+pub(crate) const SHORT: Millis = Millis(1);
+pub(crate) const LONG: Millis = Millis(3_600_000);
 
 /// Leaves an operation in each healthy state that could be taken for another one. Returns their names.
 async fn plant_healthy(system: &System) -> Vec<&'static str> {
@@ -167,6 +171,12 @@ async fn plant_records(system: &System) -> (Found, Found) {
     let other = ledger::Call::from(call("reused")).fingerprint(payload("another payload"));
     system.book(other, "another payload").await;
     others.insert(("payload-differs".to_owned(), subject("reused")));
+    let answered = system.begin("reused and answered", LONG).await;
+    let other = ledger::Call::from(call("reused and answered")).fingerprint(payload("another payload"));
+    system.book(other, "another payload").await;
+    let done = protocol.complete(&answered.rk, &completion(&answered, b"charged")).await;
+    assert_eq!(done.unwrap(), Completed::Done);
+    others.insert(("payload-differs".to_owned(), subject("reused and answered")));
     let unbooked = system.begin("answered without a row", LONG).await;
     let done = protocol.complete(&unbooked.rk, &completion(&unbooked, b"charged")).await;
     assert_eq!(done.unwrap(), Completed::Done);
@@ -264,7 +274,7 @@ impl Drop for Load {
 }
 
 /// What one run found, and whether each was repaired. Asserts that its exit code and its summary agree.
-fn found(output: &Output) -> BTreeMap<(String, String), bool> {
+pub(crate) fn found(output: &Output) -> BTreeMap<(String, String), bool> {
     let mut lines = objects(&String::from_utf8(output.stdout.clone()).unwrap());
     let summary = lines.pop().unwrap_or_else(|| panic!("{output:?}"));
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -280,7 +290,7 @@ fn found(output: &Output) -> BTreeMap<(String, String), bool> {
     found
 }
 
-fn names(found: &BTreeMap<(String, String), bool>) -> Found {
+pub(crate) fn names(found: &BTreeMap<(String, String), bool>) -> Found {
     found.keys().cloned().collect()
 }
 
@@ -398,11 +408,19 @@ pub(crate) async fn heals_what_a_dead_gateway_left(system: &System, data: &Path)
     assert_eq!(service.booked.load(Ordering::SeqCst), 2, "the handler ran again, and its effect did not happen again");
 }
 
+/// The operations of a record: its own, and the one of the worker.
+fn operations(name: &str) -> [String; 2] {
+    let operation = call(name).record_key().operation().to_string();
+    let scope = Scope::untenanted(WORKER).unwrap();
+    let derived = Identity::plain().record_key(&scope, &Key::new(operation.clone()).unwrap()).operation();
+    [operation, derived.to_string()]
+}
+
 /// The processor has the effect of one operation whose outcome is unknown, does not know another one, and does not have
-/// the effect of one that is completed.
+/// the effect of some: of answers with and without a row, and of an unknown outcome.
 pub(crate) async fn asks_the_processor(system: &System) {
     let protocol = system.protocol();
-    for name in ["happened", "nobody knows"] {
+    for name in ["happened", "at the worker", "nobody knows", "both", "half", "not applied"] {
         let grant = system.begin(name, LONG).await;
         assert_eq!(protocol.abandon(&grant.rk, &Claim::from(&grant)).await.unwrap(), Settled::Yes);
     }
@@ -411,48 +429,75 @@ pub(crate) async fn asks_the_processor(system: &System) {
         system.book(ledger::Call::from(call(name)), name).await;
         protocol.complete(&grant.rk, &completion(&grant, b"done")).await.unwrap();
     }
-    let operation = |name: &str| call(name).record_key().operation().to_string();
-    let body = serde_json::json!({ "done": [operation("happened"), operation("answered")],
-                                   "not_done": [operation("answered in vain")] });
+    let unbooked = system.begin("answered without a row", LONG).await;
+    protocol.complete(&unbooked.rk, &completion(&unbooked, b"done")).await.unwrap();
+    let [own, derived] = ["happened", "at the worker"].map(operations);
+    let (both, half) = (operations("both"), operations("half"));
+    let absent = ["answered in vain", "answered without a row", "not applied"].map(operations).concat();
+    // It contradicts itself, or knows of one operation only that it was not applied.
+    let not_done = [&absent[..], &both, &half[..1]].concat();
+    let done = [&own[..1], &derived[1..], &both[..], &operations("answered")[..1]].concat();
+    let body = serde_json::json!({ "done": done, "not_done": not_done });
     let (address, asked) = start_processor(body.to_string()).await;
     let url = format!("http://{address}/effects");
     let expected = Found::from([
         ("effect-without-record".to_owned(), subject("happened")),
+        ("effect-without-record".to_owned(), subject("at the worker")),
         ("outcome-unknown".to_owned(), subject("nobody knows")),
+        ("outcome-unknown".to_owned(), subject("both")),
+        ("outcome-unknown".to_owned(), subject("half")),
+        ("outcome-unknown".to_owned(), subject("not applied")),
         ("record-without-effect".to_owned(), subject("answered in vain")),
+        ("record-without-effect".to_owned(), subject("answered without a row")),
+        ("no-ledger-row".to_owned(), subject("answered without a row")),
         ("rows-unpublished".to_owned(), String::new()),
     ]);
+    let mut printed = Vec::new();
     until("everything is found", async || {
-        names(&found(&system.reconcile("1ms", &["--probe", &url]).await)) == expected
+        let output = system.reconcile("1ms", &["--probe", &url]).await;
+        printed = objects(&String::from_utf8(output.stdout.clone()).unwrap());
+        names(&found(&output)) == expected
     })
     .await;
+    let is_sure = |line: &&Value| line["message"].as_str().is_some_and(|text| text.contains("was not applied"));
+    let sure: Vec<&Value> = printed.iter().filter(is_sure).map(|line| &line["record"]).collect();
+    assert_eq!(sure, [&Value::from(subject("not applied"))]);
     let requests = asked.lock().clone();
     let of_last_run: BTreeSet<String> = requests.iter().rev().take(2).flatten().cloned().collect();
-    let all = ["happened", "nobody knows", "answered", "answered in vain"].map(operation);
-    assert_eq!(of_last_run, BTreeSet::from(all));
+    let all = ["happened", "at the worker", "nobody knows", "both", "half", "not applied"].map(operations).concat();
+    let completed = ["answered", "answered in vain", "answered without a row"].map(operations).concat();
+    assert_eq!(of_last_run, BTreeSet::from_iter([all, completed].concat()));
     let nobody = system.reconcile("1ms", &["--probe", "http://127.0.0.1:1/effects"]).await;
     assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
 }
 
 /// The operations that each request asked about.
-type Asked = Arc<parking_lot::Mutex<Vec<Vec<String>>>>;
+pub(crate) type Asked = Arc<parking_lot::Mutex<Vec<Vec<String>>>>;
 
 /// Starts a processor that gives this answer to everything.
-async fn start_processor(body: String) -> (SocketAddr, Asked) {
+pub(crate) async fn start_processor(body: String) -> (SocketAddr, Asked) {
+    start_processor_that(move || Box::pin(std::future::ready(body.clone()))).await
+}
+
+/// Starts a processor that does this before each answer, and answers with its result.
+pub(crate) async fn start_processor_that(
+    answer: impl Fn() -> BoxFuture<'static, String> + Send + Sync + 'static,
+) -> (SocketAddr, Asked) {
+    let answer = Arc::new(answer);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, asked) = (listener.local_addr().unwrap(), Asked::default());
     let noted = Arc::clone(&asked);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let (body, noted) = (body.clone(), Arc::clone(&noted));
+            let (answer, noted) = (Arc::clone(&answer), Arc::clone(&noted));
             let service = service_fn(move |request: Request<Incoming>| {
-                let (body, noted) = (body.clone(), Arc::clone(&noted));
+                let (answer, noted) = (Arc::clone(&answer), Arc::clone(&noted));
                 async move {
                     let bytes = request.into_body().collect().await.unwrap().to_bytes();
                     let asked: Value = serde_json::from_slice(&bytes).unwrap();
                     let operations = asked["operations"].as_array().unwrap().iter();
                     noted.lock().push(operations.map(|id| id.as_str().unwrap().to_owned()).collect());
-                    Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(body)))
+                    Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(answer().await)))
                 }
             });
             tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));

@@ -217,7 +217,7 @@ async fn a_flood_of_resets_does_not_block_others() {
 }
 
 /// Starts a TLS proxy with this certificate in front of the API.
-async fn start_tls_proxy(api: SocketAddr, pki: &Pki) -> SocketAddr {
+pub(crate) async fn start_tls_proxy(api: SocketAddr, pki: &Pki) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (acceptor, address) = (tls_acceptor(pki, &[]), listener.local_addr().unwrap());
     tokio::spawn(async move {

@@ -25,9 +25,11 @@ pub(super) struct Discrepancy {
 pub(super) enum DiscrepancyKind {
     /// The outcome in the record is unknown, and the ledger has the effect.
     EffectCommitted,
+    /// The outcome in the record is unknown, and the ledger has refused the operation.
+    RefusalCommitted,
     /// The outcome in the record is unknown, and the ledger has no row.
     OutcomeUnknown,
-    /// The ledger has the effect of another payload.
+    /// The ledger has the outcome of another payload.
     PayloadDiffers,
     /// The record is completed, and the ledger has no row.
     NoLedgerRow,
@@ -50,6 +52,7 @@ impl DiscrepancyKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::EffectCommitted => "effect-committed",
+            Self::RefusalCommitted => "refusal-committed",
             Self::OutcomeUnknown => "outcome-unknown",
             Self::PayloadDiffers => "payload-differs",
             Self::NoLedgerRow => "no-ledger-row",

@@ -30,6 +30,12 @@ pub(super) struct OutboxComparison {
     pub(super) unpublished_after: Duration,
 }
 
+/// How long a relay that holds a bucket has for its first row before the bucket is stuck, if it needs that long.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
+
+/// How often it is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// What the record of a bucket says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BucketHolder {
@@ -45,17 +51,34 @@ impl OutboxComparison {
     pub(super) async fn run(&self, report: &mut ReconcileReport) -> Result<(), CommandError> {
         self.report_parked(report).await?;
         let waiting = self.first_rows().await?;
+        let mut held = Vec::new();
         let mut unclaimed = 0_usize;
         for (bucket, holder) in (0..BUCKETS).zip(self.holders().await?) {
-            let is_waiting = waiting.iter().any(|row| row.bucket == bucket);
-            match holder {
-                BucketHolder::Unusable => report.add(&unusable(bucket)?)?,
-                BucketHolder::Relay if is_waiting => report.add(&held(bucket, self.unpublished_after))?,
-                BucketHolder::Nobody if is_waiting => unclaimed += 1,
-                BucketHolder::Relay | BucketHolder::Nobody => {}
+            let first = waiting.iter().find(|row| row.bucket == bucket);
+            match (holder, first) {
+                (BucketHolder::Unusable, _) => report.add(&unusable(bucket)?)?,
+                (BucketHolder::Relay, Some(row)) => held.push((bucket, row.id)),
+                (BucketHolder::Nobody, Some(_)) => unclaimed += 1,
+                (BucketHolder::Relay | BucketHolder::Nobody, None) => {}
             }
         }
+        for bucket in self.unmoved(held).await? {
+            report.add(&stuck(bucket, self.unpublished_after))?;
+        }
         self.report_unpublished(unclaimed, report).await
+    }
+
+    /// Those of the held buckets whose first row stays the same. An old row alone shows no relay that hangs: the row
+    /// may have been published again or resumed, and its relay is working on it.
+    async fn unmoved(&self, mut held: Vec<(u8, RowId)>) -> Result<Vec<u8>, CommandError> {
+        let begun = tokio::time::Instant::now();
+        let looks_for = self.unpublished_after.min(LONGEST_LOOK);
+        while !held.is_empty() && begun.elapsed() < looks_for {
+            tokio::time::sleep(LOOK_EVERY.min(looks_for)).await;
+            let waiting = self.first_rows().await?;
+            held.retain(|(bucket, id)| waiting.iter().any(|row| row.bucket == *bucket && row.id == *id));
+        }
+        Ok(held.into_iter().map(|(bucket, _)| bucket).collect())
     }
 
     async fn report_parked(&self, report: &mut ReconcileReport) -> Result<(), CommandError> {
@@ -131,12 +154,12 @@ impl OutboxComparison {
     }
 }
 
-fn held(bucket: u8, waits: Duration) -> Discrepancy {
+fn stuck(bucket: u8, waits: Duration) -> Discrepancy {
     Discrepancy {
         kind: DiscrepancyKind::BucketStuck,
         subject: DiscrepancySubject::Bucket(bucket),
         message: format!(
-            "a relay holds it, and its first row waits for more than {}",
+            "a relay holds it and does not publish its first row, which waits for more than {}",
             humantime::format_duration(waits)
         ),
         advice: "look at the log of the relays and at the sink; end a relay that hangs, and another one takes over"

@@ -9,21 +9,22 @@ use hapax::machine::{Resolved, Verdict};
 use hapax::relay::{bucket_records, member_records};
 use hapax::runtime::{Runtime, Tokio};
 use hapax::store::{Protocol, RecordStatus, Scan, Scanned};
-use hapax::{Identity, Key, OperationId, RecordKey, Rule, Scope, Seconds, Settings, State, Timestamp};
+use hapax::{Identity, Key, OperationId, RecordKey, Scope, Seconds, Settings, Timestamp};
 
 use super::ReconcileArgs;
-use super::discrepancy::{Discrepancy, DiscrepancyKind, DiscrepancySubject, ReconcileReport};
-use super::probe::{ASKED, EffectProbe};
+use super::discrepancy::ReconcileReport;
+use super::judgement::{
+    Judgement, LedgerOutcome, committed, damaged, is_final_refusal, is_of_a_gateway, judge, record_without_effect,
+    undecided,
+};
+use super::probe::{Effect, EffectProbe, KnownEffects};
 use super::sample::RecordSample;
 use crate::commands::{CommandError, request};
-use crate::store::checks::TRIAL_RETENTION;
+use crate::config::secret_identity;
 use crate::store::wiring::OpenedStore;
 
 /// How many records one request reads. Each may have an answer of 1 MiB.
 const CHUNK: usize = 100;
-
-/// Only the record that ties a namespace to its secret lives longer.
-const LONGEST_RETENTION: Duration = Duration::from_secs(2 * 366 * 24 * 3600);
 
 pub(super) struct RecordComparison {
     records: OpenedStore,
@@ -31,22 +32,15 @@ pub(super) struct RecordComparison {
     probe: Option<EffectProbe>,
     /// The namespaces of workers whose messages have the operation as their key.
     worker_scopes: Vec<Scope>,
+    /// What the workers derive their operations with.
+    worker_identity: Identity,
     /// The records of relays are compared with the outbox.
     of_relays: HashSet<RecordKey>,
     since: Timestamp,
     longest_transaction: Duration,
     sample: RecordSample,
+    has_ledger: bool,
     is_fixing: bool,
-}
-
-/// What the ledger says about a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Judgement {
-    Fits,
-    Committed { namespace: String },
-    OtherPayload { namespace: String },
-    Unknown,
-    NoRow,
 }
 
 impl RecordComparison {
@@ -57,6 +51,8 @@ impl RecordComparison {
         args: &ReconcileArgs,
     ) -> Result<Self, CommandError> {
         let scopes = args.worker_namespace.iter().map(|namespace| Scope::untenanted(namespace));
+        let identity = args.secrets.as_deref().map(secret_identity).transpose();
+        let identity = identity.map_err(|error| CommandError::usage(error.context("--secrets")))?;
         let of_relays = [bucket_records(), member_records()].into_iter().collect::<hapax::Result<Vec<_>>>();
         let mut center = [0; 8];
         Tokio::current().fill_random(&mut center);
@@ -65,10 +61,12 @@ impl RecordComparison {
             ledger,
             probe,
             worker_scopes: scopes.collect::<Result<_, _>>().map_err(CommandError::usage)?,
+            worker_identity: identity.unwrap_or_else(Identity::plain),
             of_relays: of_relays.map_err(CommandError::usage)?.into_iter().flatten().collect(),
             since: args.since.unwrap_or_default(),
             longest_transaction: args.longest_transaction,
             sample: RecordSample::new(args.sample, u64::from_be_bytes(center)),
+            has_ledger: !args.no_ledger,
             is_fixing: args.fix,
         })
     }
@@ -107,25 +105,27 @@ impl RecordComparison {
                 rows.entry(row.operation).or_default().push(row);
             }
         }
-        let mut undecided = Vec::new();
+        let mut left = Vec::new();
         for found in records {
             let rows: Vec<_> = self.operations(&found.rk).iter().filter_map(|id| rows.get(id)).flatten().collect();
+            self.sample_completed(found);
             match judge(found, &rows) {
-                Judgement::Fits => self.sample_completed(found),
-                Judgement::Committed { namespace } => self.repair_or_report(found, &namespace, report).await?,
+                Judgement::Fits => {}
+                Judgement::NoRow if !self.has_ledger => {}
+                Judgement::Committed(outcome) => self.repair_or_report(found, &outcome, report).await?,
                 judgement @ (Judgement::OtherPayload { .. } | Judgement::Unknown | Judgement::NoRow) => {
-                    undecided.push((found, judgement));
+                    left.push((found, judgement));
                 }
             }
         }
-        self.report_undecided(&undecided, report).await
+        self.report_undecided(&left, report).await
     }
 
     /// The operation of the record, and those that workers derive from it.
     fn operations(&self, rk: &RecordKey) -> Vec<OperationId> {
         let operation = rk.operation();
         let key = Key::new(operation.to_string()).expect("a UUID is a valid key");
-        let of_worker = |scope: &Scope| Identity::plain().record_key(scope, &key).operation();
+        let of_worker = |scope: &Scope| self.worker_identity.record_key(scope, &key).operation();
         [operation].into_iter().chain(self.worker_scopes.iter().map(of_worker)).collect()
     }
 
@@ -138,20 +138,14 @@ impl RecordComparison {
     async fn repair_or_report(
         &self,
         found: &Scanned,
-        namespace: &str,
+        outcome: &LedgerOutcome,
         report: &mut ReconcileReport,
     ) -> Result<(), CommandError> {
         let is_repaired = self.is_fixing && self.release(found).await?;
         if !is_repaired && !self.is_unchanged(found).await? {
             return Ok(());
         }
-        report.add(&Discrepancy {
-            kind: DiscrepancyKind::EffectCommitted,
-            subject: DiscrepancySubject::Record(found.rk),
-            message: format!("{}, and the ledger {namespace} has its effect", outcome(found.status)),
-            advice: "run this command with --fix; the next retry then gets the answer of the ledger".into(),
-            is_repaired,
-        })
+        report.add(&committed(found, outcome, is_repaired))
     }
 
     /// Lets the next retry run the handler, which finds the row of the ledger. Returns false if the record has changed.
@@ -167,153 +161,43 @@ impl RecordComparison {
         Ok(resolved == Resolved::Yes)
     }
 
-    /// Reports what the ledger does not decide, and asks the processor about it.
+    /// Reports what the ledger does not decide, and asks the processor about each unknown outcome.
     async fn report_undecided(
         &self,
-        undecided: &[(&Scanned, Judgement)],
+        left: &[(&Scanned, Judgement)],
         report: &mut ReconcileReport,
     ) -> Result<(), CommandError> {
-        for undecided in undecided.chunks(ASKED) {
-            let unknown = undecided.iter().filter(|(found, _)| found.status != RecordStatus::Completed);
-            let unknown: Vec<_> = unknown.map(|(found, _)| found.rk).collect();
-            let done = match &self.probe {
-                Some(probe) => probe.ask(&unknown).await?.done,
-                None => HashSet::new(),
-            };
-            for (found, judgement) in undecided {
-                // It may have changed since it was compared.
-                if self.is_unchanged(found).await? {
-                    let is_done = done.contains(&found.rk.operation());
-                    report.add(&if is_done { effect_without_record(found) } else { undecided_by(found, judgement) })?;
-                }
+        let unknown = left.iter().filter(|(found, _)| found.status != RecordStatus::Completed);
+        let known = self.ask(unknown.map(|(found, _)| found.rk)).await?;
+        for (found, judgement) in left {
+            // It may have changed since it was compared.
+            if self.is_unchanged(found).await? {
+                report.add(&undecided(found, judgement, known.of(&self.operations(&found.rk))))?;
             }
         }
         Ok(())
     }
 
+    async fn ask(&self, records: impl Iterator<Item = RecordKey>) -> Result<KnownEffects, CommandError> {
+        let Some(probe) = &self.probe else { return Ok(KnownEffects::default()) };
+        let operations: Vec<_> = records.flat_map(|rk| self.operations(&rk)).collect();
+        probe.ask(&operations).await
+    }
+
+    /// Whether the record is as it was found. A renewal changes only the lease, which is a part of the status.
     async fn is_unchanged(&self, found: &Scanned) -> Result<bool, CommandError> {
         let seen = request(self.records.store.read(&found.rk)).await?;
-        Ok(seen.live() == Some(&found.record))
+        Ok(seen.live() == Some(&found.record) && RecordStatus::of(&seen) == Some(found.status))
     }
 
-    async fn ask_about_sample(self, report: &mut ReconcileReport) -> Result<(), CommandError> {
-        let Some(probe) = self.probe else { return Ok(()) };
-        for records in self.sample.into_keys().chunks(ASKED) {
-            let known = probe.ask(records).await?;
-            for rk in records.iter().filter(|rk| known.not_done.contains(&rk.operation())) {
-                report.add(&Discrepancy {
-                    kind: DiscrepancyKind::RecordWithoutEffect,
-                    subject: DiscrepancySubject::Record(*rk),
-                    message: "the answer is recorded, and the processor says that the effect did not happen".into(),
-                    advice: "compare both by hand: the client was told that it happened".into(),
-                    is_repaired: false,
-                })?;
+    async fn ask_about_sample(&mut self, report: &mut ReconcileReport) -> Result<(), CommandError> {
+        let sample = self.sample.take();
+        let known = self.ask(sample.iter().copied()).await?;
+        for rk in sample {
+            if known.of(&self.operations(&rk)) == Effect::NotDone {
+                report.add(&record_without_effect(rk))?;
             }
         }
         Ok(())
-    }
-}
-
-/// Whether a gateway made the record for itself: the one that ties a namespace to its secret, or the trial record of a
-/// start, which lives for a minute. Both are completed without an answer, which no response is.
-fn is_of_a_gateway(found: &Scanned) -> bool {
-    let has_no_answer = matches!(&found.record.state, State::Completed(completion) if completion.answer.is_empty());
-    let trial = Duration::from(TRIAL_RETENTION);
-    has_no_answer && (found.life_left <= trial || found.life_left > LONGEST_RETENTION)
-}
-
-/// What the rows of its operations say about a record.
-fn judge(found: &Scanned, rows: &[&CommittedRow]) -> Judgement {
-    let own = found.rk.operation();
-    let recorded = found.record.fingerprint;
-    // A worker fingerprints the message, not the request.
-    let is_other = |row: &&&CommittedRow| {
-        let is_comparable =
-            row.operation == own && row.fingerprint.rule() == recorded.rule() && recorded.rule() != Rule(0);
-        is_comparable && row.fingerprint != recorded
-    };
-    match found.status {
-        RecordStatus::Completed if rows.is_empty() && !is_final_refusal(&found.record.state) => Judgement::NoRow,
-        RecordStatus::Completed | RecordStatus::Running | RecordStatus::Released | RecordStatus::Dead => {
-            Judgement::Fits
-        }
-        RecordStatus::Lapsed | RecordStatus::Indeterminate => {
-            match (rows.iter().find(|row| !is_other(row)), rows.first()) {
-                (Some(row), _) => Judgement::Committed { namespace: row.namespace.clone() },
-                (None, Some(row)) => Judgement::OtherPayload { namespace: row.namespace.clone() },
-                (None, None) => Judgement::Unknown,
-            }
-        }
-    }
-}
-
-/// Whether the recorded answer is a response with a status that says that nothing was applied. Its stored form begins
-/// with 1 and the status.
-fn is_final_refusal(state: &State) -> bool {
-    match state {
-        State::Completed(completion) => match completion.answer[..] {
-            [1, high, low, ..] => (400..500).contains(&u16::from_be_bytes([high, low])),
-            [..] => false,
-        },
-        State::Open(..) => false,
-    }
-}
-
-fn outcome(status: RecordStatus) -> &'static str {
-    match status {
-        RecordStatus::Lapsed => "the lease has expired without an outcome",
-        RecordStatus::Indeterminate => "the outcome is held as unknown",
-        RecordStatus::Completed => "the answer is recorded",
-        RecordStatus::Running | RecordStatus::Released | RecordStatus::Dead => "the record is in another state",
-    }
-}
-
-fn undecided_by(found: &Scanned, judgement: &Judgement) -> Discrepancy {
-    let state = outcome(found.status);
-    let (kind, message, advice) = match judgement {
-        Judgement::NoRow => (
-            DiscrepancyKind::NoLedgerRow,
-            format!("{state}, and no ledger has a row for it"),
-            "if the route uses the ledger, the database has lost a commit, or the answer was not the handler's: look \
-             at the effect by hand",
-        ),
-        Judgement::OtherPayload { namespace } => (
-            DiscrepancyKind::PayloadDiffers,
-            format!("{state}, and the ledger {namespace} has the effect of another payload"),
-            "the record was lost and its key used again for another request: look at both by hand",
-        ),
-        Judgement::Unknown | Judgement::Fits | Judgement::Committed { .. } => (
-            DiscrepancyKind::OutcomeUnknown,
-            format!("{state}, and no ledger has a row for it"),
-            "nothing was applied if the route uses the ledger; otherwise look at the effect by hand, or name its \
-             processor with --probe",
-        ),
-    };
-    Discrepancy {
-        kind,
-        subject: DiscrepancySubject::Record(found.rk),
-        message,
-        advice: advice.into(),
-        is_repaired: false,
-    }
-}
-
-fn effect_without_record(found: &Scanned) -> Discrepancy {
-    Discrepancy {
-        kind: DiscrepancyKind::EffectWithoutRecord,
-        subject: DiscrepancySubject::Record(found.rk),
-        message: format!("{}, and the processor says that the effect happened", outcome(found.status)),
-        advice: "record the answer: the client must not send it under another key".into(),
-        is_repaired: false,
-    }
-}
-
-fn damaged(rk: RecordKey) -> Discrepancy {
-    Discrepancy {
-        kind: DiscrepancyKind::RecordDamaged,
-        subject: DiscrepancySubject::Record(rk),
-        message: "the record cannot be read: it was altered, or another release wrote it".into(),
-        advice: "find out who writes to the store; the key stays closed until the record is restored or removed".into(),
-        is_repaired: false,
     }
 }

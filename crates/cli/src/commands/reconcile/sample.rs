@@ -23,8 +23,8 @@ impl RecordSample {
         }
     }
 
-    pub(super) fn into_keys(self) -> Vec<RecordKey> {
-        self.nearest.into_iter().map(|(_, rk)| rk).collect()
+    pub(super) fn take(&mut self) -> Vec<RecordKey> {
+        std::mem::take(&mut self.nearest).into_iter().map(|(_, rk)| rk).collect()
     }
 }
 
@@ -42,7 +42,7 @@ mod tests {
                 bytes[..2].copy_from_slice(&n.wrapping_mul(40_503).to_be_bytes());
                 sample.add(RecordKey::from_bytes(bytes));
             }
-            sample.into_keys().len()
+            sample.take().len()
         };
         assert_eq!((keys(0), keys(7), keys(1000)), (0, 7, 10));
     }
