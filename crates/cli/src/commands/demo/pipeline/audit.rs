@@ -4,7 +4,7 @@ mod case;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use self::case::ClientCase;
 use super::collected::Collected;
@@ -48,7 +48,7 @@ pub(super) struct AuditFinding {
 pub(super) enum Damage {
     /// A payment charged more than once, or a charge with more than one receipt.
     Duplicate,
-    /// An accepted payment without a charge, or a charge without a receipt.
+    /// An accepted payment or a message without a charge, or a charge without a receipt.
     Lost,
     /// An answer, a charge or a receipt of another payment or amount.
     Wrong,
@@ -63,6 +63,7 @@ impl Audit {
     pub(super) fn new(collected: &Collected) -> Self {
         let mut audit = Self::default();
         audit.compare_answers(collected);
+        audit.find_lost_messages(collected);
         audit.compare_receipts(&collected.charges, &collected.receipts);
         audit.find_disorder(&collected.receipts);
         audit.find_stuck(collected);
@@ -97,6 +98,18 @@ impl Audit {
         }
         for (payment, _) in charges {
             self.find(Damage::Wrong, format!("payment {payment}: charged, and no client made it"));
+        }
+    }
+
+    /// Every message that was put into the queue has its charge, also if its client does not know the outcome.
+    fn find_lost_messages(&mut self, collected: &Collected) {
+        let mut charged: HashSet<&str> = collected.charges.iter().map(|charge| &*charge.operation).collect();
+        for request in collected.requests.iter().filter(|request| request.is_enqueued) {
+            // An operation is reported once, however many requests it had.
+            if charged.insert(&request.operation) {
+                let (payment, id) = (request.order.payment, request.id);
+                self.find(Damage::Lost, format!("payment {payment}: the message of request {id} was never charged"));
+            }
         }
     }
 

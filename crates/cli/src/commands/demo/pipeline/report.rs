@@ -49,13 +49,14 @@ pub(super) fn show(audit: &Audit, collected: &Collected, progress: &Progress) {
     let table = LayerTable::new(collected);
     println!("\nCopies that the faults made, and the layer that caught them");
     print!("{table}");
-    println!("  (- such copies do not get there)");
+    println!("  (- such copies do not get there; 1 gate counts the answers by which it recognized a copy;");
+    println!("   old events are at most those that were published again, and the rest is in the last row)");
     if let Some((all, through)) = table.passed_by_the_gate() {
         let (all, through) = (grouped(all), grouped(through));
         println!(
-            "\nOf {all} requests sent again, the gate let {through} through: it was killed or paused before it had"
+            "\nOf {all} copies, the gate let {through} through: it had no answer to repeat after a crash, a pause"
         );
-        println!("recorded an answer. The ledger caught them, so that nobody was charged twice.");
+        println!("or a failure of the service after its charge. The ledger caught them.");
     }
 }
 
@@ -94,7 +95,7 @@ fn show_damage(audit: &Audit) {
 
 const DAMAGE_ROWS: [(Damage, &str, &str); 5] = [
     (Damage::Duplicate, "duplicates", "payments charged twice, charges with two receipts"),
-    (Damage::Lost, "lost", "accepted and not charged, charged without a receipt"),
+    (Damage::Lost, "lost", "messages without a charge, charges without a receipt"),
     (Damage::Wrong, "wrong", "answers, charges or receipts of another order"),
     (Damage::Stuck, "stuck", "clients without an answer, messages that never arrived"),
     (Damage::OutOfOrder, "out of order", "receipts of an account in another order than its charges"),

@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::collected::Collected;
-use super::database::{ChargeRow, RequestRow};
+use super::database::ChargeRow;
 use super::delivery::Cause;
 use crate::commands::demo::OmittedLayer;
+use crate::commands::demo::client_log::Exchange;
 use crate::commands::demo::response::ReceivedResponse;
 use crate::commands::demo::traffic::{OrderVersion, PaymentOrder};
 use crate::commands::number_format::grouped;
@@ -73,8 +74,8 @@ impl LayerTable {
 }
 
 impl LayerTable {
-    /// How many requests were sent again, and how many of them the gate let through to the ledger. None if the gate
-    /// caught all, or one of the two is left out.
+    /// How many requests were recognized as copies, and how many of them the gate let through to the ledger. None if
+    /// the gate caught all, or one of the two is left out.
     pub(super) fn passed_by_the_gate(&self) -> Option<(u64, u64)> {
         let row = self.0.first()?;
         match row.layers {
@@ -88,19 +89,29 @@ fn on(collected: &Collected, layer: OmittedLayer, count: u64) -> LayerCount {
     if collected.without == Some(layer) { LayerCount::Off } else { LayerCount::Caught(count) }
 }
 
-/// Requests that the service never saw. Those that it saw again are not counted: it had done nothing before, or the
-/// ledger counts them.
+/// Requests whose answer shows that the gate recognized a copy. A request without such an answer may be one that the
+/// gate never got, or could not decide about.
 fn caught_by_gate(collected: &Collected) -> u64 {
-    let mut copies = 0;
-    for log in &collected.clients {
-        let requests = log.exchanges_of(OrderVersion::Original).filter(|exchange| exchange.response.is_sent()).count();
-        copies += requests.saturating_sub(1) as u64;
+    let caught = collected.clients.iter().map(|log| {
+        let exchanges: Vec<&Exchange> = log.exchanges_of(OrderVersion::Original).collect();
+        let first = exchanges.iter().map(|exchange| exchange.sent_at).min();
+        exchanges.iter().filter(|exchange| is_caught(exchange, first)).count() as u64
+    });
+    caught.sum()
+}
+
+/// `first`: when the first request was sent. The outcome of this one may be unknown, too, and it is no copy.
+fn is_caught(exchange: &Exchange, first: Option<u64>) -> bool {
+    match &exchange.response {
+        ReceivedResponse::Settling(answer) => answer.is_replayed,
+        ReceivedResponse::InProgress => true,
+        ReceivedResponse::OutcomeUnknown => first != Some(exchange.sent_at),
+        ReceivedResponse::KeyReused
+        | ReceivedResponse::Other(_)
+        | ReceivedResponse::HungUp
+        | ReceivedResponse::Broken
+        | ReceivedResponse::NotSent => false,
     }
-    let changed: HashSet<&str> = collected.clients.iter().map(|log| &*log.payment.changed.nonce).collect();
-    let mut seen = HashSet::new();
-    let is_again =
-        |request: &&RequestRow| !changed.contains(&*request.order.nonce) && !seen.insert(request.order.payment);
-    copies.saturating_sub(collected.requests.iter().filter(is_again).count() as u64)
 }
 
 /// Requests with a changed order that were refused.
@@ -176,7 +187,12 @@ impl fmt::Display for LayerCount {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::StatusCode;
+
     use super::*;
+    use crate::commands::demo::client_log::ClientLog;
+    use crate::commands::demo::response::{OtherResponse, SettlingResponse};
     use crate::commands::demo::traffic::Payment;
 
     #[test]
@@ -196,5 +212,33 @@ mod tests {
         ];
         let ExtraCharges { repeated, changed, redelivered, returned } = ExtraCharges::new(&charges);
         assert_eq!((repeated, changed, redelivered, returned), (2, 1, 1, 1));
+    }
+
+    #[test]
+    fn the_gate_has_caught_what_it_answered_as_a_copy_and_nothing_else() {
+        let settled = |is_replayed| {
+            let (status, body) = (StatusCode::ACCEPTED, Bytes::new());
+            ReceivedResponse::Settling(SettlingResponse { status, body, is_replayed, is_pending: false })
+        };
+        let failed = |status| ReceivedResponse::Other(OtherResponse { status, problem: None });
+        let not_caught = [
+            ReceivedResponse::OutcomeUnknown, // of the first request
+            failed(StatusCode::SERVICE_UNAVAILABLE),
+            ReceivedResponse::HungUp,
+            ReceivedResponse::Broken,
+            ReceivedResponse::NotSent,
+            settled(false),
+        ];
+        let caught = [ReceivedResponse::InProgress, ReceivedResponse::OutcomeUnknown, settled(true)];
+        let mut log = ClientLog::new(Payment::new(1, 7));
+        for (sent_at, response) in (0..).zip(not_caught.into_iter().chain(caught)) {
+            let version = OrderVersion::Original;
+            log.exchanges.push(Exchange { version, response, sent_at, received_at: sent_at + 1 });
+        }
+        for response in [ReceivedResponse::KeyReused, ReceivedResponse::Broken, settled(true)] {
+            log.exchanges.push(Exchange { version: OrderVersion::Changed, response, sent_at: 90, received_at: 91 });
+        }
+        let collected = Collected { clients: vec![log], ..Collected::default() };
+        assert_eq!((caught_by_gate(&collected), refused_by_gate(&collected)), (3, 1));
     }
 }

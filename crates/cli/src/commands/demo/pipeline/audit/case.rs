@@ -25,7 +25,8 @@ impl ClientCase<'_> {
         match settling.map(|exchange| &exchange.response) {
             Some(ReceivedResponse::Settling(answer)) if answer.is_charged() => {
                 audit.accepted += 1;
-                if self.charges.is_empty() {
+                // The loss of a message is found where the messages are compared with the charges.
+                if self.charges.is_empty() && !self.has_message() {
                     self.find(audit, Damage::Lost, "accepted, and never charged");
                 }
                 self.judge_origin(answer, audit);
@@ -97,6 +98,11 @@ impl ClientCase<'_> {
         if !is_own || request.is_none_or(|request| !request.is_enqueued || request.order != *order) {
             self.find(audit, Damage::Wrong, "the answer is not that of its request");
         }
+    }
+
+    fn has_message(&self) -> bool {
+        let payment = self.log.payment.number;
+        self.requests.values().any(|request| request.order.payment == payment && request.is_enqueued)
     }
 
     fn judge_unsettled(&self, audit: &mut Audit) {

@@ -91,6 +91,35 @@ fn a_planted_loss_is_found() {
 }
 
 #[test]
+fn a_lost_message_is_found_although_its_client_does_not_know_its_outcome() {
+    let leave = |run: &mut Collected| {
+        let log = &mut run.clients[0];
+        log.payment.leaves = Some(HangUp { part: SentPart::Whole, pause: std::time::Duration::ZERO });
+        log.exchanges.truncate(1);
+        log.exchanges[0].response = ReceivedResponse::HungUp;
+        run.charges.remove(0);
+        run.receipts.remove(0);
+    };
+    assert_eq!(damage(leave), [Damage::Lost]);
+    let never_arrived = |run: &mut Collected| {
+        leave(run);
+        run.requests[0].is_enqueued = false;
+    };
+    assert_eq!(damage(never_arrived), []);
+    // Another attempt of the same operation: its message is no other one.
+    let repeated = |run: &mut Collected| {
+        leave(run);
+        run.requests.push(RequestRow { id: 3, ..run.requests[0].clone() });
+    };
+    assert_eq!(damage(repeated), [Damage::Lost]);
+    let one_of_two = |run: &mut Collected| {
+        let request = RequestRow { id: 3, operation: "operation-3".to_owned(), ..run.requests[0].clone() };
+        run.requests.push(request);
+    };
+    assert_eq!(damage(one_of_two), [Damage::Lost]);
+}
+
+#[test]
 fn a_swapped_answer_is_found() {
     let swapped = |run: &mut Collected| {
         let other = run.clients[1].exchanges[0].response.clone();
@@ -222,6 +251,7 @@ fn a_declined_payment_is_not_charged() {
     let declined = |run: &mut Collected| {
         let answer = settling(StatusCode::PAYMENT_REQUIRED, r#"{"declined":"no_1"}"#.to_owned());
         run.clients[0].exchanges.iter_mut().for_each(|exchange| exchange.response = answer.clone());
+        run.requests[0].is_enqueued = false;
     };
     assert_eq!(damage(declined), [Damage::Wrong]);
     let not_charged = |run: &mut Collected| {
