@@ -11,6 +11,7 @@ mod dead;
 #[path = "../it/dead_letters.rs"]
 mod dead_letters;
 mod demo;
+mod examples;
 #[path = "../it/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests that need no server")]
 mod harness;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         relay::tests(),
         reconcile::tests(),
         any_language::tests(),
+        examples::tests(),
         demo::tests(),
         packaging::tests(),
         dashboard::tests(),
