@@ -18,6 +18,10 @@ const DISLIKED: usize = 5;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// How long others wait at most before they ask again, while a request finds out whether the endpoint works again. It
+/// may take one at any moment, and then there is nothing to wait for.
+const WHILE_PROBED: Duration = Duration::from_secs(1);
+
 /// What the last requests have shown about an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct EndpointHealth {
@@ -34,6 +38,8 @@ pub(super) struct EndpointHealth {
 struct EndpointBreaker {
     probe_at: Duration,
     pause: Duration,
+    /// Whether a probe runs. The next one may start at `probe_at` also if this one never ends.
+    is_probed: bool,
 }
 
 /// Whether a request may start.
@@ -64,8 +70,10 @@ pub(super) enum HealthChange {
 impl EndpointHealth {
     /// How long a request has to wait at least; zero if one may start.
     pub(super) fn wait(&self, now: Duration) -> Duration {
-        let probe_at = self.breaker.map_or(Duration::ZERO, |breaker| breaker.probe_at);
-        self.held_until.max(probe_at).saturating_sub(now)
+        let held = self.held_until.saturating_sub(now);
+        let Some(EndpointBreaker { probe_at, is_probed, .. }) = self.breaker else { return held };
+        let wait = probe_at.saturating_sub(now);
+        held.max(if is_probed { wait.min(WHILE_PROBED) } else { wait })
     }
 
     /// Lets a request start, or says how long to wait. `time_limit` is that of the request.
@@ -77,6 +85,7 @@ impl EndpointHealth {
         if let Some(breaker) = &mut self.breaker {
             // Until its end is known, and for the case that it never is.
             breaker.probe_at = now + time_limit + breaker.pause;
+            breaker.is_probed = true;
         }
         Admission::Start(RequestTicket { is_probe: self.breaker.is_some() })
     }
@@ -141,12 +150,14 @@ impl EndpointHealth {
             Some(breaker) if ticket.is_probe => {
                 breaker.pause = (breaker.pause * 2).min(LONGEST_PAUSE);
                 breaker.probe_at = now + breaker.pause;
+                breaker.is_probed = false;
                 HealthChange::None
             }
             // It began before the breaker opened, and shows nothing new.
             Some(_) => HealthChange::None,
             None if self.failures >= FAILURES => {
-                self.breaker = Some(EndpointBreaker { probe_at: now + FIRST_PAUSE, pause: FIRST_PAUSE });
+                let (probe_at, pause) = (now + FIRST_PAUSE, FIRST_PAUSE);
+                self.breaker = Some(EndpointBreaker { probe_at, pause, is_probed: false });
                 HealthChange::Opened
             }
             None => HealthChange::None,
@@ -216,7 +227,8 @@ mod tests {
             pauses.push(pause.as_secs());
             now += pause;
             let probe = start(&mut health, now);
-            assert_eq!(health.wait(now), LIMIT + pause, "nobody else starts meanwhile");
+            let almost = now + LIMIT + pause - SECOND / 10;
+            assert!(matches!(health.admit(almost, LIMIT), Admission::Wait(_)), "nobody else starts meanwhile");
             health.take(probe, event(0), FAILS, now);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
@@ -232,6 +244,23 @@ mod tests {
         let later = SECOND + LIMIT + SECOND;
         assert!(matches!(health.admit(later - SECOND / 10, LIMIT), Admission::Wait(_)));
         start(&mut health, later);
+    }
+
+    #[test]
+    fn others_ask_again_within_a_second_while_a_probe_runs() {
+        let (mut health, mut now) = (open(Duration::ZERO), Duration::ZERO);
+        for _ in 0..8 {
+            now += health.wait(now);
+            let probe = start(&mut health, now);
+            assert_eq!(health.admit(now, LIMIT), Admission::Wait(SECOND));
+            health.take(probe, event(0), FAILS, now);
+            assert!(health.wait(now) > SECOND, "the probe has failed");
+        }
+        now += health.wait(now);
+        let probe = start(&mut health, now);
+        assert_eq!(health.admit(now, LIMIT), Admission::Wait(SECOND));
+        health.take(probe, event(0), WORKS, now + SECOND / 2);
+        start(&mut health, now + SECOND);
     }
 
     #[test]
