@@ -115,13 +115,17 @@ impl Endpoint {
         if self.is_closed.load(Ordering::Acquire) {
             return closed();
         }
+        let request = match self.template.fill(event, self.runtime.wall_now()) {
+            Ok(request) => request,
+            Err(reason) => return Published::Refused(format!("the endpoint `{}`: {reason}", self.name)),
+        };
         // Others may have found out meanwhile that it fails.
         let admission = self.health.lock().admit(self.runtime.boottime_now(), self.time_limit);
         let ticket = match admission {
             Admission::Start(ticket) => ticket,
             Admission::Wait(wait) => return self.left_alone(wait),
         };
-        let end = self.client.send(self.template.fill(event, self.runtime.wall_now())).await;
+        let end = self.client.send(request).await;
         self.take_end(ticket, event, end)
     }
 

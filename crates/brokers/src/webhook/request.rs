@@ -38,6 +38,10 @@ const RESERVED: [&str; 10] = [
 ];
 const RESERVED_STARTS: [&str; 4] = ["ce-", "hapax-", "proxy-", "webhook-"];
 
+/// So many header fields of an event pass at most. A map of header fields panics beyond 24,576, and the others need
+/// room, too. No server takes nearly as many.
+const MAX_FIELDS: usize = 10_000;
+
 /// What the requests of one endpoint have in common.
 pub(super) struct RequestTemplate {
     uri: Uri,
@@ -62,12 +66,15 @@ impl RequestTemplate {
     }
 
     /// The request that carries the event, signed for this time.
-    pub(super) fn fill(&self, event: &OutgoingEvent, now: Timestamp) -> Request<Bytes> {
+    ///
+    /// # Errors
+    /// Why no request can carry the event.
+    pub(super) fn fill(&self, event: &OutgoingEvent, now: Timestamp) -> Result<Request<Bytes>, String> {
         let mut request = Request::new(event.payload.clone());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
         let fields = request.headers_mut();
-        self.copy_headers(&event.published_headers(CLOUD_EVENT), fields);
+        self.copy_headers(&event.published_headers(CLOUD_EVENT), fields)?;
         fields.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
         fields.extend(self.headers.clone());
         let (id, seconds) = (event.id.to_string(), now.seconds());
@@ -78,11 +85,11 @@ impl RequestTemplate {
         // A POST without a body has its length too.
         fields.insert(CONTENT_LENGTH, event.payload.len().into());
         fields.insert(USER_AGENT, HeaderValue::from_static(concat!("hapax/", env!("CARGO_PKG_VERSION"))));
-        request
+        Ok(request)
     }
 
     /// Copies the headers of an event that a receiver gets. A value that HTTP cannot carry is left out.
-    fn copy_headers(&self, headers: &Headers, fields: &mut HeaderMap) {
+    fn copy_headers(&self, headers: &Headers, fields: &mut HeaderMap) -> Result<(), String> {
         for (name, value) in headers.iter() {
             let mut name = name.to_ascii_lowercase();
             if let Some(attribute) = name.strip_prefix("ce_") {
@@ -92,9 +99,15 @@ impl RequestTemplate {
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value))
                 && (is_known || self.forwarded.contains(&name))
             {
+                if fields.len() >= MAX_FIELDS {
+                    return Err(format!(
+                        "the event has more than {MAX_FIELDS} headers; drop it, and emit it with fewer"
+                    ));
+                }
                 fields.append(name, value);
             }
         }
+        Ok(())
     }
 }
 
@@ -136,7 +149,8 @@ mod tests {
     fn a_later_try_has_the_same_id_and_a_new_timestamp_and_signature() {
         let template = template(&endpoint());
         let event = OutgoingEvent::new(EventId::from_bytes([7; 16]), "orders", "{}");
-        let (first, later) = (template.fill(&event, NOW), template.fill(&event, NOW.plus(Duration::from_secs(5))));
+        let fill = |now| template.fill(&event, now).unwrap();
+        let (first, later) = (fill(NOW), fill(NOW.plus(Duration::from_secs(5))));
         for name in ["webhook-id", "idempotency-key", "ce-id"] {
             assert_eq!(field(&first, name), [event.id.to_string()], "{name}");
             assert_eq!(field(&later, name), [event.id.to_string()], "{name}");
@@ -171,7 +185,7 @@ mod tests {
         let mut endpoint = endpoint();
         endpoint.forwarded = vec!["x-region".into()];
         endpoint.headers = vec![("Authorization".into(), "Bearer of the endpoint".into())];
-        let request = template(&endpoint).fill(&event, NOW);
+        let request = template(&endpoint).fill(&event, NOW).unwrap();
         let mut names: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         let expected = [

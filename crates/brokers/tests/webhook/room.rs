@@ -33,6 +33,18 @@ async fn an_endpoint_that_fails_is_left_alone_and_then_tried_with_one_request() 
 }
 
 #[tokio::test]
+async fn an_event_with_more_headers_than_a_request_has_room_for_is_refused() {
+    let receiver = Receiver::answering(200).await;
+    let sink = sink([("e", local(receiver.url()))]);
+    let mut large = (*event(0, "e")).clone();
+    large.headers = (0..60_000).map(|number| (format!("ce_{number}"), "")).collect();
+    let Published::Refused(reason) = in_time(sink.publish(&Arc::new(large))).await else { panic!("it is refused") };
+    assert!(reason.contains("more than 10000 headers"), "{reason}");
+    assert_eq!(word(&publish(&sink, 1).await).0, "yes");
+    assert_eq!(receiver.got().len(), 1);
+}
+
+#[tokio::test]
 async fn requests_of_one_endpoint_run_at_once_up_to_their_limit() {
     let receiver = Receiver::start("127.0.0.1:0", |_, _| Act::Late).await;
     let mut endpoint = local(receiver.url());
