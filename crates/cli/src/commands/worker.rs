@@ -4,6 +4,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use hapax::Gate;
+use hapax::broker::Source;
+use hapax::journal::FileJournal;
 use hapax::runtime::{Runtime, Tokio};
 use hapax::worker::{RecordReopener, Worker, WorkerEnd};
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -63,10 +66,7 @@ pub(crate) async fn run(args: WorkerArgs) -> Result<ExitCode, CommandError> {
     let opening = Arc::clone(&config);
     let opened = tokio::select! {
         opened = spawn_blocking(move || OpenedWorker::open(&opening)) => opened.map_err(CommandError::cannot_start)??,
-        () = stop.first.cancelled() => {
-            tracing::warn!("stopped before the start was complete; no message was taken");
-            return Ok(ExitCode::SUCCESS);
-        }
+        () = stop.first.cancelled() => return Ok(stopped_early()),
     };
     let log = opened.log;
     let log = config.log.file.is_some().then_some(move || log.reopen());
@@ -75,6 +75,11 @@ pub(crate) async fn run(args: WorkerArgs) -> Result<ExitCode, CommandError> {
     describe_worker();
     let private = bind(config.admin.listen).await?;
     work(&config, Resources { store: opened.store, dead: opened.dead, private, metrics }, stop).await
+}
+
+fn stopped_early() -> ExitCode {
+    tracing::warn!("stopped before the start was complete; no message was taken");
+    ExitCode::SUCCESS
 }
 
 /// The log, the store and the dead letters that a worker opens at its start.
@@ -106,30 +111,53 @@ struct Resources {
     metrics: PrometheusHandle,
 }
 
-/// Processes messages until a stop signal.
-async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) -> Result<ExitCode, CommandError> {
-    let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+/// What a worker runs with, once its start is complete.
+struct StartedWorker {
+    gate: Gate,
+    journal: Option<Arc<FileJournal>>,
+    dead: WorkerDeadLetters,
+    source: Box<dyn Source>,
+}
+
+/// Starts the gate and the private listener, and opens the source.
+async fn start(
+    config: &WorkerConfig,
+    resources: Resources,
+    shutdown: &Arc<Shutdown>,
+    runtime: &Arc<dyn Runtime>,
+) -> Result<StartedWorker, CommandError> {
     let start = GateStart {
         opened: resources.store,
         namespace: &config.namespace,
         secret: config.secret.clone(),
         settings: &config.gate,
         data_dir: config.data_dir.as_deref(),
-        runtime: Arc::clone(&runtime),
+        runtime: Arc::clone(runtime),
         intervals: CheckIntervals::default(),
     };
     let opened = start.opened.clone();
     let StartedGate { gate, journal, health } = start.start().await?;
-    let shutdown = Arc::new(Shutdown::new(std::time::Duration::ZERO, config.worker.drain));
     let (records, dead) = (Arc::clone(&opened.store), resources.dead);
     let (access, api) = (AdminAccess::new(&config.admin), Arc::new(admin_api(config, opened, &dead)));
-    let state = AdminState { health, metrics: resources.metrics, access, api, shutdown: Arc::clone(&shutdown) };
+    let state = AdminState { health, metrics: resources.metrics, access, api, shutdown: Arc::clone(shutdown) };
     tokio::spawn(admin::serve(resources.private, state));
     dead.check_start().await?;
-    let source = config.source.open(Arc::clone(&runtime), config.gate.policy.lease).await;
+    let source = config.source.open(Arc::clone(runtime), config.gate.policy.lease).await;
     let source = source.map_err(CommandError::cannot_start)?;
     let reopen = RecordReopener::new(records, config.identity.clone(), &config.gate.policy);
-    let source = dead.redriven(source, Arc::clone(&runtime), reopen);
+    let source = dead.redriven(source, Arc::clone(runtime), reopen);
+    Ok(StartedWorker { gate, journal, dead, source })
+}
+
+/// Processes messages until a stop signal.
+async fn work(config: &WorkerConfig, resources: Resources, stop: StopSignals) -> Result<ExitCode, CommandError> {
+    let runtime = Arc::new(Tokio::current()) as Arc<dyn Runtime>;
+    let shutdown = Arc::new(Shutdown::new(std::time::Duration::ZERO, config.worker.drain));
+    let started = tokio::select! {
+        started = start(config, resources, &shutdown, &runtime) => started?,
+        () = stop.first.cancelled() => return Ok(stopped_early()),
+    };
+    let StartedWorker { gate, journal, dead, source } = started;
     let target = HttpTarget::new(service(config, gate.clone()).map_err(CommandError::cannot_start)?);
     log_start(config, source.name());
     let mut worker = Worker::builder(source, Arc::new(target), dead.letters(Arc::clone(&runtime)))
@@ -185,11 +213,11 @@ fn exit_code(ended: hapax::Result<WorkerEnd>) -> Result<ExitCode, CommandError> 
     }
 }
 
-fn service(config: &WorkerConfig, gate: hapax::Gate) -> Result<Service, anyhow::Error> {
+fn service(config: &WorkerConfig, gate: Gate) -> Result<Service, anyhow::Error> {
     let target = &config.target;
     let is_secure = target.upstream.scheme == http::uri::Scheme::HTTPS;
     let trust = if is_secure {
-        tls::client_config(target.ca.as_deref(), Some("--target-ca"))?
+        tls::client_config(target.ca.as_deref())?
     } else {
         tls::unused_config()?
     };

@@ -1,8 +1,9 @@
 //! `hapax worker` on Kafka.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use hapax_testkit::servers::{self, KafkaServer, Trial};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -21,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         servers::test("each_record_of_a_topic_reaches_the_service_once_and_is_committed", "kafka", one_worker),
         servers::test("two_members_share_a_topic_and_the_last_one_takes_all", "kafka", two_members),
+        servers::test("a_stop_signal_ends_a_worker_that_waits_for_its_broker", "kafka", stop_at_the_start),
         servers::test("a_start_that_cannot_work_names_its_cause_and_no_password", "kafka", wrong_starts),
     ]
 }
@@ -183,6 +185,19 @@ async fn two_members() {
     assert_orderly(second.terminate());
 }
 
+async fn stop_at_the_start() {
+    let (directory, admin) = (tempfile::tempdir().unwrap(), free_address());
+    // Takes connections, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = format!("kafka://{}/orders?group=g", silent.local_addr().unwrap());
+    let worker = RunningWorker::start(worker(&source, "http://127.0.0.1:9/", directory.path(), admin));
+    until("the worker opens its source", async || TcpStream::connect(admin).is_ok()).await;
+    let begun = Instant::now();
+    let (code, log) = worker.terminate();
+    assert!(code == Some(0) && log.contains("stopped before the start was complete"), "{code:?} {log}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?} {log}", begun.elapsed());
+}
+
 async fn wrong_starts() {
     let (topic, directory) = (Topic::create("cli-wrong", 1).await, tempfile::tempdir().unwrap());
     let run = |source: &str, flags: &[&str]| {
@@ -195,7 +210,7 @@ async fn wrong_starts() {
     let hosts = &topic.hosts;
     let nobody = free_address();
     for (source, code, cause) in [
-        (format!("kafka://worker:hush-hush@{nobody}/orders?group=g"), 3, "no Kafka broker can be reached"),
+        (format!("kafka://worker:hush-hush@{nobody}/orders?group=g"), 3, "no Kafka broker can be reached: "),
         (format!("kafka://{hosts}/no-such-topic?group=g"), 3, "has no topic `no-such-topic`"),
         (format!("kafka://worker:hush-hush@{hosts}/orders"), 2, "needs the parameter `group`"),
         (format!("kafka://{hosts}/orders?group=g&start=latest"), 2, "skip-existing=yes"),
@@ -211,5 +226,5 @@ async fn wrong_starts() {
     assert!(row("source").contains("orders,refunds") && row("namespace").contains(" g "), "{text}");
     // A broker that is there, but does not speak TLS.
     let (code, text) = run(&format!("kafka://worker:hush-hush@{hosts}/{}?group=g&tls=yes", topic.name), &[]);
-    assert!(code == Some(3) && text.contains("no Kafka broker can be reached"), "{text}");
+    assert!(code == Some(3) && text.contains("does not speak TLS on this port"), "{text}");
 }
