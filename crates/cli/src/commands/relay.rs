@@ -83,6 +83,15 @@ pub(crate) async fn run(args: RelayArgs) -> Result<ExitCode, CommandError> {
     }
 }
 
+/// How much of the drain is left to give the buckets back, so that other relays go on with them at once, and to close
+/// the sink.
+const LONGEST_GIVE_BACK: Duration = Duration::from_secs(5);
+
+/// How long events in flight may take during a drain of this length.
+fn time_in_flight(drain: Duration) -> Duration {
+    drain.saturating_sub(LONGEST_GIVE_BACK.min(drain / 4))
+}
+
 /// Waits for the end of the drain.
 async fn drained(stop: &StopSignals, drain: Duration) {
     stop.first.cancelled().await;
@@ -120,7 +129,9 @@ impl OpenedRelay {
     fn relay(self, config: &RelayConfig, sink: Arc<dyn Sink>) -> Result<Relay, CommandError> {
         let store: Arc<dyn Store> = self.store.store;
         let relay = Relay::builder(self.outbox.outbox, store, sink).upkeep(self.outbox.upkeep);
-        relay.settings(config.relay).runtime(self.runtime).build().map_err(CommandError::usage)
+        let mut settings = config.relay;
+        settings.drain = time_in_flight(settings.drain);
+        relay.settings(settings).runtime(self.runtime).build().map_err(CommandError::usage)
     }
 }
 

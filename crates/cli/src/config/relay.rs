@@ -79,8 +79,12 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
     SettingSpec::new(TABLE, "drain", "HAPAX_DRAIN")
         .value("DURATION")
         .default("25s")
-        .help("How long events in flight may take after SIGTERM")
-        .details("What is not confirmed then is published again by the next relay, under the same ids."),
+        .help("How long the whole stop after SIGTERM may take")
+        .details(
+            "Events in flight have this time but for its last quarter, or its last 5s if those are shorter: then the \
+             relay gives its buckets to other relays. What is not confirmed by then is published again, under the \
+             same ids.",
+        ),
 ];
 
 /// The configuration of a relay without contradictions.

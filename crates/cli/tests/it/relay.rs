@@ -287,6 +287,23 @@ async fn a_relay_ends_at_the_end_of_its_drain_and_at_once_at_a_second_signal() {
     assert_eq!(relay.wait().status.code(), Some(1));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_sink_hangs_gives_its_other_buckets_back_at_the_end_of_its_drain() {
+    let (shop, api) = (Shop::new(), Api::start().await);
+    shop.emit([event("hangs", "acme", "one")]);
+    let config = shop.endpoints(&[("hangs", url(&api, "/slow")), ("paid", url(&api, "/paid"))]);
+    let flags = ["--config", &*config, "--lease", "10min", "--drain", "2s"];
+    let relay = shop.relay(&flags);
+    api.wait_for_requests(1).await;
+    let log = relay.terminate();
+    assert!(log.contains("stopped with events that are not confirmed"), "{log}");
+    // The bucket of the first event is left to lapse. This one is in another bucket.
+    shop.emit([event("paid", "globex", "two")]);
+    let relay = shop.relay(&flags);
+    until("the other event is published", async || shop.count(1) == 1).await;
+    relay.terminate();
+}
+
 #[test]
 fn a_wrong_configuration_is_refused_with_its_remedy() {
     let shop = Shop::new();
