@@ -55,6 +55,8 @@ enum OutboxCommand {
     ///
     /// They keep their ids, so that a consumer with a ledger or an inbox runs each of them once. They arrive behind
     /// newer events of their keys. Rows that were removed after --retention of the relay cannot come back.
+    ///
+    /// Relays may run meanwhile. What they publish before this command begins, and mark later, is published again, too.
     Republish(RepublishArgs),
 }
 

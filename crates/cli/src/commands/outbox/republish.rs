@@ -17,7 +17,7 @@ pub(super) struct RepublishArgs {
     #[arg(long, value_name = "TIME", value_parser = instant)]
     since: Timestamp,
 
-    /// Only events that were published before this time [default: now]
+    /// Only events that were published before this time [default: now, on the clock of the database]
     #[arg(long, value_name = "TIME", value_parser = instant)]
     until: Option<Timestamp>,
 
@@ -29,12 +29,21 @@ pub(super) struct RepublishArgs {
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(args: &RepublishArgs) -> Result<ExitCode, CommandError> {
-    // An end, so that events which a relay publishes meanwhile are not opened again and again.
-    let published = args.since..args.until.unwrap_or_else(|| timestamp(SystemTime::now()));
-    if published.is_empty() {
-        return Err(CommandError::usage(anyhow!("--since must be before --until, and before now")));
+    let is_empty = || CommandError::usage(anyhow!("--since must be before --until, and before now"));
+    if args.until.is_some_and(|until| until <= args.since) {
+        return Err(is_empty());
     }
     let outbox = args.place.open().await?;
+    // An end, so that events which a relay publishes meanwhile are not opened again and again. It is on the clock that
+    // published the rows, because that of this host may be behind.
+    let until = match args.until {
+        Some(until) => until,
+        None => request(outbox.now()).await?,
+    };
+    let published = args.since..until;
+    if published.is_empty() {
+        return Err(is_empty());
+    }
     let (mut opened, mut last, mut printed) = (0, RowId(0), Instant::now());
     while let Some(step) = request(outbox.republish(&published, last, STEP)).await? {
         last = step.last;
