@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hapax_core::broker::{
     Coordinates, DeadLetter, DeadLetterId, DeadLetterStore, DeadReason, Headers, Job, ListedReason,
     MemoryDeadLetterStore, Message, Position, Process, Verdict,
@@ -91,12 +92,13 @@ fn main() -> ExitCode {
 type Case = fn(World) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn cases(store: &str, trial: impl Fn(&str, Case) -> Trial) -> Vec<Trial> {
-    let cases: [(&str, Case); 10] = [
+    let cases: [(&str, Case); 11] = [
         ("a_letter_is_found_as_it_was_put", |world| Box::pin(found_as_put(world))),
         ("a_repeated_letter_replaces_the_first_and_its_mark", |world| Box::pin(repeated(world))),
         ("a_list_has_pages_in_the_order_of_the_writes", |world| Box::pin(pages(world))),
         ("a_dropped_letter_is_gone_with_its_mark", |world| Box::pin(dropped(world))),
         ("the_ordering_keys_of_the_letters_of_a_source_are_told_or_refused", |world| Box::pin(keys(world))),
+        ("a_letter_with_a_long_ordering_key_is_written", |world| Box::pin(long_key(world))),
         ("a_marked_letter_is_taken_once_by_its_source", |world| Box::pin(taken_once(world))),
         ("a_reason_changes_with_the_mark_and_the_letter_keeps_its_place", |world| Box::pin(reason_changes(world))),
         ("a_taken_letter_is_free_again_after_its_lease", |world| Box::pin(free_again(world))),
@@ -249,6 +251,27 @@ async fn dropped(World { letters, _resources }: World) {
     put(&*letters, [letter(1)]).await;
     assert_eq!(letters.find(id(1)).await.unwrap().unwrap().marked_at, None);
     assert_eq!(letters.list(None, 10).await.unwrap().len(), 2);
+}
+
+async fn long_key(World { letters, _resources }: World) {
+    let long = |seed: u8| -> Bytes {
+        // Hashes cannot be compressed.
+        let scope = Scope::untenanted("keys").unwrap();
+        let hash = |n: u8| *Identity::plain().record_key(&scope, &Key::new([seed, n]).unwrap()).as_bytes();
+        (0..188).flat_map(hash).collect()
+    };
+    let of_key = |n: u8, key: &Bytes| {
+        let message = Message { ordering_key: Some(key.clone()), ..(*letter(n).message).clone() };
+        DeadLetter { message: Arc::new(message), ..letter(n) }
+    };
+    let (first, second, free) = (long(1), long(2), long(3));
+    assert!(first.len() >= 3000, "{}", first.len());
+    put(&*letters, [of_key(1, &first), of_key(2, &second)]).await;
+    let found = letters.find(id(1)).await.unwrap().unwrap();
+    assert_eq!(found.letter.message.ordering_key.as_ref(), Some(&first));
+    if letters.tells_ordering_keys() {
+        assert_eq!(letters.keys_with_letters(SOURCE, vec![free, first.clone()]).await.unwrap(), [first]);
+    }
 }
 
 async fn keys(World { letters, _resources }: World) {

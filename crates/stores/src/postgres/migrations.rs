@@ -25,6 +25,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 4, sql: include_str!("migrations/0004_outbox.sql") },
     Migration { version: 5, sql: include_str!("migrations/0005_ledger_functions.sql") },
     Migration { version: 6, sql: include_str!("migrations/0006_outbox_attributes.sql") },
+    Migration { version: 7, sql: include_str!("migrations/0007_dead_keys.sql") },
 ];
 
 /// The versions that the schema lacks. None means that the schema can be used.
