@@ -217,7 +217,7 @@ fn service(config: &WorkerConfig, gate: Gate) -> Result<Service, anyhow::Error> 
     let target = &config.target;
     let is_secure = target.upstream.scheme == http::uri::Scheme::HTTPS;
     let trust = if is_secure {
-        tls::client_config(target.ca.as_deref())?
+        tls::client_config(target.ca.as_deref(), Some("--target-ca"))?
     } else {
         tls::unused_config()?
     };
