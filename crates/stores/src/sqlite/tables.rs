@@ -28,16 +28,22 @@ pub struct SqliteTables {
 struct TablesVersion {
     version: i32,
     sql: &'static str,
-    /// A table that the version creates.
-    table: &'static str,
+}
+
+impl TablesVersion {
+    /// The tables and triggers that the version creates.
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        let of = |kind| self.sql.split(kind).skip(1).filter_map(|rest| rest.split_whitespace().next());
+        of("create table if not exists ").chain(of("create trigger if not exists "))
+    }
 }
 
 const VERSIONS: [TablesVersion; 5] = [
-    TablesVersion { version: 1, sql: include_str!("schema.sql"), table: "hapax_record" },
-    TablesVersion { version: 2, sql: include_str!("ledger/tables.sql"), table: "hapax_ledger" },
-    TablesVersion { version: 3, sql: include_str!("queue/tables.sql"), table: "hapax_queue" },
-    TablesVersion { version: 4, sql: include_str!("dead/tables.sql"), table: "hapax_dead" },
-    TablesVersion { version: 5, sql: include_str!("outbox/tables.sql"), table: "hapax_relay" },
+    TablesVersion { version: 1, sql: include_str!("schema.sql") },
+    TablesVersion { version: 2, sql: include_str!("ledger/tables.sql") },
+    TablesVersion { version: 3, sql: include_str!("queue/tables.sql") },
+    TablesVersion { version: 4, sql: include_str!("dead/tables.sql") },
+    TablesVersion { version: 5, sql: include_str!("outbox/tables.sql") },
 ];
 
 impl SqliteTables {
@@ -46,7 +52,7 @@ impl SqliteTables {
         Self { path: path.as_ref().to_owned() }
     }
 
-    /// The versions that the file lacks: all of them if it does not exist.
+    /// The versions of which the file lacks a table or a trigger: all of them if it does not exist.
     ///
     /// # Errors
     /// `Unusable` if the file cannot be read, is no SQLite database, or has a newer schema.
@@ -86,15 +92,16 @@ impl SqliteTables {
         let open = || Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY);
         let connection = open().map_err(unusable)?;
         let found = || -> rusqlite::Result<Vec<String>> {
-            let mut tables = connection.prepare(include_str!("table_names.sql"))?;
-            tables.query_map([], |row| row.get(0))?.collect()
+            let mut names = connection.prepare(include_str!("names.sql"))?;
+            names.query_map([], |row| row.get(0))?.collect()
         };
         let found = found().map_err(unusable)?;
         if found.iter().any(|table| table == "hapax_store") {
             let version = connection.query_row(include_str!("version.sql"), [], |row| row.get(0)).optional();
             connection::check_version(version.map_err(unusable)?.unwrap_or_default(), &self.path)?;
         }
-        let is_missing = |migration: &&TablesVersion| !found.iter().any(|table| table == migration.table);
+        let has = |name: &str| found.iter().any(|found| found == name);
+        let is_missing = |migration: &&TablesVersion| !migration.names().all(has);
         Ok(VERSIONS.iter().filter(is_missing).collect())
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hapax_core::outbox::{BUCKETS, BucketCursor, OpenRow, Outbox, OutboxUpkeep, ParkedRow, RowId};
-use hapax_stores::SqliteOutbox;
+use hapax_stores::{SqliteOutbox, SqliteTables};
 use rusqlite::Connection;
 
 fn all() -> Vec<BucketCursor> {
@@ -48,4 +48,28 @@ async fn a_row_that_cannot_be_decoded_keeps_no_other_row_from_being_read() {
     assert_eq!(outbox.parked(None, 10).await.unwrap().len(), 3);
     assert!(outbox.find(rows[1].event.id).await.unwrap().is_some());
     assert_eq!(topics(&outbox.read(&all(), 1_000_000).await.unwrap().rows), ["whole"]);
+}
+
+#[test]
+fn an_older_file_gets_the_trigger_that_limits_the_bytes_of_a_topic() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("service.db");
+    let tables = SqliteTables::new(&path);
+    tables.create().unwrap();
+    let mut writer = Connection::open(&path).unwrap();
+    let insert = "insert into hapax_outbox (event_id, namespace, bucket, topic, payload, created_at) \
+                  values (randomblob(16), 'shop', 7, ?1, x'', 0)";
+    for migrates in [true, false] {
+        writer.execute_batch("drop trigger hapax_outbox_topic").unwrap();
+        assert_eq!(tables.missing().unwrap(), [5]);
+        if migrates {
+            SqliteOutbox::migrate(&mut writer).unwrap();
+        } else {
+            writer.execute_batch(&tables.script().unwrap()).unwrap();
+        }
+        assert!(tables.missing().unwrap().is_empty());
+        let refused = writer.execute(insert, ["\u{1f980}".repeat(64)]).unwrap_err();
+        assert!(refused.to_string().contains("the topic of an event has 1 to 255 bytes"), "{refused}");
+        assert_eq!(writer.execute(insert, ["x".repeat(255)]).unwrap(), 1);
+    }
 }

@@ -38,3 +38,10 @@ when max(length(cast(new.namespace as blob)), length(cast(coalesce(new.type, '')
 begin
     select raise(abort, 'the namespace, type, source and content type of an event have at most 255 bytes each');
 end;
+
+-- The constraint of the table counts characters. The trigger has a name of its own, so that an older file gets it.
+create trigger if not exists hapax_outbox_topic before insert on hapax_outbox
+when length(cast(new.topic as blob)) > 255
+begin
+    select raise(abort, 'the topic of an event has 1 to 255 bytes');
+end;

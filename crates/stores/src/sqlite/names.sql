@@ -1,0 +1,1 @@
+select name from sqlite_master where type in ('table', 'trigger')

@@ -1,1 +1,0 @@
-select name from sqlite_master where type = 'table'
