@@ -3,10 +3,13 @@
 const PREFIX = 'api/v1/';
 const TOKEN = 'hapax-admin-token';
 
+/** How long a list without entries is read, in milliseconds. */
+const LONGEST_SEARCH = 60_000;
+
 /** A call that was refused or failed. */
 export class CallError extends Error {
   constructor(status, answer) {
-    const command = answer.command ? `\nThis would work: ${answer.command}` : '';
+    const command = answer.command ? `\nThis would work: ${answer.command} --admin ${window.location.origin}` : '';
     super(`${answer.detail ?? answer.error}${command}`);
     this.status = status;
     this.answer = answer;
@@ -18,6 +21,21 @@ export async function read(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
   const words = new URLSearchParams(given).toString();
   return call('GET', PREFIX + path + (words && `?${words}`));
+}
+
+/**
+ * Reads the pages of a list until one has an entry, or the list ends. A page may be empty before that, because a filter
+ * fits few records. Calls `onEmpty` after each empty page. Stops when the operator goes to another page of the dashboard.
+ */
+export async function readUntilFound(path, query, isFound, onEmpty) {
+  const place = window.location.hash;
+  const end = performance.now() + LONGEST_SEARCH;
+  let page = await read(path, query);
+  while (!isFound(page) && page.next && window.location.hash === place && performance.now() < end) {
+    onEmpty();
+    page = await read(path, { ...query, cursor: page.next });
+  }
+  return page;
 }
 
 /** Writes. An answer that does not arrive leaves the outcome unknown. */
@@ -46,9 +64,16 @@ async function call(method, path, body) {
 
 async function send(method, path, body) {
   const response = await request(method, path, body);
-  if (response.status !== 401) return response;
-  await askForToken();
-  return send(method, path, body);
+  const isRequired = response.status === 401;
+  if (!isRequired && !(await mayOnlyRead(response))) return response;
+  return (await askForToken(isRequired)) ? send(method, path, body) : response;
+}
+
+/** Whether another token may do what this one may not. */
+async function mayOnlyRead(response) {
+  if (response.status !== 403) return false;
+  const answer = await response.clone().json().catch(() => ({}));
+  return answer.error === 'token-reads-only';
 }
 
 async function request(method, path, body) {
@@ -69,18 +94,23 @@ async function request(method, path, body) {
 // Concurrent calls ask once.
 let asking = null;
 
-function askForToken() {
+/** Returns whether the operator gave a token. Without a required one, the page has nothing to show. */
+function askForToken(isRequired) {
   asking ??= new Promise((resolve) => {
     const dialog = document.getElementById('sign-in');
     const field = dialog.querySelector('input');
+    document.getElementById('sign-in-text').textContent = isRequired
+      ? 'This listener asks for a token. It is kept in this tab only.'
+      : 'Your token may only read. Give one that may write, or press Escape.';
     field.value = '';
-    // Only a token ends the wait.
-    dialog.oncancel = (event) => event.preventDefault();
+    dialog.returnValue = '';
+    dialog.oncancel = (event) => { if (isRequired) event.preventDefault(); };
     dialog.onclose = () => {
-      sessionStorage.setItem(TOKEN, field.value.trim());
+      const isGiven = dialog.returnValue === 'ok';
+      if (isGiven) sessionStorage.setItem(TOKEN, field.value.trim());
       field.value = '';
       asking = null;
-      resolve();
+      resolve(isGiven || isRequired);
     };
     dialog.showModal();
   });

@@ -33,7 +33,11 @@ async function show() {
     document.getElementById('page').replaceChildren(...content);
     document.body.dataset.ready = name || 'overview';
   } catch (error) {
-    if (own === shown) say(error.message);
+    if (own !== shown) return;
+    // The buttons of the page before would write something that the address does not name.
+    document.getElementById('page').replaceChildren();
+    delete document.body.dataset.ready;
+    say(error.message);
   }
 }
 

@@ -1,7 +1,8 @@
 // The first page: what is open, what each layer caught, and what the process does.
 
-import { metrics, read } from './api.js';
+import { metrics, read, readUntilFound } from './api.js';
 import { duration, element, facts, link, table } from './dom.js';
+import { hasRecords } from './records.js';
 
 /** How long the rates are measured. */
 const INTERVAL = 2000;
@@ -41,8 +42,7 @@ async function openCounts(process, samples) {
   const counts = [];
   if (process.process !== 'relay') {
     for (const [state, title, isAlarm] of [['in-progress', 'in progress', false], ['indeterminate', 'unknown', true]]) {
-      const page = await read('records', { state, limit: 500 });
-      counts.push(count(title, page.records.length, page.next, isAlarm, ['records', state]));
+      counts.push(countRecords(state, title, isAlarm));
     }
   }
   if (process.process === 'worker') {
@@ -58,6 +58,22 @@ async function openCounts(process, samples) {
     counts.push(count('parked keys', outbox.parked_keys, null, true, ['outbox']));
   }
   return counts;
+}
+
+/** A number of records. It appears when the first of them is found, or the list ends. */
+function countRecords(state, title, isAlarm) {
+  const path = ['records', state];
+  const place = element('div', {}, count(title, '…', null, false, path));
+  const looking = () => place.replaceChildren(count(`${title}: none yet, still looking`, '…', null, false, path));
+  readUntilFound('records', { state, limit: 500 }, hasRecords, looking).then((page) => {
+    // Records that cannot be read, and those behind the end of the search, may have any state.
+    const isOpen = page.records.length === 0 && (page.next || page.damaged.length > 0);
+    const shown = isOpen ? `${title}: none found, but not all records were read` : title;
+    const made = count(shown, page.records.length, page.next, isAlarm, path);
+    if (isAlarm && isOpen) made.className = 'count alarm';
+    place.replaceChildren(made);
+  }, (error) => place.replaceChildren(element('p', { class: 'alarm' }, `${title}: ${error.message}`)));
+  return place;
 }
 
 /** A number and its link. A list that goes on has at least so many. */

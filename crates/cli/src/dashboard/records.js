@@ -1,6 +1,6 @@
 // Lists of records, one record, and what an operator decides about it.
 
-import { CallError, read, write } from './api.js';
+import { CallError, read, readUntilFound, write } from './api.js';
 import { confirm } from './confirm.js';
 import { button, bytes, duration, element, facts, headerLines, link, say, table } from './dom.js';
 
@@ -24,7 +24,13 @@ const COLUMNS = [
 
 /** The list of records of a state. */
 export async function records(process, chosen = 'indeterminate', cursor) {
-  const page = await read('records', { state: chosen === 'all' ? '' : chosen, limit: 100, cursor });
+  const query = { state: chosen === 'all' ? '' : chosen, limit: 100, cursor };
+  let isLooking = false;
+  const page = await readUntilFound('records', query, hasRecords, () => {
+    isLooking = true;
+    say('No such record yet. Still looking …');
+  });
+  if (isLooking) say('');
   const states = Object.entries({ ...STATES, all: 'all' }).map(([name, title]) =>
     link(['records', name], title, { 'aria-current': name === chosen ? 'page' : null }));
   return [
@@ -32,10 +38,16 @@ export async function records(process, chosen = 'indeterminate', cursor) {
     element('p', { class: 'actions' }, states),
     element('p', { class: 'soft' },
       'Records do not name their namespace: this list has the records of all gateways and workers on the store.'),
-    table(COLUMNS, page.records, page.next ? 'None on this page.' : 'There is no record in this list.'),
+    table(COLUMNS, page.records,
+      page.next ? 'None so far. The list goes on.' : 'There is no record in this list.'),
     damaged(page.damaged),
     page.next ? element('p', {}, link(['records', chosen, page.next], 'next page')) : null,
   ].filter((part) => part !== null);
+}
+
+/** Whether a page of records has something to show. */
+export function hasRecords(page) {
+  return page.records.length > 0 || page.damaged.length > 0;
 }
 
 function damaged(keys) {
@@ -75,18 +87,26 @@ export async function record(process, rk) {
       { title: 'action', cell: (event) => event.action },
       { title: 'token', cell: (event) => event.token, isNumber: true },
       { title: 'result', cell: (event) => (event.detail ? `${event.result}: ${event.detail}` : event.result) },
-    ], audit, 'No operator has written to this record, as far as the audit file of this process knows.'),
+    ], audit.events, audit.text),
+    audit.events.length > 0 && audit.text ? element('p', { class: 'soft' }, audit.text) : null,
     element('p', { class: 'soft' }, 'The log has the route of the request, in the lines with this operation id.'),
-  ];
+  ].filter((part) => part !== null);
 }
 
+/** The audit events of a record, and what the operator must know about them. */
 async function history(rk) {
-  const page = await read('audit', { record: rk, limit: 100 }).catch((error) => {
-    // Without an audit file there are no events.
-    if (error instanceof CallError && error.status !== 0) return { events: [] };
-    throw error;
-  });
-  return page.events;
+  try {
+    const { events, is_complete: isComplete } = await read('audit', { record: rk, limit: 100 });
+    const none = 'No operator has written to this record, as far as the audit file of this process knows.';
+    const older = 'This list has the newest events. The audit file may have older ones of this record.';
+    const isWhole = isComplete && events.length < 100;
+    return { events, text: isWhole ? (events.length === 0 ? none : '') : older };
+  } catch (error) {
+    if (!(error instanceof CallError)) throw error;
+    const isMissing = error.answer.error === 'no-audit-file';
+    const text = isMissing ? 'This process has no audit file.' : `The audit events cannot be read: ${error.message}`;
+    return { events: [], text };
+  }
 }
 
 async function showAnswer(rk) {

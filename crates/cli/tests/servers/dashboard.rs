@@ -1,17 +1,21 @@
 //! The dashboard in a browser.
 
+#![expect(clippy::disallowed_types, reason = "the tests plant records in a store")]
+
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use hapax::RecordKey;
+use hapax::stores::Sqlite;
 use hapax_testkit::servers::{self, Trial};
+use tempfile::TempDir;
 
 use crate::admin_process::AdminProcess;
 use crate::browser::Browser;
 use crate::dead_letters::id;
 use crate::harness::{Api, Gateway, sqlite};
-use crate::keys_commands::{ANSWER_BY_HAND, Drill};
+use crate::keys_commands::{ANSWER_BY_HAND, Drill, Planted, plant};
 
 /// The folder that gets a screenshot of each step, if it is set.
 const SCREENSHOTS: &str = "HAPAX_SCREENSHOTS";
@@ -28,20 +32,25 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         servers::test("dashboard_asks_for_a_token", "chromium", async || {
             let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
-            let token = directory.path().join("token");
-            std::fs::write(&token, "a-token-that-only-reads").unwrap();
-            std::fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-            let flags = ["--admin-token-file", token.to_str().unwrap()];
+            let flags = ["--admin-token-file", &token_file(directory.path(), READS)];
             let gateway = Gateway::start(api.address, &sqlite(directory.path()), &flags).await;
             let sent = gateway.post("/orders", "order-1", "{}").await.unwrap();
             assert_eq!(sent.status, 201);
             tokio::task::block_in_place(|| sign_in(&format!("http://{}", gateway.admin)));
         }),
+        servers::test("dashboard_asks_for_another_token_if_one_may_only_read", "chromium", async || {
+            let (gateway, rk, _directory) = gateway_with_tokens().await;
+            tokio::task::block_in_place(|| write_with_another_token(&format!("http://{}", gateway.admin), rk));
+        }),
+        servers::test("dashboard_looks_behind_empty_pages_and_shows_errors", "chromium", async || {
+            let (gateway, rk, _directory) = gateway_with_tokens().await;
+            tokio::task::block_in_place(|| look_behind_empty_pages(&format!("http://{}", gateway.admin), rk));
+        }),
         servers::test("dashboard_of_a_worker_drops_and_redrives", "chromium", async || {
             let (worker, rk, _) = AdminProcess::worker().await;
             tokio::task::block_in_place(|| decide_about_messages(&worker, rk));
             let audit = worker.audit("hapax.db.spill");
-            assert_eq!(audit.matches("\"action\":\"drop\"").count(), 1, "{audit}");
+            assert_eq!(audit.matches("\"action\":\"drop\"").count(), 2, "{audit}");
         }),
         servers::test("dashboard_of_a_relay_resumes_and_drops", "chromium", async || {
             let (relay, _) = AdminProcess::relay().await;
@@ -109,6 +118,79 @@ fn sign_in(admin: &str) {
     browser.click("button[data-action='release']");
     browser.click("#confirm-ok");
     browser.until("document.querySelector('#message').innerText.includes('no token may write')");
+}
+
+const READS: &str = "a-token-that-only-reads";
+const WRITES: &str = "a-token-that-may-write";
+
+fn token_file(directory: &Path, token: &str) -> String {
+    let path = directory.join(token);
+    std::fs::write(&path, token).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path.display().to_string()
+}
+
+/// A gateway with a token that reads, one that writes, and a record whose outcome is unknown.
+async fn gateway_with_tokens() -> (Gateway, RecordKey, TempDir) {
+    let (api, directory) = (Api::start().await, tempfile::tempdir().unwrap());
+    let store = Sqlite::open(directory.path().join("hapax.db")).unwrap();
+    let rk = plant(&store, "order", Planted::Abandoned).await;
+    let [reads, writes] = [READS, WRITES].map(|token| token_file(directory.path(), token));
+    let flags = ["--admin-token-file", &*reads, "--admin-write-token-file", &*writes];
+    (Gateway::start(api.address, &sqlite(directory.path()), &flags).await, rk, directory)
+}
+
+fn sign_in_with(admin: &str, token: &str) -> Browser {
+    let mut browser = Browser::start();
+    browser.open(&format!("{admin}/"));
+    browser.until("document.querySelector('#sign-in').open");
+    browser.fill("#sign-in input", token);
+    browser.click("#sign-in button");
+    browser.until("document.body.dataset.ready === 'overview'");
+    browser
+}
+
+/// The operator signs in with the token that reads, decides, and is asked for the one that writes.
+fn write_with_another_token(admin: &str, rk: RecordKey) {
+    let mut browser = sign_in_with(admin, READS);
+    browser.evaluate(&format!("location.hash = '#/record/{rk}'"));
+    browser.click("button[data-action='not-done']");
+    browser.click("#confirm-ok");
+    browser.until("document.querySelector('#sign-in').open");
+    browser.until("document.querySelector('#sign-in-text').innerText.includes('may only read')");
+    browser.fill("#sign-in input", WRITES);
+    browser.click("#sign-in button");
+    browser.until("document.querySelector('main dl').innerText.includes('released')");
+    // What the page before shows cannot be clicked under the address of another one.
+    browser.evaluate("location.hash = '#/record/no-key'");
+    browser.until("document.querySelector('#message').innerText.includes('32 lower-case')");
+    assert_eq!(browser.evaluate("document.querySelector('#page button') === null"), true);
+}
+
+/// The first page of each list is empty, as on a large store, and the audit file cannot be read.
+fn look_behind_empty_pages(admin: &str, rk: RecordKey) {
+    let mut browser = sign_in_with(admin, READS);
+    browser.evaluate(
+        "(() => {
+            const real = window.fetch;
+            const answer = (status, body) => Promise.resolve(new Response(JSON.stringify(body), { status }));
+            window.fetch = (path, options) => {
+                const url = new URL(path, location.href);
+                if (url.pathname.endsWith('/audit')) return answer(500, { error: 'audit-failed', detail: 'a bad disk' });
+                if (!url.pathname.endsWith('/records')) return real(path, options);
+                if (!url.searchParams.has('cursor')) return answer(200, { records: [], damaged: [], next: 'more' });
+                url.searchParams.delete('cursor');
+                return real(url.href, options);
+            };
+        })()",
+    );
+    browser.evaluate("location.hash = '#/records/indeterminate'");
+    browser.until(&format!("document.querySelector('tbody').innerText.includes('{rk}')"));
+    browser.until("document.querySelector('#message').innerText === ''");
+    browser.evaluate("location.hash = '#/'");
+    browser.until("document.querySelector('.count.alarm').innerText.startsWith('1')");
+    browser.evaluate(&format!("location.hash = '#/record/{rk}'"));
+    browser.until("document.querySelector('main').innerText.includes('cannot be read: a bad disk')");
 }
 
 /// A worker has its dead letters, and records of messages, which have no response.
