@@ -22,6 +22,9 @@ const LARGEST_BODY: usize = 64 << 10;
 /// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
+/// How long the body of a refused write is read.
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
 /// Answers a request whose path begins with [`PREFIX`]. The client may read: `access` has allowed that.
 pub(crate) async fn respond(
     request: Request<Incoming>,
@@ -29,12 +32,12 @@ pub(crate) async fn respond(
     access: &AdminAccess,
     requester: Requester,
 ) -> Response<Full<Bytes>> {
-    let (head, body) = request.into_parts();
+    let (head, mut body) = request.into_parts();
     let path = head.uri.path().to_owned();
     let path: Vec<&str> = path.strip_prefix(PREFIX).unwrap_or_default().split('/').collect();
     let result = match is_write(&head.method, &path) {
         Ok(false) => read(&head, &path, api, &requester).await,
-        Ok(true) => match allowed_write(&head, body, &path, access).await {
+        Ok(true) => match allowed_write(&head, &mut body, &path, access).await {
             Ok(call) => {
                 let (api, requester) = (Arc::clone(api), requester);
                 // In a task of its own: a client that hangs up must not end a write without its audit event.
@@ -43,12 +46,27 @@ pub(crate) async fn respond(
             }
             Err(refusal) => {
                 log_refusal(&requester, head.uri.path(), &refusal);
+                discard(body).await;
                 Err(refusal)
             }
         },
         Err(error) => Err(error),
     };
     to_response(result)
+}
+
+/// Reads the rest of a body, within bounds. A client that still sends when the connection is closed may lose the answer.
+async fn discard(mut body: Incoming) {
+    const LARGEST: usize = 4 * LARGEST_BODY;
+    let read = async {
+        let mut left = LARGEST;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(less) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { break };
+            left = less;
+        }
+    };
+    // Nothing to do if it does not end in time: the answer is written anyway.
+    let _ = tokio::time::timeout(DISCARD_TIME, read).await;
 }
 
 /// Logs a write that was refused before it reached the system. It changed nothing, so it is no audit event: everybody
@@ -67,7 +85,12 @@ async fn read(head: &Parts, path: &[&str], api: &AdminApi, requester: &Requester
 }
 
 /// Reads a write that may be carried out.
-async fn allowed_write(head: &Parts, body: Incoming, path: &[&str], access: &AdminAccess) -> Result<ApiCall, ApiError> {
+async fn allowed_write(
+    head: &Parts,
+    body: &mut Incoming,
+    path: &[&str],
+    access: &AdminAccess,
+) -> Result<ApiCall, ApiError> {
     if let Some(refusal) = access.write_refusal(&head.headers) {
         return Err(refusal);
     }
