@@ -4,6 +4,7 @@
 //! url.rs       the URL
 //! connect.rs   from the URL to a connection and a durable consumer that can be used
 //! denials.rs   what the server denies a user
+//! losses.rs    losses of the connection, and the message that may be their cause
 //! pump.rs      takes what the server sends, with the time of its arrival
 //! pull.rs      asks for as many messages as there is room for, and reads the answers
 //! message.rs   from a message of NATS to a delivery
@@ -13,6 +14,7 @@
 
 mod connect;
 mod denials;
+mod losses;
 mod message;
 mod pull;
 mod pump;

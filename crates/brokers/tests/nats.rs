@@ -10,6 +10,8 @@ mod common;
 mod logins;
 #[path = "common/tls.rs"]
 mod tls;
+#[path = "common/nats_unreadable.rs"]
+mod unreadable;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use logins::{
     two_logins_and_files_without_a_login_are_refused,
 };
 use tls::a_server_with_a_private_authority_is_trusted_and_sees_the_client;
+use unreadable::the_neighbours_of_a_message_that_cannot_be_read_arrive;
 
 fn main() -> ExitCode {
     macro_rules! tests {
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         a_settlement_for_another_generation_or_an_unknown_delivery_does_nothing,
         no_more_arrives_than_there_is_room_for,
         a_message_larger_than_the_room_arrives_alone,
+        the_neighbours_of_a_message_that_cannot_be_read_arrive,
         nothing_is_lost_when_a_call_for_the_next_event_is_dropped,
         messages_that_wait_for_room_stay_with_their_source,
         a_source_that_closes_gives_back_what_no_worker_got,

@@ -23,6 +23,9 @@ impl Denials {
 
     /// Takes an event of the connection.
     pub(super) fn note(&self, event: &Event) {
+        if *event == Event::Disconnected {
+            warn!("the connection to the NATS server is lost; it is being restored");
+        }
         let Event::ServerError(ServerError::Other(report)) = event else {
             debug!(%event, "the connection to NATS");
             return;

@@ -1,6 +1,7 @@
 //! Asks for as many messages as there is room for, and reads the answers.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::Context;
@@ -11,6 +12,7 @@ use hapax_core::runtime::{self, Runtime};
 use hapax_core::{Error, Result};
 
 use super::connect::Connected;
+use super::losses::Losses;
 use super::pump::{self, Arrived, Pump};
 use crate::url::{not_applied, unusable};
 
@@ -44,6 +46,7 @@ pub(super) struct Puller {
     is_too_large: bool,
     /// The last request had no answer. Either JetStream is not there, or the durable consumer.
     is_unheard: bool,
+    losses: Losses,
     /// What was found out while no caller waited.
     failure: Option<Error>,
     runtime: Arc<dyn Runtime>,
@@ -62,7 +65,7 @@ enum Status {
 impl Puller {
     pub(super) async fn start(connected: Connected, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let Connected { client, consumer, .. } = connected;
-        let inbox = client.new_inbox();
+        let (inbox, connects) = (client.new_inbox(), connects(&client));
         let subscribed = client.subscribe(format!("{inbox}.*")).await;
         let subscriber =
             subscribed.map_err(|error| not_applied("cannot subscribe at the NATS server").caused_by(error))?;
@@ -78,6 +81,7 @@ impl Puller {
             heard: Duration::ZERO,
             is_too_large: false,
             is_unheard: false,
+            losses: Losses::new(connects),
             failure: None,
             runtime,
         })
@@ -151,10 +155,11 @@ impl Puller {
         }
     }
 
-    /// Asks whether the durable consumer is gone, after a request without an answer: the server does not tell by
-    /// itself.
+    /// Asks for the durable consumer, after a request without an answer or a lost connection. The server does not tell
+    /// by itself that the consumer is gone.
     async fn check_consumer(&mut self) -> Result<()> {
-        if !self.is_unheard {
+        let connects = connects(&self.client);
+        if !self.is_unheard && !self.losses.is_new(connects) {
             return Ok(());
         }
         match self.consumer.get_info().await {
@@ -162,8 +167,13 @@ impl Puller {
             Err(error) if matches!(error.kind(), ConsumerInfoErrorKind::StreamNotFound) => {
                 Err(unusable("the stream has been deleted: create it, then start the worker again").caused_by(error))
             }
+            Ok(info) => {
+                self.is_unheard = false;
+                self.losses.check(connects, self.runtime.boottime_now(), &info);
+                Ok(())
+            }
             // JetStream may be about to start.
-            Ok(_) | Err(_) => {
+            Err(_) => {
                 self.is_unheard = false;
                 Ok(())
             }
@@ -173,7 +183,8 @@ impl Puller {
     async fn ask(&mut self, wanted: usize, bytes: usize) -> Result<()> {
         let config = &self.consumer.cached_info().config;
         let capped = |cap: i64| usize::try_from(cap).ok().filter(|&cap| cap > 0).unwrap_or(usize::MAX);
-        let batch = if self.is_too_large { 1 } else { wanted.min(MAX_BATCH).min(capped(config.max_batch)) };
+        let is_alone = self.is_too_large || self.losses.asks_alone(self.runtime.boottime_now());
+        let batch = if is_alone { 1 } else { wanted.min(MAX_BATCH).min(capped(config.max_batch)) };
         // A single message of any size has room.
         let largest = self.client.server_info().max_payload + 64 * 1024;
         let max_bytes = if self.is_too_large { 0 } else { bytes.max(largest).min(capped(config.max_bytes)) };
@@ -200,6 +211,7 @@ impl Puller {
         let Some(status) = arrived.message.status.filter(|status| *status != StatusCode::OK) else {
             self.open = self.open.saturating_sub(1);
             self.is_too_large = false;
+            self.losses.arrived();
             return Ok(Some((self.context.clone(), arrived)));
         };
         let request = arrived.message.subject.rsplit('.').next().and_then(|number| number.parse().ok());
@@ -221,6 +233,11 @@ impl Puller {
         }
         Ok(None)
     }
+}
+
+/// How often the connection has been made.
+fn connects(client: &Client) -> u64 {
+    client.statistics().connects.load(Ordering::Relaxed)
 }
 
 /// The worker does not create it again by itself: with it, the server forgot which messages are finished.
