@@ -102,7 +102,8 @@ pub(crate) enum LetterAction {
 #[derive(Clone, Debug)]
 pub(crate) enum OutboxAction {
     Resume(OrderingKey),
-    Drop(OrderingKey),
+    /// With the event that the operator saw.
+    Drop(OrderingKey, EventId),
     Republish { since: Timestamp, until: Timestamp, after: RowId },
 }
 
@@ -198,7 +199,7 @@ fn record_change(verb: &str, body: &mut WriteBody) -> Result<(&'static str, Reco
 fn outbox_action(verb: &str, body: &mut WriteBody) -> Result<(&'static str, WriteTarget), ApiError> {
     let (name, action) = match verb {
         "resume" => ("resume", OutboxAction::Resume(body.ordering_key()?)),
-        "drop" => ("drop", OutboxAction::Drop(body.ordering_key()?)),
+        "drop" => ("drop", OutboxAction::Drop(body.ordering_key()?, body.event()?)),
         "republish" => ("republish", body.republish()?),
         _ => return Err(unknown_path()),
     };
@@ -267,8 +268,9 @@ impl WriteEndpoint {
                 json!({ "dead_letter": id.to_string(), "arguments": { "not_done": not_done } })
             }
             WriteTarget::DeadLetter(id, LetterAction::Drop) => json!({ "dead_letter": id.to_string() }),
-            WriteTarget::Outbox(OutboxAction::Resume(key) | OutboxAction::Drop(key)) => {
-                json!({ "ordering_key": key.to_string() })
+            WriteTarget::Outbox(OutboxAction::Resume(key)) => json!({ "ordering_key": key.to_string() }),
+            WriteTarget::Outbox(OutboxAction::Drop(key, event)) => {
+                json!({ "ordering_key": key.to_string(), "event": event.to_string() })
             }
             WriteTarget::Outbox(OutboxAction::Republish { since, until, .. }) => {
                 json!({ "since": since.0, "until": until.0 })

@@ -40,11 +40,11 @@ pub(super) async fn show(outbox: &dyn OutboxUpkeep, id: EventId, with_payload: b
 pub(super) async fn act(outbox: &dyn OutboxUpkeep, action: &OutboxAction) -> Result<Value, ApiError> {
     match action {
         OutboxAction::Resume(key) => resume(outbox, key.as_bytes()).await,
-        OutboxAction::Drop(key) => {
-            let is_dropped = within_deadline(outbox.drop_refused(key.as_bytes())).await?;
-            is_dropped.then(|| json!({ "dropped": true })).ok_or_else(|| {
-                let detail = "the key is not parked, or its event is already published or dropped";
-                ApiError::new(StatusCode::CONFLICT, "wrong-state", detail)
+        OutboxAction::Drop(key, event) => {
+            let dropped = within_deadline(outbox.drop_refused(key.as_bytes(), Some(*event))).await?;
+            dropped.map(|event| json!({ "dropped": true, "event": event.to_string() })).ok_or_else(|| {
+                let detail = "the key is no longer parked for this event, or the event is published or dropped";
+                ApiError::new(StatusCode::CONFLICT, "stale", detail)
             })
         }
         OutboxAction::Republish { since, until, after } => {

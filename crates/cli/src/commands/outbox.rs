@@ -110,6 +110,10 @@ struct DropEventArgs {
     /// The key, as the list prints it
     key: OrderingKey,
 
+    /// The event that you saw: nothing is dropped if the key is parked for another one by now
+    #[arg(long, value_name = "ID")]
+    event: Option<EventId>,
+
     /// Your word that nobody needs the event any more
     #[arg(long, required = true)]
     yes: bool,
@@ -221,10 +225,12 @@ async fn find_all(outbox: &dyn OutboxUpkeep) -> Result<Vec<OrderingKey>, Command
 
 async fn drop_refused(args: &DropEventArgs) -> Result<ExitCode, CommandError> {
     let outbox = args.place.open().await?;
-    if !request(outbox.drop_refused(args.key.as_bytes())).await? {
-        let message = anyhow!("the key {} is not parked, or its event is already published or dropped", args.key);
+    let Some(event) = request(outbox.drop_refused(args.key.as_bytes(), args.event)).await? else {
+        let wanted = args.event.map_or("its event".into(), |event| format!("the event {event}"));
+        let message =
+            anyhow!("the key {} is not parked for {wanted}, or that is already published or dropped", args.key);
         return Err(CommandError::failed(message));
-    }
-    line(&print::dropped(&args.key, args.place.json))?;
+    };
+    line(&print::dropped(&args.key, event, args.place.json))?;
     Ok(ExitCode::SUCCESS)
 }

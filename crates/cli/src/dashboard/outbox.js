@@ -38,13 +38,15 @@ async function decide(parked, action) {
   const shown = [['key', parked.key], ['event', parked.event], ['topic', parked.topic], ['reason', parked.reason]];
   if ((await confirm({ title, text: TEXTS[action], shown, button: title })) === null) return;
   say('');
+  let answer;
   try {
-    let answer;
-    do answer = await write(`outbox/${action}`, { key: parked.key }); while (answer.is_complete === false);
+    // A drop names the event that the operator saw: the key may be parked for another one by now.
+    const body = action === 'drop' ? { key: parked.key, event: parked.event } : { key: parked.key };
+    do answer = await write(`outbox/${action}`, body); while (answer.is_complete === false);
   } catch (error) {
     say(error.message);
     return;
   }
-  if (action === 'drop') say(`The event ${parked.event} is dropped. Its key stays parked until you resume it.`);
+  if (action === 'drop') say(`The event ${answer.event} is dropped. Its key stays parked until you resume it.`);
   else window.dispatchEvent(new Event('hashchange'));
 }

@@ -261,6 +261,12 @@ fn rk_of(digits: &str) -> hapax::RecordKey {
 async fn every_answer_of_a_relay_fits_the_description_of_the_api() {
     let (relay, event) = AdminProcess::relay().await;
     let published = json!({ "since": "2020-01-01T00:00:00Z" });
+    let listed = GatewayClient::of(relay.admin).get("/api/v1/outbox").await.unwrap().body;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let (first, second) = (&listed["parked"][0], &listed["parked"][1]);
+    assert_eq!((&first["event"], &second["key"]), (&json!(event), &json!("hex:ff00")));
+    let stale = json!({ "key": "hex:ff00", "event": first["event"] });
+    let dropped = json!({ "key": "hex:ff00", "event": second["event"] });
     check_all(
         &relay,
         &[
@@ -268,16 +274,21 @@ async fn every_answer_of_a_relay_fits_the_description_of_the_api() {
             ("get", "outbox", "outbox", json!(null), 200),
             ("get", &format!("outbox/events/{event}?payload=true"), "outbox/events/{id}", json!(null), 200),
             ("post", "outbox/resume", "outbox/resume", json!({ "key": "nobody" }), 409),
-            ("post", "outbox/drop", "outbox/drop", json!({ "key": "nobody" }), 409),
+            ("post", "outbox/drop", "outbox/drop", json!({ "key": "nobody", "event": event }), 409),
+            ("post", "outbox/drop", "outbox/drop", json!({ "key": "hex:ff00" }), 400),
+            ("post", "outbox/drop", "outbox/drop", stale, 409),
             ("post", "outbox/resume", "outbox/resume", json!({ "key": "acme" }), 200),
-            ("post", "outbox/drop", "outbox/drop", json!({ "key": "hex:ff00" }), 200),
+            ("post", "outbox/drop", "outbox/drop", dropped, 200),
             ("post", "outbox/republish", "outbox/republish", published, 200),
             ("get", "audit", "audit", json!(null), 200),
             ("get", "records", "records", json!(null), 404),
         ],
     )
     .await;
-    assert_eq!(relay.audit("shop.db.spill").lines().count(), 2 * 5);
+    let audit = relay.audit("shop.db.spill");
+    assert_eq!(audit.lines().count(), 2 * 6);
+    let drops = format!("\"event\":{}", second["event"]);
+    assert_eq!(audit.matches(&drops).count(), 2, "{audit}");
 }
 
 /// Sends each request, and checks its status and its answer against the description of the API.

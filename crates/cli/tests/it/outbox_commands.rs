@@ -99,7 +99,11 @@ fn drops(run: &impl Fn(&[&str]) -> Output, row: &OpenRow) {
     let unsure = run(&["drop", "hex:ff00"]);
     assert_eq!(unsure.status.code(), Some(2), "{unsure:?}");
     assert_eq!(state(run, row), "aside");
-    assert!(printed(&run(&["drop", "hex:ff00", "--yes"])).contains("the key stays parked"));
+    let id = row.event.id.to_string();
+    let other = run(&["drop", "hex:ff00", "--yes", "--event", "00000000-0000-8000-8000-000000000000"]);
+    assert_eq!((other.status.code(), state(run, row)), (Some(1), json!("aside")), "{other:?}");
+    let dropped = printed(&run(&["drop", "hex:ff00", "--yes", "--event", &id]));
+    assert!(dropped.contains("the key stays parked") && dropped.contains(&id), "{dropped}");
     assert_eq!(state(run, row), "dropped");
     assert_eq!(run(&["drop", "hex:ff00", "--yes"]).status.code(), Some(1), "it is dropped already");
     let all = objects(&printed(&run(&["resume", "--all", "--json"])));

@@ -347,14 +347,16 @@ impl OutboxUpkeep for MemoryOutbox {
         Ok(Some(ids.len()))
     }
 
-    async fn drop_refused(&self, key: &[u8]) -> Result<bool> {
+    async fn drop_refused(&self, key: &[u8], expected: Option<EventId>) -> Result<Option<EventId>> {
         let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
         let parked = tables.parked.get(key).map(|parked| EventRow { id: parked.key.row, event: parked.key.event });
-        let Some(row) = parked.filter(|row| tables.order(row).is_some()).map(|row| row.id) else {
-            return Ok(false);
+        let is_meant = |row: &EventRow| expected.is_none_or(|event| event == row.event) && tables.order(row).is_some();
+        let Some(row) = parked.filter(is_meant) else {
+            return Ok(None);
         };
-        Ok(tables.change(row, &[RowState::Open, RowState::Aside], RowState::Dropped, now))
+        let is_dropped = tables.change(row.id, &[RowState::Open, RowState::Aside], RowState::Dropped, now);
+        Ok(is_dropped.then_some(row.event))
     }
 
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
@@ -375,12 +377,12 @@ impl OutboxUpkeep for MemoryOutbox {
         Ok(looked_at.last().map(|(last, _)| Reopened { last: *last, rows: opened }))
     }
 
-    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
-        let now = self.0.runtime.wall_now();
     async fn now(&self) -> Result<Timestamp> {
         Ok(self.0.runtime.wall_now())
     }
 
+    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
+        let now = self.0.runtime.wall_now();
         let mut tables = self.0.tables.lock();
         let is_old = |row: &MemoryRow| row.ended_at.is_some_and(|ended_at| now.since(ended_at) > older_than);
         let old = tables.rows.iter().filter(|(_, row)| is_old(row)).map(|(id, row)| (*id, row.event.id));

@@ -44,12 +44,12 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// See [`counts`](Self::counts).
     async fn resume(&self, key: &[u8], limit: usize) -> Result<Option<usize>>;
 
-    /// Drops the row that was refused: it is never published. The key stays parked. Returns false if the key is not
-    /// parked, or its row was published or dropped.
+    /// Drops the row that was refused: it is never published. The key stays parked. Returns the event of the row. Returns
+    /// None if the key is not parked, is parked for another event than `expected`, or its row was published or dropped.
     ///
     /// # Errors
     /// See [`counts`](Self::counts).
-    async fn drop_refused(&self, key: &[u8]) -> Result<bool>;
+    async fn drop_refused(&self, key: &[u8], expected: Option<EventId>) -> Result<Option<EventId>>;
 
     /// Looks at the next `limit` rows behind `after`, in the order of their ids, and opens those again that were
     /// published within this time. If it opens one, relays read everything again. Returns None at the end of the table.

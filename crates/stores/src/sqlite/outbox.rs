@@ -18,7 +18,7 @@ use hapax_core::outbox::{
 };
 use hapax_core::runtime::Runtime;
 use hapax_core::{Error, ErrorKind, EventId, OperationId, Result, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::file_thread::{self, FileThread, in_transaction, not_applied};
 use super::{SqliteLedger, connection};
@@ -210,13 +210,15 @@ impl OutboxUpkeep for SqliteOutbox {
         self.write(move |connection, now| statements::resume(connection, &key, limit, now)).await
     }
 
-    async fn drop_refused(&self, key: &[u8]) -> Result<bool> {
+    async fn drop_refused(&self, key: &[u8], expected: Option<EventId>) -> Result<Option<EventId>> {
         let key = Bytes::copy_from_slice(key);
         let drop = move |connection: &Connection, now| {
-            let parameters = params![&key[..], statements::millis(now)];
-            statements::execute(connection, include_str!("outbox/drop.sql"), parameters)
+            let expected = expected.as_ref().map(EventId::as_bytes);
+            let parameters = params![&key[..], statements::millis(now), expected];
+            let mut statement = connection.prepare_cached(include_str!("outbox/drop.sql"))?;
+            statement.query_row(parameters, |row| row.get(0).map(EventId::from_bytes)).optional()
         };
-        Ok(self.write(drop).await? > 0)
+        self.write(drop).await
     }
 
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
@@ -224,12 +226,12 @@ impl OutboxUpkeep for SqliteOutbox {
         self.write(move |connection, _| statements::republish(connection, &published, after, limit)).await
     }
 
-    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
-        let micros = u64::try_from(older_than.as_micros()).unwrap_or(u64::MAX);
     async fn now(&self) -> Result<Timestamp> {
         Ok(self.runtime.wall_now())
     }
 
+    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
+        let micros = u64::try_from(older_than.as_micros()).unwrap_or(u64::MAX);
         let before = Timestamp(self.runtime.wall_now().0.saturating_sub(micros));
         // From where the last call ended, to the end of the table or to the first ids with old rows.
         loop {

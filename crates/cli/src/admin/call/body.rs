@@ -1,6 +1,7 @@
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use hapax::EventId;
 use hapax::outbox::RowId;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::{Map, Value};
@@ -51,6 +52,11 @@ impl WriteBody {
 
     pub(super) fn ordering_key(&mut self) -> Result<OrderingKey, ApiError> {
         self.text("key")?.parse().map_err(ApiError::invalid)
+    }
+
+    pub(super) fn event(&mut self) -> Result<EventId, ApiError> {
+        let wrong = |_| ApiError::invalid("the member \"event\" must be the id of an event, a UUID");
+        self.text("event")?.parse().map_err(wrong)
     }
 
     pub(super) fn outcome(&mut self) -> Result<FoundOutcome, ApiError> {

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use hapax::EventId;
 use hapax::outbox::{OutboxCounts, OutgoingEvent, ParkedKey, RowId, RowState};
 use serde_json::{Map, Value, json};
 
@@ -57,11 +58,11 @@ pub(super) fn resumed(key: &OrderingKey, opened: Option<usize>, as_json: bool) -
     }
 }
 
-pub(super) fn dropped(key: &OrderingKey, as_json: bool) -> String {
+pub(super) fn dropped(key: &OrderingKey, event: EventId, as_json: bool) -> String {
     if as_json {
-        return json!({ "key": key.to_string(), "dropped": true }).to_string();
+        return json!({ "key": key.to_string(), "event": event.to_string(), "dropped": true }).to_string();
     }
-    format!("dropped: the event of {key}; the key stays parked until `hapax outbox resume`")
+    format!("dropped: the event {event} of {key}; the key stays parked until `hapax outbox resume`")
 }
 
 pub(super) fn shown(row: (RowId, RowState, &OutgoingEvent), with_payload: bool, as_json: bool) -> String {

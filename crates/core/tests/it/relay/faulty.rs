@@ -121,8 +121,8 @@ impl OutboxUpkeep for FaultyOutbox {
         self.outbox.resume(key, limit).await
     }
 
-    async fn drop_refused(&self, key: &[u8]) -> Result<bool> {
-        self.outbox.drop_refused(key).await
+    async fn drop_refused(&self, key: &[u8], expected: Option<EventId>) -> Result<Option<EventId>> {
+        self.outbox.drop_refused(key, expected).await
     }
 
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {

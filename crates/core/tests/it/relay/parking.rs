@@ -59,7 +59,7 @@ fn a_dropped_event_is_never_published_and_the_rest_of_its_key_is() {
     world.time.run_for(Duration::from_secs(10));
     let outbox = world.outbox.clone();
     let dropped = world.server.start(async move {
-        let is_dropped = outbox.drop_refused(&[1]).await.unwrap();
+        let is_dropped = outbox.drop_refused(&[1], None).await.unwrap().is_some();
         while let Some(1..) = outbox.resume(&[1], 100).await.unwrap() {}
         is_dropped
     });

@@ -1,4 +1,4 @@
--- Drops the row for which the key $1 was parked.
+-- Drops the row for which the key $1 was parked, if it has the event $2, or any event without $2.
 with parked as materialized (
     select row_id, event_id from hapax_parked where key = $1 for update
 )
@@ -6,4 +6,5 @@ update hapax_outbox o
    set state = 3, published_at = clock_timestamp()
   from parked
  where o.id = parked.row_id and o.event_id = parked.event_id and o.state in (0, 2)
-returning o.id
+   and ($2::uuid is null or o.event_id = $2)
+returning o.event_id

@@ -77,8 +77,11 @@ impl OutboxUpkeep for PostgresOutbox {
         Ok(opened)
     }
 
-    async fn drop_refused(&self, key: &[u8]) -> Result<bool> {
-        Ok(!self.query(&self.sql.drop, &[(&key, Type::BYTEA)]).await?.is_empty())
+    async fn drop_refused(&self, key: &[u8], expected: Option<EventId>) -> Result<Option<EventId>> {
+        let expected = expected.map(|event| Uuid::from_bytes(*event.as_bytes()));
+        let dropped = self.query(&self.sql.drop, &[(&key, Type::BYTEA), (&expected, Type::UUID)]).await?;
+        let event = |row| column::<Uuid>(row, "event_id").map(|id| EventId::from_bytes(*id.as_bytes()));
+        dropped.first().map(event).transpose()
     }
 
     async fn republish(&self, published: &Range<Timestamp>, after: RowId, limit: usize) -> Result<Option<Reopened>> {
@@ -97,13 +100,13 @@ impl OutboxUpkeep for PostgresOutbox {
         Ok(Some(Reopened { last: RowId(last.unsigned_abs()), rows }))
     }
 
-    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
-        let seconds = older_than.as_secs_f64();
-        // From where the last call ended, to the end of the table or to the first pages with old rows.
     async fn now(&self) -> Result<Timestamp> {
         columns::time(&self.query_one(&self.sql.now, &[]).await?, "now")
     }
 
+    async fn sweep(&self, older_than: Duration, limit: usize) -> Result<usize> {
+        let seconds = older_than.as_secs_f64();
+        // From where the last call ended, to the end of the table or to the first pages with old rows.
         loop {
             let from = self.swept_to.load(Ordering::Acquire);
             let to = from.saturating_add(PAGES);

@@ -102,7 +102,7 @@ async fn index_plans() {
         include_str!("../../../src/postgres/outbox/find.sql"),
         ";prepare reopen (bytea, bigint) as ",
         include_str!("../../../src/postgres/outbox/reopen.sql"),
-        ";prepare drop_refused (bytea) as ",
+        ";prepare drop_refused (bytea, uuid) as ",
         include_str!("../../../src/postgres/outbox/drop.sql"),
         ";prepare republish (bigint, bigint, bigint, bigint) as ",
         include_str!("../../../src/postgres/outbox/republish.sql"),
@@ -121,7 +121,7 @@ async fn index_plans() {
         "counts (10000)".into(),
         "find ('00000000-0000-8000-8000-000000000000')".into(),
         "reopen ('key', 1000)".into(),
-        "drop_refused ('key')".into(),
+        "drop_refused ('key', null)".into(),
         "republish (0, 4000000000000000, 0, 1000)".into(),
         "sweep ('(0,0)', '(64,0)', 1, 1000)".into(),
     ];
@@ -213,7 +213,7 @@ async fn few_rights() {
     let operating = outbox(&url_of(&operator));
     assert_eq!(operating.parked(None, 10).await.unwrap().len(), 1);
     assert!(operating.find(rows[1].event.id).await.unwrap().is_some());
-    assert!(operating.drop_refused(b"a").await.unwrap());
+    assert_eq!(operating.drop_refused(b"a", None).await.unwrap(), Some(rows[1].event.id));
     assert_eq!(operating.resume(b"a", 10).await.unwrap(), Some(0));
     operating.republish(&(Timestamp(0)..Timestamp(u64::MAX)), RowId(0), 10).await.unwrap();
     operating.counts(10).await.unwrap();

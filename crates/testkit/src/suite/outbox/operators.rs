@@ -1,8 +1,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use hapax_core::Timestamp;
 use hapax_core::outbox::{EventRow, MarkedRows, OpenRow, ParkedKey, RowId, RowState};
+use hapax_core::{EventId, Timestamp};
 
 use super::world::{OutboxWorld, event};
 
@@ -58,10 +58,13 @@ pub(super) async fn set_aside_leaves_rows_of_a_key_that_is_resumed(world: &Outbo
 pub(super) async fn a_dropped_row_is_never_read(world: &OutboxWorld<'_>) {
     park_key(world, &["poison", "behind"]).await;
     let refused = world.upkeep.parked(None, 1).await.expect("the outbox answers").remove(0);
-    assert!(world.upkeep.drop_refused(b"a").await.expect("the outbox answers"));
+    let drop = async |key: &[u8], expected| world.upkeep.drop_refused(key, expected).await.expect("the outbox answers");
+    assert_eq!(drop(b"a", Some(EventId::from_bytes([7; 16]))).await, None, "the key is parked for another event");
+    assert_eq!(world.state(refused.event).await, Some(RowState::Aside));
+    assert_eq!(drop(b"a", Some(refused.event)).await, Some(refused.event));
     assert_eq!(world.state(refused.event).await, Some(RowState::Dropped));
-    assert!(!world.upkeep.drop_refused(b"a").await.expect("the outbox answers"), "it is dropped already");
-    assert!(!world.upkeep.drop_refused(b"b").await.expect("the outbox answers"), "the key is not parked");
+    assert_eq!(drop(b"a", None).await, None, "it is dropped already");
+    assert_eq!(drop(b"b", None).await, None, "the key is not parked");
     assert_eq!(world.upkeep.parked(None, 10).await.expect("the outbox answers").len(), 1, "the key stays parked");
     assert_eq!(world.resume("a", 10).await, 1);
     assert_eq!(world.topics().await, ["behind"]);
@@ -105,9 +108,6 @@ pub(super) async fn republish_opens_what_was_published_since(world: &OutboxWorld
     assert_eq!(world.topics().await, ["old"], "the end of the time is not in it");
 }
 
-pub(super) async fn a_mark_from_before_a_republication_changes_nothing(world: &OutboxWorld<'_>) {
-    world.emit(&[event("marked", Some("a")), event("published", Some("b"))]).await;
-    let read = world.read().await;
 pub(super) async fn marks_count_during_a_republication_and_after_a_resumption(world: &OutboxWorld<'_>) {
     world.emit(&[event("one", Some("a")), event("two", Some("b")), event("three", Some("c"))]).await;
     world.publish_all().await;
@@ -142,6 +142,9 @@ pub(super) async fn a_republication_until_now_has_all_that_was_published(world: 
     assert_eq!(world.republish(ALWAYS.start..now, RowId(0)).await.expect("there are rows").rows, 2);
 }
 
+pub(super) async fn a_mark_from_before_a_republication_changes_nothing(world: &OutboxWorld<'_>) {
+    world.emit(&[event("marked", Some("a")), event("published", Some("b"))]).await;
+    let read = world.read().await;
     let rows: Vec<EventRow> = read.rows.iter().map(OpenRow::named).collect();
     world.mark(&rows[..1]).await;
     // The broker has lost both. The mark of the second one, or its repetition, comes late.
@@ -163,7 +166,7 @@ pub(super) async fn sweep_spares_open_aside_and_young_rows(world: &OutboxWorld<'
     let rows = world.read().await.rows;
     world.mark(&[rows[0].named()]).await;
     world.park(&rows[1], "no").await;
-    world.upkeep.drop_refused(b"d").await.expect("the outbox answers");
+    world.upkeep.drop_refused(b"d", None).await.expect("the outbox answers");
     world.park(&rows[2], "no").await;
     let open = world.emit(&[event("open", None)]).await;
     world.age(2 * DAY).await;
@@ -185,11 +188,11 @@ pub(super) async fn sweep_spares_open_aside_and_young_rows(world: &OutboxWorld<'
         states.push(world.state(id).await);
     }
     assert_eq!(states, [None, None, Some(RowState::Aside), Some(RowState::Open), Some(RowState::Published)]);
+    let again = world.upkeep.republish(&ALWAYS, RowId(0), 100).await.expect("the outbox answers");
+    assert_eq!(again.map(|again| again.rows), Some(1), "only the young row is still there");
 }
 
 pub(super) async fn parked_keys_are_listed_from_the_oldest(world: &OutboxWorld<'_>) {
-    let again = world.upkeep.republish(&ALWAYS, RowId(0), 100).await.expect("the outbox answers");
-    assert_eq!(again.map(|again| again.rows), Some(1), "only the young row is still there");
     let keys = ["c", "a", "d", "b"];
     for key in keys {
         world.emit(&[event(key, Some(key))]).await;

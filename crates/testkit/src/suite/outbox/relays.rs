@@ -85,7 +85,8 @@ pub(super) async fn a_late_mark_leaves_a_dropped_row(world: &OutboxWorld<'_>) {
     let ids = world.emit(&[event("dropped", Some("a"))]).await;
     let rows = world.read().await.rows;
     world.park(&rows[0], "no").await;
-    assert!(world.upkeep.drop_refused(b"a").await.expect("the outbox answers"));
+    let dropped = world.upkeep.drop_refused(b"a", None).await.expect("the outbox answers");
+    assert_eq!(dropped, Some(ids[0]));
     assert_eq!(world.mark(&[rows[0].named()]).await, 0);
     assert_eq!(world.state(ids[0]).await, Some(RowState::Dropped), "an operator reads that it was published");
 }
