@@ -46,6 +46,7 @@ pub(crate) enum EventAction {
     EndResume(usize),
     Drop(usize),
     Republish,
+    ReopenPublished,
     Sweep(usize),
 
     ForgetIds,
@@ -96,7 +97,8 @@ impl fmt::Display for EventAction {
             Self::Reopen(key) => write!(f, "a row of key {key} is opened again"),
             Self::EndResume(key) => write!(f, "key {key} is no longer parked"),
             Self::Drop(key) => write!(f, "an operator drops the refused row of key {key}"),
-            Self::Republish => write!(f, "an operator republishes"),
+            Self::Republish => write!(f, "an operator begins to republish"),
+            Self::ReopenPublished => write!(f, "a published row is opened again"),
             Self::Sweep(row) => write!(f, "row {row} is removed"),
             Self::ForgetIds => write!(f, "the broker forgets ids"),
             Self::Consume => write!(f, "the consumer reads all events"),

@@ -5,7 +5,7 @@ use hapax_core::outbox::RowState;
 use crate::invariant::Invariant;
 use crate::outbox::action::EventAction;
 use crate::outbox::setting::{OutboxRule, OutboxSpace};
-use crate::outbox::world::{EventWorld, HeldPhase, ModelParking, NumberSet};
+use crate::outbox::world::{EventWorld, HeldPhase, ModelParking, NumberSet, Republications};
 
 impl EventWorld {
     pub(crate) fn collect_publish_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
@@ -77,6 +77,7 @@ impl EventWorld {
     }
 
     pub(crate) fn start(&mut self, space: &OutboxSpace, relay: usize, row: usize) {
+        self.relays[relay].note_start(row);
         self.relays[relay].held[row] = HeldPhase::InFlight;
         if space.violates(OutboxRule::MarksFirst) {
             self.relays[relay].unmarked.insert(row);
@@ -103,15 +104,18 @@ impl EventWorld {
         } else {
             relay.held[row] = HeldPhase::Waiting;
         }
+        relay.forget_starts();
     }
 
     pub(crate) fn refuse(&mut self, space: &OutboxSpace, number: usize, row: usize) {
         self.faults_left.refusals -= 1;
         let relay = &mut self.relays[number];
         if relay.strays.has(row) {
-            return relay.strays.remove(row);
+            relay.strays.remove(row);
+            return relay.forget_starts();
         }
         relay.held[row] = HeldPhase::NotHeld;
+        relay.forget_starts();
         if space.violates(OutboxRule::SkipsRefused) {
             return;
         }
@@ -127,18 +131,25 @@ impl EventWorld {
         self.relays[relay].marking = self.relays[relay].unmarked.take();
     }
 
-    /// The rows are marked, and the reply arrives.
+    /// The rows are marked, and the reply arrives. A row whose mark does not count is read again.
     pub(crate) fn finish_mark(&mut self, space: &OutboxSpace, number: usize) {
         let rows = self.relays[number].marking.take();
-        self.mark(space, rows);
+        let under = self.relays[number].under;
+        self.mark(space, rows, &under);
+        let counts = |row: usize| self.mark_counts(space, under[row]);
+        let counting: NumberSet = space.rows().filter(|row| counts(*row)).collect();
         let relay = &mut self.relays[number];
         for row in space.rows().filter(|row| rows.has(*row)) {
             // Otherwise a later publication of this row waits for a mark of its own.
             if relay.held[row] == HeldPhase::Published && !relay.unmarked.has(row) {
                 relay.held[row] = HeldPhase::NotHeld;
-                relay.just_marked.insert(row);
+                match counting.has(row) {
+                    true => relay.just_marked.insert(row),
+                    false => relay.cursor = 0,
+                }
             }
         }
+        relay.forget_starts();
     }
 
     /// The relay gets no reply, and marks again.
@@ -147,17 +158,26 @@ impl EventWorld {
         let rows = self.relays[relay].marking.take();
         self.relays[relay].unmarked.add(rows);
         if is_marked {
-            self.mark(space, rows);
+            let under = self.relays[relay].under;
+            self.mark(space, rows, &under);
         }
     }
 
     pub(crate) fn mark_late(&mut self, space: &OutboxSpace) {
-        let rows = self.late_marks.take();
-        self.mark(space, rows);
+        let (rows, under) = (self.late_marks.take(), std::mem::take(&mut self.late_under));
+        self.mark(space, rows, &under);
     }
 
-    fn mark(&mut self, space: &OutboxSpace, rows: NumberSet) {
+    /// Whether a mark changes anything whose relay knew so many republications when it published.
+    fn mark_counts(&self, space: &OutboxSpace, under: u8) -> bool {
+        under == self.republications || space.violates(OutboxRule::MarksIgnoreRepublications)
+    }
+
+    fn mark(&mut self, space: &OutboxSpace, rows: NumberSet, under: &Republications) {
         for row in space.rows().filter(|row| rows.has(*row)) {
+            if !self.mark_counts(space, under[row]) {
+                continue;
+            }
             match self.rows[row] {
                 Some(RowState::Open) => self.rows[row] = Some(RowState::Published),
                 Some(RowState::Aside | RowState::Dropped) if space.violates(OutboxRule::MarksAnyState) => {

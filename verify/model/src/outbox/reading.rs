@@ -62,6 +62,9 @@ impl EventWorld {
             self.late_publications.insert(row);
         }
         self.late_marks.add(dead.marking);
+        for row in space.rows().filter(|row| dead.marking.has(*row)) {
+            self.late_under[row] = dead.under[row];
+        }
         if self.claim.holder == Some(relay) {
             self.claim.holder = Some(NOBODY);
         }
@@ -138,6 +141,7 @@ impl EventWorld {
             open: NumberSet::default(),
             parked: NumberSet::default(),
             rewinds: self.rewinds,
+            republications: self.republications,
         };
         for row in space.rows().filter(|row| self.id(*row) > after && is_seen(*row)) {
             snapshot.open.insert(row);
@@ -154,7 +158,7 @@ impl EventWorld {
         let relay = &mut self.relays[number];
         let ReadPhase::Seen(seen) = std::mem::take(&mut relay.reading) else { return };
         let has_rewound = relay.rewinds.is_some_and(|known| known != seen.rewinds);
-        relay.rewinds = Some(seen.rewinds);
+        (relay.rewinds, relay.republications) = (Some(seen.rewinds), seen.republications);
         if has_rewound && !space.violates(OutboxRule::IgnoresRewinds) {
             return relay.rewind();
         }

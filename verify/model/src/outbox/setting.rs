@@ -76,8 +76,8 @@ pub(crate) enum OutboxRule {
     IgnoresRewinds,
     /// Published rows are removed while the broker may still lose them.
     SweepsEarly,
-    /// An operator republishes while a relay has yet to mark what it published before the broker lost it.
-    RepublishesEarly,
+    /// A mark counts although a republication has begun since its row was published, and the broker may have lost it.
+    MarksIgnoreRepublications,
 }
 
 /// A setting in the form that the checker explores.

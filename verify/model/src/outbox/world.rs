@@ -44,6 +44,17 @@ impl NumberSet {
     }
 }
 
+impl FromIterator<usize> for NumberSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(numbers: I) -> Self {
+        let mut set = Self::default();
+        numbers.into_iter().for_each(|number| set.insert(number));
+        set
+    }
+}
+
+/// How many republications the relay of a row knew when it started the row; 0 where no mark of the row is to come.
+pub(crate) type Republications = [u8; ROWS];
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EventWorld {
     pub(crate) transactions: [ModelTransaction; ROWS],
@@ -54,11 +65,15 @@ pub(crate) struct EventWorld {
     pub(crate) rows: [Option<RowState>; ROWS],
     pub(crate) parked: [Option<ModelParking>; KEYS],
     pub(crate) rewinds: u8,
+    /// How many republications have begun, and the rows that the last one has yet to open.
+    pub(crate) republications: u8,
+    pub(crate) reopening: NumberSet,
     pub(crate) claim: BucketClaim,
     pub(crate) relays: [ModelRelay; RELAYS],
     /// Publications and marks that arrive late or never.
     pub(crate) late_publications: NumberSet,
     pub(crate) late_marks: NumberSet,
+    pub(crate) late_under: Republications,
     pub(crate) broker: ModelBroker,
     /// The first invariant that a step has broken.
     pub(crate) broken: Option<Invariant>,
@@ -107,6 +122,9 @@ pub(crate) struct ModelRelay {
     pub(crate) reading: ReadPhase,
     /// The rewinds that the last read saw.
     pub(crate) rewinds: Option<u8>,
+    /// The republications that the last read saw, and those that it had seen when each row was started.
+    pub(crate) republications: u8,
+    pub(crate) under: Republications,
     pub(crate) held: [HeldPhase; ROWS],
     /// Rows in flight that were started while the bucket was held before.
     pub(crate) strays: NumberSet,
@@ -138,9 +156,19 @@ impl ModelRelay {
         self.held[row] == HeldPhase::InFlight || self.strays.has(row)
     }
 
-    /// Whether nothing that it published waits for its mark.
-    pub(crate) fn has_marked_all(&self) -> bool {
-        self.unmarked.is_empty() && self.marking.is_empty()
+    /// Notes what the relay knows when it starts a row. A mark of an earlier publication may be to come.
+    pub(crate) fn note_start(&mut self, row: usize) {
+        let has_mark = self.strays.has(row) || self.unmarked.has(row) || self.marking.has(row);
+        self.under[row] = if has_mark { self.under[row].min(self.republications) } else { self.republications };
+    }
+
+    /// Forgets it where no mark is to come.
+    pub(crate) fn forget_starts(&mut self) {
+        for row in 0..ROWS {
+            if !self.is_in_flight(row) && !self.unmarked.has(row) && !self.marking.has(row) {
+                self.under[row] = 0;
+            }
+        }
     }
 }
 
@@ -172,6 +200,7 @@ pub(crate) struct OutboxSnapshot {
     pub(crate) open: NumberSet,
     pub(crate) parked: NumberSet,
     pub(crate) rewinds: u8,
+    pub(crate) republications: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -198,10 +227,13 @@ impl EventWorld {
             rows: Default::default(),
             parked: Default::default(),
             rewinds: 0,
+            republications: 0,
+            reopening: NumberSet::default(),
             claim: BucketClaim::default(),
             relays: Default::default(),
             late_publications: NumberSet::default(),
             late_marks: NumberSet::default(),
+            late_under: Default::default(),
             broker: ModelBroker::default(),
             broken: None,
             faults_left: space.0.faults,

@@ -4,7 +4,7 @@ use hapax_core::outbox::RowState;
 
 use crate::outbox::action::EventAction;
 use crate::outbox::setting::{OutboxRule, OutboxSpace};
-use crate::outbox::world::{EventWorld, ModelRelay, ModelTransaction};
+use crate::outbox::world::{EventWorld, ModelTransaction};
 
 impl EventWorld {
     pub(crate) fn collect_writer_actions(&self, space: &OutboxSpace, actions: &mut Vec<EventAction>) {
@@ -62,19 +62,17 @@ impl EventWorld {
                 actions.push(EventAction::Drop(key));
             }
         }
-        if self.broker.has_lost && (self.is_quiet() || space.violates(OutboxRule::RepublishesEarly)) {
+        if self.broker.has_lost {
             actions.push(EventAction::Republish);
+        }
+        if !self.reopening.is_empty() {
+            actions.push(EventAction::ReopenPublished);
         }
         if space.0.faults.losses > 0 {
             let is_old = |row: &usize| self.broker.kept.has(*row) || space.violates(OutboxRule::SweepsEarly);
             let published = space.rows().filter(|row| self.rows[*row] == Some(RowState::Published));
             actions.extend(published.filter(is_old).map(EventAction::Sweep));
         }
-    }
-
-    /// Whether no mark of an earlier publication is under way.
-    fn is_quiet(&self) -> bool {
-        self.late_marks.is_empty() && self.relays.iter().all(ModelRelay::has_marked_all)
     }
 
     fn first_aside(&self, space: &OutboxSpace, key: usize) -> Option<usize> {
@@ -107,11 +105,21 @@ impl EventWorld {
         }
     }
 
-    pub(crate) fn republish(&mut self) {
+    /// A republication begins: rows that were published before are opened one after the other.
+    pub(crate) fn republish(&mut self, space: &OutboxSpace) {
         self.broker.has_lost = false;
         self.rewinds += 1;
-        for row in self.rows.iter_mut().filter(|row| **row == Some(RowState::Published)) {
-            *row = Some(RowState::Open);
+        self.republications += 1;
+        self.reopening = space.rows().filter(|row| self.rows[*row] == Some(RowState::Published)).collect();
+    }
+
+    pub(crate) fn reopen_published(&mut self, space: &OutboxSpace) {
+        let left = space.rows().filter(|row| self.reopening.has(*row));
+        let Some(row) = left.min_by_key(|row| self.id(*row)) else { return };
+        self.reopening.remove(row);
+        if self.rows[row] == Some(RowState::Published) {
+            self.rows[row] = Some(RowState::Open);
+            self.rewinds += 1;
         }
     }
 }

@@ -131,11 +131,11 @@ pub(super) const FORBIDDEN: &[NamedSetting] = &[
         OutboxRule::SweepsEarly,
     ),
     breaks(
-        "relay-republish-early",
-        "an operator republishes before the mark of an event that the broker lost",
+        "relay-mark-late",
+        "a mark counts although an operator republishes what the broker lost",
         Invariant::EventsArrive,
         LOSS,
-        OutboxRule::RepublishesEarly,
+        OutboxRule::MarksIgnoreRepublications,
     ),
     NamedSetting {
         name: "relay-no-inbox",
