@@ -123,7 +123,8 @@ impl AdminApi {
     /// Carries out a call that was allowed.
     ///
     /// # Cancel safety
-    /// A dropped write may have happened without the audit event that has its result. The listener runs writes in a task of their own.
+    /// A dropped write may have happened without the audit event that has its result. The listener runs writes in a
+    /// task of their own.
     pub(crate) async fn handle(&self, requester: &Requester, call: &ApiCall) -> Result<Value, ApiError> {
         match call {
             ApiCall::Read(endpoint) => self.read(endpoint).await,

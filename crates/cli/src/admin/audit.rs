@@ -26,7 +26,8 @@ pub(crate) const INCOMPLETE: &str = "audit-incomplete";
 /// How much of the end of the file a list reads.
 const READ_BACK: u64 = 16 << 20;
 
-/// The file to which every write appends its events. Several processes may share it: each event is one write to its end.
+/// The file to which every write appends its events. Several processes may share it: each event is one call that writes
+/// to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditFile {
     path: Arc<Path>,

@@ -55,7 +55,8 @@ pub(crate) async fn respond(
     to_response(result)
 }
 
-/// Reads the rest of a body, within bounds. A client that still sends when the connection is closed may lose the answer.
+/// Reads the rest of a body, within bounds. A client that still sends when its connection is closed may lose the
+/// answer.
 async fn discard(mut body: Incoming) {
     const LARGEST: usize = 4 * LARGEST_BODY;
     let read = async {

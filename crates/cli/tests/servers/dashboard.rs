@@ -176,7 +176,8 @@ fn look_behind_empty_pages(admin: &str, rk: RecordKey) {
             const answer = (status, body) => Promise.resolve(new Response(JSON.stringify(body), { status }));
             window.fetch = (path, options) => {
                 const url = new URL(path, location.href);
-                if (url.pathname.endsWith('/audit')) return answer(500, { error: 'audit-failed', detail: 'a bad disk' });
+                const isAudit = url.pathname.endsWith('/audit');
+                if (isAudit) return answer(500, { error: 'audit-failed', detail: 'a bad disk' });
                 if (!url.pathname.endsWith('/records')) return real(path, options);
                 if (!url.searchParams.has('cursor')) return answer(200, { records: [], damaged: [], next: 'more' });
                 url.searchParams.delete('cursor');

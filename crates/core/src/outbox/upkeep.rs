@@ -44,7 +44,7 @@ pub trait OutboxUpkeep: fmt::Debug + Send + Sync + 'static {
     /// See [`counts`](Self::counts).
     async fn resume(&self, key: &[u8], limit: usize) -> Result<Option<usize>>;
 
-    /// Drops the row that was refused: it is never published. The key stays parked. Returns the event of the row. Returns
+    /// Drops the row that was refused: it is never published. The key stays parked. Returns the event of the row, or
     /// None if the key is not parked, is parked for another event than `expected`, or its row was published or dropped.
     ///
     /// # Errors

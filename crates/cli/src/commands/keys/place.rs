@@ -51,28 +51,30 @@ pub(super) struct PlaceArgs {
 /// The records, opened.
 #[derive(Debug)]
 pub(super) struct KeysPlace {
-    backend: Backend,
+    access: RecordAccess,
     /// The flags that name this place, for a command that the operator may run next.
     flags: String,
 }
 
 /// Both forms are asked by the same paths.
 #[derive(Debug)]
-enum Backend {
+enum RecordAccess {
     Listener(Box<AdminClient>),
     Store(Box<AdminApi>),
 }
 
 impl PlaceArgs {
     pub(super) async fn open(&self) -> Result<KeysPlace, CommandError> {
-        let backend = match (&self.admin, &self.store) {
-            (Some(url), _) => Backend::Listener(Box::new(AdminClient::new(url, self.admin_token_file.as_deref())?)),
-            (None, Some(url)) => Backend::Store(Box::new(self.open_store(url).await?)),
+        let access = match (&self.admin, &self.store) {
+            (Some(url), _) => {
+                RecordAccess::Listener(Box::new(AdminClient::new(url, self.admin_token_file.as_deref())?))
+            }
+            (None, Some(url)) => RecordAccess::Store(Box::new(self.open_store(url).await?)),
             (None, None) => {
                 return Err(CommandError::usage(anyhow!("name the place by --admin URL or --store URL")));
             }
         };
-        Ok(KeysPlace { backend, flags: self.flags() })
+        Ok(KeysPlace { access, flags: self.flags() })
     }
 
     fn flags(&self) -> String {
@@ -115,9 +117,9 @@ impl PlaceArgs {
 
 impl KeysPlace {
     pub(super) async fn get(&self, path: &str, query: &str) -> Result<Value, CommandError> {
-        let answer = match &self.backend {
-            Backend::Listener(client) => client.get(path, query).await?,
-            Backend::Store(api) => {
+        let answer = match &self.access {
+            RecordAccess::Listener(client) => client.get(path, query).await?,
+            RecordAccess::Store(api) => {
                 let call = ApiCall::read(&path.split('/').collect::<Vec<_>>(), query);
                 called(api, call).await
             }
@@ -131,9 +133,9 @@ impl KeysPlace {
         path: &str,
         body: Map<String, Value>,
     ) -> Result<Result<Value, ApiError>, CommandError> {
-        let answer = match &self.backend {
-            Backend::Listener(client) => client.post(path, body).await?,
-            Backend::Store(api) => called(api, ApiCall::write(&path.split('/').collect::<Vec<_>>(), body)).await,
+        let answer = match &self.access {
+            RecordAccess::Listener(client) => client.post(path, body).await?,
+            RecordAccess::Store(api) => called(api, ApiCall::write(&path.split('/').collect::<Vec<_>>(), body)).await,
         };
         match answer {
             Err(error) if !is_about_record(&error) => Err(self.failure(error)),

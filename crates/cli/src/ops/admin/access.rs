@@ -51,7 +51,8 @@ impl AdminAccess {
             Self::ThisHost { .. } => Some(ApiError::new(
                 StatusCode::MISDIRECTED_REQUEST,
                 "wrong-host",
-                "the Host field names another host; use an IP address or localhost, or allow the name with --admin-host",
+                "the Host field names another host; use an IP address or localhost, or allow the name with \
+                 --admin-host",
             )),
             Self::WithTokens { read, write, .. }
                 if bearer(headers).is_some_and(|shown| is_one_of([read, write], shown)) =>
