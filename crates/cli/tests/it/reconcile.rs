@@ -106,7 +106,7 @@ async fn an_attempt_that_renews_its_lease_while_the_processor_is_asked_is_not_re
     until_found(&system, &[], &only("outcome-unknown", "renews")).await;
     let records = Arc::clone(&system.records);
     let (address, asked) = start_processor_that(move || {
-        let (records, grant) = (Arc::clone(&records), grant.clone());
+        let records = Arc::clone(&records);
         Box::pin(async move {
             assert_eq!(records.renew(&grant.rk, &Claim::from(&grant)).await.unwrap(), Renewed::Yes);
             r#"{"done": [], "not_done": []}"#.to_owned()
