@@ -32,9 +32,12 @@ struct TablesVersion {
 
 impl TablesVersion {
     /// The tables and triggers that the version creates.
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        let of = |kind| self.sql.split(kind).skip(1).filter_map(|rest| rest.split_whitespace().next());
-        of("create table if not exists ").chain(of("create trigger if not exists "))
+    fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let sql = self.sql;
+        let parts = || sql.split(" if not exists ");
+        let has_kind = |before: &str| ["table", "trigger"].iter().any(|kind| before.ends_with(kind));
+        let named = parts().zip(parts().skip(1)).filter(move |(before, _)| has_kind(before));
+        named.filter_map(|(_, rest)| rest.split_whitespace().next())
     }
 }
 

@@ -8,7 +8,7 @@ use hapax_core::outbox::{Outbox, OutboxUpkeep, ParkedRow, RowId, bucket_of};
 use hapax_core::runtime::Runtime;
 use hapax_core::{EventId, Timestamp};
 
-use super::world::{LIVE, RelayWorld};
+use super::world::{LIVE, RelayWorld, pause};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -17,11 +17,10 @@ fn republish_in_many_calls(world: &RelayWorld, until: Timestamp) {
     let (outbox, runtime) = (world.outbox.clone(), Arc::clone(&world.server));
     let published = Timestamp(0)..until;
     world.server.start(async move {
-        let runtime = Arc::clone(&runtime);
         let mut last = RowId(0);
         while let Some(step) = outbox.republish(&published, last, 2).await.unwrap() {
             last = step.last;
-            runtime.sleep(Duration::from_millis(20)).await;
+            pause(&runtime, Duration::from_millis(20)).await;
         }
     });
 }
@@ -110,7 +109,7 @@ fn rows_that_become_open_all_the_time_do_not_stop_a_relay() {
         }
         for key in keys {
             while let Some(1..) = outbox.resume(&key, 10).await.unwrap() {}
-            runtime.sleep(Duration::from_millis(10)).await;
+            pause(&runtime, Duration::from_millis(10)).await;
         }
     });
     world.time.run_for(Duration::from_millis(1));

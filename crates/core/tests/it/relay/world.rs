@@ -258,6 +258,11 @@ impl RelayWorld {
     }
 }
 
+/// Lets virtual time pass.
+pub(super) async fn pause(runtime: &Process, time: Duration) {
+    runtime.sleep(time).await;
+}
+
 pub(super) fn event_id(runtime: &dyn Runtime) -> EventId {
     let mut bytes = [0; 16];
     runtime.fill_random(&mut bytes);
