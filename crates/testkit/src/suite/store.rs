@@ -66,6 +66,7 @@ pub fn cases() -> Vec<SuiteCase> {
             14 token_grows_across_release,
             14 token_grows_across_expiry,
             14 token_grows_when_record_is_gone_and_clock_steps_back needs HighWaterMark,
+            14 token_grows_after_completion_under_older_one needs HighWaterMark,
             14 token_grows_when_clock_steps_back,
             15 token_grows_over_all_keys needs HighWaterMark,
             15 token_exact_above_2_pow_50,
@@ -98,7 +99,8 @@ pub fn cases() -> Vec<SuiteCase> {
             8 complete_beats_released,
             8 complete_beats_dead,
             8 complete_beats_another_owner_under_its_token,
-            8 complete_beats_running;
+            8 complete_beats_running,
+            1 complete_batch_equals_singles;
         release:
             13 release_then_begin,
             12 release_wrong_token_noop,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use hapax_core::machine::{Cancelled, Complete, Completed, Renewed, Resolved, Settled};
 use hapax_core::store::Inserted;
 use hapax_core::{ErrorKind, Seconds, State};
@@ -10,6 +11,7 @@ use hapax_core::{ErrorKind, Seconds, State};
 use super::assertions::*;
 use super::clock::*;
 use super::operation::*;
+use super::parallel::*;
 use crate::setup::Setup;
 
 pub(super) async fn complete_then_replay(setup: &dyn Setup) {
@@ -324,4 +326,57 @@ pub(super) async fn complete_beats_running(setup: &dyn Setup) {
     let late = operation.complete(&first, "the answer").await;
     assert_eq!(late, Completed::Lost(before.clone()));
     assert_eq!(operation.record().await, before);
+}
+
+pub(super) async fn complete_batch_equals_singles(setup: &dyn Setup) {
+    let mut singles = Vec::new();
+    for n in 0..BATCH {
+        let (operation, completion) = prepare_varied(setup, n).await;
+        singles.push(describe(&operation.complete_as(&completion).await));
+    }
+    let mut prepared = Vec::new();
+    for n in BATCH..2 * BATCH {
+        prepared.push(prepare_varied(setup, n).await);
+    }
+    let batch = prepared.iter().map(|(operation, completion)| operation.complete_as(completion));
+    let batch: Vec<_> = with_deadline(join_all(batch)).await.iter().map(describe).collect();
+    assert_eq!(batch, singles);
+    for expected in ["done", "already", "lost, with an answer", "lost", "recreated", "gone"] {
+        assert!(batch.contains(&expected), "{expected} is not among {batch:?}");
+    }
+}
+
+const BATCH: u32 = 64;
+
+/// Brings the n-th operation into one of eight states, and returns a completion for it.
+async fn prepare_varied(setup: &dyn Setup, n: u32) -> (SuiteOperation, Complete) {
+    let operation = SuiteOperation::nth(setup, n);
+    let grant = operation.grant(FIRST).await;
+    let mut completion = operation.completion(&grant, "the answer");
+    match n % 8 {
+        0 => {}
+        1 => assert_eq!(operation.complete(&grant, "the answer").await, Completed::Done),
+        2 => assert_eq!(operation.complete(&grant, "another answer").await, Completed::Done),
+        3 => assert_eq!(operation.release(&grant).await, Settled::Yes),
+        4 => completion.claim.owner = SECOND,
+        5 => (completion.claim.owner, completion.fingerprint) = (SECOND, payload("another payload")),
+        // Nothing is stored under the key.
+        old => {
+            completion.age = if old == 6 { Duration::ZERO } else { RETENTION.into() };
+            return (SuiteOperation::nth(setup, n + 4 * BATCH), completion);
+        }
+    }
+    (operation, completion)
+}
+
+/// Describes a reply without its token and times.
+fn describe(completed: &Completed) -> &'static str {
+    match completed {
+        Completed::Done => "done",
+        Completed::Recreated => "recreated",
+        Completed::Already => "already",
+        Completed::Gone => "gone",
+        Completed::Lost(there) if matches!(there.state, State::Completed(_)) => "lost, with an answer",
+        Completed::Lost(_) => "lost",
+    }
 }

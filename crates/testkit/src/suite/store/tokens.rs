@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::machine::{Change, Renewed, Settled};
+use hapax_core::machine::{Change, Completed, Renewed, Settled};
 use hapax_core::store::Swapped;
 use hapax_core::{Holding, Phase, Record, State, Token};
 
@@ -60,6 +60,21 @@ pub(super) async fn token_grows_when_record_is_gone_and_clock_steps_back(setup: 
     back(setup, LONG).await;
     let grant = operation.grant(SECOND).await;
     assert!(grant.token > old, "{grant:?} after {old:?}");
+}
+
+/// The row of the record shows only the older token, and must not hide the newer one.
+pub(super) async fn token_grows_after_completion_under_older_one(setup: &dyn Setup) {
+    let operation = SuiteOperation::new(setup);
+    let first = operation.grant(FIRST).await;
+    let second = operation.take_over(setup, SECOND).await;
+    assert_eq!(operation.complete(&first, "the answer").await, Completed::Done);
+    setup.expire(&operation.rk()).await;
+    sweep_all(setup).await;
+    back(setup, LONG).await;
+    let seen = operation.read().await;
+    assert!(seen.token_high_water >= second.token, "{seen:?}");
+    let third = operation.grant(THIRD).await;
+    assert!(third.token > second.token, "{third:?} after {second:?}");
 }
 
 pub(super) async fn token_grows_when_clock_steps_back(setup: &dyn Setup) {
