@@ -78,9 +78,10 @@ impl SqlxBank {
             return Ok((StatusCode::BAD_REQUEST, "AMOUNT is a number\n").into_response());
         };
         for (name, change) in [(from, -amount), (to, amount)] {
-            let update = sqlx::query("update account set balance = balance + $2 where name = $1");
-            if update.bind(name).bind(change).execute(&mut *transaction).await?.rows_affected() == 0 {
-                return Ok((StatusCode::UNPROCESSABLE_ENTITY, "no such account\n").into_response());
+            let update = "update account set balance = balance + $2 where name = $1 and balance + $2 >= 0";
+            let update = sqlx::query(update).bind(name).bind(change);
+            if update.execute(&mut *transaction).await?.rows_affected() == 0 {
+                return Ok((StatusCode::UNPROCESSABLE_ENTITY, "no such account, or not enough money\n").into_response());
             }
         }
         let answer = format!("{order}: {}\n", entry.operation());

@@ -34,6 +34,7 @@ async fn copies() {
     assert!(first.status == 201 && first.body.starts_with("alice bob 5: 00000000"), "{}", first.body);
     assert_eq!(post(&bank, &fields(1, 'b'), "alice bob 6").status, 422);
     assert_eq!(post(&bank, &fields(2, 'c'), "alice carol 5").status, 422);
+    assert_eq!(post(&bank, &fields(3, 'd'), "alice bob 5000").status, 422);
     assert_eq!(post(&bank, "", "alice bob 5").status, 400);
     drop(bank);
     let bank = start();
