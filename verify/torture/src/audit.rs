@@ -173,7 +173,8 @@ impl TransferAudit<'_> {
         }
     }
 
-    /// Every account has what the answered orders leave it, and where the gateways hold orders, what their effects do.
+    /// Every account has the balance that the answered orders give it. Where the gateways hold orders, an order with an
+    /// effect counts, too.
     fn check_balances(&self, found: &mut Vec<FoundDamage>) {
         let mut expected: BTreeMap<&str, i64> = BTreeMap::new();
         let effects: HashSet<&str> = self.rows.effects.iter().map(|effect| &*effect.operation).collect();
