@@ -251,6 +251,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "the deadline of a test is in real time")]
     async fn a_panic_of_the_thread_takes_the_lanes_away_and_ends_the_source() {
         let lanes = SharedLanes::new(Arc::new(Tokio::current()));
         lanes.add(vec![(("orders".into(), 0), None)]);

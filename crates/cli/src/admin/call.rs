@@ -104,7 +104,11 @@ pub(crate) enum OutboxAction {
     Resume(OrderingKey),
     /// With the event that the operator saw.
     Drop(OrderingKey, EventId),
-    Republish { since: Timestamp, until: Timestamp, after: RowId },
+    Republish {
+        since: Timestamp,
+        until: Timestamp,
+        after: RowId,
+    },
 }
 
 #[derive(Clone, Debug)]

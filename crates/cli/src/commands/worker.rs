@@ -216,11 +216,8 @@ fn exit_code(ended: hapax::Result<WorkerEnd>) -> Result<ExitCode, CommandError> 
 fn service(config: &WorkerConfig, gate: Gate) -> Result<Service, anyhow::Error> {
     let target = &config.target;
     let is_secure = target.upstream.scheme == http::uri::Scheme::HTTPS;
-    let trust = if is_secure {
-        tls::client_config(target.ca.as_deref(), Some("--target-ca"))?
-    } else {
-        tls::unused_config()?
-    };
+    let trust =
+        if is_secure { tls::client_config(target.ca.as_deref(), Some("--target-ca"))? } else { tls::unused_config()? };
     let authority = &target.upstream.authority;
     let port = authority.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
     Ok(Service {

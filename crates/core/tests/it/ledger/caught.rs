@@ -44,7 +44,7 @@ impl Recorder for NameRecorder {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let layer = key.labels().map(|label| label.value()).collect::<String>();
+        let layer = key.labels().map(metrics::Label::value).collect::<String>();
         self.0.lock().unwrap().push(format!("{} {layer}", key.name()));
         Counter::noop()
     }

@@ -200,9 +200,8 @@ async fn refused_and_gone() {
     store(&schema.url()).read(&rk).await.unwrap();
     schema.admin().batch_execute(REFUSES_ALL).await.unwrap();
     schema.admin().batch_execute("select pg_advisory_lock(7)").await.unwrap();
-    let statements = async || -> i64 {
-        schema.admin().query_one("select last_value from statements", &[]).await.unwrap().get(0)
-    };
+    let statements =
+        async || -> i64 { schema.admin().query_one("select last_value from statements", &[]).await.unwrap().get(0) };
     // Has no connection yet, so the calls are in one batch. Its first half is the second statement.
     let store = store(&format!("{}&connections=1", schema.url()));
     tokio::select! {
