@@ -36,11 +36,19 @@ struct LastFailures {
     refusal: Option<Error>,
     /// The driver's own words. They name the address of the broker.
     reason: Option<String>,
+    /// Whether metadata was asked for before.
+    was_asked: bool,
 }
 
 impl ConnectionFailures {
-    fn forget(&self) {
-        *self.0.lock() = LastFailures::default();
+    /// Begins a request for metadata. What was reported since the one before, for instance while a broker started, may
+    /// not be true any more. The reports of a new client are kept: the driver says the same thing only once in a while.
+    fn begin_request(&self) {
+        let mut last = self.0.lock();
+        if last.was_asked {
+            last.refusal = None;
+        }
+        last.was_asked = true;
     }
 
     fn refusal(&self) -> Option<Error> {
@@ -117,9 +125,8 @@ pub(super) fn fetch_metadata<C: ConsumerContext>(
     topic: &str,
     is_awaited: impl Fn() -> bool,
 ) -> Result<Metadata> {
-    // What was reported before, for instance while a broker started, is no reason any more.
     take_reports(consumer);
-    failures.forget();
+    failures.begin_request();
     let mut last = None;
     for within in TRIES {
         match consumer.fetch_metadata(Some(topic), within) {
@@ -166,8 +173,18 @@ mod tests {
             error.ends_with("no Kafka broker can be reached: a:9092: Connect failed: Connection refused"),
             "{error}"
         );
-        failures.forget();
-        assert!(failures.unreachable().to_string().ends_with("no Kafka broker can be reached"));
+        let unknown = ConnectionFailures::default().unreachable();
+        assert!(unknown.to_string().ends_with("no Kafka broker can be reached"));
+    }
+
+    #[test]
+    fn a_refusal_that_a_new_client_has_got_counts_and_an_old_one_does_not() {
+        let failures = after(RDKafkaErrorCode::SSL, "certificate verify failed");
+        failures.begin_request();
+        assert!(failures.refusal().is_some());
+        failures.error(KafkaError::Global(RDKafkaErrorCode::SSL), "certificate verify failed");
+        failures.begin_request();
+        assert!(failures.refusal().is_none());
     }
 
     #[test]
