@@ -106,7 +106,8 @@ pub(crate) enum OutboxAction {
     Drop(OrderingKey, EventId),
     Republish {
         since: Timestamp,
-        until: Timestamp,
+        /// The time of the call on the clock of the database, if there is none.
+        until: Option<Timestamp>,
         after: RowId,
     },
 }
@@ -277,7 +278,11 @@ impl WriteEndpoint {
                 json!({ "ordering_key": key.to_string(), "event": event.to_string() })
             }
             WriteTarget::Outbox(OutboxAction::Republish { since, until, .. }) => {
-                json!({ "since": since.0, "until": until.0 })
+                let mut range = json!({ "since": since.0 });
+                if let Some(until) = until {
+                    range["until"] = until.0.into();
+                }
+                range
             }
         };
         subject.as_object().cloned().unwrap_or_default()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::admin::call::{ListParked, OutboxAction};
 use crate::admin::{ApiError, within_deadline};
 use crate::commands::outbox::{MAX_COUNTED, STEP, counted, event_fields, parked_key};
-use crate::commands::print::hexadecimal;
+use crate::commands::print::{exact_time, hexadecimal};
 
 /// How many times [`STEP`] rows one call opens or looks at. A longer write continues with another call.
 const STEPS: usize = 20;
@@ -48,14 +48,23 @@ pub(super) async fn act(outbox: &dyn OutboxUpkeep, action: &OutboxAction) -> Res
             })
         }
         OutboxAction::Republish { since, until, after } => {
+            // An end, so that events which a relay publishes meanwhile are not opened again and again.
+            let until = match until {
+                Some(until) => *until,
+                None => within_deadline(outbox.now()).await?,
+            };
+            let published = *since..until;
+            if published.is_empty() {
+                return Err(ApiError::invalid("since must be before until, and before now"));
+            }
             let (mut rows, mut last) = (0, Some(*after));
             for _ in 0..STEPS {
                 let Some(behind) = last else { break };
-                let step = within_deadline(outbox.republish(&(*since..*until), behind, STEP)).await?;
+                let step = within_deadline(outbox.republish(&published, behind, STEP)).await?;
                 last = step.map(|step| step.last);
                 rows += step.map_or(0, |step| step.rows);
             }
-            Ok(json!({ "rows": rows, "next": last.map(|row| row.0) }))
+            Ok(json!({ "rows": rows, "until": exact_time(until), "next": last.map(|row| row.0) }))
         }
     }
 }

@@ -46,10 +46,18 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The time in the form of RFC 3339.
+/// The time in the form of RFC 3339, in milliseconds.
 pub(crate) fn time(time: Timestamp) -> String {
+    humantime::format_rfc3339_millis(system_time(time)).to_string()
+}
+
+/// The time in the form of RFC 3339, in microseconds, so that a command which gets it back means the same time.
+pub(crate) fn exact_time(time: Timestamp) -> String {
+    humantime::format_rfc3339_micros(system_time(time)).to_string()
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
     // A time that the system cannot express is damaged; the largest one shows that.
     let largest = Duration::from_secs(253_402_300_799);
-    let since = time.since(Timestamp(0)).min(largest);
-    humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + since).to_string()
+    SystemTime::UNIX_EPOCH + time.since(Timestamp(0)).min(largest)
 }

@@ -280,13 +280,14 @@ async fn every_answer_of_a_relay_fits_the_description_of_the_api() {
             ("post", "outbox/resume", "outbox/resume", json!({ "key": "acme" }), 200),
             ("post", "outbox/drop", "outbox/drop", dropped, 200),
             ("post", "outbox/republish", "outbox/republish", published, 200),
+            ("post", "outbox/republish", "outbox/republish", json!({ "since": "2200-01-01T00:00:00Z" }), 400),
             ("get", "audit", "audit", json!(null), 200),
             ("get", "records", "records", json!(null), 404),
         ],
     )
     .await;
     let audit = relay.audit("shop.db.spill");
-    assert_eq!(audit.lines().count(), 2 * 6);
+    assert_eq!(audit.lines().count(), 2 * 7);
     let drops = format!("\"event\":{}", second["event"]);
     assert_eq!(audit.matches(&drops).count(), 2, "{audit}");
 }

@@ -1,5 +1,3 @@
-use std::time::SystemTime;
-
 use bytes::Bytes;
 use hapax::EventId;
 use hapax::outbox::RowId;
@@ -79,11 +77,7 @@ impl WriteBody {
 
     pub(super) fn republish(&mut self) -> Result<OutboxAction, ApiError> {
         let since = self.instant("since")?.ok_or_else(|| ApiError::invalid("the member \"since\" is missing"))?;
-        // An end, so that events which a relay publishes meanwhile are not opened again and again.
-        let until = self.instant("until")?.unwrap_or_else(|| timestamp(SystemTime::now()));
-        if since >= until {
-            return Err(ApiError::invalid("since must be before until, and before now"));
-        }
+        let until = self.instant("until")?;
         let after = if self.left.contains_key("after") { self.number("after")? } else { 0 };
         Ok(OutboxAction::Republish { since, until, after: RowId(after) })
     }
