@@ -75,7 +75,7 @@ async fn discard(mut body: Incoming) {
 fn log_refusal(requester: &Requester, path: &str, refusal: &ApiError) {
     /// A path may have 64 KiB.
     const LONGEST: usize = 120;
-    let path = path.get(..LONGEST).unwrap_or(path);
+    let path = path.get(..path.floor_char_boundary(LONGEST)).unwrap_or_default();
     let (client, error) = (&requester.name, refusal.code);
     tracing::warn!(client, path, error, "a write over the admin API is refused, and nothing is changed");
 }

@@ -39,7 +39,7 @@ pub(super) struct PlaceArgs {
     #[arg(long, value_name = "NAME", requires = "store", default_value = "default", hide_default_value = true)]
     namespace: String,
 
-    /// File to which every write appends an event [default: that of a gateway on this store]
+    /// File to which every write appends an event [default: that of a gateway which the same user runs on this store]
     #[arg(long, value_name = "FILE", requires = "store")]
     audit_file: Option<PathBuf>,
 
