@@ -3,6 +3,7 @@
 mod access;
 mod batches;
 mod calls;
+mod disk;
 mod emitting;
 mod failovers;
 mod ledger;
@@ -27,8 +28,15 @@ use libtest_mimic::Trial;
 
 pub(crate) fn tests() -> Vec<Trial> {
     let ledgers = [ledger::tests(), ledger_failures::tests(), ledger_functions::tests(), ledger_upkeep::tests()];
-    let records =
-        [access::tests(), batches::tests(), calls::tests(), failovers::tests(), outages::tests(), schemas::tests()];
+    let records = [
+        access::tests(),
+        batches::tests(),
+        calls::tests(),
+        disk::tests(),
+        failovers::tests(),
+        outages::tests(),
+        schemas::tests(),
+    ];
     let others = [emitting::tests(), outbox::tests(), snippets::tests(), sqlx::tests(), worker::tests()];
     ledgers.into_iter().chain(records).chain(others).flatten().collect()
 }

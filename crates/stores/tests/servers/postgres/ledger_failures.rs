@@ -2,6 +2,7 @@
 //! statements.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hapax_core::gate::{Failure, Provenance, Reason};
@@ -28,6 +29,7 @@ pub(super) fn tests() -> Vec<Trial> {
         servers::test("a_row_that_a_policy_forbids_is_counted", POSTGRES, forbidden_row),
         servers::test("an_attempt_that_cannot_be_counted_stops_the_worker", POSTGRES, uncounted),
         servers::test("a_cancelled_statement_of_a_handler_is_counted", POSTGRES, cancelled),
+        servers::test("a_handler_that_leaves_its_transaction_idle_runs_again", POSTGRES, idle),
     ]
 }
 
@@ -249,4 +251,22 @@ async fn cancelled() {
     });
     assert_eq!(refused.await.unwrap_err().reason, Reason::Dead, "one attempt was allowed");
     assert_eq!(counted(&schema).await, 1);
+}
+
+/// The server ends the session of a transaction that is idle for too long, so that nothing is committed.
+async fn idle() {
+    let (schema, _) = bank().await;
+    let limit = format!("alter role {} set idle_in_transaction_session_timeout = '200ms'", schema.name());
+    schema.admin().batch_execute(&limit).await.unwrap();
+    let ledger = ledger(&schema.url(), terms().max_attempts(1));
+    let runs = AtomicU32::new(0);
+    let result = ledger.run(call("one"), async |transaction, _| {
+        transaction.execute("update account set balance = balance + 5 where id = 1", &[]).await?;
+        if runs.fetch_add(1, Ordering::Relaxed) == 0 {
+            Tokio::current().sleep(Duration::from_secs(1)).await;
+        }
+        Ok(String::from("done"))
+    });
+    assert_eq!(with_timeout(Duration::from_secs(60), result).await.unwrap().unwrap().provenance, Provenance::Fresh);
+    assert_eq!((runs.load(Ordering::Relaxed), balances(&schema).await), (2, [15, 10]));
 }

@@ -26,7 +26,8 @@ pub(super) fn tests() -> Vec<Trial> {
     vec![
         test("a_killed_server_loses_nothing", POSTGRES, killed),
         test("a_server_that_was_stopped_grants_nothing_twice", POSTGRES, stopped),
-        test("connections_killed_under_load_lose_nothing", POSTGRES, killed_under_load),
+        test("connections_killed_under_load_lose_nothing", POSTGRES, || ended_under_load("pg_terminate_backend")),
+        test("statements_cancelled_under_load_lose_nothing", POSTGRES, || ended_under_load("pg_cancel_backend")),
         test("a_clock_step_blocks_no_key", POSTGRES, clock_steps),
     ]
 }
@@ -78,13 +79,14 @@ async fn stopped() {
     audit.assert_answers_stand().await;
 }
 
-async fn killed_under_load() {
+/// Ends sessions or statements that are active, some of them at their commit.
+async fn ended_under_load(function: &str) {
     let schema = schema().await;
     let store = store(&schema.url());
     let audit = audit(&store);
     let mut race = Box::pin(audit.race(true));
     let kill = format!(
-        "select pg_terminate_backend(pid) from pg_stat_activity where usename = '{}' and state = 'active' limit 1",
+        "select {function}(pid) from pg_stat_activity where usename = '{}' and state = 'active' limit 1",
         schema.name()
     );
     let mut killed = 0;
@@ -94,7 +96,7 @@ async fn killed_under_load() {
             sessions = schema.admin().execute(&kill, &[]), if killed < KILLS => killed += sessions.unwrap(),
         }
     };
-    println!("{killed} connections killed, {} calls unknown", audit.unknown());
+    println!("{killed} times {function}, {} calls unknown", audit.unknown());
     assert_eq!(granted, KEYS as u64);
     audit.assert_answers_stand().await;
     assert!(killed > 3);
