@@ -5,9 +5,11 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use hapax_core::Store;
@@ -67,12 +69,14 @@ fn redis_options() -> RedisServerOptions {
     RedisServerOptions::new(RedisKind::Redis).with_system_clock()
 }
 
+type HttpClient = Client<HttpConnector, Full<Bytes>>;
+
 /// What all subjects share. It lives as long as they do.
 struct KeysBench {
     runtime: Runtime,
     folder: TempDir,
     api: ServerProcess,
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: HttpClient,
     redis: RefCell<Vec<RedisServer>>,
     /// The number of the next key.
     next: RefCell<u64>,
@@ -87,7 +91,7 @@ struct MeasuredGateway {
 impl KeysBench {
     fn start() -> anyhow::Result<Self> {
         let runtime = Runtime::new()?;
-        let client = Client::builder(TokioExecutor::new()).build_http();
+        let client = new_client();
         let api = ServerProcess::start("api", |command, address| {
             command.arg("api").arg(address.to_string());
             Ok(())
@@ -114,37 +118,6 @@ impl KeysBench {
         Ok(MeasuredGateway { process, admin })
     }
 
-    fn send(&self, request: Request<Full<Bytes>>) -> impl Future<Output = anyhow::Result<Bytes>> + Send + 'static {
-        let sent = self.client.request(request);
-        async move {
-            let response = sent.await?;
-            let status = response.status();
-            let body = response.into_body().collect().await?.to_bytes();
-            ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
-            Ok(body)
-        }
-    }
-
-    /// Reads a page of the list. Returns how many records it has, and the cursor of the next one.
-    async fn page(&self, admin: SocketAddr, cursor: Option<String>) -> anyhow::Result<(usize, Option<String>)> {
-        let cursor = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
-        let uri = format!("http://{admin}/api/v1/records?limit={PAGE}{cursor}");
-        let page = self.send(Request::get(uri).body(Full::default())?).await?;
-        let page: Value = serde_json::from_slice(&page)?;
-        let count = page["records"].as_array().context("a page has no records")?.len();
-        Ok((count, page["next"].as_str().map(str::to_owned)))
-    }
-
-    /// Reads the whole list, again and again, and counts the records in `seen`.
-    async fn scan_for_ever(&self, admin: SocketAddr, seen: &RefCell<usize>) -> anyhow::Result<()> {
-        let mut cursor = None;
-        loop {
-            let (count, next) = self.page(admin, cursor).await?;
-            *seen.borrow_mut() += count;
-            cursor = next;
-        }
-    }
-
     /// Sends a payment every 4 ms, whether the one before it was answered or not. Returns the 99th percentile of the
     /// time from when it was due to its answer.
     async fn p99_of_payments(&self, public: SocketAddr) -> anyhow::Result<Duration> {
@@ -152,7 +125,7 @@ impl KeysBench {
         for number in 0..REQUESTS {
             let due = begun + PAUSE * number;
             tokio::time::sleep_until(due).await;
-            let sent = self.send(self.payment(public)?);
+            let sent = send(&self.client, self.payment(public)?);
             answers.spawn(async move { sent.await.map(|_| due.elapsed()) });
         }
         let mut times = Vec::new();
@@ -170,6 +143,53 @@ impl KeysBench {
         let request = request.header("content-type", "application/json").header("idempotency-key", key);
         Ok(request.body(Full::from("{\"amount\":500,\"currency\":\"eur\"}"))?)
     }
+}
+
+fn new_client() -> HttpClient {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+fn send(
+    client: &HttpClient,
+    request: Request<Full<Bytes>>,
+) -> impl Future<Output = anyhow::Result<Bytes>> + Send + 'static {
+    let sent = client.request(request);
+    async move {
+        let response = sent.await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
+        Ok(body)
+    }
+}
+
+/// Reads a page of the list. Returns how many records it has, and the cursor of the next one.
+async fn page(
+    client: &HttpClient,
+    admin: SocketAddr,
+    cursor: Option<String>,
+) -> anyhow::Result<(usize, Option<String>)> {
+    let cursor = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
+    let uri = format!("http://{admin}/api/v1/records?limit={PAGE}{cursor}");
+    let page = send(client, Request::get(uri).body(Full::default())?).await?;
+    let page: Value = serde_json::from_slice(&page)?;
+    let count = page["records"].as_array().context("a page has no records")?.len();
+    Ok((count, page["next"].as_str().map(str::to_owned)))
+}
+
+/// Reads the whole list, again and again, until `is_over`. Returns the number of records that it has seen. It has a
+/// thread and a client of its own, because payments that wait for a page to be parsed would look slow.
+fn scan_until(admin: SocketAddr, is_over: &AtomicBool) -> anyhow::Result<usize> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (client, mut cursor, mut seen) = (new_client(), None, 0);
+        while !is_over.load(Ordering::Relaxed) {
+            let (count, next) = page(&client, admin, cursor).await?;
+            seen += count;
+            cursor = next;
+        }
+        Ok(seen)
+    })
 }
 
 /// Begins and completes new keys.
@@ -209,7 +229,7 @@ fn first_pages(bench: &Rc<KeysBench>, gateway: &Rc<MeasuredGateway>) -> Measured
         let begun = Instant::now();
         bench.runtime.block_on(async {
             for _ in 0..PAGES {
-                let (count, _) = bench.page(gateway.admin, None).await?;
+                let (count, _) = page(&bench.client, gateway.admin, None).await?;
                 ensure!(count >= PAGE, "the first page has {count} records");
             }
             anyhow::Ok(())
@@ -236,18 +256,15 @@ fn beside_a_scan(name: &'static str, bench: &Rc<KeysBench>, gateway: &Rc<Measure
 fn payments(bench: &Rc<KeysBench>, gateway: &Rc<MeasuredGateway>, is_scanned: bool) -> MeasuredBatch {
     let (bench, gateway) = (Rc::clone(bench), Rc::clone(gateway));
     Box::new(move || {
-        let seen = RefCell::new(0);
-        let p99 = bench.runtime.block_on(async {
-            let paid = bench.p99_of_payments(gateway.process.address);
-            if !is_scanned {
-                return paid.await;
-            }
-            tokio::select! {
-                paid = paid => paid,
-                scanned = bench.scan_for_ever(gateway.admin, &seen) => scanned.and(Err(anyhow::anyhow!("no end"))),
-            }
+        let (is_over, admin) = (AtomicBool::new(false), gateway.admin);
+        let (p99, seen) = thread::scope(|scope| {
+            let scan = is_scanned.then(|| scope.spawn(|| scan_until(admin, &is_over)));
+            let p99 = bench.runtime.block_on(bench.p99_of_payments(gateway.process.address));
+            is_over.store(true, Ordering::Relaxed);
+            let seen = scan.map(|scan| scan.join().map_err(|_| anyhow!("the scan panicked"))?).transpose();
+            anyhow::Ok((p99?, seen?))
         })?;
-        let scanned = if is_scanned { format!(", {} records listed", seen.borrow()) } else { String::new() };
+        let scanned = seen.map(|seen| format!(", {seen} records listed")).unwrap_or_default();
         let note = format!("p99 {:.2} ms{scanned}", p99.as_secs_f64() * 1e3);
         Ok(BatchResult { rate: 1.0 / p99.as_secs_f64(), note })
     })

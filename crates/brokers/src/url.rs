@@ -134,6 +134,7 @@ impl BrokerUrl {
     }
 
     /// Whether there is a user without a password.
+    #[cfg(feature = "kafka")]
     pub(crate) fn lacks_password(&self) -> bool {
         self.user.is_some() && self.password.is_none() && !self.parameters.contains_key("password-file")
     }

@@ -18,7 +18,7 @@ use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
 
 use super::ledger::{call, ledger, terms};
 use super::{POSTGRES, schema};
-use crate::support::with_timeout;
+use crate::support::{until, with_timeout};
 
 pub(super) fn tests() -> Vec<Trial> {
     vec![
@@ -263,10 +263,15 @@ async fn idle() {
     let result = ledger.run(call("one"), async |transaction, _| {
         transaction.execute("update account set balance = balance + 5 where id = 1", &[]).await?;
         if runs.fetch_add(1, Ordering::Relaxed) == 0 {
-            Tokio::current().sleep(Duration::from_secs(1)).await;
+            let session: i32 = transaction.query_one("select pg_backend_pid()", &[]).await?.get(0);
+            let sessions = "select from pg_stat_activity where pid = $1";
+            until("the server has ended the session", async || {
+                schema.admin().query(sessions, &[&session]).await.unwrap().is_empty()
+            })
+            .await;
         }
         Ok(String::from("done"))
     });
-    assert_eq!(with_timeout(Duration::from_secs(60), result).await.unwrap().unwrap().provenance, Provenance::Fresh);
+    assert_eq!(result.await.unwrap().provenance, Provenance::Fresh);
     assert_eq!((runs.load(Ordering::Relaxed), balances(&schema).await), (2, [15, 10]));
 }
