@@ -55,8 +55,12 @@ pub(crate) enum AnswerForm {
     Either,
 }
 
-/// How many records one request to the store reads. Each may have an answer of 1 MiB.
-const CHUNK: usize = 100;
+/// How many records one request to the store reads. Each may have an answer of 1 MiB, and requests wait meanwhile.
+const CHUNK: usize = 50;
+
+/// The pause before the next page. Between the chunks of a page, the pause is as long as the last chunk took: a list
+/// leaves half of the time to requests.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How long one page may take. A list with a filter that fits few records continues behind its cursor.
 const PAGE_TIME: Duration = Duration::from_millis(500);
@@ -73,7 +77,10 @@ impl RecordDesk {
         }
         let mut next = ask.from.clone();
         let (mut records, mut damaged) = (Vec::new(), Vec::new());
+        let mut pause = if next.is_some() { PAUSE } else { Duration::ZERO };
         loop {
+            Tokio::current().sleep(pause).await;
+            let begun = Instant::now();
             scan = next.take().map_or(scan.clone(), |position| scan.from(position));
             let chunk = within_deadline(self.store.inspect.scan(&scan)).await?;
             let now = Tokio::current().wall_now();
@@ -89,6 +96,7 @@ impl RecordDesk {
             if next.is_none() || records.len() >= ask.limit || started.elapsed() >= PAGE_TIME {
                 break;
             }
+            pause = begun.elapsed();
         }
         let next = next.map(|position| hexadecimal(&position.0));
         Ok(json!({ "records": records, "damaged": damaged, "next": next }))
