@@ -27,6 +27,8 @@ pub(crate) struct ProcessSpec {
     pub(crate) address: SocketAddr,
     /// Where its output goes.
     pub(crate) log: PathBuf,
+    /// With this code it may end by itself during its start, because a server is away. Then it starts again.
+    pub(crate) unavailable: Option<i32>,
 }
 
 /// A process that always listens on the same port. It ends when it is dropped.
@@ -58,6 +60,7 @@ impl RestartableProcess {
     /// If the process had ended by itself before, or does not start again.
     pub(crate) async fn kill_and_restart(&self, outage: Duration) -> Result<()> {
         let mut child = self.child.lock().await;
+        self.spec.start_if_unavailable(&mut child).await?;
         let mut killed = child.take().context("an earlier restart failed")?;
         if let Some(status) = killed.try_wait()? {
             bail!(self.spec.ended(status));
@@ -70,11 +73,18 @@ impl RestartableProcess {
 
     /// Stops the process for a time (SIGSTOP), and lets it go on.
     pub(crate) async fn pause(&self, length: Duration) -> Result<()> {
-        let child = self.child.lock().await;
+        let mut child = self.child.lock().await;
+        self.spec.start_if_unavailable(&mut child).await?;
         let id = child.as_ref().and_then(Child::id).context("an earlier restart failed")?;
         signal(id, Signal::STOP)?;
         sleep(length).await;
         signal(id, Signal::CONT)
+    }
+
+    /// Starts the process again if it has ended because a server was away. Leaves it alone while it has a fault.
+    pub(crate) async fn start_if_unavailable(&self) -> Result<()> {
+        let Ok(mut child) = self.child.try_lock() else { return Ok(()) };
+        self.spec.start_if_unavailable(&mut child).await
     }
 
     /// Asks the process to end (SIGTERM), and waits until it has.
@@ -111,6 +121,15 @@ impl ProcessSpec {
             self.check_deadline(begun)?;
             sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    async fn start_if_unavailable(&self, child: &mut Option<Child>) -> Result<()> {
+        let Some(running) = child else { return Ok(()) };
+        let ended = running.try_wait()?.and_then(|status| status.code());
+        if ended.is_some() && ended == self.unavailable {
+            *child = Some(self.launch().await?);
+        }
+        Ok(())
     }
 
     fn check_deadline(&self, begun: Instant) -> Result<()> {

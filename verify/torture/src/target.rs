@@ -29,7 +29,6 @@ use tokio::time::sleep;
 
 use attempts::ServiceJournal;
 use faults::FaultWindow;
-use source::TargetQueue;
 use world::TargetWorld;
 
 /// How many messages are in the source at the same time, and how many are sent every 20 ms: so that faults are rare
@@ -106,11 +105,11 @@ pub async fn run(options: TargetOptions, folder: &Path) -> Result<TargetResult> 
         let (world, acknowledged) = (Arc::clone(&world), acknowledged.clone());
         faults.spawn(async move { fault.happen(&world, acknowledged).await });
     }
-    send_everything(&world.queue, &messages, &progress).await?;
+    send_everything(&world, &messages, &progress).await?;
     // A fault may wait for a message that is acknowledged only after everything is sent.
-    let ((happened, windows), ()) = tokio::try_join!(join_faults(faults), drain(&world.queue, &messages, &progress))?;
+    let ((happened, windows), ()) = tokio::try_join!(join_faults(faults), drain(&world, &messages, &progress))?;
     // The last ones may have brought messages back.
-    drain(&world.queue, &messages, &progress).await?;
+    drain(&world, &messages, &progress).await?;
     for worker in &world.workers {
         let status = worker.terminate().await?;
         ensure!(status.success(), "a worker that was idle ended with {status}");
@@ -130,15 +129,17 @@ pub async fn run(options: TargetOptions, folder: &Path) -> Result<TargetResult> 
 }
 
 /// Sends the messages, a little ahead of those that are acknowledged.
-async fn send_everything(queue: &TargetQueue, messages: &[String], progress: &watch::Sender<usize>) -> Result<()> {
-    let mut sent = 0;
+async fn send_everything(world: &TargetWorld, messages: &[String], progress: &watch::Sender<usize>) -> Result<()> {
+    let (queue, mut sent, mut moved) = (&world.queue, 0, Instant::now());
     while sent < messages.len() {
+        ensure!(moved.elapsed() < STALLED, "only {sent} of {} messages could be sent", messages.len());
+        world.start_unavailable_workers().await?;
         let waiting = queue.waiting(sent).await?;
         progress.send_replace(sent - waiting.min(sent));
         if waiting < AHEAD {
             let next = (sent + AT_ONCE).min(messages.len());
             queue.send(&messages[sent..next]).await?;
-            sent = next;
+            (sent, moved) = (next, Instant::now());
         }
         sleep(Duration::from_millis(20)).await;
     }
@@ -157,10 +158,11 @@ async fn join_faults(mut faults: PlannedFaults) -> Result<(BTreeMap<TargetFault,
 }
 
 /// Waits until every message is acknowledged.
-async fn drain(queue: &TargetQueue, messages: &[String], progress: &watch::Sender<usize>) -> Result<()> {
+async fn drain(world: &TargetWorld, messages: &[String], progress: &watch::Sender<usize>) -> Result<()> {
     let (mut last, mut changed) = (usize::MAX, Instant::now());
     loop {
-        let waiting = queue.waiting(messages.len()).await?;
+        world.start_unavailable_workers().await?;
+        let waiting = world.queue.waiting(messages.len()).await?;
         progress.send_replace(messages.len() - waiting);
         match waiting {
             0 => return Ok(()),

@@ -135,7 +135,7 @@ fn service(folder: &Path, database: &Proxy, tortured: TorturedService) -> Result
     let address = free_address(random())?;
     let url = format!("postgres://postgres@{}/postgres", database.address());
     let arguments = script.into_iter().chain([url.into(), address.port().to_string().into()]).collect();
-    Ok(ProcessSpec { program, arguments, address, log: empty_file(&folder.join("service.log"))? })
+    Ok(ProcessSpec { program, arguments, address, log: empty_file(&folder.join("service.log"))?, unavailable: None })
 }
 
 /// A service in Rust creates its tables itself.
@@ -153,7 +153,13 @@ fn gateway(folder: &Path, options: &str) -> Result<ProcessSpec> {
         format!("gateway --listen {address} --admin {admin} {options} --namespace {NAMESPACE} --lease 2s --data-dir");
     let mut arguments: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
     arguments.push(folder.join("gateway").into());
-    Ok(ProcessSpec { program: built("hapax")?, arguments, address, log: empty_file(&folder.join("gateway.log"))? })
+    Ok(ProcessSpec {
+        program: built("hapax")?,
+        arguments,
+        address,
+        log: empty_file(&folder.join("gateway.log"))?,
+        unavailable: None,
+    })
 }
 
 /// Two runs at the same time look for ports in different places.

@@ -51,6 +51,14 @@ impl TargetWorld {
         Ok(Self { queue, service, workers, journal, store, broker_turn: Mutex::default() })
     }
 
+    /// Starts workers again that began while the broker was down.
+    pub(super) async fn start_unavailable_workers(&self) -> Result<()> {
+        for worker in &self.workers {
+            worker.start_if_unavailable().await?;
+        }
+        Ok(())
+    }
+
     /// The reasons of the dead letters of each key, as `hapax dead list` shows them.
     pub(super) async fn letters(&self, keys: &[String]) -> Result<BTreeMap<String, Vec<String>>> {
         let mut command = Command::new(built("hapax")?);
@@ -81,7 +89,7 @@ fn service(folder: &Path, journal: &Path, options: &TargetOptions) -> Result<Pro
     let arguments =
         vec![address.port().to_string().into(), journal.into(), options.seed.to_string().into(), mood.into()];
     let program = built("hapax-torture-target-service")?;
-    Ok(ProcessSpec { program, arguments, address, log: empty_file(&folder.join("service.log"))? })
+    Ok(ProcessSpec { program, arguments, address, log: empty_file(&folder.join("service.log"))?, unavailable: None })
 }
 
 /// What the command lines of both workers have in common.
@@ -105,6 +113,6 @@ impl WorkerSpecs<'_> {
         );
         let arguments: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
         let log = empty_file(&folder.join(format!("{name}.log")))?;
-        Ok(ProcessSpec { program: built("hapax")?, arguments, address, log })
+        Ok(ProcessSpec { program: built("hapax")?, arguments, address, log, unavailable: Some(3) })
     }
 }
