@@ -71,7 +71,6 @@ mod without {
 
     pub(crate) fn push_metrics(_: &PrometheusHandle) {}
 
-    #[expect(clippy::unused_async, reason = "as with the feature")]
     pub(crate) async fn end_within(_: Duration) {}
 }
 
