@@ -58,8 +58,8 @@ pub(crate) enum AnswerForm {
 /// How many records one request to the store reads. Each may have an answer of 1 MiB, and requests wait meanwhile.
 const CHUNK: usize = 50;
 
-/// The pause before the next page. Between the chunks of a page, the pause is as long as the last chunk took: a list
-/// leaves half of the time to requests.
+/// The pause before a page that continues a list. Between the chunks of a page, the pause is as long as the last chunk
+/// took, rounded up to the milliseconds of the timer: a list leaves at least half of the time to requests.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How long one page may take. A list with a filter that fits few records continues behind its cursor.
