@@ -118,18 +118,22 @@ impl Outbox for PostgresOutbox {
         let buckets: Vec<i16> = cursors.iter().map(|cursor| cursor.bucket.into()).collect();
         let after: Vec<i64> = cursors.iter().map(|cursor| stored(cursor.after)).collect();
         let limits: Vec<i64> = cursors.iter().map(|cursor| cursor.limit.into()).collect();
-        let parameters: [Parameter<'_>; 4] = [
+        let largest = limits.iter().max().copied().unwrap_or_default();
+        let parameters: [Parameter<'_>; 5] = [
             (&buckets, Type::INT2_ARRAY),
             (&after, Type::INT8_ARRAY),
             (&limits, Type::INT8_ARRAY),
             (&count(bytes), Type::INT8),
+            (&largest, Type::INT8),
         ];
         let rows = self.query(&self.sql.read, &parameters).await?;
         let first = rows.first().ok_or_else(|| Error::new(ErrorKind::Unusable, NO_COUNTER))?;
         let rewinds = column::<i64>(first, "rewinds")?.unsigned_abs();
         let found =
             column::<Option<i64>>(first, "found")?.map_or(0, |found| usize::try_from(found).unwrap_or_default());
-        let rows = rows.iter().filter_map(|row| columns::open_row(row).transpose()).collect::<Result<Vec<_>>>()?;
+        let rows = rows.iter().filter_map(|row| columns::open_row(row).transpose());
+        let mut rows = rows.collect::<Result<Vec<_>>>()?;
+        rows.sort_unstable_by_key(|row| row.id);
         Ok(OpenRows { is_cut: rows.len() < found, rows, rewinds })
     }
 
