@@ -126,9 +126,19 @@ impl BucketRows {
         self.rows.len()
     }
 
+    /// The number of held rows behind the cursor. The next read brings them again.
+    pub(super) fn undecided(&self) -> usize {
+        self.rows.range(RowId(self.cursor.0 + 1)..).count()
+    }
+
     /// The bytes of the events that are held.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The number of held rows that have failed.
+    pub(super) fn failing(&self) -> usize {
+        self.failing
     }
 
     /// The number of rows in flight.

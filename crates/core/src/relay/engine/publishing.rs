@@ -26,7 +26,7 @@ const LONGEST_AFTER: Duration = Duration::from_secs(3600);
 const FAILURES_EVERY: Duration = Duration::from_secs(10);
 
 /// The number of rows that are marked, or set aside, in one call.
-const MAX_MARKED: usize = 1024;
+const MAX_MARKED: usize = 2048;
 
 /// The pause after a mark that failed.
 const FAILURE_PAUSE: Duration = Duration::from_millis(500);

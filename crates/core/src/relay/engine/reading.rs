@@ -44,7 +44,9 @@ const WHOLE_EVERY: Duration = Duration::from_secs(30);
 /// How often everything is read again because rows became open. An operator may open rows many times a second.
 const REWIND_EVERY: Duration = Duration::from_secs(1);
 
-/// The number of rows that are read from one bucket at most, beyond those that are held.
+/// The number of rows that one read brings at most, beyond those that are held, and of one bucket. Publications overlap
+/// with a read of the next rows, and start earlier if that is short.
+const MAX_READ: usize = 4096;
 const MAX_ROWS: usize = 1024;
 const MIN_ROWS: usize = 16;
 
@@ -249,9 +251,13 @@ impl RelayEngine {
         }
     }
 
+    /// Whether there is room for more rows. While many rows wait to be published, a read is worth its cost only if it
+    /// brings many more.
     fn has_room(&self) -> bool {
         let (rows, bytes) = self.held();
-        rows < self.settings.max_held && bytes < self.settings.max_held_bytes
+        let failing: usize = self.buckets.values().map(|bucket| bucket.rows.failing()).sum();
+        let most = self.settings.max_held - MAX_READ.min(self.settings.max_held / 4);
+        rows < self.settings.max_held && rows - failing < most && bytes < self.settings.max_held_bytes
     }
 
     /// The rows and bytes that are held. A row whose key is to be parked counts, too.
@@ -270,7 +276,7 @@ impl RelayEngine {
 
     fn read(&mut self, now: Duration) {
         let (rows, _) = self.held();
-        let room = self.settings.max_held.saturating_sub(rows) / self.buckets.len().max(1);
+        let room = self.settings.max_held.saturating_sub(rows).min(MAX_READ) / self.buckets.len().max(1);
         let most_failing = self.failing_room(now).rows;
         let is_whole = std::mem::take(&mut self.reading.is_whole);
         let restarted = self.next_restart(now);
@@ -281,7 +287,7 @@ impl RelayEngine {
             }
             bucket.rows.begin_read(now, most_failing);
             // Rows that are held and not decided are read again.
-            let limit = bucket.rows.len().saturating_add(room.clamp(MIN_ROWS, MAX_ROWS) * bucket.growth);
+            let limit = bucket.rows.undecided() + room.clamp(MIN_ROWS, MAX_ROWS) * bucket.growth;
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             // The cursor stays where it is until the rows are there: a read that fails costs nothing.
             let is_restart = restarted == Some(*number);
