@@ -6,7 +6,7 @@ use hapax_testkit::servers::PostgresServer;
 use super::brokers::{BareEvent, BenchBroker};
 use crate::harness::{BatchResult, own_seconds_of_cpu};
 
-/// The rows of one turn of the loop: as many as the relay has in flight, and marks at once.
+/// The rows of one turn of the loop: as many as the relay has in flight.
 const BATCH: usize = 1024;
 
 /// Reads rows, publishes them, waits for the confirmations and marks the rows, until all are published. The commit of
