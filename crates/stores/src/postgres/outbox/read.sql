@@ -35,8 +35,8 @@ with asked as materialized (
       from found
      where (select bytes from total) <= $4 or id in (select id from summed where bytes <= $4 or is_first)
 )
-select r.rewinds, (select found from total) as found, k.id, k.bucket, k.event_id, k.namespace, k.operation, k.n, k.topic,
-       k.okey, k.type, k.source, k.content_type, k.headers::text as headers, k.payload, k.created_at,
+select r.rewinds, (select found from total) as found, k.id, k.bucket, k.event_id, k.namespace, k.operation, k.n,
+       k.topic, k.okey, k.type, k.source, k.content_type, k.headers::text as headers, k.payload, k.created_at,
        p.key is not null as is_parked
   from (select rewinds from hapax_relay limit 1) r
   left join kept k on true
