@@ -126,9 +126,9 @@ impl BucketRows {
         self.rows.len()
     }
 
-    /// The number of held rows behind the cursor. The next read brings them again.
-    pub(super) fn undecided(&self) -> usize {
-        self.rows.range(RowId(self.cursor.0 + 1)..).count()
+    /// The number of held rows behind this one.
+    pub(super) fn held_behind(&self, after: RowId) -> usize {
+        self.rows.range(RowId(after.0 + 1)..).count()
     }
 
     /// The bytes of the events that are held.

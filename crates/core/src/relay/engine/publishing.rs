@@ -242,7 +242,11 @@ impl RelayEngine {
     pub(super) fn take_set_aside(&mut self, rows: Vec<EventRow>, result: Result<()>) {
         self.is_setting_aside = false;
         match result {
-            Ok(()) => self.aside.retain(|row| !rows.contains(row)),
+            Ok(()) => {
+                for row in &rows {
+                    self.aside.remove(row);
+                }
+            }
             Err(error) => self.postpone_writes(error),
         }
     }

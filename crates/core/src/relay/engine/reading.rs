@@ -44,8 +44,8 @@ const WHOLE_EVERY: Duration = Duration::from_secs(30);
 /// How often everything is read again because rows became open. An operator may open rows many times a second.
 const REWIND_EVERY: Duration = Duration::from_secs(1);
 
-/// The number of rows that one read brings at most, beyond those that are held, and of one bucket. Publications overlap
-/// with a read of the next rows, and start earlier if that is short.
+/// The number of new rows that one read asks for at most, and for those of one bucket, unless it has grown. A short
+/// read ends sooner: its rows are published while the next ones are read.
 const MAX_READ: usize = 4096;
 const MAX_ROWS: usize = 1024;
 const MIN_ROWS: usize = 16;
@@ -116,6 +116,14 @@ impl ReadBegun {
 }
 
 impl OwnedBucket {
+    /// How many rows behind this one are read: those that are held there, which come again, and new ones. Only a read
+    /// that has grown may bring more than its share.
+    fn limit(&self, after: RowId, room: usize, share: usize) -> u32 {
+        let room = if self.growth > 1 { room } else { room.min(share) };
+        let limit = self.rows.held_behind(after) + room.clamp(MIN_ROWS, MAX_ROWS) * self.growth;
+        u32::try_from(limit).unwrap_or(u32::MAX)
+    }
+
     /// Holds rows that were read behind this one.
     ///
     /// A read that was full, and brought nothing new, has the rows of keys that wait, for instance because their first
@@ -153,7 +161,7 @@ impl OwnedBucket {
         // The cursor went back meanwhile: the next read begins there.
         let went_back = self.rows.cursor() < after || self.rows.restarts() != restarts;
         let has_moved = !went_back && self.rows.end_read(end, decided);
-        let brings_little = if went_back { has_few_keys } else { !has_new && !has_moved };
+        let brings_little = if went_back { has_few_keys } else { !has_new };
         let may_grow = is_full && brings_little && self.growth < MAX_GROWTH;
         if may_grow {
             self.growth *= 2;
@@ -252,7 +260,7 @@ impl RelayEngine {
     }
 
     /// Whether there is room for more rows. While many rows wait to be published, a read is worth its cost only if it
-    /// brings many more.
+    /// brings many more. Rows that have failed do not count there: they may stay for long.
     fn has_room(&self) -> bool {
         let (rows, bytes) = self.held();
         let failing: usize = self.buckets.values().map(|bucket| bucket.rows.failing()).sum();
@@ -276,7 +284,8 @@ impl RelayEngine {
 
     fn read(&mut self, now: Duration) {
         let (rows, _) = self.held();
-        let room = self.settings.max_held.saturating_sub(rows).min(MAX_READ) / self.buckets.len().max(1);
+        let buckets = self.buckets.len().max(1);
+        let room = self.settings.max_held.saturating_sub(rows) / buckets;
         let most_failing = self.failing_room(now).rows;
         let is_whole = std::mem::take(&mut self.reading.is_whole);
         let restarted = self.next_restart(now);
@@ -286,13 +295,10 @@ impl RelayEngine {
                 bucket.rows.restart();
             }
             bucket.rows.begin_read(now, most_failing);
-            // Rows that are held and not decided are read again.
-            let limit = bucket.rows.undecided() + room.clamp(MIN_ROWS, MAX_ROWS) * bucket.growth;
-            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             // The cursor stays where it is until the rows are there: a read that fails costs nothing.
             let is_restart = restarted == Some(*number);
             let after = if is_restart { RowId(0) } else { bucket.rows.cursor() };
-            let cursor = BucketCursor { bucket: *number, after, limit };
+            let cursor = BucketCursor { bucket: *number, after, limit: bucket.limit(after, room, MAX_READ / buckets) };
             asked.push(BucketRead {
                 ownership: bucket.ownership,
                 restarts: bucket.rows.restarts(),

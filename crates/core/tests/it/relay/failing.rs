@@ -32,6 +32,40 @@ fn undecided_rows_of_a_failing_key_do_not_keep_their_bucket_waiting() {
 }
 
 #[test]
+fn many_undecided_rows_of_a_failing_key_do_not_keep_their_bucket_waiting() {
+    let world = RelayWorld::new(1);
+    let (failing, other) = neighbours();
+    world.log.lock().fails.insert(Some(vec![failing]));
+    world.emit(Some(200), Duration::from_secs(3600), true);
+    for _ in 0..6000 {
+        world.emit(Some(failing), Duration::ZERO, true);
+    }
+    world.time.run_for(Duration::from_millis(1));
+    world.emit(Some(other), Duration::ZERO, true);
+    world.start_relay_with(|settings| settings.max_held = 16_384);
+    world.time.run_for(30 * SECOND);
+    assert_eq!(world.first_arrivals().get(&vec![other]).map(Vec::len), Some(1), "it waits behind another key");
+}
+
+#[test]
+fn a_read_from_the_first_row_passes_a_failing_key_soon() {
+    let world = RelayWorld::new(1);
+    let (failing, other) = neighbours();
+    world.log.lock().fails.insert(Some(vec![failing]));
+    for _ in 0..12_000 {
+        world.emit(Some(failing), Duration::ZERO, true);
+    }
+    world.start_relay_with(|settings| settings.max_held = 16_384);
+    world.time.run_for(5 * SECOND);
+    // Each bucket is read from its first row once in this time.
+    for count in 1..=40 {
+        world.emit(Some(other), Duration::ZERO, true);
+        world.time.run_for(SECOND);
+        assert_eq!(world.first_arrivals().get(&vec![other]).map(Vec::len), Some(count), "it waits behind another key");
+    }
+}
+
+#[test]
 fn keys_that_fail_leave_room_to_others_and_arrive_in_the_end() {
     let world = RelayWorld::new(1);
     world.log.lock().fails.insert(None);

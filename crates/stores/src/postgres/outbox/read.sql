@@ -1,9 +1,10 @@
--- Reads open rows of the buckets $1 behind the ids $2, at most $3 of each, until they have $4 bytes. The first row of
--- each bucket comes before the second one of any. One row without an id if there is none. The rows come in any order.
+-- Reads open rows of the buckets $1 behind the ids $2, at most $3 of each, until they have $4 bytes: the first row of
+-- each bucket has its bytes before the second one of any. The rows come in any order. One row without an id if there is
+-- none.
 --
 -- The arrays hide in selects, so that every plan is made for arrays of unknown length. $5, the largest of $3, tells the
--- planner how few rows there are. Without it the planner expects a tenth of each bucket, and a server with jit compiles
--- the plan, which takes far longer than the read. Only a read that is to be cut numbers its rows.
+-- planner that a bucket gives few rows. Without it the planner expects a tenth of each bucket, and a server with jit
+-- compiles the plan, which takes far longer than the read. Only a read that is to be cut numbers its rows.
 with asked as materialized (
     select u.bucket, u.after, u.most
       from unnest((select $1::smallint[]), (select $2::bigint[]), (select $3::bigint[])) u (bucket, after, most)
@@ -22,18 +23,19 @@ with asked as materialized (
 ), total as materialized (
     select count(*) as found, sum(octet_length(payload) + pg_column_size(headers)) as bytes from found
 ), placed as (
-    select id,
-           octet_length(payload) + pg_column_size(headers) as bytes,
-           row_number() over (partition by bucket order by id) as place
-      from found
+    select found.*, row_number() over (partition by bucket order by id) as place from found
 ), summed as (
-    select id, sum(bytes) over ordered as bytes, row_number() over ordered = 1 as is_first
+    select placed.*,
+           sum(octet_length(payload) + pg_column_size(headers)) over ordered as bytes,
+           row_number() over ordered = 1 as is_first
       from placed
     window ordered as (order by place, id)
 ), kept as (
-    select *
+    select found.*, 0::bigint as place, 0::bigint as bytes, false as is_first
       from found
-     where (select bytes from total) <= $4 or id in (select id from summed where bytes <= $4 or is_first)
+     where (select bytes from total) <= $4
+     union all
+    select * from summed where (select bytes from total) > $4 and (bytes <= $4 or is_first)
 )
 select r.rewinds, (select found from total) as found, k.id, k.bucket, k.event_id, k.namespace, k.operation, k.n,
        k.topic, k.okey, k.type, k.source, k.content_type, k.headers::text as headers, k.payload, k.created_at,
