@@ -1,9 +1,15 @@
-use std::process::Output;
+use std::process::{Command, Output};
 
 use crate::harness::{hapax, until};
 
 fn demo(flags: &[&str]) -> (Output, String) {
-    let output = hapax().arg("demo").args(flags).output().unwrap();
+    run_demo(hapax(), flags)
+}
+
+fn run_demo(mut command: Command, flags: &[&str]) -> (Output, String) {
+    // A demo whose audit fails keeps its files.
+    let temporary = tempfile::tempdir().unwrap();
+    let output = command.env("TMPDIR", temporary.path()).arg("demo").args(flags).output().unwrap();
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     (output, text)
 }
@@ -190,12 +196,10 @@ fn a_gateway_with_a_published_bug_fails_the_audit() {
     let version = hapax().arg("--version").output().unwrap().stdout;
     assert!(String::from_utf8(version).unwrap().contains("chaos"), "the version of a chaos build must name chaos");
     for bug in ["takeover_under_hold", "tenant_ignored"] {
-        let output = hapax()
-            .args(["demo", "--gateway-only", "--payments", "200", "--crashes", "3", "--seed", "7"])
-            .env("HAPAX_CHAOS", bug)
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
+        let mut command = hapax();
+        command.env("HAPAX_CHAOS", bug);
+        let (output, text) =
+            run_demo(command, &["--gateway-only", "--payments", "200", "--crashes", "3", "--seed", "7"]);
         assert!(output.status.code() == Some(1) && text.contains("The audit FAILS"), "{bug}: {text}");
     }
 }
