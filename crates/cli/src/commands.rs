@@ -3,6 +3,7 @@
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod gateway;
+pub(crate) mod journal;
 pub(crate) mod keys;
 pub(crate) mod manual;
 pub(crate) mod migrate;

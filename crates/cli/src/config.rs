@@ -103,7 +103,7 @@ impl Config {
         let rules = Rules::read(&values)?;
         let namespace = values.one("namespace", parse::namespace)?;
         let listen = gateway::address(&values)?;
-        let data_dir = store::data_dir(&values, &store, &namespace)?;
+        let data_dir = store::data_dir(&values, &store)?;
         let gate_settings = gateway::gate_settings(&values, &rules)?;
         let (drain_delay, drain) = gateway::drain(&values)?;
         Ok(Self {

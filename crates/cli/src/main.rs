@@ -59,6 +59,8 @@ enum Command {
     Outbox(commands::outbox::OutboxArgs),
     /// List and show records, and decide about those whose outcome is unknown.
     Keys(Box<commands::keys::KeysArgs>),
+    /// Record the answers in a journal whose store was replaced by another one.
+    Journal(commands::journal::JournalArgs),
     /// Compare records, ledger and outbox while the system runs, and repair what is certain.
     Reconcile(commands::reconcile::ReconcileArgs),
     /// List the messages that nobody could process, show them, and mark them to be processed again.
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
             Command::Dead(args) => commands::dead::run(args).await,
             Command::Outbox(args) => commands::outbox::run(args).await,
             Command::Keys(args) => commands::keys::run(*args).await,
+            Command::Journal(args) => commands::journal::run(args).await,
             Command::Reconcile(args) => commands::reconcile::run(args).await,
             Command::Plan(args) => Ok(commands::plan::run(&args)),
             Command::Completions(args) => Ok(commands::manual::print_completions(&args, Cli::command())),

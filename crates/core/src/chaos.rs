@@ -58,6 +58,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("lost_goes_unheard", "a handler gets no signal that its grant was lost"),
     ("forgotten_is_lost", "a handler is cancelled when the store forgets its record, though no other attempt runs"),
     ("spill_gives_up", "a spilled answer is discarded when the store refuses it: a rotated password loses the answer"),
+    ("journal_of_any_store", "the answers of another store are adopted: one folder for the journals of two stores"),
     ("spill_never_expires", "a spilled answer is tried for ever, also when its record must have expired"),
     ("damaged_is_down", "a damaged record counts as a store that is down, so the handler runs without a record"),
     ("give_back_gives_up", "a grant is not given back if the store is full or its password has changed"),

@@ -105,7 +105,7 @@ impl fmt::Debug for Gate {
 /// # let store = Arc::new(Memory::new());
 /// use hapax::journal::MemoryJournal;
 ///
-/// // A service uses a `FileJournal`, in a folder of its own for each store.
+/// // A service uses a `FileJournal`, which carries the place of the store.
 /// let gate = Gate::builder(store, Settings::default()).journal(Arc::new(MemoryJournal::new())).build()?;
 /// # Ok(())
 /// # }

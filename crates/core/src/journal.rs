@@ -3,6 +3,7 @@
 mod entry;
 mod file;
 mod memory;
+mod place;
 
 use std::fmt;
 
@@ -13,8 +14,9 @@ use crate::key::RecordKey;
 use crate::machine::Complete;
 use crate::record::Seconds;
 
-pub use file::{FileJournal, FileJournalSettings};
+pub use file::{FileJournal, FileJournalSettings, ForeignJournal};
 pub use memory::MemoryJournal;
+pub use place::StorePlace;
 
 /// A durable list of completions. An entry that was appended and is not done survives a crash.
 ///

@@ -98,6 +98,8 @@ pub mod names {
     pub const SPILL_DEPTH: &str = "hapax_spill_depth";
     /// Age in seconds of the oldest answer in the journal, by the end of its handler. 0 if the journal is empty.
     pub const SPILL_OLDEST_SECONDS: &str = "hapax_spill_oldest_seconds";
+    /// Answers in journal files of other stores, which are left alone.
+    pub const JOURNAL_FOREIGN: &str = "hapax_journal_foreign";
     /// Damaged records that were found by a call, a completion, a release or an abandonment, or by the renewals of an
     /// attempt. An attempt that finds the same damage by a renewal and by its completion counts once.
     pub const DAMAGED: &str = "hapax_damaged_total";
@@ -250,6 +252,11 @@ pub(crate) fn spill_depth(depth: usize) {
     // Exact up to 2^52 entries.
     #[expect(clippy::cast_precision_loss, reason = "a journal holds fewer than 2^52 entries")]
     gauge!(names::SPILL_DEPTH).set(depth as f64);
+}
+
+pub(crate) fn journal_foreign(answers: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "a journal holds fewer than 2^52 entries")]
+    gauge!(names::JOURNAL_FOREIGN).set(answers as f64);
 }
 
 pub(crate) fn spill_oldest(age: Duration) {

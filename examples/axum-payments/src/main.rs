@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use hapax::http::axum::{Attempt, NotApplied};
 use hapax::http::{IdempotencyLayer, PAGE, Tenant};
-use hapax::journal::FileJournal;
+use hapax::journal::{FileJournal, StorePlace};
 use hapax::stores::Sqlite;
 use hapax::{Gate, Settings};
 use provider::{Closed, Provider};
@@ -35,7 +35,8 @@ use tokio::net::TcpListener;
 fn payments(records: &Path, provider: Arc<Provider>) -> hapax::Result<(Gate, Router)> {
     let store = Sqlite::open(records)?;
     // Keeps the answers that the store does not accept until it works again.
-    let journal = FileJournal::open(records.with_extension("spill"))?;
+    let place = StorePlace::of_file("sqlite", records);
+    let journal = FileJournal::open(records.with_extension("spill"), &place)?;
     let gate = Gate::builder(Arc::new(store), Settings::default()).journal(Arc::new(journal)).build()?;
     let idempotency = IdempotencyLayer::new(gate.clone()).tenant("payments", Tenant::Authorization)?;
     let page = idempotency.page();

@@ -132,10 +132,12 @@ async fn serve(config: &Config, opened: OpenedStore, operations: Operations) -> 
     let runtime = ExecutorRuntime::with_current_fallback();
     let start = GateStart {
         opened,
+        place: config.store.place(),
         namespace: &config.namespace,
         secret: config.has_secret.then(|| config.identity.clone()),
         settings: &config.settings,
         data_dir: config.data_dir.as_deref(),
+        more: Vec::new(),
         runtime,
         intervals,
     };

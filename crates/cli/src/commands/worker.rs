@@ -128,10 +128,12 @@ async fn start(
 ) -> Result<StartedWorker, CommandError> {
     let start = GateStart {
         opened: resources.store,
+        place: config.store.place(),
         namespace: &config.namespace,
         secret: config.secret.clone(),
         settings: &config.gate,
         data_dir: config.data_dir.as_deref(),
+        more: Vec::new(),
         runtime: Arc::clone(runtime),
         intervals: CheckIntervals::default(),
     };

@@ -67,6 +67,6 @@ pub(crate) fn audit_file(data_dir: Option<PathBuf>) -> Option<PathBuf> {
 }
 
 /// The audit file of a process with this store that keeps no other state.
-pub(crate) fn audit_file_of(store: &StoreUrl, namespace: &str) -> Option<PathBuf> {
-    audit_file(store::default_data_dir(store, namespace).ok().flatten())
+pub(crate) fn audit_file_of(store: &StoreUrl) -> Option<PathBuf> {
+    audit_file(store::default_data_dir(store).ok().flatten())
 }

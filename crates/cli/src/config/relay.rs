@@ -116,7 +116,7 @@ impl RelayConfig {
             relay: relay_settings(&values)?,
             has_notifications: values.one("notifications", parse::is_on)?,
             // A relay keeps nothing else on disk, and runs without a directory, too.
-            admin: AdminConfig::read(&values, default_data_dir(&database, NAMESPACE).ok().flatten())?,
+            admin: AdminConfig::read(&values, default_data_dir(&database).ok().flatten())?,
             database,
             log: log::read(&values)?,
             endpoints: show::endpoints(&file.endpoints),

@@ -35,23 +35,24 @@ pub(crate) const SETTINGS: &[SettingSpec] = &[
         .help("Directory for answers that the store did not confirm; one for each store")
         .details(
             "Default: FILE.spill beside a SQLite file; none for memory:; \
-             ${XDG_STATE_HOME:-~/.local/state}/hapax/NAMESPACE for every other store. \
+             a folder in ${XDG_STATE_HOME:-~/.local/state}/hapax for every other store, named after its kind and \
+             place. Answers for another store are left alone; `hapax journal adopt` records them. \
              The answers are recorded when the store works again, also after a restart.",
         ),
 ];
 
 /// Reads the directory for answers that the store did not confirm, or picks the default one.
-pub(crate) fn data_dir(values: &Values, store: &StoreUrl, namespace: &str) -> Result<Option<PathBuf>, anyhow::Error> {
+pub(crate) fn data_dir(values: &Values, store: &StoreUrl) -> Result<Option<PathBuf>, anyhow::Error> {
     match values.maybe("data-dir", parse::path)? {
         Some(chosen) => Ok(Some(chosen)),
-        None => default_data_dir(store, namespace),
+        None => default_data_dir(store),
     }
 }
 
-/// The directory that a process with this store and namespace has by default.
-pub(crate) fn default_data_dir(store: &StoreUrl, namespace: &str) -> Result<Option<PathBuf>, anyhow::Error> {
+/// The directory that a process with this store has by default.
+pub(crate) fn default_data_dir(store: &StoreUrl) -> Result<Option<PathBuf>, anyhow::Error> {
     match store.data_dir() {
-        None if !store.ends_with_process() => state_directory::default_path(namespace, std::env::var_os).map(Some),
+        None if !store.ends_with_process() => state_directory::default_path(&store.place(), std::env::var_os).map(Some),
         beside_or_none => Ok(beside_or_none),
     }
 }

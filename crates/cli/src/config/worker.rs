@@ -234,7 +234,7 @@ impl WorkerConfig {
         }
         let target = target(&values)?;
         let gate = gate_settings(&values, &target)?;
-        let data_dir = store::data_dir(&values, &store, &namespace)?;
+        let data_dir = store::data_dir(&values, &store)?;
         Ok(Self {
             identity: identity(&values, &namespace, secret.clone())?,
             worker: worker_settings(&values, &target, &gate)?,

@@ -86,6 +86,7 @@ fn describe() {
     describe_counter!(core::AMNESIA, "Losses of records by the store, detected by attempts or by its checks");
     describe_counter!(core::RECREATED, "Answers recorded although the store had lost their record");
     describe_counter!(core::UNPROTECTED, "Requests that ran without a record while the store was down");
+    describe_gauge!(core::JOURNAL_FOREIGN, "Answers for other stores in the directory of the journal, left alone");
     describe_gauge!(core::SPILL_DEPTH, "Answers in the journal that the store has not confirmed");
     describe_counter!(core::UNRECORDED, "Answers that could be written neither to the store nor to the journal");
     describe_gauge!(core::SPILL_OLDEST_SECONDS, Unit::Seconds, "Age of the oldest answer in the journal, or 0");
@@ -172,7 +173,7 @@ fn register_with_zero() {
     }
     let gauges =
         [core::IN_FLIGHT, core::FOLLOWERS, core::SPILL_DEPTH, core::HEARTBEAT_LATE_SECONDS, core::BREAKER_OPEN];
-    for name in gauges.into_iter().chain([core::SPILL_OLDEST_SECONDS, CONNECTIONS]) {
+    for name in gauges.into_iter().chain([core::SPILL_OLDEST_SECONDS, core::JOURNAL_FOREIGN, CONNECTIONS]) {
         gauge!(name).set(0.0);
     }
     for name in Problem::names().chain([OTHER_PROBLEM]) {

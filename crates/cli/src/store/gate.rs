@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hapax::journal::{FileJournal, FileJournalSettings};
+use hapax::journal::{FileJournal, FileJournalSettings, StorePlace};
 use hapax::runtime::Runtime;
 use hapax::{Gate, Identity, Settings};
 
 use crate::commands::CommandError;
 use crate::ops::admin;
 use crate::store::checks::{CheckFailure, StoreChecks};
-use crate::store::health::{CheckIntervals, StoreHealth};
+use crate::store::foreign::OwnJournal;
+use crate::store::health::{CheckIntervals, ReportFindings, StoreHealth};
 use crate::store::unverified::UnverifiedStore;
 use crate::store::wiring::OpenedStore;
 
@@ -21,12 +22,16 @@ const SHORTEST_CHECK: std::time::Duration = std::time::Duration::from_secs(3);
 /// What a gate is started with.
 pub(crate) struct GateStart<'a> {
     pub(crate) opened: OpenedStore,
+    /// Where the store is. The journal carries it.
+    pub(crate) place: StorePlace,
     pub(crate) namespace: &'a str,
     /// The configured secret, if there is one.
     pub(crate) secret: Option<Identity>,
     pub(crate) settings: &'a Settings,
     /// The directory of the journal. None without one.
     pub(crate) data_dir: Option<&'a Path>,
+    /// What is checked beside the store and the journal.
+    pub(crate) more: Vec<Arc<dyn ReportFindings>>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) intervals: CheckIntervals,
 }
@@ -62,7 +67,9 @@ impl GateStart<'_> {
             gate = gate.journal(Arc::clone(journal) as _);
         }
         let gate = gate.build().map_err(CommandError::cannot_start)?;
-        let health = Arc::new(StoreHealth::new(checks, gate.clone(), unverified));
+        let own = journal.clone().map(|journal| Arc::new(OwnJournal { journal, place: self.place }) as _);
+        let more = self.more.into_iter().chain(own).collect();
+        let health = Arc::new(StoreHealth::new(checks, gate.clone(), unverified, more));
         health.record_start(checked);
         let repeated = Arc::clone(&health);
         let intervals = self.intervals;
@@ -76,7 +83,8 @@ impl GateStart<'_> {
         let Some(directory) = self.data_dir else {
             return Ok(None);
         };
-        let journal = FileJournal::with(directory, Arc::clone(&self.runtime), FileJournalSettings::default());
+        let journal =
+            FileJournal::with(directory, &self.place, Arc::clone(&self.runtime), FileJournalSettings::default());
         journal.map(|journal| Some(Arc::new(journal))).map_err(CommandError::cannot_start)
     }
 }

@@ -1,6 +1,7 @@
 //! Repeats the checks of the store while the process runs, and reports whether the process is ready for requests.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,12 @@ impl Default for CheckIntervals {
     }
 }
 
+/// What a process has beside its store that may need an operator.
+pub(crate) trait ReportFindings: fmt::Debug + Send + Sync {
+    /// What was found now.
+    fn findings(&self) -> Vec<Finding>;
+}
+
 /// Repeats the checks of the store as long as the process runs.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
@@ -37,6 +44,8 @@ pub(crate) struct StoreHealth {
     /// Refuses begins until the start-up checks pass. None if they passed when the process started.
     unverified: Option<Arc<UnverifiedStore>>,
     gate: Gate,
+    /// What is checked beside the store.
+    more: Vec<Arc<dyn ReportFindings>>,
     /// The policy of the trial calls that detect that a store is back.
     trial: Policy,
     last: Mutex<LastCheck>,
@@ -57,12 +66,17 @@ struct LastCheck {
 }
 
 impl StoreHealth {
-    pub(crate) fn new(checks: StoreChecks, gate: Gate, unverified: Option<Arc<UnverifiedStore>>) -> Self {
+    pub(crate) fn new(
+        checks: StoreChecks,
+        gate: Gate,
+        unverified: Option<Arc<UnverifiedStore>>,
+        more: Vec<Arc<dyn ReportFindings>>,
+    ) -> Self {
         let mut trial = Policy::default();
         trial.retention = TRIAL_RETENTION.into();
         trial.on_lapse = OnLapse::Retry(Repeatable::declared("a trial call has no effect"));
         trial.on_store_down = OnStoreDown::Reject;
-        Self { checks, unverified, gate, trial, last: Mutex::default() }
+        Self { checks, unverified, gate, more, trial, last: Mutex::default() }
     }
 
     fn is_verified(&self) -> bool {
@@ -90,9 +104,19 @@ impl StoreHealth {
     /// Records the result of the start-up checks.
     pub(crate) fn record_start(&self, passed: Result<Vec<Finding>, CheckFailure>) {
         match passed {
-            Ok(findings) => self.record_check(&findings),
+            Ok(findings) => self.record_check(&self.with_more(findings)),
             Err(failure) => self.log_failure(failure),
         }
+    }
+
+    /// The findings about the store and about what is checked beside it.
+    async fn findings(&self) -> Result<Vec<Finding>, Error> {
+        self.checks.findings().await.map(|findings| self.with_more(findings))
+    }
+
+    fn with_more(&self, mut findings: Vec<Finding>) -> Vec<Finding> {
+        findings.extend(self.more.iter().flat_map(|more| more.findings()));
+        findings
     }
 
     async fn repeat_start_up_checks(&self) {
@@ -136,7 +160,7 @@ impl StoreHealth {
 
     async fn check(&self) {
         self.count_unknown().await;
-        match self.checks.findings().await {
+        match self.findings().await {
             Ok(findings) => self.record_check(&findings),
             Err(error) => tracing::warn!(?error, "the store could not be checked; the next check is in a minute"),
         }
@@ -186,7 +210,7 @@ impl ReportReadiness for StoreHealth {
         if !self.is_verified() {
             return Err(self.last.lock().failure.clone());
         }
-        let findings = self.checks.findings().await.map_err(|error| error.to_string())?;
+        let findings = self.findings().await.map_err(|error| error.to_string())?;
         // A store reports an event to only one check, so a finding of this one is kept until the next periodic check.
         self.add_findings(&findings);
         if let Some(refusal) = findings.into_iter().find(|finding| finding.severity == Severity::Refuse) {
@@ -230,7 +254,12 @@ mod tests {
         let gate = Gate::builder(Arc::clone(&store) as _, Settings::default()).build().unwrap();
         let (inspect, store): (Arc<dyn Inspect>, Arc<dyn Store>) = (Arc::clone(&store) as _, store);
         let (namespace, timeout) = ("test".to_owned(), Duration::from_secs(60));
-        StoreHealth::new(StoreChecks { store, inspect, runtime, namespace, secret: None, timeout }, gate, None)
+        StoreHealth::new(
+            StoreChecks { store, inspect, runtime, namespace, secret: None, timeout },
+            gate,
+            None,
+            Vec::new(),
+        )
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use hapax::Store;
 use hapax::runtime::Runtime;
+use hapax::journal::StorePlace;
 use hapax::store::{Inspect, Memory, MemorySettings};
 #[cfg(feature = "postgres")]
 use hapax::stores::PostgresUrl;
@@ -106,6 +107,19 @@ impl std::str::FromStr for StoreUrl {
 
 impl StoreUrl {
     /// The default directory of the journal, next to the store's file. Each store has its own, because a completion in
+    /// The kind and place of the store, without credentials.
+    pub(crate) fn place(&self) -> StorePlace {
+        match self {
+            Self::Memory => StorePlace::new("memory:"),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => url.place(),
+            #[cfg(feature = "redis")]
+            Self::Redis(url) => url.place(),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(path) => StorePlace::of_file("sqlite", path),
+        }
+    }
+
     /// the journal must not be recorded in another store.
     pub(crate) fn data_dir(&self) -> Option<PathBuf> {
         match self {

@@ -22,6 +22,7 @@ mod demo;
 mod disk;
 mod edited_records;
 mod file_modes;
+mod foreign_journals;
 mod forged_fields;
 #[cfg(target_os = "linux")]
 mod forwarder;

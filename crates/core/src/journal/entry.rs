@@ -4,19 +4,21 @@
 //! file    0  "hapaxjnl"            every integer is big-endian
 //!         8  mark, 16
 //!        24  check, 8
-//!        32  frames
+//!        32  frames, the place of the store first
 //!
 //! frame   0  mark, 16              entry   0  rk, 16              done   0  position of the entry, 8
 //!        16  version = 1                  16  owner, 16
-//!        17  kind: 1 entry, 2 done        32  token, 8
-//!        18  zero, 2                      40  fingerprint rule, 1
-//!        20  length of the body, 4        41  fingerprint, 12
-//!        24  check of the header, 8       53  retention in s, 4
-//!        32  body                         57  unknown retention in s, 4
-//!         …  check of the frame, 8        61  ended in µs, 8
-//!                                         69  age in µs, 8
+//!        17  kind: 1 entry, 2 done,       32  token, 8
+//!                  3 place                40  fingerprint rule, 1
+//!        18  zero, 2                      41  fingerprint, 12
+//!        20  length of the body, 4        53  retention in s, 4
+//!        24  check of the header, 8       57  unknown retention in s, 4
+//!        32  body                         61  ended in µs, 8       place   0  kind and place of the store, UTF-8
+//!         …  check of the frame, 8        69  age in µs, 8
 //!                                         77  the answer
 //! ```
+//!
+//! The place is written with the first entry. A file without a readable place belongs to no known store.
 //!
 //! The mark is drawn at random for each file. It shows where the next frame begins after a damaged one. The author of
 //! an answer cannot know the mark, so an answer that contains bytes of a frame is not read as one. A check is the start
@@ -32,7 +34,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::journal::Spilled;
+use crate::journal::{Spilled, StorePlace};
 use crate::key::{Fingerprint, RecordKey, Rule};
 use crate::machine::{Claim, Complete};
 use crate::record::{Owner, Seconds, Timestamp, Token};
@@ -46,6 +48,7 @@ const MAGIC: &[u8; 8] = b"hapaxjnl";
 const VERSION: u8 = 1;
 const ENTRY: u8 = 1;
 const DONE: u8 = 2;
+const PLACE: u8 = 3;
 const HEADER_LEN: usize = 32;
 const CHECK_LEN: usize = 8;
 const ENTRY_LEN: usize = 77;
@@ -83,10 +86,14 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Starts at the end of a file. An empty file gets its header first.
-    pub(super) fn after(end: u64, mark: FileMark) -> Self {
-        let bytes = if end == 0 { mark.file_header().to_vec() } else { Vec::new() };
-        Self { mark, start: end, bytes }
+    /// Starts at the end of a file. An empty file gets its header first, and the place of its store.
+    pub(super) fn after(end: u64, mark: FileMark, place: &StorePlace) -> Self {
+        let mut frames = Self { mark, start: end, bytes: Vec::new() };
+        if end == 0 {
+            frames.bytes = mark.file_header().to_vec();
+            frames.push_frame(PLACE, place.as_bytes(), &[]);
+        }
+        frames
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -148,6 +155,8 @@ impl Frames {
 pub(super) struct FileScan {
     /// None if neither the header nor the first frame can be read.
     pub(super) mark: Option<FileMark>,
+    /// None if it cannot be read.
+    pub(super) place: Option<StorePlace>,
     /// The entries that are not done, by position.
     pub(super) undone: BTreeMap<u64, EntryLocation>,
     /// Where the next frame goes. Bytes after it are the start of an interrupted append.
@@ -160,7 +169,8 @@ pub(super) struct FileScan {
 
 /// Reads a whole file. After a damaged part it goes on with the next frame.
 pub(super) fn scan(file: &[u8]) -> FileScan {
-    let mut scan = FileScan { mark: None, undone: BTreeMap::new(), end: 0, damage: None, has_unknown_frame: false };
+    let mut scan =
+        FileScan { mark: None, place: None, undone: BTreeMap::new(), end: 0, damage: None, has_unknown_frame: false };
     if file.len() < HEADER_LEN || is_zero(file) {
         // A crash interrupted the first append, so no entry was confirmed.
         return scan;
@@ -213,6 +223,7 @@ impl FileScan {
                 self.undone.insert(position, location);
             }
             Frame::Done(entry) => drop(self.undone.remove(&entry)),
+            Frame::Place(place) => self.place = Some(StorePlace::new(place)),
             Frame::Unknown => self.has_unknown_frame = true,
         }
     }
@@ -244,6 +255,8 @@ enum Frame<'a> {
     Entry(&'a [u8], &'a [u8]),
     /// The position of the entry that is done.
     Done(u64),
+    /// The place of the store.
+    Place(&'a str),
     Unknown,
 }
 
@@ -262,6 +275,7 @@ fn read_frame(rest: &[u8], position: u64, mark: FileMark) -> Option<(Frame<'_>, 
             Frame::Entry(fields, answer)
         }
         (VERSION, DONE) => Frame::Done(u64::from_be_bytes(body.try_into().ok()?)),
+        (VERSION, PLACE) => Frame::Place(std::str::from_utf8(body).ok()?),
         _ => Frame::Unknown,
     };
     Some((frame, end + CHECK_LEN))

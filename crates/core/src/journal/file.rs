@@ -6,6 +6,7 @@
 //! <directory>/spill-….journal   own, locked        emptied when all entries are done, deleted when the journal closes
 //!             spill-….journal   adopted, locked    deleted when all entries are done
 //!             spill-….journal   another process's, locked by it
+//!             spill-….journal   of another store, left alone
 //!             spill-….damaged   adopted, damaged: read as far as possible, and kept for an operator
 //! ```
 
@@ -23,8 +24,9 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::journal::{EntryNumber, Journal, Spilled};
+use crate::journal::{EntryNumber, Journal, Spilled, StorePlace};
 use crate::runtime::Runtime;
+use crate::telemetry;
 use thread::{JobReply, JournalFiles, JournalJob};
 
 /// Settings of a [`FileJournal`].
@@ -60,6 +62,9 @@ impl FileJournalSettings {
 /// A journal in a directory of files: one locked file for each running process, and the files that earlier processes
 /// left.
 ///
+/// Each file carries the [`StorePlace`] of its store. A file of another store is left alone: its answers are those of
+/// requests that never ran here. [`FileJournal::foreign`] lists such files.
+///
 /// A crash during an append loses only that append. A damaged file is reported and read as far as possible. When its
 /// readable entries are done, it is kept under another name.
 ///
@@ -70,10 +75,11 @@ impl FileJournalSettings {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> hapax::Result<()> {
 /// use hapax::Journal;
-/// use hapax::journal::FileJournal;
+/// use hapax::journal::{FileJournal, StorePlace};
 ///
 /// # let directory = std::env::temp_dir().join(format!("hapax-journal-example-{}", std::process::id()));
-/// let journal = FileJournal::open(&directory)?;
+/// let place = StorePlace::new("redis://redis.example:6379/0");
+/// let journal = FileJournal::open(&directory, &place)?;
 /// for (number, spilled) in journal.replay().await? {
 ///     // Record the completion in the store, then:
 ///     journal.done(number).await?;
@@ -87,14 +93,26 @@ pub struct FileJournal {
     directory: PathBuf,
     jobs: mpsc::Sender<JournalJob>,
     undone: Arc<AtomicUsize>,
+    foreign: Vec<ForeignJournal>,
+}
+
+/// A journal file with answers for another store. No running process has locked it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignJournal {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The store that the answers are for; [`StorePlace::unknown`] if that cannot be read.
+    pub place: StorePlace,
+    /// How many answers wait in it.
+    pub answers: usize,
 }
 
 /// How many jobs may wait for the thread. Further callers wait for a free place.
 const QUEUE: usize = 1024;
 
 impl FileJournal {
-    /// Creates the directory if it is missing and a file for this process, and adopts the files that no process has
-    /// locked. Blocks while it reads the adopted files. Uses the default settings and the current tokio runtime.
+    /// Creates the directory if it is missing and a file for this process, and adopts the files for the store at this
+    /// place that no process has locked. Blocks while it reads the adopted files. Uses the default settings and the current tokio runtime.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be created, read or written, or if its file system has no locks.
@@ -102,26 +120,46 @@ impl FileJournal {
     /// # Panics
     /// Outside of a tokio runtime.
     #[cfg(feature = "tokio")]
-    pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
+    pub fn open(directory: impl AsRef<Path>, place: &StorePlace) -> Result<Self> {
         let runtime = Arc::new(crate::runtime::Tokio::current());
-        Self::with(directory.as_ref(), runtime, FileJournalSettings::default())
+        Self::with(directory.as_ref(), place, runtime, FileJournalSettings::default())
     }
 
     /// Opens the directory with these settings, on this runtime.
     ///
     /// # Errors
     /// `Unusable` if the directory cannot be created, read or written, or if its file system has no locks.
-    pub fn with(directory: &Path, runtime: Arc<dyn Runtime>, settings: FileJournalSettings) -> Result<Self> {
+    pub fn with(
+        directory: &Path,
+        place: &StorePlace,
+        runtime: Arc<dyn Runtime>,
+        settings: FileJournalSettings,
+    ) -> Result<Self> {
         let directory = folder::prepare(directory)?;
-        let files = JournalFiles::open(&directory, &*runtime, settings)?;
-        let undone = files.undone();
+        let mut files = JournalFiles::open(&directory, place, &*runtime, settings)?;
+        let (undone, foreign) = (files.undone(), files.take_foreign());
         let (jobs, queue) = mpsc::channel(QUEUE);
         let body = Box::new(move || thread::run(files, queue));
         runtime.blocking("hapax-journal", body).map_err(|source| {
             let message = "cannot start the thread of the journal: the system has no thread left";
             Error::new(ErrorKind::Unusable, message).caused_by(source)
         })?;
-        Ok(Self { directory, jobs, undone })
+        let journal = Self { directory, jobs, undone, foreign };
+        journal.foreign();
+        Ok(journal)
+    }
+
+    /// The directory of the files, as an absolute path.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The files of other stores that were found when the journal was opened and are still there. Sets the metric
+    /// `hapax_journal_foreign`.
+    pub fn foreign(&self) -> Vec<ForeignJournal> {
+        let left: Vec<_> = self.foreign.iter().filter(|file| file.path.exists()).cloned().collect();
+        telemetry::journal_foreign(left.iter().map(|file| file.answers).sum());
+        left
     }
 
     /// Finishes the jobs so far and closes the files. Later jobs fail with `NotApplied`.

@@ -129,8 +129,8 @@ async fn an_append_cut_short_at_any_byte_loses_only_itself() {
 async fn a_damaged_file_is_reported_and_read_and_kept() {
     let entries = [1, 2, 3].map(|n| spilled(n, b"a secret"));
     let mut bytes = encode_file(&entries).await;
-    // The three entries have one length, so the middle of the file is in the second.
-    let middle = bytes.len() / 2;
+    // The three entries have one length. The header and the place (88) come before them.
+    let middle = 88 + (bytes.len() - 88) / 2;
     bytes[middle] ^= 1;
     let folder = JournalFolder::new();
     folder.write_file("spill-1.journal", &bytes);
@@ -167,8 +167,8 @@ async fn an_entry_that_is_damaged_while_the_journal_runs_stays_in_its_file() {
         journal.append(&spilled(n, b"answer")).await.unwrap();
     }
     let mut bytes = fs::read(folder.file()).unwrap();
-    // Byte 100 is in the fields of the first entry.
-    bytes[100] ^= 1;
+    // Byte 150 is in the fields of the first entry, behind the header (32), the place (56) and the frame's header (32).
+    bytes[150] ^= 1;
     fs::write(folder.file(), bytes).unwrap();
     assert_eq!(undone_in(&journal).await, [2]);
     finish_and_close(&journal).await;
@@ -178,8 +178,9 @@ async fn an_entry_that_is_damaged_while_the_journal_runs_stays_in_its_file() {
 #[tokio::test]
 async fn a_full_journal_refuses_until_its_entries_are_done() {
     let folder = JournalFolder::new();
-    // A header (32) and two entries (217 each) are 466 bytes. Even an entry without an answer (117) is too long then.
-    let journal = folder.open_with(FileJournalSettings::default().max_bytes(568));
+    // A header (32), the place (56) and two entries (217 each) are 522 bytes. Even an entry without an answer (117) is
+    // too long then.
+    let journal = folder.open_with(FileJournalSettings::default().max_bytes(624));
     let mut numbers = Vec::new();
     let refused = loop {
         match journal.append(&spilled(1, &[0; 100])).await {
@@ -189,7 +190,7 @@ async fn a_full_journal_refuses_until_its_entries_are_done() {
     };
     assert_eq!(numbers.len(), 2);
     assert_eq!(refused.kind(), ErrorKind::NotApplied);
-    assert!(refused.to_string().contains("max_bytes is 568"));
+    assert!(refused.to_string().contains("max_bytes is 624"));
 
     journal.append(&spilled(2, &[])).await.unwrap_err();
     journal.done(numbers[0]).await.unwrap();

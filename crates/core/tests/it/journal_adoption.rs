@@ -9,18 +9,18 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use hapax_core::journal::{FileJournal, FileJournalSettings};
+use hapax_core::journal::{FileJournal, FileJournalSettings, ForeignJournal, StorePlace};
 use hapax_core::runtime::{Runtime, Tokio};
 use hapax_core::{ErrorKind, Journal};
 
-use crate::journal_folder::{JournalFolder, collect_errors, encode_file, finish_and_close, spilled, undone_in};
+use crate::journal_folder::{JournalFolder, collect_errors, encode_file, finish_and_close, place, spilled, undone_in};
 
 #[tokio::test]
 async fn adopted_files_count_against_max_bytes() {
     let folder = JournalFolder::new();
     folder.write_file("spill-1.journal", &encode_file(&[spilled(1, &[0; 500])]).await);
-    // The adopted file has 649 bytes, and a new file with an empty answer has 149: too many together, but not alone.
-    let journal = folder.open_with(FileJournalSettings::default().max_bytes(700));
+    // The adopted file has 705 bytes, and a new file with an empty answer has 205: too many together, but not alone.
+    let journal = folder.open_with(FileJournalSettings::default().max_bytes(756));
     let refused = journal.append(&spilled(2, b"")).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotApplied);
     let undone = journal.replay().await.unwrap();
@@ -60,7 +60,7 @@ async fn only_this_user_can_read_the_files() {
     let folder = JournalFolder::new();
     let directory = folder.0.join("deep").join("data");
     let settings = FileJournalSettings::default();
-    let journal = FileJournal::with(&directory, Arc::new(Tokio::current()), settings).unwrap();
+    let journal = FileJournal::with(&directory, &place(), Arc::new(Tokio::current()), settings).unwrap();
     journal.append(&spilled(1, b"")).await.unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&directory), 0o700);
@@ -73,7 +73,7 @@ async fn a_path_that_is_not_a_directory_is_unusable() {
     let folder = JournalFolder::new();
     let path = folder.write_file("file", b"");
     let settings = FileJournalSettings::default();
-    let error = FileJournal::with(&path, Arc::new(Tokio::current()), settings).unwrap_err();
+    let error = FileJournal::with(&path, &place(), Arc::new(Tokio::current()), settings).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unusable);
     assert!(error.to_string().contains("check that this user may write there"));
 }
@@ -112,6 +112,57 @@ async fn the_file_of_a_live_journal_is_not_adopted() {
     }
     assert_eq!(folder.files().len(), 1);
     assert_eq!(undone_in(&first).await, [1]);
+}
+
+/// Two gateways with two stores may use one directory.
+#[tokio::test]
+async fn answers_for_another_store_are_left_alone() {
+    let folder = JournalFolder::new();
+    let bytes = encode_file(&[spilled(1, b"answer"), spilled(2, b"answer")]).await;
+    let path = folder.write_file("spill-1.journal", &bytes);
+    let other = StorePlace::new("redis://a:6379/1");
+    let (journal, errors) = collect_errors(|| folder.open_for(&other));
+    assert_eq!((undone_in(&journal).await, journal.undone()), (vec![], 0));
+    assert_eq!(journal.foreign(), [ForeignJournal { path: path.clone(), place: place(), answers: 2 }]);
+    assert!(errors.len() == 1 && errors[0].contains("redis://a:6379/0"), "{errors:?}");
+    // Its own store adopts the file, while the other journal is still open.
+    let own = folder.open();
+    assert_eq!((undone_in(&own).await, own.foreign()), (vec![1, 2], vec![]));
+    finish_and_close(&own).await;
+    assert_eq!(journal.foreign(), [], "the file is gone");
+    journal.close().await;
+    assert_eq!(folder.files(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_foreign_file_is_not_changed() {
+    let bytes = encode_file(&[spilled(1, b"answer"), spilled(2, b"answer")]).await;
+    let mut damaged = bytes.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    for content in [&bytes, &damaged, &bytes[..bytes.len() - 3]] {
+        let folder = JournalFolder::new();
+        let path = folder.write_file("spill-1.journal", content);
+        folder.open_for(&StorePlace::new("postgres://a:5432/shop")).close().await;
+        assert_eq!((folder.files(), fs::read(path).unwrap()), (vec!["spill-1.journal".into()], content.to_vec()));
+    }
+}
+
+/// The answers of a file whose place is damaged may belong to any store.
+#[tokio::test]
+async fn a_file_without_a_readable_place_is_adopted_only_by_the_unknown_place() {
+    let mut bytes = encode_file(&[spilled(1, b"answer")]).await;
+    // Behind the header of the file (32) and of the frame (32).
+    bytes[70] ^= 1;
+    let folder = JournalFolder::new();
+    folder.write_file("spill-1.journal", &bytes);
+    let journal = folder.open();
+    assert_eq!(undone_in(&journal).await, Vec::<u8>::new());
+    assert_eq!(journal.foreign()[0].place, StorePlace::unknown());
+    journal.close().await;
+    let unknown = folder.open_for(&StorePlace::unknown());
+    assert_eq!(undone_in(&unknown).await, [1]);
+    finish_and_close(&unknown).await;
+    assert_eq!(folder.files(), ["spill-1.damaged"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -239,7 +290,7 @@ async fn run_as_other_process() {
     };
     let settings = FileJournalSettings::default();
     let runtime = Arc::new(Tokio::current());
-    let journal = FileJournal::with(Path::new(&directory), runtime, settings).unwrap();
+    let journal = FileJournal::with(Path::new(&directory), &place(), runtime, settings).unwrap();
     match role.as_str() {
         "look" => println!("says: left {:?}", undone_in(&journal).await),
         "hold" => {

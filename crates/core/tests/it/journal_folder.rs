@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax_core::journal::{FileJournal, FileJournalSettings, Spilled};
+use hapax_core::journal::{FileJournal, FileJournalSettings, Spilled, StorePlace};
 use hapax_core::machine::{Claim, Complete};
 use hapax_core::runtime::Tokio;
 use hapax_core::{Fingerprint, Journal, Owner, RecordKey, Rule, Seconds, Timestamp, Token};
@@ -30,6 +30,11 @@ pub(crate) fn spilled(n: u8, answer: &[u8]) -> Spilled {
 
 pub(crate) fn name(spilled: &Spilled) -> u8 {
     spilled.rk.as_bytes()[0]
+}
+
+/// The place of the store in these tests.
+pub(crate) fn place() -> StorePlace {
+    StorePlace::new("redis://a:6379/0")
 }
 
 /// A directory for one test.
@@ -65,7 +70,12 @@ impl JournalFolder {
     }
 
     pub(crate) fn open_with(&self, settings: FileJournalSettings) -> FileJournal {
-        FileJournal::with(&self.0, Arc::new(Tokio::current()), settings).unwrap()
+        FileJournal::with(&self.0, &place(), Arc::new(Tokio::current()), settings).unwrap()
+    }
+
+    /// Opens the journal of another store.
+    pub(crate) fn open_for(&self, place: &StorePlace) -> FileJournal {
+        FileJournal::open(&self.0, place).unwrap()
     }
 
     /// Writes a file as if a process had died and left it.

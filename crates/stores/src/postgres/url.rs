@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use hapax_core::journal::StorePlace;
 use hapax_core::{Error, ErrorKind, Result};
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use url::Url;
@@ -76,6 +77,7 @@ const ENCODE: &str = "a server's URL has no fragment (#), and a value for each p
      in a password write #, ?, / and @ as %23, %3F, %2F and %40";
 const MAX_CONNECTIONS: usize = 256;
 const CONNECTIONS: usize = 4;
+const PORT: u16 = 5432;
 
 /// The parameters of a URL as they are written.
 #[derive(Default)]
@@ -212,6 +214,26 @@ impl Host {
 }
 
 impl PostgresUrl {
+    /// The place of the tables: host, port, database and schema, without credentials. Two URLs that name one server in
+    /// two ways have two places.
+    pub fn place(&self) -> StorePlace {
+        const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+        let user = || decode(self.url.username()).unwrap_or_default();
+        let database = self.database().ok().flatten().unwrap_or_else(user);
+        let database = utf8_percent_encode(&database, ENCODED);
+        let schema = self.schema.name();
+        StorePlace::new(match &self.host {
+            Host::Name(name) => {
+                let name = name.to_ascii_lowercase();
+                let name = if name.contains(':') { format!("[{name}]") } else { name };
+                format!("postgres://{name}:{}/{database}?schema={schema}", self.url.port().unwrap_or(PORT))
+            }
+            Host::Folder { path, port, .. } => {
+                format!("postgres:///{database}?host={path}&port={}&schema={schema}", port.unwrap_or(PORT))
+            }
+        })
+    }
+
     /// The driver's settings of a connection. Reads the password file.
     pub(super) fn config(&self) -> Result<Config> {
         let mut config = Config::new();
@@ -226,7 +248,7 @@ impl PostgresUrl {
                 (user.clone(), *port)
             }
         };
-        config.port(port.unwrap_or(5432)).application_name("hapax");
+        config.port(port.unwrap_or(PORT)).application_name("hapax");
         if let Some(user) = user {
             config.user(user);
         }
@@ -317,6 +339,25 @@ mod tests {
 
     fn parse(text: &str) -> Result<PostgresUrl> {
         text.parse()
+    }
+
+    #[test]
+    fn the_place_has_no_credentials_and_names_the_tables() {
+        for (url, place) in [
+            ("postgres://u:secret@DB.example/shop", "postgres://db.example:5432/shop?schema=public"),
+            (
+                "postgresql://db.example:5432/shop?schema=public&sslmode=require",
+                "postgres://db.example:5432/shop?schema=public",
+            ),
+            ("postgres://db.example/shop?schema=hapax", "postgres://db.example:5432/shop?schema=hapax"),
+            ("postgres://db.example:6000/sh%40p", "postgres://db.example:6000/sh%40p?schema=public"),
+            ("postgres://shop@[::1]", "postgres://[::1]:5432/shop?schema=public"),
+            ("postgres:///shop?host=/run/pg&user=u", "postgres:///shop?host=/run/pg&port=5432&schema=public"),
+        ] {
+            let shown = parse(url).unwrap().place().to_string();
+            assert_eq!(shown, place);
+            assert_eq!(parse(&shown).unwrap().place().to_string(), place, "a place is a URL of itself");
+        }
     }
 
     #[test]

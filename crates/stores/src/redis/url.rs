@@ -5,6 +5,7 @@ use std::fs;
 use std::str::FromStr;
 use std::time::Duration;
 
+use hapax_core::journal::StorePlace;
 use hapax_core::{Error, ErrorKind, Result};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, ClientTlsConfig, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
@@ -59,6 +60,7 @@ const PARAMETERS: &str = "password-file, ca, cert, key and connections; for unix
 const ENCODE: &str = "a server's URL has no fragment (#), and a value for each parameter; \
      in a password write #, ?, / and @ as %23, %3F, %2F and %40";
 const MAX_CONNECTIONS: usize = 64;
+const PORT: u16 = 6379;
 
 impl FromStr for RedisUrl {
     type Err = Error;
@@ -113,6 +115,20 @@ fn parse_connections(value: &str) -> Result<usize> {
 }
 
 impl RedisUrl {
+    /// The place of the records: host, port and database, or the socket, without credentials. Two URLs that name one
+    /// server in two ways have two places.
+    pub fn place(&self) -> StorePlace {
+        let info = self.url.clone().into_connection_info();
+        let database = info.map_or(0, |info| info.redis_settings().db());
+        StorePlace::new(match self.url.host_str().filter(|host| !host.is_empty()) {
+            // With and without TLS, a server has the same records.
+            Some(host) => {
+                format!("redis://{}:{}/{database}", host.to_ascii_lowercase(), self.url.port().unwrap_or(PORT))
+            }
+            None => format!("unix://{}?db={database}", self.url.path()),
+        })
+    }
+
     pub(super) fn connections(&self) -> usize {
         self.connections
     }
@@ -234,6 +250,21 @@ impl fmt::Debug for RedisUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_place_has_no_credentials_and_names_the_database() {
+        for (url, place) in [
+            ("redis://u:secret@Redis.example", "redis://redis.example:6379/0"),
+            ("rediss://redis.example:6380/2", "redis://redis.example:6380/2"),
+            ("redis://[::1]/1", "redis://[::1]:6379/1"),
+            ("unix:///run/redis.sock?user=u&pass=secret&db=3", "unix:///run/redis.sock?db=3"),
+            ("unix:///run/redis.sock", "unix:///run/redis.sock?db=0"),
+        ] {
+            let shown = url.parse::<RedisUrl>().unwrap().place().to_string();
+            assert_eq!(shown, place);
+            assert_eq!(shown.parse::<RedisUrl>().unwrap().place().to_string(), place, "a place is a URL of itself");
+        }
+    }
 
     #[test]
     fn the_error_for_a_malformed_url_says_what_to_write() {

@@ -33,7 +33,7 @@ pub(super) struct PlaceArgs {
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
-    /// The namespace of the service, for --key and for the default audit file [default: default]
+    /// The namespace of the service, for --key [default: default]
     ///
     /// The admin API knows its own. Lists, and writes of many records, are about all namespaces of the store.
     #[arg(long, value_name = "NAME", requires = "store", default_value = "default", hide_default_value = true)]
@@ -99,7 +99,7 @@ impl PlaceArgs {
         }
         let missing = || CommandError::cannot_start(anyhow!("the store has no records; name the one of the gateway"));
         let store = wiring::open_existing(&url, Arc::new(Tokio::current())).await?.ok_or_else(missing)?;
-        let audit = self.audit_file.clone().or_else(|| audit_file_of(&url, &self.namespace));
+        let audit = self.audit_file.clone().or_else(|| audit_file_of(&url));
         Ok(AdminApi {
             process: "command",
             records: Some(RecordDesk {

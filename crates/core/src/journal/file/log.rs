@@ -9,9 +9,10 @@ use bytes::Bytes;
 
 use super::folder::LockedFile;
 use super::report;
+use crate::chaos;
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::entry::{self, EntryLocation, FileMark, FileScan, Frames};
-use crate::journal::{EntryNumber, Spilled};
+use crate::journal::{EntryNumber, ForeignJournal, Spilled, StorePlace};
 use crate::runtime::Runtime;
 
 /// A file that this process has locked, and its entries that are not done.
@@ -19,6 +20,7 @@ use crate::runtime::Runtime;
 pub(super) struct JournalFile {
     locked: LockedFile,
     mark: FileMark,
+    place: StorePlace,
     end: u64,
     /// Whether a failed write may have left bytes after `end`.
     has_garbage: bool,
@@ -34,6 +36,17 @@ enum EndAction {
     SetAside,
     /// A later release wrote frames that this one cannot read, and must adopt the file.
     Leave,
+}
+
+/// What became of a file that an earlier process left.
+#[derive(Debug)]
+pub(super) enum Adopted {
+    /// Its entries are to be recorded.
+    Entries(JournalFile),
+    /// All of its entries are done.
+    Nothing,
+    /// It has entries for another store, and nothing was changed.
+    Foreign(ForeignJournal),
 }
 
 /// Why a write failed. Every entry of the write gets the same error.
@@ -55,10 +68,11 @@ impl WriteFailure {
 }
 
 impl JournalFile {
-    pub(super) fn new(locked: LockedFile, runtime: &dyn Runtime) -> Self {
+    pub(super) fn new(locked: LockedFile, place: StorePlace, runtime: &dyn Runtime) -> Self {
         Self {
             locked,
             mark: FileMark::draw(runtime),
+            place,
             end: 0,
             has_garbage: false,
             end_action: EndAction::Delete,
@@ -66,11 +80,16 @@ impl JournalFile {
         }
     }
 
-    /// Adopts a file that an earlier process left. None if all of its entries are done.
-    pub(super) fn adopt(mut locked: LockedFile, next: &mut u64) -> io::Result<Option<Self>> {
+    /// Adopts a file that an earlier process left, if its entries are for the store at this place.
+    pub(super) fn adopt(mut locked: LockedFile, place: &StorePlace, next: &mut u64) -> io::Result<Adopted> {
         let mut bytes = Vec::new();
         locked.file.read_to_end(&mut bytes)?;
         let scan = entry::scan(&bytes);
+        let own_place = scan.place.clone().unwrap_or_else(StorePlace::unknown);
+        if own_place != *place && !scan.undone.is_empty() && !chaos::on("journal_of_any_store") {
+            let answers = scan.undone.len();
+            return Ok(Adopted::Foreign(ForeignJournal { path: locked.path.clone(), place: own_place, answers }));
+        }
         let end_action = choose_end_action(&locked, &scan);
         let undone = scan.undone.into_values().map(|location| {
             *next += 1;
@@ -79,6 +98,7 @@ impl JournalFile {
         let mut log = Self {
             locked,
             mark: scan.mark.unwrap_or_default(),
+            place: own_place,
             end: scan.end,
             has_garbage: false,
             end_action,
@@ -92,9 +112,9 @@ impl JournalFile {
         }
         if log.undone.is_empty() {
             log.end();
-            return Ok(None);
+            return Ok(Adopted::Nothing);
         }
-        Ok(Some(log))
+        Ok(Adopted::Entries(log))
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -111,7 +131,7 @@ impl JournalFile {
 
     /// Frames that will go to the end of this file.
     pub(super) fn frames(&self) -> Frames {
-        Frames::after(self.end, self.mark)
+        Frames::after(self.end, self.mark, &self.place)
     }
 
     /// Writes the frames and syncs them.

@@ -4,10 +4,21 @@ use std::io;
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind};
-use crate::journal::EntryNumber;
+use crate::journal::{EntryNumber, ForeignJournal, StorePlace};
 
 pub(super) fn adopted(path: &Path, left: usize) {
     tracing::info!(path = %path.display(), left, "adopted a journal file of an earlier process");
+}
+
+pub(super) fn foreign(file: &ForeignJournal, own: &StorePlace) {
+    let (path, answers) = (file.path.display(), file.answers);
+    tracing::error!(
+        %path,
+        answers,
+        place = %file.place,
+        %own,
+        "a journal file has answers for another store and is left alone; adopt it if this store has replaced that one"
+    );
 }
 
 pub(super) fn torn(path: &Path, bytes: u64) {

@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::FileJournalSettings;
 use super::folder::LockedFile;
-use super::log::JournalFile;
+use super::log::{Adopted, JournalFile};
 use super::report;
 use crate::error::{Error, ErrorKind, Result};
 use crate::journal::entry::{EntryLocation, Frames};
-use crate::journal::{EntryNumber, Spilled};
+use crate::journal::{EntryNumber, ForeignJournal, Spilled, StorePlace};
 use crate::runtime::Runtime;
 
 /// Sends the result of a job. If the caller has gone away, the job is done all the same.
@@ -92,6 +92,7 @@ impl JobGroup {
 pub(super) struct JournalFiles {
     own: JournalFile,
     adopted: Vec<JournalFile>,
+    foreign: Vec<ForeignJournal>,
     /// The number of the newest entry.
     last: u64,
     undone: Arc<AtomicUsize>,
@@ -99,20 +100,36 @@ pub(super) struct JournalFiles {
 }
 
 impl JournalFiles {
-    pub(super) fn open(directory: &Path, runtime: &dyn Runtime, settings: FileJournalSettings) -> Result<Self> {
+    pub(super) fn open(
+        directory: &Path,
+        place: &StorePlace,
+        runtime: &dyn Runtime,
+        settings: FileJournalSettings,
+    ) -> Result<Self> {
         let own = LockedFile::create(directory, runtime)?;
         let owner = own.owner()?;
-        let own = JournalFile::new(own, runtime);
-        let mut files = Self { own, adopted: Vec::new(), last: 0, undone: Arc::default(), settings };
+        let own = JournalFile::new(own, place.clone(), runtime);
+        let (adopted, foreign) = (Vec::new(), Vec::new());
+        let mut files = Self { own, adopted, foreign, last: 0, undone: Arc::default(), settings };
         for locked in LockedFile::adopt_all(directory, owner)? {
             let path = locked.path.clone();
-            match JournalFile::adopt(locked, &mut files.last) {
-                Ok(adopted) => files.adopted.extend(adopted),
+            match JournalFile::adopt(locked, place, &mut files.last) {
+                Ok(Adopted::Entries(adopted)) => files.adopted.push(adopted),
+                Ok(Adopted::Nothing) => {}
+                Ok(Adopted::Foreign(foreign)) => {
+                    report::foreign(&foreign, place);
+                    files.foreign.push(foreign);
+                }
                 Err(error) => report::not_adopted(&path, &error),
             }
         }
         files.count_undone();
         Ok(files)
+    }
+
+    /// The files of other stores.
+    pub(super) fn take_foreign(&mut self) -> Vec<ForeignJournal> {
+        std::mem::take(&mut self.foreign)
     }
 
     /// The number of entries that are not done, for other threads.
