@@ -8,6 +8,7 @@ mod ledger_behind_gate;
 mod ledger_faults;
 mod ledger_log;
 mod ledger_sweep;
+mod ledger_unavailable;
 mod openings;
 mod outbox;
 mod queue;

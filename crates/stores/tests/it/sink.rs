@@ -76,3 +76,28 @@ async fn an_event_that_comes_again_after_the_window_is_put_in_again() {
         assert_eq!(count(&file), count_then);
     }
 }
+
+/// The queue forgets old events when it takes new ones.
+#[tokio::test]
+async fn an_event_is_recognized_until_the_end_of_the_window() {
+    let (_folder, file, sink) = open();
+    for (number, age) in [(1, 301_000), (2, 450_000), (3, 590_000)] {
+        assert!(matches!(sink.publish(&event(number, "orders")).await, Published::Yes { caught: false }));
+        let aged = format!("update hapax_queue_event set put_at = put_at - {age} where event_id = ?1");
+        assert_eq!(file.execute(&aged, [[number; 16]]).unwrap(), 1);
+    }
+    // One of them is older than the window, and is forgotten.
+    assert!(matches!(sink.publish(&event(4, "orders")).await, Published::Yes { caught: false }));
+    file.execute("update hapax_queue_event set put_at = put_at - 610000 where event_id = ?1", [[4_u8; 16]]).unwrap();
+    for number in 10..30 {
+        assert!(matches!(sink.publish(&event(number, "orders")).await, Published::Yes { caught: false }));
+    }
+    let noted = "select count(*) from hapax_queue_event where event_id = ?1";
+    let is_noted = |number: u8| file.query_row(noted, [[number; 16]], |row| row.get::<_, u32>(0)).unwrap() == 1;
+    assert_eq!([1, 2, 3, 4].map(is_noted), [true, true, true, false]);
+    for number in 1..=3 {
+        let published = sink.publish(&event(number, "orders")).await;
+        assert!(matches!(published, Published::Yes { caught: true }), "{number}: {published:?}");
+    }
+    assert_eq!(count(&file), 24);
+}

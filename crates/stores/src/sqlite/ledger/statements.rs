@@ -158,6 +158,7 @@ const MISSING: [&str; 3] = ["no such table: ", "no such column: ", " has no colu
 fn kind(error: &rusqlite::Error) -> FaultKind {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation) if chaos::on("any_violation_is_ours") => FaultKind::Conflict,
+        Some(ErrorCode::DiskFull) if chaos::on("full_disk_is_failure") => FaultKind::Failed,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => FaultKind::Conflict,
         Some(ErrorCode::DiskFull | ErrorCode::OutOfMemory | ErrorCode::SystemIoFailure) => FaultKind::Unavailable,
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::ReadOnly) => FaultKind::Unusable,
