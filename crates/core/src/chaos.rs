@@ -94,6 +94,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("extension_stops_early", "the lease of a delivery is not extended while its handler runs"),
     ("settle_old_generation", "a result is settled for a lane that was lost and came back: lanes without generation"),
     ("overtaking_within_key", "a later message of an ordering key runs while an earlier one waits for its retry"),
+    ("shared_panics_counted", "the panic of a batch is counted for each of its messages"),
     ("panic_drops_message", "a message whose handler panicked is acknowledged"),
     ("cursor_is_the_truth", "rows of a slow transaction behind the relay's cursor are lost: WHERE id > last"),
     ("id_before_xid", "a transaction draws a row id before it counts as running, so the floor passes its row"),

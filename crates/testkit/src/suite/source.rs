@@ -76,6 +76,7 @@ pub fn source_cases() -> Vec<SourceCase> {
             key_reused_with_another_payload,
             rejected_is_a_dead_letter_each_time,
             a_panic_is_unknown,
+            the_panic_of_a_shared_batch_counts_for_none_of_its_messages,
             database_down_pauses;
         order:
             every_message_has_its_effect_once,

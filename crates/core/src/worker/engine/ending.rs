@@ -70,7 +70,7 @@ impl Engine {
         // The lane may have been lost meanwhile.
         let Some(held) = self.messages.get_mut(&number) else { return };
         held.running_since = None;
-        if verdict.is_none() && jobs == 1 {
+        if verdict.is_none() && (jobs == 1 || chaos::on("shared_panics_counted")) {
             held.panics += 1;
         }
         let has_order = held.delivery.message.ordering_key.is_some();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hapax_core::broker::{DeadReason, Message};
 
 use super::ledger::{JobScript, MAX_ATTEMPTS};
-use super::world::{SourceWorld, message};
+use super::world::{MAX_PANICS, SourceWorld, message};
 
 pub(super) async fn busy_is_never_acknowledged(world: &SourceWorld) {
     // The copies get to other places, so a worker gets both at once.
@@ -77,6 +77,17 @@ pub(super) async fn a_panic_is_unknown(world: &SourceWorld) {
     world.until_finished().await;
     world.assert_effects(&["a", "b", "c", "panics"]);
     assert_eq!(world.dead_letters(), [("hopeless".to_owned(), DeadReason::OutcomeUnknown)]);
+}
+
+/// Each message has one attempt left after its panics alone. A panic of a batch with others must not take it.
+pub(super) async fn the_panic_of_a_shared_batch_counts_for_none_of_its_messages(world: &SourceWorld) {
+    let keys: Vec<String> = (0..20).map(|n| format!("free{n}")).collect();
+    keys.iter().for_each(|key| world.script(key, JobScript::PanicsAlone(MAX_PANICS - 1)));
+    world.publish(&keys).await;
+    let _worker = world.start_worker().await;
+    world.until_finished().await;
+    assert_eq!(world.dead_letters(), []);
+    world.assert_effects(&keys);
 }
 
 pub(super) async fn database_down_pauses(world: &SourceWorld) {

@@ -29,6 +29,8 @@ pub(super) enum JobScript {
     Rejects,
     /// It panics this often, then succeeds.
     Panics(u32),
+    /// It panics in each batch with others, and this often in a batch of its own, then succeeds.
+    PanicsAlone(u32),
     /// The database does not answer this often.
     Pauses(u32),
 }
@@ -51,6 +53,8 @@ struct LedgerTables {
     rows: BTreeMap<OperationId, (Fingerprint, bool)>,
     attempts: BTreeMap<OperationId, u32>,
     tries: BTreeMap<String, u32>,
+    /// How often a handler was started for a key that was alone in its batch.
+    tries_alone: BTreeMap<String, u32>,
     running: BTreeSet<OperationId>,
     effects: Vec<String>,
     copies: usize,
@@ -129,12 +133,19 @@ impl SharedLedger {
         None
     }
 
-    /// Counts a try. Returns its number and the script.
-    fn start(&self, key: &str) -> (u32, Option<JobScript>) {
+    /// Counts a try in a batch of so many jobs. Returns its number and the script.
+    fn start(&self, key: &str, jobs: usize) -> (u32, Option<JobScript>) {
         let mut tables = self.tables.lock();
+        if jobs == 1 {
+            *tables.tries_alone.entry(key.to_owned()).or_default() += 1;
+        }
         let tries = tables.tries.entry(key.to_owned()).or_default();
         *tries += 1;
         (*tries, tables.scripts.get(key).copied())
+    }
+
+    fn tries_alone(&self, key: &str) -> u32 {
+        self.tables.lock().tries_alone.get(key).copied().unwrap_or_default()
     }
 
     fn is_held(&self, key: &str) -> bool {
@@ -186,14 +197,15 @@ impl fmt::Debug for LedgerOfWorker {
 }
 
 impl LedgerOfWorker {
-    async fn run(&self, job: &Job) -> Verdict {
+    /// Runs a job in a batch of so many.
+    async fn run(&self, job: &Job, jobs: usize) -> Verdict {
         let (ledger, operation) = (&*self.ledger, job.call.operation());
         if let Some(verdict) = ledger.claim(&job.call) {
             return verdict;
         }
         let running = RunningJob(ledger, operation);
         let key = String::from_utf8_lossy(job.key.as_bytes()).into_owned();
-        let (tries, script) = ledger.start(&key);
+        let (tries, script) = ledger.start(&key, jobs);
         ledger.history.started(number_of(&job.message));
         // Even the fastest handler lets other tasks run.
         self.runtime.sleep(Duration::from_millis(1)).await;
@@ -201,6 +213,9 @@ impl LedgerOfWorker {
             Some(JobScript::Fails(times)) if tries <= times => ledger.fail(operation),
             Some(JobScript::Retries) => Verdict::Retry { after: ledger.backoff },
             Some(JobScript::Panics(times)) if tries <= times => panic!("the test lets this handler panic"),
+            Some(JobScript::PanicsAlone(times)) if jobs > 1 || ledger.tries_alone(&key) <= times => {
+                panic!("the test lets this batch panic")
+            }
             Some(JobScript::Pauses(times)) if tries <= times => Verdict::Pause { after: ledger.pause() },
             Some(JobScript::Rejects) => {
                 ledger.commit(&job.call, &key, false);
@@ -235,7 +250,8 @@ impl Process for LedgerOfWorker {
         for job in &jobs {
             let order = job.message.ordering_key.clone();
             let is_blocked = order.as_ref().is_some_and(|key| blocked.contains(key));
-            let verdict = if is_blocked { Verdict::Busy { after: self.ledger.pause() } } else { self.run(job).await };
+            let verdict =
+                if is_blocked { Verdict::Busy { after: self.ledger.pause() } } else { self.run(job, jobs.len()).await };
             match verdict {
                 Verdict::Done { .. } => self.ledger.history.ended(number_of(&job.message)),
                 // The dead letter is the end.

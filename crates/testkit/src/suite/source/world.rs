@@ -18,8 +18,8 @@ use crate::memory_dead_letters::MemoryDeadLetters;
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How often a handler may panic.
-const MAX_PANICS: u32 = 5;
+/// How often a handler may panic alone.
+pub(super) const MAX_PANICS: u32 = 5;
 
 /// A source, a ledger, dead letters, and the workers between them.
 pub(super) struct SourceWorld {
