@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         servers::test("the_error_for_a_wrong_argument_contains_the_log", name, pass_wrong_argument),
         servers::test("a_dropped_server_ends", name, drop_server),
         servers::test("each_schema_has_its_own_tables_and_clock", name, schemas),
+        servers::test("what_is_planted_in_a_search_path_is_called_and_counted", name, planted),
         servers::test("a_server_dies_with_the_process_that_started_it", name, kill_parent),
     ])
 }
@@ -130,11 +131,29 @@ async fn schemas() {
     for (schema, ahead) in [(&one, 3600), (&other, 0)] {
         let client = owner(schema).await;
         client.batch_execute("create table own (n int)").await.unwrap();
-        let now: SystemTime = client.query_one("select clock_timestamp()", &[]).await.unwrap().get(0);
-        let seen = now.duration_since(SystemTime::now()).unwrap_or_default().as_secs();
-        assert!(seen.abs_diff(ahead) < 600, "{seen}");
+        for name in ["clock_timestamp", "pg_catalog.clock_timestamp"] {
+            let now: SystemTime = client.query_one(&format!("select {name}()"), &[]).await.unwrap().get(0);
+            let seen = now.duration_since(SystemTime::now()).unwrap_or_default().as_secs();
+            assert!(seen.abs_diff(ahead) < 600, "{seen}");
+        }
         assert_eq!(value(schema.admin(), "select count(*)::text from own").await, "0");
     }
+}
+
+async fn planted() {
+    let server = start().await;
+    let schema = server.planted_schema().await.unwrap();
+    let client = owner(&schema).await;
+    for statement in ["select 2::bigint * interval '1 second'", "select pg_backend_pid()", "select sum(1)"] {
+        let error = client.query(statement, &[]).await.unwrap_err();
+        let message = error.as_db_error().map(|error| error.message().to_owned()).unwrap_or_default();
+        assert!(message.contains("was called"), "{statement}: {message}");
+    }
+    assert!(client.query("select 'a'::text", &[]).await.is_err(), "a planted type");
+    assert!(client.query("select from pg_class", &[]).await.is_err(), "a planted table");
+    let exact = "select 2::double precision * interval '1 second', pg_catalog.pg_backend_pid()";
+    client.query_one(exact, &[]).await.unwrap();
+    assert_eq!(schema.planted_calls().await.unwrap(), 3);
 }
 
 async fn owner(schema: &PostgresSchema) -> Client {

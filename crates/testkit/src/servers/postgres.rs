@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 
 use super::process::{PORTS, ServiceProcess, poll};
@@ -53,6 +53,10 @@ pub struct PostgresServer {
     address: SocketAddr,
     process: ServiceProcess,
     schemas: AtomicU32,
+    /// Set once the clock of the server can be stepped.
+    has_clock: OnceCell<()>,
+    /// Set once the schema `planted` is there.
+    is_planted: OnceCell<()>,
 }
 
 /// The server that the tests of this process share.
@@ -70,7 +74,8 @@ impl PostgresServer {
     /// If the future is dropped, the server is killed.
     pub async fn start(options: PostgresServerOptions) -> io::Result<Self> {
         let (address, process) = (ports::free()?, ServiceProcess::new("postgres")?);
-        let mut server = Self { options, address, process, schemas: AtomicU32::default() };
+        let (has_clock, is_planted) = (OnceCell::new(), OnceCell::new());
+        let mut server = Self { options, address, process, schemas: AtomicU32::default(), has_clock, is_planted };
         // Another process may have taken the port since `ports::free` looked: try another one.
         for _ in 1..PORTS {
             match server.launch().await {
@@ -148,8 +153,28 @@ impl PostgresServer {
     pub async fn schema(&self) -> io::Result<PostgresSchema> {
         let name = format!("test_{}", self.schemas.fetch_add(1, Ordering::Relaxed));
         let admin = self.client().await?;
-        admin.batch_execute(&include_str!("schema.sql").replace("NAME", &name)).await.map_err(io::Error::other)?;
+        self.has_clock.get_or_try_init(|| run(&admin, include_str!("clock.sql"))).await?;
+        run(&admin, &include_str!("schema.sql").replace("NAME", &name)).await?;
         Ok(PostgresSchema { name, address: self.address, admin })
+    }
+
+    /// Creates a schema as [`schema`](Self::schema) does, whose owner has a search path with what another role could
+    /// plant there: functions and types before those of the system, and operators that need no conversion. A statement
+    /// that calls one of them fails, and counts in [`planted_calls`](PostgresSchema::planted_calls).
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the schema may or may not exist.
+    pub async fn planted_schema(&self) -> io::Result<PostgresSchema> {
+        let schema = self.schema().await?;
+        self.is_planted.get_or_try_init(|| run(&schema.admin, include_str!("planted.sql"))).await?;
+        let name = &schema.name;
+        run(&schema.admin, &format!("alter role {name} set search_path = planted, pg_catalog, {name}")).await?;
+        Ok(schema)
     }
 
     /// Kills the server and all of its processes (SIGKILL).
@@ -319,9 +344,28 @@ impl PostgresSchema {
             ClockStep::Forward(length) => micros(length)?,
             ClockStep::Back(length) => -micros(length)?,
         };
-        let update = format!("update {}_clock.skew set micros = micros + {by}", self.name);
-        self.admin.batch_execute(&update).await.map_err(io::Error::other)
+        let step = format!(
+            "insert into test_clock.skew as s (role, micros) values ('{}', {by})
+                 on conflict (role) do update set micros = s.micros + excluded.micros",
+            self.name
+        );
+        run(&self.admin, &step).await
     }
+
+    /// How often something was called that is planted in the search path of a
+    /// [planted schema](PostgresServer::planted_schema) of this server.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer, or has no such schema.
+    pub async fn planted_calls(&self) -> io::Result<i64> {
+        let calls = "select case when is_called then last_value else 0 end from planted.calls";
+        Ok(self.admin.query_one(calls, &[]).await.map_err(io::Error::other)?.get(0))
+    }
+}
+
+async fn run(client: &Client, sql: &str) -> io::Result<()> {
+    client.batch_execute(sql).await.map_err(io::Error::other)
 }
 
 impl fmt::Debug for PostgresSchema {
