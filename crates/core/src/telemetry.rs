@@ -16,11 +16,13 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use crate::error::{BoxError, Error};
-use crate::gate::{Provenance, Refused, RunResult};
+use crate::gate::{Provenance, Reason, Refused, RunResult};
 use crate::key::{OperationId, RecordKey};
 use crate::ledger::{Fault, Terms};
 use crate::machine::Grant;
 use crate::record::Record;
+#[cfg(feature = "relay")]
+pub use relay::register_relay;
 #[cfg(feature = "relay")]
 pub(crate) use relay::*;
 pub use spans::SPANS;
@@ -121,6 +123,7 @@ pub(crate) struct Meters {
 
 impl Meters {
     pub(crate) fn new() -> Self {
+        register_gate();
         Self {
             fresh: counter!(names::CALLS, "outcome" => FRESH),
             begun: histogram!(names::BEGIN_SECONDS),
@@ -156,6 +159,22 @@ impl Meters {
 }
 
 const FRESH: &str = "fresh";
+
+/// The outcomes of calls that returned an answer. [`Reason::ALL`] has the others.
+const ANSWERED: [&str; 3] = [FRESH, "replayed", "canonical"];
+
+/// Registers the counters of a gate with 0, because an alert on an increase needs a sample before it. A gate does so
+/// when it is built. A process whose checks count before that calls it earlier.
+pub fn register_gate() {
+    for outcome in ANSWERED.into_iter().chain(Reason::ALL.map(Reason::as_str)) {
+        counter!(names::CALLS, "outcome" => outcome).increment(0);
+    }
+    counter!(names::CAUGHT, "layer" => "gate").increment(0);
+    let counters = [names::TAKEOVERS, names::GRANTS_LOST, names::DIVERGENT, names::AMNESIA, names::RECREATED];
+    for name in counters.into_iter().chain([names::UNPROTECTED, names::UNRECORDED, names::DAMAGED]) {
+        counter!(name).increment(0);
+    }
+}
 
 pub(crate) fn in_flight() -> Gauge {
     gauge!(names::IN_FLIGHT)

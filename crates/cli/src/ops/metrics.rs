@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::gate::Reason;
 use hapax::http::Problem;
 use hapax::store::{Finding, Severity};
-use hapax::telemetry::names as core;
+use hapax::telemetry::{self, names as core};
 use http::StatusCode;
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
@@ -134,37 +133,17 @@ pub(crate) fn describe_relay() {
 
 /// Registers the metrics of a relay with zero, because an alert on an increase needs a sample before it.
 pub(crate) fn register_relay<'e>(sink: &str, endpoints: impl Iterator<Item = &'e str> + Clone) {
-    for result in RELAY_RESULTS {
-        counter!(core::RELAY_EVENTS, "sink" => sink.to_owned(), "result" => result).absolute(0);
-        for endpoint in endpoints.clone() {
-            counter!(core::RELAY_ENDPOINT_EVENTS, "endpoint" => endpoint.to_owned(), "result" => result).absolute(0);
-        }
-    }
-    counter!(core::CAUGHT, "layer" => "relay").absolute(0);
-    counter!(core::RELAY_BEYOND_WINDOW, "sink" => sink.to_owned()).absolute(0);
+    telemetry::register_relay(sink, endpoints);
     for name in [core::RELAY_BUCKETS, core::OUTBOX_OPEN, core::OUTBOX_OLDEST_SECONDS, core::OUTBOX_PARKED_KEYS] {
         gauge!(name).set(0.0);
     }
 }
 
-/// What publishing an event may result in.
-const RELAY_RESULTS: [&str; 4] = ["yes", "not-published", "unknown", "refused"];
-
-/// The outcomes of gate calls that returned an answer. [`Reason::ALL`] has the others.
-const ANSWERED: [&str; 3] = ["fresh", "replayed", "canonical"];
-
 const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Registers all metrics with zero, because an alert on an increase needs a sample before it.
 fn register_with_zero() {
-    for outcome in ANSWERED.into_iter().chain(Reason::ALL.map(Reason::as_str)) {
-        counter!(core::CALLS, "outcome" => outcome).absolute(0);
-    }
-    counter!(core::CAUGHT, "layer" => "gate").absolute(0);
-    let counters = [core::TAKEOVERS, core::GRANTS_LOST, core::DIVERGENT, core::AMNESIA, core::RECREATED];
-    for name in counters.into_iter().chain([core::UNPROTECTED, core::UNRECORDED, core::DAMAGED]) {
-        counter!(name).absolute(0);
-    }
+    telemetry::register_gate();
     for name in [core::BEGIN_SECONDS, core::HANDLER_SECONDS, core::COMPLETE_SECONDS, REQUEST_SECONDS] {
         drop(histogram!(name));
     }

@@ -1,15 +1,17 @@
 //! What packages take from the binary and from `assets`: version, manual, completions, configuration, alerts, units.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Instant;
 
 use hapax::ledger::Event;
 use hapax::stores::{SqliteLedger, SqliteOutbox, SqliteQueue};
 use rusqlite::Connection;
 use serde_json::Value;
 
-use crate::harness::{Api, Gateway, free_address, hapax, until};
+use crate::harness::{Api, DEADLINE, Gateway, free_address, hapax};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -208,29 +210,31 @@ fn labels(written: &str) -> impl Iterator<Item = (&str, &str)> {
 /// The labels that Prometheus adds.
 const OF_TARGETS: [&str; 2] = ["job", "instance"];
 
-/// Panics if a query has a metric, a label or the value of a label that no process exposes.
-fn assert_exposed(query: &str, all: &Exposed) {
+/// Fails if a query has a metric, a label or the value of a label that no process exposes.
+fn check_exposed(query: &str, all: &Exposed) -> Result<(), String> {
+    let check = |holds: bool, what: String| if holds { Ok(()) } else { Err(format!("{query}: {what}")) };
     let asked = queried(query);
     assert!(!asked.is_empty(), "{query} asks for nothing");
     for name in &asked {
-        assert!(all.contains_key(name), "{query}: nothing exposes {name}");
+        check(all.contains_key(name), format!("nothing exposes {name}"))?;
     }
     let pieces: Vec<&str> = query.split('{').collect();
     for (before, after) in pieces.iter().zip(pieces.iter().skip(1)) {
         let name = before.rsplit(|char: char| !char.is_ascii_alphanumeric() && char != '_').next().unwrap();
         for (label, value) in labels(after.split('}').next().unwrap()) {
             let values = all[name].get(label);
-            assert!(OF_TARGETS.contains(&label) || values.is_some(), "{query}: {name} has no label {label}");
+            check(OF_TARGETS.contains(&label) || values.is_some(), format!("{name} has no label {label}"))?;
             let is_known = value.starts_with('$') || values.is_some_and(|values| values.contains(value));
-            assert!(is_known, "{query}: {name} has no {label} {value:?}");
+            check(is_known, format!("{name} has no {label} {value:?}"))?;
         }
     }
     for list in query.split(" by (").skip(1) {
         for label in list.split(')').next().unwrap().split(", ") {
             let is_known = asked.iter().any(|name| all[name].contains_key(label));
-            assert!(OF_TARGETS.contains(&label) || is_known, "{query}: no metric has the label {label}");
+            check(OF_TARGETS.contains(&label) || is_known, format!("no metric has the label {label}"))?;
         }
     }
+    Ok(())
 }
 
 /// The words of a query that are names of metrics.
@@ -264,49 +268,61 @@ fn queries_of_alerts(alerts: &str) -> Vec<String> {
     queries
 }
 
-/// Starts a gateway, a worker and a relay, and returns what they expose once each has done something.
-async fn exposed_by_all() -> Exposed {
-    let directory = tempfile::tempdir().unwrap();
-    let path = |name: &str| directory.path().join(name).display().to_string();
-    let api = Api::start().await;
-    let gateway = Gateway::start(api.address, "memory:", &[]).await;
-    gateway.post("/charges", "key-1", "{}").await.unwrap();
-    let mut all = Exposed::new();
-    add_exposed(&mut all, &gateway.get(gateway.admin, "/metrics").await.unwrap().body);
+/// A gateway, a worker and a relay, none of which has done anything yet.
+struct AllProcesses {
+    directory: tempfile::TempDir,
+    gateway: Gateway,
+    worker: SocketAddr,
+    relay: SocketAddr,
+    _others: [KilledAtEnd; 2],
+}
 
-    let mut shop = Connection::open(path("shop.db")).unwrap();
-    SqliteLedger::migrate(&mut shop).unwrap();
-    SqliteOutbox::migrate(&mut shop).unwrap();
-    SqliteQueue::migrate(&mut shop).unwrap();
-    let transaction = shop.transaction().unwrap();
-    SqliteOutbox::emit(&transaction, "accounts", None, Event::new("orders", "{}")).unwrap();
-    transaction.commit().unwrap();
-    let (worker, relay) = (free_address(), free_address());
-    let target = format!("http://{}/transfers", api.address);
-    let shop = path("shop.db");
-    let _processes = [
-        hapax()
-            .args(["worker", "--source", &format!("sqlite://{shop}?queue=orders"), "--target", &target])
-            .args(["--store", &format!("sqlite://{}", path("records.db")), "--admin", &worker.to_string()])
-            .spawn()
-            .unwrap(),
-        hapax()
-            .args(["relay", "--database", &format!("sqlite://{shop}")])
-            .args(["--sink", &format!("sqlite://{shop}?queue=orders"), "--admin", &relay.to_string()])
-            .spawn()
-            .unwrap(),
-    ]
-    .map(KilledAtEnd);
-    // The last names that a worker and a relay expose, once they have counted.
-    for (address, last) in [(worker, "hapax_worker_lag{"), (relay, "hapax_outbox_parked_keys ")] {
-        until("the metrics of a process are there", async || {
-            let Some(page) = gateway.get(address, "/metrics").await else { return false };
-            add_exposed(&mut all, &page.body);
-            page.body.contains(last)
-        })
-        .await;
+impl AllProcesses {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let api = Api::start().await;
+        let gateway = Gateway::start(api.address, "memory:", &[]).await;
+        let shop = path("shop.db");
+        let mut connection = Connection::open(&shop).unwrap();
+        SqliteLedger::migrate(&mut connection).unwrap();
+        SqliteOutbox::migrate(&mut connection).unwrap();
+        SqliteQueue::migrate(&mut connection).unwrap();
+        let (worker, relay) = (free_address(), free_address());
+        let target = format!("http://{}/transfers", api.address);
+        let _others = [
+            hapax()
+                .args(["worker", "--source", &format!("sqlite://{shop}?queue=orders"), "--target", &target])
+                .args(["--store", &format!("sqlite://{}", path("records.db")), "--admin", &worker.to_string()])
+                .spawn()
+                .unwrap(),
+            hapax()
+                .args(["relay", "--database", &format!("sqlite://{shop}")])
+                .args(["--sink", &format!("sqlite://{shop}?queue=orders"), "--admin", &relay.to_string()])
+                .spawn()
+                .unwrap(),
+        ]
+        .map(KilledAtEnd);
+        Self { directory, gateway, worker, relay, _others }
     }
-    all
+
+    /// Lets the gateway, the relay and the worker do something.
+    async fn use_each(&self) {
+        self.gateway.post("/charges", "key-1", "{}").await.unwrap();
+        let mut shop = Connection::open(self.directory.path().join("shop.db")).unwrap();
+        let transaction = shop.transaction().unwrap();
+        SqliteOutbox::emit(&transaction, "accounts", None, Event::new("orders", "{}")).unwrap();
+        transaction.commit().unwrap();
+    }
+
+    /// The pages of all, which a process that has just started may not serve yet.
+    async fn pages(&self) -> Vec<String> {
+        let mut pages = Vec::new();
+        for address in [self.gateway.admin, self.worker, self.relay] {
+            pages.extend(self.gateway.get(address, "/metrics").await.map(|page| page.body));
+        }
+        pages
+    }
 }
 
 struct KilledAtEnd(Child);
@@ -318,19 +334,67 @@ impl Drop for KilledAtEnd {
     }
 }
 
+/// Waits until `check` finds nothing on the pages. A process registers its metrics one after the other, and a page that
+/// it serves meanwhile has some of them.
+async fn until_complete(processes: &AllProcesses, mut check: impl FnMut(&[String]) -> Result<(), String>) {
+    let mut found = Ok(());
+    let started = Instant::now();
+    while started.elapsed() < DEADLINE {
+        found = check(&processes.pages().await);
+        if found.is_ok() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{found:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_and_board_ask_for_metrics_that_exist() {
-    let mut all = exposed_by_all().await;
-    // Only a Rust service has a ledger.
-    all.entry(hapax::telemetry::names::UNFINISHED.into()).or_default();
     let alerts = asset("alerts.yml");
     let board: Value = serde_json::from_str(&asset("board.json")).unwrap();
     let (of_alerts, of_board) = (queries_of_alerts(&alerts), queries_of_board(&board));
     let alert_count = alerts.matches("- alert: ").count();
     assert!(of_alerts.len() == alert_count && of_board.len() > 20, "{} {}", of_alerts.len(), of_board.len());
-    for query in of_alerts.iter().chain(&of_board) {
-        assert_exposed(query, &all);
-    }
     assert_eq!(alerts.matches("runbook: ").count(), alert_count, "an alert has no runbook");
     assert_eq!(alerts.matches("severity: ").count(), alert_count, "an alert has no severity");
+    let processes = AllProcesses::start().await;
+    processes.use_each().await;
+    until_complete(&processes, |pages| {
+        let mut all = Exposed::new();
+        pages.iter().for_each(|page| add_exposed(&mut all, page));
+        // Only a Rust service has a ledger.
+        all.entry(hapax::telemetry::names::UNFINISHED.into()).or_default();
+        of_alerts.iter().chain(&of_board).try_for_each(|query| check_exposed(query, &all))
+    })
+    .await;
+}
+
+/// The counters whose increase a query asks for, with the labels that it names.
+fn counters(query: &str) -> impl Iterator<Item = &str> {
+    let asked = ["increase(", "rate("].into_iter().flat_map(move |function| query.split(function).skip(1));
+    let names = asked.map(|rest| rest.split(['[', ')']).next().unwrap());
+    names.filter(|name| !name.ends_with("_bucket") && *name != hapax::telemetry::names::UNFINISHED)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_counter_of_an_alert_is_exposed_with_0_before_its_first_event() {
+    let queries = queries_of_alerts(&asset("alerts.yml"));
+    let asked: BTreeSet<&str> = queries.iter().flat_map(|query| counters(query)).collect();
+    assert!(asked.len() > 10, "{asked:?}");
+    let processes = AllProcesses::start().await;
+    until_complete(&processes, |pages| {
+        let samples = |name: &str| -> Vec<&str> {
+            let lines = pages.iter().flat_map(|page| page.lines());
+            lines.filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))).collect()
+        };
+        asked.iter().try_for_each(|name| match &samples(name)[..] {
+            [] => Err(format!("nothing exposes {name}")),
+            samples => samples.iter().try_for_each(|sample| match sample.ends_with(" 0") {
+                true => Ok(()),
+                false => Err(format!("an event was counted: {sample}")),
+            }),
+        })
+    })
+    .await;
 }

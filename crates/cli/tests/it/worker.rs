@@ -157,11 +157,14 @@ async fn a_message_that_was_sent_twice_reaches_the_service_once() {
     let mut bodies: Vec<_> = seen.iter().map(|request| request.body.clone()).collect();
     bodies.sort();
     assert_eq!(bodies, ["five", "six"]);
-    let mut admin = RawConnection::to(shop.admin).await;
-    admin.send_bytes(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-    let page = admin.read_response().await.unwrap();
     for name in ["lag", "oldest_seconds", "in_flight", "attempts_total"] {
-        assert!(page.text().contains(&format!("# HELP hapax_worker_{name} ")), "{name}: {}", page.text());
+        // The lag is measured beside the messages.
+        until(name, async || {
+            let mut admin = RawConnection::to(shop.admin).await;
+            admin.send_bytes(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+            admin.read_response().await.unwrap().text().contains(&format!("# HELP hapax_worker_{name} "))
+        })
+        .await;
     }
     let ended = worker.terminate();
     assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));

@@ -7,7 +7,25 @@ use crate::error::Error;
 use crate::outbox::{OutboxCounts, ParkedRow, Published};
 use crate::relay::RelaySettings;
 
+/// What publishing an event may result in.
+const RESULTS: [&str; 4] = ["yes", "not-published", "unknown", "refused"];
+
+/// Registers the counters of a relay with 0, because an alert on an increase needs a sample before it. A relay does so
+/// when it starts. A process whose metrics are read before that calls it earlier, and names the endpoints of its sink.
+pub fn register_relay<'e>(sink: &str, endpoints: impl Iterator<Item = &'e str> + Clone) {
+    for result in RESULTS {
+        counter!(names::RELAY_EVENTS, "sink" => sink.to_owned(), "result" => result).increment(0);
+        for endpoint in endpoints.clone() {
+            let endpoint = endpoint.to_owned();
+            counter!(names::RELAY_ENDPOINT_EVENTS, "endpoint" => endpoint, "result" => result).increment(0);
+        }
+    }
+    counter!(names::CAUGHT, "layer" => "relay").increment(0);
+    counter!(names::RELAY_BEYOND_WINDOW, "sink" => sink.to_owned()).increment(0);
+}
+
 pub(crate) fn relay_starts(sink: &str, settings: &RelaySettings) {
+    register_relay(sink, std::iter::empty());
     match settings.retention {
         Some(retention) => tracing::info!(sink, ?retention, "the relay starts; published rows are kept this long"),
         None => tracing::info!(sink, "the relay starts; published rows are kept for ever"),

@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic, also outside of its own function")]
 
+mod alerts;
 mod answer_types;
 mod begin;
 mod coalesce;
 mod complete;
+mod counters;
 mod damage;
 mod dead_sink;
 mod error_kinds;

@@ -1,7 +1,7 @@
 //! What the counter of caught copies counts for claims in a transaction of the caller's own.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use hapax_core::ledger::claim_one;
@@ -10,6 +10,7 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 
 use super::memory::Memory;
 use super::*;
+use crate::counters::CounterNames;
 
 /// Counts the copies that the ledger has caught.
 #[derive(Default)]
@@ -34,36 +35,11 @@ impl Recorder for CaughtRecorder {
     }
 }
 
-/// The names of the counters that exist, with the layer.
-#[derive(Default)]
-struct NameRecorder(Mutex<Vec<String>>);
-
-impl Recorder for NameRecorder {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let layer = key.labels().map(metrics::Label::value).collect::<String>();
-        self.0.lock().unwrap().push(format!("{} {layer}", key.name()));
-        Counter::noop()
-    }
-
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
-}
-
 #[test]
 fn the_counters_of_a_ledger_exist_from_when_it_is_opened() {
-    let recorder = NameRecorder::default();
+    let recorder = CounterNames::default();
     metrics::with_local_recorder(&recorder, || telemetry::ledger_opened(&terms()));
-    let names = recorder.0.into_inner().unwrap();
-    assert_eq!(names, ["hapax_caught_total ledger", "hapax_ledger_unfinished_total "]);
+    assert_eq!(recorder.take(), ["hapax_caught_total{layer=\"ledger\"}", "hapax_ledger_unfinished_total"]);
 }
 
 #[test]
