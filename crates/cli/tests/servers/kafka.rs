@@ -146,10 +146,13 @@ async fn one_worker() {
         assert_eq!(request.headers["ce-type"], "transfer");
         assert_eq!(request.headers["idempotency-key"], request.headers["hapax-operation"]);
     }
-    let mut admin = RawConnection::to(admin).await;
-    admin.send_bytes(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-    let page = admin.read_response().await.unwrap();
-    assert!(page.text().contains("# HELP hapax_worker_lag "), "{}", page.text());
+    // The lag is measured beside the messages.
+    until("the lag is there", async || {
+        let mut admin = RawConnection::to(admin).await;
+        admin.send_bytes(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        admin.read_response().await.unwrap().text().contains("# HELP hapax_worker_lag ")
+    })
+    .await;
     assert_orderly(worker.terminate());
 }
 
